@@ -33,8 +33,7 @@ from tests.orchestration.conftest import NUMBERS
 from tests.orchestration.test_tick import GOLD_KEY, failure
 from tests.scenarios.runtime import cut_jobs
 from tests.scenarios.runtime.cut_jobs import REPORT, SHOP, planned, tick
-from tests.scenarios.runtime.savepoint_job import run
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut, run
 from tests.scenarios.runtime.sqlite_mirror import SqliteMirror
 
 __all__ = ["operate"]

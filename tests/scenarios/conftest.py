@@ -50,6 +50,35 @@ def neighbour(spark: "SparkSession") -> Iterator["SparkSession"]:
             spark.conf.set(name, value)
 
 
+@pytest.fixture
+def typed(capsys, monkeypatch):
+    """Return what a command line says: exit code, stdout, stderr; its ticks run without Spark."""
+    from jobs.cli import run as run_command
+    from jobs.cli.main import execute
+    from jobs.tick.tick import run_tick
+    from tests.scenarios.runtime.sequence_job import LocalEngine
+
+    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
+
+    def type_in(*words):
+        code = execute([str(word) for word in words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return type_in
+
+
+@pytest.fixture
+def answered(typed):
+    """Return what a command line says as `typed` does: its exit code, and all that it prints, as one line."""
+
+    def type_in(*words):
+        code, out, err = typed(*words)
+        return code, " ".join((out + err).split())
+
+    return type_in
+
+
 @pytest.fixture(autouse=True)
 def traces_are_judged(request):
     """Judge the trace of every tick that the test ran under its own folder, killed ones as far as they go."""

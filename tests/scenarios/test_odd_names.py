@@ -1,10 +1,6 @@
 """A warehouse of any name through a job's whole life, as a user types it; real Delta tables, no Spark."""
 
-import os
 import shlex
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import duckdb
@@ -13,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.pipeline import Pipeline
@@ -23,30 +18,16 @@ from jobs.reading import Cuts
 from jobs.showing.cut import recipes, variable
 from jobs.sources.files.file_source import FileSource
 from jobs.tick.discovery import look_at_input
-from jobs.tick.tick import run_tick
 from orchestration.epochs import passed_over
 from tests.odd_names import ALL_IN_ONE, NAMES_OF_FOLDERS, NOT_FOR_DELTA
-from tests.scenarios.runtime import sequence_job
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine
+from tests.scenarios.processes import killed
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, ticked
 
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 EVERY_NAME = [pytest.param(ALL_IN_ONE, id="all in one")] + [
     pytest.param(name, id=what, marks=pytest.mark.dear) for what, name in NAMES_OF_FOLDERS.items()
 ]
 """The first name holds nearly all of them. The others say which character is to blame if it fails."""
-
-
-@pytest.fixture
-def typed(capsys, monkeypatch):
-    """Return what a command line says: exit code, stdout and stderr; its ticks run without Spark."""
-    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
-
-    def type_in(*words):
-        code = execute([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return type_in
 
 
 @pytest.fixture
@@ -112,14 +93,7 @@ def test_a_job_lives_in_a_warehouse_of_any_name(tmp_path, done, name):
 def test_a_killed_tick_in_a_warehouse_of_an_odd_name_is_taken_up(tmp_path, done):
     """Committed and not published when it was killed: the next tick publishes it and loses nothing."""
     root = tmp_path / ALL_IN_ONE
-    killed = subprocess.run(
-        [sys.executable, sequence_job.__file__, root],
-        env=os.environ | {"TIDEMARK_KILL_AT": "after:AppendRow#2", "PYTHONPATH": str(Path.cwd())},
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-    assert -signal.SIGKILL == killed.returncode, killed.stderr
+    killed(ticked, root, kill_at="after:AppendRow#2")
     done("run", PIPELINE, "--warehouse", root)
     assert {BRONZE: 300, GOLD: 7} == rows_read(Cuts(root, JOB).latest())
 

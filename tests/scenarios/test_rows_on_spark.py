@@ -38,7 +38,7 @@ from jobs.warehouse.output_tables import TableMismatchError
 from jobs.warehouse.refusals import JobHeldError
 from jobs.warehouse.savepoint_copy import copy_savepoint
 from jobs.warehouse.warehouse import Warehouse
-from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.processes import Dead, Mortal
 from tests.scenarios.runtime.hook_job import Notebook, notes, with_hooks
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, declared, read_cut
 from tidemark import CutSource, DeltaSource, count, max_of, sum_of

@@ -140,12 +140,6 @@ def test_every_module_says_what_it_is_for():
     assert [] == [name(path) for path in EVERYTHING if not ast.get_docstring(tree(path))]
 
 
-def test_every_test_states_its_claim():
-    """A test's docstring is what it proves."""
-    tests = [(path, node) for path in sources("tests") for node in functions(path) if node.name.startswith("test_")]
-    assert [] == [f"{name(path)}:{node.lineno} {node.name}" for path, node in tests if not ast.get_docstring(node)]
-
-
 def test_no_module_is_called_after_nothing():
     """A module has one job, and its name says which."""
     parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in EVERYTHING}

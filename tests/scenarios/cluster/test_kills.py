@@ -108,7 +108,6 @@ def test_a_task_that_stands_still_runs_a_second_time_beside_itself(cluster, driv
 # A cluster whose driver dies while flights run: the totals stay exact, and no cut is a mixture.
 
 
-@pytest.fixture(scope="module")
 def test_the_driver_is_killed_and_the_next_one_goes_on(driver):
     """Its executors die with it, or what they still write is never read."""
     process = driver.start(*SMALL)
@@ -127,7 +126,6 @@ def test_the_driver_is_killed_and_the_next_one_goes_on(driver):
 # A Connect server on a cluster that shares nothing: a client without Java, and a server that is killed.
 
 
-@pytest.fixture(scope="module")
 def test_a_killed_connect_server_comes_back_and_the_tick_goes_on(client, serving):
     """The client has no Java. Its restart strategy waits for the server, which something starts anew at its port."""
     with serving() as server:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.scenarios.faults.orders_job import Rows
-from tests.scenarios.faults.processes import Order, tick
 from tests.scenarios.faults.reader import Reader, final_tables
+from tests.scenarios.faults.strikes import Order
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     """Run one tick that nothing disturbs."""
     root = tmp_path_factory.mktemp("undisturbed")
     with Reader(root) as reader:
-        assert "caught_up" == tick(Order(root=root, notes=root / "crossed")).said["outcome"]
+        assert "caught_up" == Order(root=root, notes=root / "crossed").run().said["outcome"]
         reader.look()
     assert [] == reader.problems
     return Undisturbed(final_tables(root), Counter((root / "crossed").read_text().split()))

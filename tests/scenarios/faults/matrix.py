@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.scenarios.faults.orders_job import GOLD, Rows
-from tests.scenarios.faults.processes import Ended, Order, Running
 from tests.scenarios.faults.reader import Reader, final_tables, ids_used_twice, leftovers
-from tests.scenarios.faults.strikes import At, ForbidUpserts, HalfWritten, append_only
+from tests.scenarios.faults.strikes import At, ForbidUpserts, HalfWritten, Order, append_only
+from tests.scenarios.processes import Ended
 
 AT_A_TIME = 2
 COMMITTED = "after:AppendRow#2"
@@ -72,7 +72,7 @@ class Matrix:
         )
 
     def _tick(self, order: Order, reader: Reader, kill_at: str) -> Ended:
-        ended = Running(_struck(order, kill_at)).wait()
+        ended = _struck(order, kill_at).run()
         if "NotifyAborted" in kill_at:
             append_only(order.root, value=False)
         reader.look()

@@ -1,16 +1,20 @@
 """What may happen to a tick at a boundary, short of dying; sent to the tick's process, where it counts crossings."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from deltalake import DeltaTable
 
+from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import TableName
-from tests.scenarios.faults.orders_job import GOLD
-
-HELD_S = 120
+from checkpointing.job.setup import TickLimits
+from jobs.spark.session import SparkConfig
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from jobs.warehouse.boundaries import boundary_from_environment
+from tests.scenarios.faults.orders_job import CONFIG, GOLD, LocalEngine, build
+from tests.scenarios.processes import Ended, Running, wait_for
 
 Strike = Callable[[str, Path], None]
 """Called with each boundary's name and the warehouse."""
@@ -100,10 +104,43 @@ def append_only(root: Path, *, value: bool) -> None:
     DeltaTable(str(root / GOLD)).alter.set_table_properties({"delta.appendOnly": str(value).lower()})
 
 
-def wait_for(path: Path) -> None:
-    """Wait until a file is there."""
-    limit = time.monotonic() + HELD_S
-    while not path.exists():
-        if time.monotonic() > limit:
-            raise TimeoutError(f"{path} never came")
-        time.sleep(0.02)
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What a tick of the orders is to do. `strike` is called at each boundary before the tick may die there.
+
+    `notes` is a file that gets a line for each boundary crossed.
+    """
+
+    root: Path
+    kill_at: str = ""
+    connect_url: str | None = None
+    take_over: bool = False
+    limits: TickLimits = field(default_factory=TickLimits)
+    config: CheckpointConfig = CONFIG
+    notes: Path | None = None
+    strike: Strike | None = None
+
+    def start(self) -> Running:
+        return Running(self.tick, kill_at=self.kill_at)
+
+    def run(self) -> Ended:
+        return self.start().wait()
+
+    def tick(self) -> TickReport:
+        spark = SparkConfig(cores=2, connect_url=self.connect_url)
+        settings = RuntimeSettings(warehouse=self.root, take_over=self.take_over, limits=self.limits, spark=spark)
+        engine = LocalEngine() if self.connect_url is None else None
+        return run_tick(build(self.config), settings, engine=engine, boundary=self._boundary())
+
+    def _boundary(self) -> Callable[[str], None]:
+        kill = boundary_from_environment()
+
+        def cross(name: str) -> None:
+            if self.strike is not None:
+                self.strike(name, self.root)
+            if self.notes is not None:
+                with self.notes.open("a") as file:
+                    file.write(f"{name}\n")
+            kill(name)
+
+        return cross

@@ -10,9 +10,9 @@ from checkpointing.metadata.paths import ProtocolPaths
 from jobs.tick.cleaning import clean_up
 from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.faults.orders_job import CONFIG, JOB
-from tests.scenarios.faults.processes import KILLED, Order, Running, tick
 from tests.scenarios.faults.reader import Reader, final_tables, ids_used_twice, leftovers
-from tests.scenarios.faults.strikes import At, Hold, LoseReply, wait_for
+from tests.scenarios.faults.strikes import At, Hold, LoseReply, Order
+from tests.scenarios.processes import KILLED, wait_for
 
 ROW = "before:LogCommit:checkpoints"
 LOG = f"_tidemark/{JOB}/checkpoints/_delta_log"
@@ -48,7 +48,7 @@ NOTHING = {"reader": [], "back": [], "tables": [], "leftovers": [], "twice": []}
 
 def test_epochs_without_rows_complete_and_change_nothing(order, undisturbed, changed):
     """After the last row, the interval still triggers. These epochs complete, empty, and change nothing."""
-    ended = tick(replace(order, config=BY_TIME, limits=SIX))
+    ended = replace(order, config=BY_TIME, limits=SIX).run()
     assert "" == ended.said["message"]
     assert 0 == min(ended.said["rows"].values())
     assert NOTHING == changed(undisturbed)
@@ -58,8 +58,8 @@ def test_epochs_without_rows_complete_and_change_nothing(order, undisturbed, cha
 @pytest.mark.parametrize("kill_at", ["before:AppendRow#5", "after:AppendRow#5", "after:RecordCut#5"])
 def test_a_death_in_an_epoch_without_rows_is_made_up_for(order, undisturbed, changed, kill_at):
     """The tick dies around the commit point of an epoch without rows, or after its cut."""
-    assert KILLED == tick(replace(order, config=BY_TIME, limits=SIX, kill_at=kill_at)).code
-    assert "caught_up" == tick(order).said["outcome"]
+    assert KILLED == replace(order, config=BY_TIME, limits=SIX, kill_at=kill_at).run().code
+    assert "caught_up" == order.run().said["outcome"]
     assert NOTHING == changed(undisturbed)
 
 
@@ -75,8 +75,8 @@ def test_a_death_in_an_epoch_without_rows_is_made_up_for(order, undisturbed, cha
 def test_a_job_that_dies_again_in_each_recovery_is_made_up_for(order, undisturbed, changed, deaths):
     """A tick that recovers may die too, and so may the next one."""
     for kill_at in deaths:
-        assert KILLED == tick(replace(order, kill_at=kill_at)).code
-    assert "caught_up" == tick(order).said["outcome"]
+        assert KILLED == replace(order, kill_at=kill_at).run().code
+    assert "caught_up" == order.run().said["outcome"]
     assert NOTHING == changed(undisturbed)
 
 
@@ -85,9 +85,9 @@ def test_a_job_that_dies_again_in_each_recovery_is_made_up_for(order, undisturbe
 )
 def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undisturbed, changed, first, second, together):
     """An entry and a rival's claim want to be the same version. One of them is, and nothing is lost or doubled."""
-    holder = Running(replace(order, strike=Hold(At(ROW, (3, 4)), "row")))
+    holder = replace(order, strike=Hold(At(ROW, (3, 4)), "row")).start()
     wait_for(order.root / "row.here")
-    rival = Running(replace(order, take_over=True, strike=Hold(At(ROW, (1,)), "claim")))
+    rival = replace(order, take_over=True, strike=Hold(At(ROW, (1,)), "claim")).start()
     wait_for(order.root / "claim.here")
     version = _newest(order.root) + 1
     (order.root / f"{first}.go").touch()
@@ -100,7 +100,7 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
     assert ("caught_up", "failed") == (won.said["outcome"], lost.said["outcome"])
     assert f"claimed by process {rival.process.pid} " in lost.said["message"]
     assert together or {"row": "checkpoint", "claim": "claim"}[first] == _says(order.root, version)["row"]
-    assert ("caught_up", "") == _told(tick(order))
+    assert ("caught_up", "") == _told(order.run())
     # The loser staged on until its row was refused, perhaps after its rival had recovered (below).
     clean_up(_at(order.root), 0)
     assert NOTHING == changed(undisturbed)
@@ -108,12 +108,12 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
 
 def test_what_a_coordinator_stages_after_its_rival_recovered_is_for_the_clean_up(order, undisturbed, changed):
     """It learns of its rival only when its next entry is refused. No recovery can know what it staged until then."""
-    holder = Running(replace(order, strike=Hold(At("before:RunMicroBatch", (1,)), "late")))
+    holder = replace(order, strike=Hold(At("before:RunMicroBatch", (1,)), "late")).start()
     wait_for(order.root / "late.here")
-    assert ("caught_up", "") == _told(tick(replace(order, take_over=True)))
+    assert ("caught_up", "") == _told(replace(order, take_over=True).run())
     (order.root / "late.go").touch()
     assert "failed" == holder.wait().said["outcome"]
-    assert ("caught_up", "") == _told(tick(order))
+    assert ("caught_up", "") == _told(order.run())
     late = set(leftovers(order.root))
     assert late
     assert late <= {each.file.path for each in clean_up(_at(order.root), 0).deleted.files}
@@ -128,8 +128,8 @@ def test_what_a_coordinator_stages_after_its_rival_recovered_is_for_the_clean_up
 def test_a_reply_that_is_lost_after_the_commit_is_read_back(order, undisturbed, changed, log, occurrences):
     """The reply to a claim, an entry, a release, a publication or a cut is lost. The tick finds what it wrote, once."""
     lost = LoseReply(At(f"after:LogCommit:{log}", occurrences))
-    assert ("caught_up", "") == _told(tick(replace(order, strike=lost)))
-    assert ("caught_up", "") == _told(tick(order))
+    assert ("caught_up", "") == _told(replace(order, strike=lost).run())
+    assert ("caught_up", "") == _told(order.run())
     assert NOTHING == changed(undisturbed)
 
 

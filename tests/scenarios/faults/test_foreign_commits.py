@@ -17,7 +17,7 @@ from deltalake.schema import PrimitiveType
 from checkpointing.messages import TickOutcome
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
-from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.processes import Dead, Mortal
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, LocalEngine, build, read_cut
 
 PUBLICATION = "before:LogCommit:tables"

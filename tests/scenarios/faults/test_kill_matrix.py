@@ -6,8 +6,8 @@ By hand or by `make test-all` at all boundaries, in `make test` at some of them.
 import pytest
 
 from tests.scenarios.faults.matrix import Matrix, kills
-from tests.scenarios.faults.processes import KILLED
 from tests.scenarios.faults.reader import NAMES
+from tests.scenarios.processes import KILLED
 
 ON_SPARK = (
     "after:RunMicroBatch",

@@ -21,7 +21,7 @@ from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from tests.scenarios.modes.cuts import ahead, newest, records, rows_in_flight
 from tests.scenarios.modes.first_days import CONFIG, planned
 from tests.scenarios.modes.slow_weather import Due, Fate, SlowWeather
-from tests.scenarios.runtime.conftest import Dead
+from tests.scenarios.processes import Dead
 
 ANY_PUBLICATION = "before:PublishTable:"
 HALF_PUBLISHED = "before:PublishTable:silver/flights"

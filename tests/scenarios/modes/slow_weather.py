@@ -12,7 +12,7 @@ from checkpointing.identifiers import JobName, VertexId
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from jobs.operators.spec import VertexPlan
 from jobs.tick.engine import Engine
-from tests.scenarios.runtime.conftest import Dead
+from tests.scenarios.processes import Dead
 
 WEATHER = VertexId("bronze_weather")
 LATE = (1, 3)

@@ -218,37 +218,6 @@ def totals(schema=ROWS_OF_SUMS_LIKE_SPARK):
     return VertexPlan(replace(spec, table=table, emits=False), (InputPlan(schema),))
 
 
-def rows_of(seed, count=60):
-    """Return rows of all types, some null, NaN and infinite. A double can hold the sums exactly."""
-    chance = random.Random(seed)  # noqa: S311 - test data
-    values = {
-        "tiny": lambda: chance.randint(-128, 127),
-        "small": lambda: chance.randint(-(2**15), 2**15 - 1),
-        "whole": lambda: chance.randint(-(2**31), 2**31 - 1),
-        "large": lambda: chance.randint(-(2**56), 2**56),
-        "single": lambda: chance.choice([1.5, -0.25, 1024.0, float("inf")]),
-        "twice": lambda: chance.choice([2.5, -0.125, 4096.0, float("nan")]),
-        "money": lambda: Decimal(chance.randint(-(10**10) + 1, 10**10 - 1)).scaleb(-2),
-        "exact": lambda: Decimal(chance.randint(-(10**27), 10**27)).scaleb(-4),
-    }
-    keys = [chance.choice([None, "a", "b", "c"]) for _ in range(count)]
-    columns = {name: [None if chance.random() < 0.2 else value() for _ in keys] for name, value in values.items()}
-    return pa.table({"k": keys, **columns}, schema=arrow_schema(ROWS_OF_SUMS_LIKE_SPARK))
-
-
-def test_sums_of_every_type_equal_those_of_spark(bench, spark, tmp_path):
-    """Values and types are equal. The pipeline uses several micro-batches, and Spark one query."""
-    vertex, batches = bench(totals()), [rows_of(seed) for seed in range(3)]
-    for batch in batches:
-        vertex.run(batch)
-    every = spark.createDataFrame(pa.concat_tables(batches).to_pylist(), ROWS_OF_SUMS_LIKE_SPARK)
-    judged = every.groupBy("k").sum(*TYPES)
-    assert [field.dataType for field in judged.schema] == [field.dataType for field in vertex.plan.spec.output]
-    expected = sorted((tuple(row) for row in judged.collect()), key=lambda row: str(row[0]))
-    found = sorted(vertex.upserted().select(vertex.plan.spec.output.names).rows(), key=lambda row: str(row[0]))
-    assert [[str(value) for value in row] for row in expected] == [[str(value) for value in row] for row in found]
-
-
 @pytest.mark.parametrize(
     ("kind", "value"), [(LongType(), 2**63 - 1), (DecimalType(38, 0), Decimal("9" * 38))], ids=["bigint", "decimal"]
 )

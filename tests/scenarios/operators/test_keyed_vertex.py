@@ -135,13 +135,6 @@ def test_an_untouched_subtask_writes_nothing(bench):
     assert before[touched] != vertex.ranges[touched]
 
 
-def test_an_empty_micro_batch_changes_nothing(bench):
-    """Without segments and rows, every subtask has an empty output."""
-    vertex = bench(totals())
-    assert (SubtaskOutput(), SubtaskOutput()) == vertex.run(None).outputs
-    assert (SubtaskOutput(), SubtaskOutput()) == vertex.run(flights(0, 1)).outputs
-
-
 def restored(vertex, parallelism):
     """Return the state and ranges that each subtask gets at another parallelism: all that overlap its range."""
     ranges = key_group_ranges(parallelism=parallelism, max_parallelism=128)
@@ -366,14 +359,6 @@ def test_a_row_under_a_foreign_key_fails_the_tick_and_nothing_is_visible(spark, 
     assert "key the stream by the table's keys" in report.message
     assert () == report.completed
     assert 0 == pl.read_delta(str(tmp_path / "gold/counts")).height
-
-
-def test_a_single_subtask_owns_every_key(spark, tmp_path):
-    """A single subtask emits only one row for ALL, so the tick accepts it."""
-    report = tick(spark, tmp_path, WithTotal(), 1)
-    assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
-    rows = dict(pl.read_delta(str(tmp_path / "gold/counts")).select("key", "n").rows())
-    assert {ALL: 40, **dict.fromkeys(range(8), 5)} == rows
 
 
 # ------------------------------------------------------------------

@@ -225,15 +225,6 @@ def test_a_kill_loses_and_doubles_no_row_of_an_output(tmp_path, spark, boundary)
     judge(trial.warehouse)
 
 
-@pytest.mark.dear
-def test_rows_of_outputs_may_be_in_flight(tmp_path, spark):
-    """Unaligned barriers overtake them. After a kill, the next tick takes them from the cut."""
-    trial = Trial(build, tmp_path)
-    trial.kill("after:AppendRow#2", spark_cores=1, unaligned=True, **SMALL)
-    trial.run(unaligned=True, **SMALL)
-    judge(trial.warehouse, [Cuts(trial.warehouse, "sorted").latest()])
-
-
 def test_a_column_of_an_output_is_renamed_with_its_table(tmp_path, spark):
     """All rows of the table have the new name, those of older checkpoints too."""
     Trial(build, tmp_path).run(checkpoints=2, **SMALL)
@@ -366,16 +357,3 @@ def test_with_rows_in_flight_a_vertex_may_not_read_another_output(tmp_path, spar
     assert before == entries(tmp_path / "warehouse")[0]
     cut = Trial(odd, tmp_path).run(unaligned=True, **SMALL_OF_ANOTHER_OUTPUT_ON_SPARK)
     assert [n for n in shown(cut, "bronze/rows") if n % 2] == shown(cut)
-
-
-def test_without_rows_in_flight_a_vertex_goes_on_with_another_output(tmp_path, spark):
-    """It keeps the rows of the first output, and takes all rows of the other one that come from then on."""
-    first = Trial(odd, tmp_path).run(checkpoints=2, **SMALL_OF_ANOTHER_OUTPUT_ON_SPARK)
-    before = shown(first, "bronze/rows")
-    last = Trial(own, tmp_path).run(allow_non_restored_state=True, **SMALL_OF_ANOTHER_OUTPUT_ON_SPARK)
-    late = sorted(shown(last, "bronze/rows"))
-    for n in before:
-        late.remove(n)
-    assert sum(ROWS_OF_ANOTHER_OUTPUT_ON_SPARK.values()) == len(before) + len(late)
-    assert sorted([n for n in before if n % 2] + late) == shown(last)
-    assert Cuts(tmp_path / "warehouse", "sorted").latest().checkpoint == last.checkpoint

@@ -122,21 +122,6 @@ def test_state_takes_a_widened_an_added_and_a_dropped_column(spark, tmp_path):
     assert pl.Int32 == then.schema["n"]
 
 
-def test_spark_reads_a_state_table_across_its_change_of_columns(spark, tmp_path):
-    """The change needs no table feature.
-
-    The newest version has the new columns, and the one before has the old ones.
-    """
-    tick(spark, tmp_path, job(16, IntegerType(), "first"))
-    tick(spark, tmp_path, job(17, LongType(), "second"))
-    reader, path = spark.read.format("delta"), str(tmp_path / STATE)
-    new = reader.load(path).select("key", "n", "second").collect()
-    assert [(0, 3, "second"), *[(key, 2, None) for key in range(1, KEYS)]] == sorted(tuple(row) for row in new)
-    version = DeltaTable(path).version() - 1
-    old = reader.option("versionAsOf", version).load(path).select("key", "n", "first").collect()
-    assert [(key, 2, "first") for key in range(KEYS)] == sorted(tuple(row) for row in old)
-
-
 def test_a_narrowed_column_is_refused_before_the_claim(spark, tmp_path):
     """The error names checkpoint, operator, column and the way out. The job stays as it was."""
     tick(spark, tmp_path, job(16, IntegerType(), "first"))

@@ -7,7 +7,6 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -98,22 +97,6 @@ def test_all_rows_go_to_the_table_and_failing_ones_also_to_quarantine(bench):
     (rejected,) = (file for table, file in output.staged if table == QUARANTINE.name)
     expected = [(None, "has a delay"), (-3, "is late")]
     assert expected == vertex.read([rejected]).select("delay", "_failed").sort("delay", nulls_last=False).rows()
-
-
-def test_moments_keep_their_microsecond_and_nan_is_not_null(bench):
-    """No value shifts on its way from Parquet through Spark and Arrow and back to Parquet."""
-    vertex = bench(bronze())
-    (output,) = vertex.run(ROWS).outputs
-    rows = vertex.read(output.emitted)
-    assert [HOUR, None, HOUR] == rows["hour"].to_list()
-    assert pl.Datetime("us", "UTC") == rows.schema["hour"]
-    assert "[nan, 1.0, None]" == str(rows["temp"].to_list())
-
-
-def test_without_failing_rows_there_is_no_quarantine_file(bench):
-    """Publishing a file without rows would be useless work."""
-    (output,) = bench(bronze()).run(ROWS.slice(0, 1)).outputs
-    assert [BRONZE.name] == [table for table, _ in output.staged]
 
 
 @pytest.mark.parametrize("rows", [pytest.param(None, id="no segment"), pytest.param(ROWS.slice(0, 0), id="no row")])

@@ -13,11 +13,9 @@ from jobs.tick.at_rest.roll_back import roll_back
 from tests.postgres_server import PostgresServer
 from tests.scenarios.postgres.both_sinks import URL, both, killed, shown, tick
 from tests.scenarios.postgres.reading import Bank
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.rollback_job import newest
-from tests.scenarios.runtime.rollback_job import tick as limited
-from tests.scenarios.runtime.savepoint_job import at
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD
+from tests.scenarios.processes import Dead, Mortal
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, at, newest
+from tests.scenarios.runtime.sequence_job import tick as limited
 
 CANARY = "s3cret-canary"
 ROOM_KIB = 640

@@ -31,10 +31,8 @@ from tests.scenarios.postgres.both_sinks import tick as tick_of_sinks_after_impo
 from tests.scenarios.postgres.reading import Bank
 from tests.scenarios.postgres.test_sink import numbers
 from tests.scenarios.postgres.test_upsert_sink import Known
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.rollback_job import newest
-from tests.scenarios.runtime.savepoint_job import at
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD
+from tests.scenarios.processes import Dead, Mortal
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, at, newest
 from tidemark import PostgresSink, SinkError
 
 pytestmark = pytest.mark.timeout(180)

@@ -3,19 +3,16 @@
 import subprocess
 import sys
 import threading
-from collections import Counter
 from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
-from deltalake.exceptions import TableNotFoundError
 
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import InvalidNameError
 from checkpointing.messages import TickOutcome
 from jobs.reading import (
-    Cut,
     CutGoneError,
     Cuts,
     CutUnreadableError,
@@ -30,9 +27,7 @@ from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.refusals import NeverRunError
 from tests.scenarios.reading.keyed_job import INCREMENTAL, JOB, OPERATOR, KeyedJob, a_life, ordered
-from tests.scenarios.runtime.savepoint_job import at, run
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, LocalEngine, build
-from tests.scenarios.runtime.sequence_job import JOB as JOB_OF_TWO_READERS
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, LocalEngine, at, build, run
 from tests.scenarios.runtime.sequence_job import JOB as NUMBERS
 
 
@@ -177,17 +172,6 @@ def test_reading_needs_no_spark_and_writes_nothing(job):
     assert before == sorted(path for path in job.root.rglob("*"))
 
 
-def test_a_cut_is_shown_in_a_line_and_without_its_rows(tmp_path):
-    """This holds in a notebook and in an error, for a cut, for all cuts of a pipeline, and for a state."""
-    job = KeyedJob(tmp_path)
-    job.epoch({("LAX", 1): (1, [7])})
-    cut = Cuts(tmp_path, JOB).latest()
-    assert f"<Cut 1 of counts in {tmp_path}, published 1970-01-01T00:00:01+00:00, 0 tables>" == repr(cut)
-    assert f"<Cuts of counts in {tmp_path}>" == repr(Cuts(tmp_path, JOB))
-    assert repr(cut.state("by_key")).startswith("<State of by_key at cut 1 of counts: place: ")
-    assert 200 > len(repr(cut.state("by_key")))
-
-
 # ------------------------------------------------------------------
 # An operator's state at a cut is what the operator itself would load: one row per key, for every reader.
 
@@ -226,16 +210,6 @@ def test_a_key_that_a_narrower_base_dropped_does_not_come_back(tmp_path):
     assert 2 == state.files
     assert 7 == state.polars().collect().height == len(job.state)
     assert 7 == len(duckdb.connect().sql(state.sql("duckdb")).fetchall())
-
-
-def test_the_query_needs_nothing_from_the_network(tmp_path):
-    """DuckDB answers without loading an extension, wherever the warehouse lies."""
-    root = tmp_path / "it's a warehouse"
-    root.mkdir()
-    job = a_life(KeyedJob(root), seed=4)
-    connection = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
-    state = Cuts(root, JOB).latest().state(OPERATOR)
-    assert job.model[job.checkpoint] == ordered(connection.sql(state.sql("duckdb")).fetchall())
 
 
 @pytest.mark.spark
@@ -295,12 +269,9 @@ def test_an_unknown_operator_is_answered_with_those_that_there_are(tmp_path):
 
 # ------------------------------------------------------------------
 # Two readers while a tick runs: one polls by cut, one takes the newest of each table; only one of them is ever misled.
-#
-# The tick is held at every checkpoint between the publications of its two tables until both have looked, so the plain
-# reader meets every mixture that there is; in between both look whenever the tick has done something.
 
 
-CHECKPOINTS = 50
+CHECKPOINTS = 12
 PATIENCE_S = 60
 CONFIG = CheckpointConfig(every_rows=4, slice_rows_max=4, micro_batch_rows_max=8, retained=2)
 ROWS = {"a": 2 * CHECKPOINTS, "b": 2 * CHECKPOINTS}
@@ -311,140 +282,56 @@ def gold_of(bronze: pl.DataFrame) -> list:
     return sorted(bronze.group_by("key").agg(pl.len().cast(pl.Int64), pl.sum("value")).rows())
 
 
-class ByCut:
-    """Reads both tables and the state at the newest cut."""
+class Readers:
+    """A boundary at which two readers look: after each step, and when bronze is published and gold is not.
+
+    One reads by cut, the other one the newest version of each table.
+    """
 
     def __init__(self, root: Path) -> None:
-        """Nothing is there yet."""
-        self._cuts = Cuts(root, JOB_OF_TWO_READERS)
-        self.seen: Counter[int] = Counter()
-        self.mixed: list[int] = []
-
-    def look(self) -> None:
-        """Read the newest cut, if there is one."""
-        try:
-            cut = self._cuts.latest()
-        except (NeverRunError, NoSuchCutError):
-            return
-        self.seen[cut.checkpoint] += 1
-        self.mixed += [] if self._is_one(cut) else [cut.checkpoint]
-
-    @staticmethod
-    def _is_one(cut: Cut) -> bool:
-        expected = gold_of(cut.polars(BRONZE).select("key", "value").collect())
-        gold = sorted(cut.polars(GOLD).select("key", "rows", "total").collect().rows())
-        state = sorted(cut.state("by_key").polars().select("key", "rows", "total").collect().rows())
-        return expected == gold == state
-
-
-class Plain:
-    """Reads the newest version of each table."""
-
-    def __init__(self, root: Path) -> None:
-        """Nothing is there yet."""
         self._root = root
-        self.mixtures = 0
-
-    def look(self) -> None:
-        """Read both tables, if they are there."""
-        try:
-            bronze = pl.read_delta(str(self._root / BRONZE)).select("key", "value")
-            gold = pl.read_delta(str(self._root / GOLD)).select("key", "rows", "total")
-        except TableNotFoundError:
-            return
-        self.mixtures += gold_of(bronze) != sorted(gold.rows())
-
-
-class Polling:
-    """A thread that reads as often as it can, each time that something has happened."""
-
-    def __init__(self, look) -> None:
-        """Begin to wait."""
-        self._look = look
-        self._news = threading.Condition()
-        self._asked = self._looked = 0
-        self._ended = False
-        self.errors: list[Exception] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def tell(self) -> int:
-        """Say that something has happened; return the number of the look that will see it."""
-        with self._news:
-            self._asked += 1
-            self._news.notify_all()
-            return self._asked
-
-    def has_looked(self) -> bool:
-        """Wait until a look has ended that began after now."""
-        wanted = self.tell()
-        with self._news:
-            return self._news.wait_for(lambda: self._looked >= wanted, PATIENCE_S)
-
-    def end(self) -> None:
-        """Look a last time and stop."""
-        assert self.has_looked()
-        with self._news:
-            self._ended = True
-            self._news.notify_all()
-        self._thread.join(PATIENCE_S)
-
-    def _run(self) -> None:
-        while True:
-            with self._news:
-                self._news.wait_for(lambda: self._asked > self._looked or self._ended)
-                if self._ended:
-                    return
-                asked = self._asked
-            try:
-                self._look()
-            except Exception as error:  # noqa: BLE001 - the test says what it was
-                self.errors.append(error)
-            with self._news:
-                self._looked = asked
-                self._news.notify_all()
-
-
-class HeldBetweenTables:
-    """A boundary that lets gold be published only when bronze is, and both readers have looked in between."""
-
-    def __init__(self, readers: list[Polling]) -> None:
-        """Hold for these readers."""
-        self._readers = readers
+        self._cuts = Cuts(root, NUMBERS)
         self._bronze_is_out = threading.Event()
-        self.holds = 0
+        self.seen: set[int] = set()
+        self.mixed: list[int] = []
+        self.holds = self.mixtures = 0
 
     def __call__(self, name: str) -> None:
-        """Cross a boundary."""
         if name == f"after:PublishTable:{BRONZE}":
             self._bronze_is_out.set()
         elif name == f"before:PublishTable:{GOLD}":
             assert self._bronze_is_out.wait(PATIENCE_S)
             self._bronze_is_out.clear()
-            assert all(reader.has_looked() for reader in self._readers)
             self.holds += 1
+            self.look()
+            bronze = pl.read_delta(str(self._root / BRONZE)).select("key", "value")
+            gold = pl.read_delta(str(self._root / GOLD)).select("key", "rows", "total")
+            self.mixtures += gold_of(bronze) != sorted(gold.rows())
         elif name in ("after:AppendRow", "after:RecordCut"):
-            self._readers[self.holds % 2].tell()  # one at a time: the tick goes on meanwhile
+            self.look()
+
+    def look(self) -> None:
+        """Read both tables and the state at the newest cut, if there is one."""
+        try:
+            cut = self._cuts.latest()
+        except (NeverRunError, NoSuchCutError):
+            return
+        self.seen.add(cut.checkpoint)
+        expected = gold_of(cut.polars(BRONZE).select("key", "value").collect())
+        gold = sorted(cut.polars(GOLD).select("key", "rows", "total").collect().rows())
+        state = sorted(cut.state("by_key").polars().select("key", "rows", "total").collect().rows())
+        self.mixed += [] if expected == gold == state else [cut.checkpoint]
 
 
 def test_by_cut_nothing_is_ever_mixed_and_plainly_it_is(tmp_path):
-    """At each of 50 cuts, gold and the state are the sums of bronze.
-
-    The newest versions of the tables sometimes are not.
-    """
-    by_cut, plain = ByCut(tmp_path), Plain(tmp_path)
-    readers = [Polling(by_cut.look), Polling(plain.look)]
-    held = HeldBetweenTables(readers)
-    report = run_tick(
-        build(ROWS, config=CONFIG), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), boundary=held
-    )
-    for reader in readers:
-        reader.end()
+    """At each cut, gold and the state are the sums of bronze. The newest versions of the tables are not."""
+    readers = Readers(tmp_path)
+    settings = RuntimeSettings(warehouse=tmp_path)
+    report = run_tick(build(ROWS, config=CONFIG), settings, engine=LocalEngine(), boundary=readers)
     completed = [record.checkpoint for record in report.completed]
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
-    assert [[], []] == [reader.errors for reader in readers]
-    assert len(completed) == held.holds >= CHECKPOINTS
-    assert completed == sorted(by_cut.seen)
-    assert [] == by_cut.mixed
-    assert plain.mixtures >= held.holds
-    assert 2 == len(Cuts(tmp_path, JOB_OF_TWO_READERS).all())
+    assert len(completed) == readers.holds >= CHECKPOINTS
+    assert completed == sorted(readers.seen)
+    assert [] == readers.mixed
+    assert readers.mixtures == readers.holds
+    assert 2 == len(Cuts(tmp_path, NUMBERS).all())

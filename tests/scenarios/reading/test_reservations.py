@@ -15,7 +15,7 @@ from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.reading import CutGoneError, Cuts, NoSuchCutError, NotReservedError
+from jobs.reading import CutGoneError, Cuts, NotReservedError
 from jobs.reading.cuts import Found, reserved
 from jobs.tick.cleaning import clean_up, decide_cleanup
 from jobs.warehouse.boundaries import cross_freely
@@ -24,8 +24,7 @@ from jobs.warehouse.cuts_table import InvalidReservationError, ReservationStore
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.refusals import NeverRunError
 from jobs.warehouse.warehouse import Warehouse
-from tests.scenarios.runtime.savepoint_job import at, run
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, build
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, at, build, run
 
 PLAN = build({"a": 450, "b": 450})
 HOUR_MS = 3_600_000
@@ -131,24 +130,6 @@ def test_state_at_a_reserved_cut_stays_readable_for_every_reader(root, capsys):
         state_of(by_number)
 
 
-def test_a_cut_that_is_only_reserved_goes_by_number_when_the_reader_leaves(root):
-    """Until then its number leads to it. Afterwards the error names the retained cuts."""
-    with Cuts(root, JOB).reserved() as cut:
-        advanced(root)
-        assert contents(cut) == contents(Cuts(root, JOB).at(cut.checkpoint))
-    with pytest.raises(NoSuchCutError, match=f"checkpoint {cut.checkpoint} of {JOB} is not retained"):
-        Cuts(root, JOB).at(cut.checkpoint)
-    assert ["lock"] == [path.name for path in (root / "_tidemark" / JOB / "reservations").iterdir()]
-
-
-def test_without_a_reservation_the_cut_goes(root):
-    """The same reader without a reservation loses its cut: the test above proves something."""
-    cut = Cuts(root, JOB).latest()
-    advanced(root)
-    with pytest.raises(CutGoneError, match="no longer retained"):
-        contents(cut)
-
-
 def test_readers_of_one_name_read_one_cut(root):
     """A second process comes when newer cuts are there already, and reads the one that the first has chosen."""
     program, chosen = started(root, "run-1")
@@ -189,19 +170,6 @@ def test_a_reader_that_lives_renews_its_reservation(root):
         time.sleep(1)
         advanced(root)
         assert before == contents(cut)
-
-
-def test_what_lapsed_long_ago_is_deleted(root):
-    """The folder of reservations does not grow with the number of readers."""
-    program, _ = started(root, "run-1")
-    killed(program)
-    folder = root / "_tidemark" / JOB / "reservations"
-    assert (folder / "run-1.json").exists()
-    clean_up(at(root), 0)
-    assert (folder / "run-1.json").exists()
-    later_ms = int(time.time() * 1000) + 30 * 24 * HOUR_MS
-    clean_up(Warehouse(root, ProtocolPaths(JOB), now_ms=lambda: later_ms), 0)
-    assert ["lock"] == [path.name for path in folder.iterdir()]
 
 
 def test_a_reservation_that_cannot_be_written_is_refused_with_the_way_out(root):
@@ -247,7 +215,6 @@ def test_a_job_that_never_ran_gets_no_folder(tmp_path):
     assert [] == list(tmp_path.iterdir())
 
 
-POINTS = ("before the cuts are read", "between the cuts and the reservations", "after both", "after the deletion")
 ORDERS = [(write, look, drop) for write in range(4) for look in range(write, 4) for drop in range(4)]
 
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli import run as run_command
-from jobs.cli.main import execute
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from jobs.warehouse.boundaries import boundary_names
@@ -27,28 +25,6 @@ FIRST_TICKS_BOUNDARIES = [
 """Every boundary that a first tick of the numbers certainly comes to, and the how manieth time."""
 
 
-class Dead(BaseException):
-    """The process has died: nothing it still tries reaches the outside."""
-
-
-class Mortal:
-    """A boundary at which the process dies, the n-th time; from then on every boundary is where it lies."""
-
-    def __init__(self, name: str, occurrence: int = 1) -> None:
-        """Die there and then."""
-        self.dead = False
-        self._name = name
-        self._left = occurrence
-
-    def __call__(self, name: str) -> None:
-        """Cross a boundary, or die."""
-        if name == self._name:
-            self._left -= 1
-            self.dead = self.dead or self._left == 0
-        if self.dead:
-            raise Dead(name)
-
-
 @pytest.fixture
 def tick(tmp_path: Path) -> Callable[..., TickReport]:
     """Run a tick of the sequence pipeline in this test's warehouse, without Spark."""
@@ -61,19 +37,6 @@ def tick(tmp_path: Path) -> Callable[..., TickReport]:
         return run_tick(planned, settings, listener, engine=engine, boundary=boundary, inbox=inbox)
 
     return run
-
-
-@pytest.fixture
-def typed(capsys, monkeypatch):
-    """Return what a command line says: exit code, stdout, stderr; its ticks run without Spark."""
-    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
-
-    def type_in(*words):
-        code = execute([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return type_in
 
 
 @pytest.fixture(scope="session")

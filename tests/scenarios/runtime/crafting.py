@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.scenarios.runtime.savepoint_job import at
+from tests.scenarios.runtime.sequence_job import at
 
 Change = Callable[[dict[str, Any]], None]
 

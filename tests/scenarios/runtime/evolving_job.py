@@ -1,12 +1,5 @@
-"""A job whose tables change their columns between ticks, without Spark; also a program that is killed at it.
+"""A job whose tables change their columns between ticks, without Spark."""
 
-`python evolving_job.py WAREHOUSE ROWS VERSION BOUNDARY` runs one tick of that version and dies there.
-"""
-
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,12 +20,12 @@ from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.tick.listener import TickListener
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings, TickReport
-from jobs.warehouse.boundaries import Boundary, KillAt, cross_freely
+from jobs.warehouse.boundaries import Boundary
 from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.faults.orders_job import KEYS, LocalEngine
-from tests.scenarios.runtime.prepared import copied
+from tests.scenarios.runtime.sequence_job import copied
 
 JOB = job_name("evolving")
 BRONZE, GOLD = TableName("bronze/numbers"), TableName("gold/sums")
@@ -94,11 +87,16 @@ def tick(
     version: Version = FIRST,
     *,
     listener: TickListener | None = None,
-    boundary: Boundary = cross_freely,
+    boundary: Boundary | None = None,
     allowed: bool = False,
 ) -> TickReport:
     """Run one tick of that version without Spark until it is caught up."""
     return run(root, build(rows, version), listener=listener, boundary=boundary, allowed=allowed)
+
+
+def tick_named(root: Path, rows: int, name: str) -> TickReport:
+    """Run one tick of the version of that name, perhaps in a process of its own."""
+    return tick(root, rows, VERSIONS[name])
 
 
 def laid_out(root: Path, rows: int, version: Version = FIRST) -> None:
@@ -111,7 +109,7 @@ def run(
     job: JobPlan,
     *,
     listener: TickListener | None = None,
-    boundary: Boundary = cross_freely,
+    boundary: Boundary | None = None,
     allowed: bool = False,
 ) -> TickReport:
     """Run one tick of the job until it is caught up, by the tasks that Spark would run."""
@@ -170,21 +168,3 @@ def at_cut(root: Path, checkpoint: int) -> dict[str, tuple[list[str], list[tuple
 def now(root: Path) -> dict[str, tuple[list[str], list[tuple[object, ...]]]]:
     """Return each table's columns and rows as they are."""
     return {table: (sorted(columns(root, table)), shown(root, table)) for table in TABLES}
-
-
-def killed(root: Path, rows: int, version: str, boundary: str) -> None:
-    """Run this file as a program, and see it die."""
-    words = [sys.executable, __file__, str(root), str(rows), version, boundary]
-    top = Path(__file__).resolve().parents[3]
-    env = os.environ | {"PYTHONPATH": str(top)}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert -signal.SIGKILL == done.returncode, done.stderr
-
-
-def main(root: str, rows: str, version: str, boundary: str) -> None:
-    """Run a tick, and die on the way."""
-    tick(Path(root), int(rows), VERSIONS[version], boundary=KillAt(boundary))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

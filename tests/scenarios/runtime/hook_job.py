@@ -1,11 +1,6 @@
-"""The numbers with a master hook that keeps a notebook outside the warehouse; also a program that others start.
-
-`python hook_job.py WAREHOUSE NOTEBOOK [--hang]` runs one tick without Spark and prints its outcome as JSON. With
---hang the hook never answers.
-"""
+"""The numbers with a master hook that keeps a notebook outside the warehouse."""
 
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +9,7 @@ from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.pipeline import MasterHook
 from jobs.pipeline.planning import plan
 from jobs.tick.tick import run_tick
-from jobs.tick.tick_settings import RuntimeSettings
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from tests.scenarios.runtime.sequence_job import CONFIG, LocalEngine, declared
 
 LONG_S = 600
@@ -69,16 +64,8 @@ def notes(path: Path) -> list[list[object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def main() -> None:
-    """Run one tick and print what became of it."""
-    warehouse, notebook, *rest = sys.argv[1:]
-    hangs = "--hang" in rest
-    hook = Notebook(Path(notebook), lambda _: time.sleep(LONG_S) if hangs else None)
+def tick(warehouse: Path, notebook: Path, *, hangs: bool = False) -> TickReport:
+    """Run one tick without Spark. With `hangs` the hook never answers."""
+    hook = Notebook(notebook, lambda _: time.sleep(LONG_S) if hangs else None)
     planned = hooked(("notebook", hook), timeout_s=0.2 if hangs else 30.0)
-    settings = RuntimeSettings(warehouse=Path(warehouse), drain_ms=200)
-    report = run_tick(planned, settings, engine=LocalEngine())
-    print(json.dumps({"outcome": report.outcome.value, "message": report.message}))
-
-
-if __name__ == "__main__":
-    main()
+    return run_tick(planned, RuntimeSettings(warehouse=warehouse, drain_ms=200), engine=LocalEngine())

@@ -1,12 +1,5 @@
-"""A job that keeps numbers in an append table, whose columns change between ticks; also a program that is killed at it.
+"""A job that keeps numbers in an append table, whose columns change between ticks."""
 
-`python kept_job.py WAREHOUSE ROWS VERSION BOUNDARY` runs one tick of that version and dies there.
-"""
-
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +24,12 @@ from jobs.storage.address import StoreUrl
 from jobs.tick.listener import TickListener
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings, TickReport
-from jobs.warehouse.boundaries import Boundary, KillAt, cross_freely
+from jobs.warehouse.boundaries import Boundary
 from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.faults.orders_job import KEYS, LocalEngine
-from tests.scenarios.runtime.prepared import copied
+from tests.scenarios.runtime.sequence_job import copied
 
 JOB, TABLE = job_name("kept"), TableName("bronze/kept")
 CONFIG = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=9)
@@ -84,7 +77,7 @@ def run(
     root: Path | StoreUrl,
     job: JobPlan,
     listener: TickListener | None = None,
-    boundary: Boundary = cross_freely,
+    boundary: Boundary | None = None,
 ) -> TickReport:
     """Run one tick of a job until it is caught up, by the tasks that Spark would run."""
     settings = RuntimeSettings(warehouse=root)
@@ -98,7 +91,7 @@ def tick(
     rows: int,
     version: Version = FIRST,
     listener: TickListener | None = None,
-    boundary: Boundary = cross_freely,
+    boundary: Boundary | None = None,
 ) -> TickReport:
     """Run one tick of that version without Spark until it is caught up."""
     return run(root, build(rows, version), listener, boundary)
@@ -146,20 +139,3 @@ def foreign(root: Path, *ns: int, name: str | None = "value") -> None:
     values = pa.array(ns, pa.int64())
     rows = {"n": values, "key": pa.array([n % KEYS for n in ns], pa.int64())} | ({name: values} if name else {})
     write_deltalake(str(root / TABLE), pa.table(rows), mode="append")
-
-
-def killed(root: Path, rows: int, version: str, boundary: str) -> None:
-    """Run this file as a program, and see it die."""
-    words = [sys.executable, __file__, str(root), str(rows), version, boundary]
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert -signal.SIGKILL == done.returncode, done.stderr
-
-
-def main(root: str, rows: str, version: str, boundary: str) -> None:
-    """Run a tick, and die on the way."""
-    tick(Path(root), int(rows), VERSIONS[version], boundary=KillAt(boundary))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,28 +1,28 @@
-"""A tiny pipeline over numbers, and an engine that runs it without Spark; also a program that other processes start.
+"""A tiny pipeline over numbers, an engine that runs it without Spark, and what tests do with its warehouse."""
 
-`python sequence_job.py WAREHOUSE [--spark | --connect URL] [--take-over] [--gate FILE] [--wait BYTES] [--bounded |
---hybrid]` runs one tick and prints its outcome as JSON. With a gate its micro-batches wait until that file is there.
-With --wait it waits for more until it is stopped, and its traces are full after so many bytes. With --bounded its
-source ends, after one checkpoint. With --hybrid it reads history first, and then live rows.
-"""
-
-import argparse
+import atexit
 import json
-import sys
+import os
+import shutil
+import signal
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 import polars as pl
+from deltalake import write_deltalake
 
 from checkpointing.channel_items import RangeFiles, Segment, SourceSlice
+from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.config import CheckpointConfig
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
-from checkpointing.identifiers import Generation, JobName, TableName, VertexId
+from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName, VertexId
 from checkpointing.job.setup import TickLimits
 from checkpointing.key_groups import key_group_ranges
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
-from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.paths import ProtocolPaths, table_of_state
+from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.pipeline.job_plan import JobPlan
@@ -31,13 +31,17 @@ from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import Source
 from jobs.spark.session import SparkConfig
-from jobs.storage.address import Root, parsed
+from jobs.storage.address import Root
 from jobs.storage.place import place_in
+from jobs.tick.at_rest.import_entry import ForeignRow, Import, find_origin, import_row
+from jobs.tick.at_rest.roll_back import roll_back
 from jobs.tick.tick import run_tick
-from jobs.tick.tick_settings import RuntimeSettings
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from jobs.tick.trace_files import DEFAULT_BOUNDS, TraceBounds
+from jobs.warehouse.boundaries import KillAt
+from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.cuts_table import CutStore
-from jobs.warehouse.refusals import JobHeldError
+from jobs.warehouse.savepoint_copy import Copied, copy_savepoint
 from jobs.warehouse.warehouse import Warehouse
 
 ROWS = {"a": 150, "b": 150}
@@ -202,34 +206,125 @@ def read_cut(root: Root) -> dict[str, list[tuple[object, ...]]]:
     return tables
 
 
-def main() -> None:
-    """Run one tick and print what became of it."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("warehouse", type=parsed)
-    parser.add_argument("--spark", action="store_true")
-    parser.add_argument("--connect")
-    parser.add_argument("--take-over", action="store_true")
-    parser.add_argument("--gate", type=Path)
-    parser.add_argument("--wait", type=int)
-    parser.add_argument("--bounded", action="store_true")
-    parser.add_argument("--hybrid", action="store_true")
-    given = parser.parse_args()
+def ticked(
+    root: Root,
+    *,
+    plan: Callable[[], JobPlan] | None = None,
+    gate: Path | None = None,
+    on_spark: SparkConfig | None = None,
+    trace_bytes: int | None = None,
+    take_over: bool = False,
+) -> TickReport:
+    """Run one tick in a process of its own. With `trace_bytes` it waits for more, and its traces are full then."""
+    waits = trace_bytes is not None
     settings = RuntimeSettings(
-        warehouse=given.warehouse,
-        take_over=given.take_over,
-        spark=SparkConfig(cores=1, memory="512m", connect_url=given.connect),
-        limits=TickLimits(until_caught_up=given.wait is None),
-        trace=DEFAULT_BOUNDS if given.wait is None else TraceBounds(bytes=given.wait),
+        warehouse=root,
+        take_over=take_over,
+        spark=on_spark or SparkConfig(),
+        limits=TickLimits(until_caught_up=not waits),
+        trace=TraceBounds(bytes=trace_bytes) if waits else DEFAULT_BOUNDS,
     )
-    engine = None if given.spark or given.connect else LocalEngine(gate=given.gate)
-    try:
-        ends = build(config=ONE, bounded=True) if given.bounded else build()
-        report = run_tick(hybrid() if given.hybrid else ends, settings, engine=engine)
-    except JobHeldError as held:
-        print(json.dumps({"held": str(held), "pid": held.holder.pid}))
-        sys.exit(3)
-    print(json.dumps({"outcome": report.outcome.value, "completed": len(report.completed), "message": report.message}))
+    return run_tick((plan or build)(), settings, engine=None if on_spark else LocalEngine(gate=gate))
 
 
-if __name__ == "__main__":
-    main()
+_MADE: dict[Hashable, Path] = {}
+
+
+def copied(root: Path, name: Hashable, make: Callable[[Path], object]) -> None:
+    """Copy the warehouse of that name to `root`. The first time, `make` makes it. A warehouse can be moved."""
+    if name not in _MADE:
+        made = Path(tempfile.mkdtemp(prefix="tidemark-prepared-"))
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        make(made)
+        for traces in made.glob("_tidemark/*/traces"):
+            shutil.rmtree(traces)
+        _MADE[name] = made
+    shutil.copytree(_MADE[name], root, dirs_exist_ok=True)
+
+
+def run(root: Path, checkpoints: int | None = None, **how: object) -> TickReport:
+    """Run a tick without Spark; end it after so many checkpoints."""
+    limits = TickLimits(checkpoints=checkpoints)
+    planned = how.pop("plan", None) or build()
+    return run_tick(planned, RuntimeSettings(warehouse=root, limits=limits, **how), engine=LocalEngine())
+
+
+def at(root: Path) -> Warehouse:
+    """Return the job's warehouse in that folder."""
+    return Warehouse(root, ProtocolPaths(JOB))
+
+
+def records(root: Path) -> dict[int, CheckpointRecord]:
+    """Return the job's checkpoints and savepoints by id."""
+    _, rows = CheckpointStore(at(root)).observe()
+    return {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
+
+
+def wanted(text: str, root: Path, **how: object) -> Import:
+    """Return the import that `--from TEXT` means, into that warehouse."""
+    origin = find_origin(text, root, JOB)
+    assert isinstance(origin, ForeignRow)
+    return Import(origin=origin, root=root, plan=how.pop("plan", None) or build(), **how)
+
+
+def dies_copying(root: Root, checkpoint: int, to: Root, after: int) -> None:
+    """Copy a savepoint, and die by SIGKILL after so many files."""
+
+    def die(copied: Copied) -> None:
+        if copied.files == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    copy_savepoint(at(root), CheckpointId(checkpoint), to, die)
+
+
+def dies_importing(text: str, into: Path, boundary: str, *, claim: bool = False) -> None:
+    """Restore an entry from elsewhere, and die by SIGKILL at that boundary."""
+    import_row(wanted(text, into, claim=claim), boundary=KillAt(boundary))
+
+
+KEEPS_ALL = build(config=CheckpointConfig(every_rows=100, slice_rows_max=50, micro_batch_rows_max=100, retained=9))
+STATE = f"_tidemark/{JOB}/state/by_key"
+
+
+def tick(root: Path, checkpoints: int | None = None, *, plan: JobPlan = KEEPS_ALL) -> TickReport:
+    """Run a tick without Spark; end it after so many checkpoints."""
+    settings = RuntimeSettings(warehouse=root, limits=TickLimits(checkpoints=checkpoints))
+    return run_tick(plan, settings, engine=LocalEngine())
+
+
+def ticks(root: Path, times: int, *, plan: JobPlan = KEEPS_ALL) -> list[int]:
+    """Run so many ticks of one checkpoint each; return the ids that are there then, in order."""
+    for _ in range(times):
+        tick(root, 1, plan=plan)
+    return sorted(records(root))
+
+
+def laid_out(root: Path, checkpoints: int) -> list[int]:
+    """Lay a warehouse of so many ticks of one checkpoint each out there; return their ids."""
+    copied(root, (JOB, checkpoints), lambda made: ticks(made, checkpoints))
+    return sorted(records(root))
+
+
+def newest(root: Path) -> CheckpointRecord:
+    """Return the row that the next tick begins from."""
+    found = newest_checkpoint(tuple(records(root).values()))
+    assert found is not None
+    return found
+
+
+def at_cut(root: Path, checkpoint: int) -> dict[str, list[tuple[object, ...]]]:
+    """Return the tables' rows as any reader finds them by that checkpoint's cut."""
+    versions = CutStore(at(root)).read(CheckpointId(checkpoint)) or {}
+    tables = (BRONZE, GOLD)
+    return {str(each): sorted(pl.read_delta(str(root / each), version=versions[each]).rows()) for each in tables}
+
+
+def append_foreign(root: Path, n: int) -> None:
+    """Append a row of another writer to bronze."""
+    row = {"split": ["x"], "n": [n], "key": [1], "value": [1], "_split": ["x"], "_position": [n]}
+    write_deltalake(str(root / BRONZE), pl.DataFrame(row).to_arrow(), mode="append")
+
+
+def dies_going_back(root: Path, checkpoint: int, boundary: str) -> None:
+    """Go back, and die by SIGKILL at that boundary."""
+    roll_back(at(root), checkpoint, boundary=KillAt(boundary))

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -16,9 +14,7 @@ import pytest
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, StopKind, StopRequested, TickOutcome
-from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
-from jobs.cli.main import execute
 from jobs.sources.hybrid import SequenceSource
 from jobs.tick.at_rest.cancellation import delete_checkpoints
 from jobs.tick.at_rest.import_entry import import_row
@@ -30,17 +26,29 @@ from jobs.tick.discovery import discover
 from jobs.tick.driver import Inbox
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
-from jobs.warehouse.boundaries import KILL_VARIABLE
 from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import newest_restorable
 from jobs.warehouse.lease import this_process
-from jobs.warehouse.refusals import JobHeldError, TablesAheadError
-from jobs.warehouse.requests import AnswerStatus, RequestFolder, SavepointAnswer
+from jobs.warehouse.refusals import TablesAheadError
 from jobs.warehouse.savepoint_copy import named_files
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, KEYS, ONE, ROWS, LocalEngine, build, read_cut
-from tests.scenarios.runtime.test_savepoints import hold, nobody_waits
+from tests.scenarios.processes import Dead, Mortal, killed
+from tests.scenarios.processes import Running as RunningProcess
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    GOLD,
+    KEYS,
+    ONE,
+    ROWS,
+    LocalEngine,
+    at,
+    build,
+    read_cut,
+    records,
+    run,
+    ticked,
+    wanted,
+)
+from tests.scenarios.runtime.test_savepoints import nobody_waits
 from tests.scenarios.runtime.test_tick import Running, patiently, requests
 
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
@@ -69,19 +77,6 @@ def state_files(root):
 def contents(root):
     """Return the rows of both tables as their logs show them now."""
     return {str(table): sorted(pl.read_delta(str(root / table)).rows()) for table in (BRONZE, GOLD)}
-
-
-@pytest.fixture
-def typed(capsys, monkeypatch):
-    """Return what a command line says: exit code, stdout, stderr; its ticks run without Spark."""
-    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
-
-    def type_in(*words):
-        code = execute([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return type_in
 
 
 def test_a_running_tick_is_cancelled_and_its_checkpoints_retained(tmp_path, undisturbed, typed):
@@ -132,18 +127,6 @@ def test_a_running_tick_is_cancelled_and_its_checkpoints_deleted(tmp_path, typed
     assert after == contents(tmp_path)
 
 
-def test_once_its_tables_are_deleted_too_the_job_starts_over(tmp_path, undisturbed):
-    """This is the third way out. The ids continue after the deleted ones, and the result is that of a first run."""
-    run(tmp_path, 2)
-    delete_checkpoints(at(tmp_path), build())
-    for table in (BRONZE, GOLD):
-        subprocess.run(["rm", "-r", str(tmp_path / table)], check=True)
-    report = run(tmp_path)
-    assert "" == report.message
-    assert undisturbed == read_cut(tmp_path)
-    assert min(records(tmp_path)) > 2
-
-
 def test_a_savepoint_outlives_the_deletion_and_is_restored_from_where_it_lies(tmp_path, undisturbed, typed):
     """Its entry, its files and its parent's cut stay.
 
@@ -177,27 +160,6 @@ def test_a_job_that_was_stopped_with_a_savepoint_goes_on_from_it_after_a_deletio
     assert undisturbed == read_cut(tmp_path)
 
 
-def test_tables_that_went_on_after_a_kept_savepoint_are_not_filled_twice(tmp_path, undisturbed):
-    """The tables show more than the savepoint. It is refused there by name, and restored into an empty warehouse."""
-    root, fork = tmp_path / "warehouse", tmp_path / "fork"
-    run(root, 1)
-    tick = Running(root, engine=LocalEngine(gate=tmp_path / "gate")).start()
-    threading.Timer(0.5, (tmp_path / "gate").touch).start()
-    taken = stop(at(root), SavepointKind.SUSPEND, patiently)
-    tick.join()
-    run(root, plan=build({"a": 400, "b": 400}))
-    assert max(records(root)) > taken.record.checkpoint
-    assert None is delete_checkpoints(at(root), build()).resumes
-    before = contents(root)
-    said = rf"bronze/numbers in .* shows checkpoint \d+.*from {taken.record.checkpoint}, the newest that is left"
-    with pytest.raises(TablesAheadError, match=said):
-        run(root)
-    assert before == contents(root)
-    import_row(wanted(f"{root}@{taken.record.checkpoint}", fork))
-    run(fork)
-    assert undisturbed == read_cut(fork)
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("occurrence", [1, 2])
 @pytest.mark.parametrize("step", STEPS)
@@ -223,43 +185,23 @@ def test_a_death_between_the_steps_is_made_up_for(tmp_path, undisturbed, monkeyp
     assert undisturbed == read_cut(fork)
 
 
-def test_what_is_committed_is_published_before_it_is_deleted(tmp_path):
-    """A tick died after its commit point. The tables show its last checkpoint, and then no entry is left."""
-    with suppress(Dead):
-        run_tick(
-            build(), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), boundary=Mortal("after:AppendRow", 2)
-        )
-    pending = max(records(tmp_path))
-    before = pl.read_delta(str(tmp_path / BRONZE)).height
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
-        deleted = delete_checkpoints(at(tmp_path), build())
-    assert pending == deleted.checkpoints[-1]
-    assert pl.read_delta(str(tmp_path / BRONZE)).height > before
-    with pytest.raises(TablesAheadError, match=f"shows checkpoint {pending} "):
-        run(tmp_path)
-
-
 def test_a_tick_that_dies_while_it_is_asked_is_noticed(tmp_path, undisturbed):
     """The asking process does not wait for ever. It says which tick died, and the job is at rest."""
     root = tmp_path / "warehouse"
     run(root, 1)
-    words = [sys.executable, "tests/scenarios/runtime/sequence_job.py", root, "--gate", tmp_path / "never"]
-    top = Path(__file__).resolve().parents[3]
-    env = os.environ | {"PYTHONPATH": str(top)}
-    process = subprocess.Popen([str(word) for word in words], cwd=top, env=env, stdout=subprocess.DEVNULL)
+    process = RunningProcess(ticked, root, gate=tmp_path / "never").process
     limit = time.monotonic() + 60
     while f'"pid":{process.pid}' not in lease(root):
         assert time.monotonic() < limit, lease(root)
-        assert process.poll() is None
+        assert process.is_alive()
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGSTOP)
 
     def kill(waiting):
         patiently(waiting)
-        if process.poll() is None:
+        if process.is_alive():
             process.kill()
-            process.wait()
+            process.join()
 
     ended = end_now(at(root), kill)
     assert (process.pid, True) == (ended.by.pid, ended.died)
@@ -312,31 +254,6 @@ def test_a_wrong_cancellation_says_what_to_type(tmp_path, typed, words, code, sa
     assert not (tmp_path / "none").exists()
 
 
-def test_a_job_that_another_holds_loses_nothing(tmp_path):
-    """A tick that claims between the end of the tick and the deletion keeps the job and its checkpoints."""
-    run(tmp_path, 2)
-    before = records(tmp_path)
-    hold(tmp_path)
-    with pytest.raises(JobHeldError):
-        delete_checkpoints(at(tmp_path), build())
-    assert before == records(tmp_path)
-
-
-def test_an_older_tick_that_cannot_read_the_request_is_named(tmp_path, typed, monkeypatch):
-    """It answers that the request is unreadable; the user reads how to end it instead."""
-
-    def unreadable(folder, request):
-        del folder
-        return SavepointAnswer(request=request, status=AnswerStatus.UNREADABLE, answered_at_ms=1)
-
-    run(tmp_path, 1)
-    hold(tmp_path)
-    monkeypatch.setattr(RequestFolder, "answer_to", unreadable)
-    code, _, err = typed("cancel", PIPELINE, "--warehouse", tmp_path)
-    assert ExitCode.FAILED is code
-    assert "runs an older Tidemark, which cannot be asked for it" in err
-
-
 def test_a_first_start_accepts_tables_without_transactions_of_a_job(tmp_path, undisturbed):
     """Tables that exist without Tidemark's transactions are used as before."""
     inbox = Inbox()
@@ -352,7 +269,6 @@ def test_a_first_start_accepts_tables_without_transactions_of_a_job(tmp_path, un
 # Jobs whose sources end: real ticks on real Delta tables, without Spark; killed around the last checkpoint.
 
 
-PROGRAM = Path(__file__).with_name("sequence_job.py")
 ALL = sum(ROWS.values())
 KILLS = (
     "after:RunMicroBatch",
@@ -407,9 +323,7 @@ def test_a_finished_job_says_so_and_starts_nothing(tmp_path):
 )
 def test_a_job_that_was_killed_around_its_last_checkpoint_finishes(tmp_path, boundary):
     """Whatever the killed tick leaves, the next ticks end with every row once, and with one finished entry."""
-    command = [sys.executable, str(PROGRAM), str(tmp_path), "--bounded"]
-    killed = subprocess.run(command, env=os.environ | {KILL_VARIABLE: boundary}, capture_output=True, check=False)
-    assert -signal.SIGKILL == killed.returncode, killed.stderr
+    killed(tick, tmp_path, kill_at=boundary)
     assert TickOutcome.FINISHED is tick(tmp_path).outcome
     assert newest_restorable(at(tmp_path)).finished
     rows = read_cut(tmp_path)
@@ -433,16 +347,11 @@ def test_a_reset_lets_the_job_go_on_until_it_finishes_again(tmp_path):
     assert ALL + 50 == len(read_cut(tmp_path)["bronze/numbers"])
 
 
-def test_rows_that_come_after_the_end_are_never_read(tmp_path):
-    """Neither more rows of a split nor a new split."""
+def test_rows_after_the_end_are_read_only_if_the_source_is_not_bounded_any_more(tmp_path):
+    """Neither more rows of a split nor a new split. Without `bounded=True` the splits go on where they stood."""
     tick(tmp_path)
     longer = {**ROWS, "a": 500, "c": 10}
     assert TickOutcome.FINISHED is tick(tmp_path, rows=longer, engine=NoEngine()).outcome
-
-
-def test_a_source_that_is_not_bounded_any_more_goes_on(tmp_path):
-    """`bounded=True` is taken away: what came since is read from where the splits stood."""
-    tick(tmp_path)
     assert TickOutcome.CAUGHT_UP is tick(tmp_path, bounded=False, rows={**ROWS, "a": 200}).outcome
     assert ALL + 50 == len(read_cut(tmp_path)["bronze/numbers"])
     assert not newest_restorable(at(tmp_path)).finished

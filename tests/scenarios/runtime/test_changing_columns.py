@@ -1,12 +1,9 @@
 """Columns are part of the commit: seen with their checkpoint, and taken back with it (D6)."""
 
-from shutil import rmtree
-
 import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from checkpointing.identifiers import CheckpointId
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.messages import PublishFailed
 from jobs.cli.errors import ExitCode
@@ -14,39 +11,33 @@ from jobs.pipeline import Pipeline, count, max_of, sum_of
 from jobs.pipeline.planning import plan
 from jobs.sources.hybrid import SequenceSource
 from jobs.tick.at_rest.roll_back import roll_back
-from jobs.tick.state_migration import all_changes, find_migrations
 from jobs.warehouse.boundaries import cross_freely
-from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.publisher import Publisher
+from tests.scenarios.processes import Dead, Mortal, killed
 from tests.scenarios.runtime import evolving_job
-from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.evolving_job import (
     BRONZE,
     FIRST,
     GOLD,
     SECOND,
-    STATE,
-    THIRD,
     Notes,
     Version,
     at,
     at_cut,
-    build,
     columns,
-    killed,
     laid_out,
     newest,
     now,
     shown,
     tick,
+    tick_named,
     versions,
 )
-from tests.scenarios.runtime.savepoint_job import at as at_of_changed_meaning
-from tests.scenarios.runtime.savepoint_job import records, run
 from tests.scenarios.runtime.sequence_job import BRONZE as BRONZE_OF_CHANGED_MEANING
-from tests.scenarios.runtime.sequence_job import CONFIG, JOB, KEYS, ROWS
+from tests.scenarios.runtime.sequence_job import CONFIG, JOB, KEYS, ROWS, records, run
 from tests.scenarios.runtime.sequence_job import GOLD as GOLD_OF_CHANGED_MEANING
+from tests.scenarios.runtime.sequence_job import at as at_of_changed_meaning
 
 HALF = 35
 """Rows of the first tick: five of each key."""
@@ -88,15 +79,6 @@ def test_columns_come_with_their_checkpoint_in_one_commit_a_table(tmp_path):
     assert said == top.metadata["comment"]
     recorded = {each.table: each.columns for each in newest(tmp_path).columns}
     assert [("key", 0), ("n", 0), ("top", first)] == [(column.name, column.after) for column in recorded[GOLD]]
-
-
-def test_a_cut_shows_the_columns_that_it_had(tmp_path):
-    """A reader of the old cut sees no new column, and the state table neither."""
-    laid_out(tmp_path, HALF)
-    first, then = newest(tmp_path).checkpoint, now(tmp_path)
-    tick(tmp_path, HALF + 1, SECOND)
-    assert then == at_cut(tmp_path, first)
-    assert "top" in columns(tmp_path, STATE)
 
 
 def test_going_back_to_the_previous_version_works_and_no_old_value_comes_back(tmp_path):
@@ -152,19 +134,6 @@ def test_a_rollback_takes_columns_away_that_an_entry_left_behind_kept(tmp_path, 
     assert then == now(tmp_path) == at_cut(tmp_path, newest(tmp_path).checkpoint)
 
 
-@pytest.mark.parametrize("boundary", ["before:AppendRow", "after:RunMicroBatch", "after:EnsureTables"])
-def test_nothing_is_seen_before_the_commit_point(tmp_path, boundary, monkeypatch):
-    """A tick that dies there has changed no table, and the previous version goes on as if it had never run."""
-    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
-    tick(tmp_path, HALF)
-    before = versions(tmp_path)
-    with pytest.raises(Dead):
-        tick(tmp_path, HALF + 7, SECOND, boundary=Mortal(boundary))
-    assert before == versions(tmp_path)
-    tick(tmp_path, HALF + 7)
-    assert [(key, 6) for key in range(7)] == shown(tmp_path, GOLD)
-
-
 @pytest.mark.kill
 @pytest.mark.parametrize(
     "boundary",
@@ -175,7 +144,7 @@ def test_a_killed_process_is_made_up_for_by_either_version(tmp_path, boundary, v
     """After SIGKILL behind the commit point, either version of the pipeline publishes the columns."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
-    killed(tmp_path, HALF + 7, "second", boundary)
+    killed(tick_named, tmp_path, HALF + 7, "second", kill_at=boundary)
     pending = newest(tmp_path).checkpoint
     assert pending > first
     tick(tmp_path, HALF + 7, version)
@@ -219,16 +188,6 @@ def test_a_change_that_the_table_cannot_follow_is_refused_before_the_claim(tmp_p
     assert before == newest(tmp_path)
 
 
-def test_all_changes_are_told_before_they_happen(tmp_path):
-    """`--dry-run` shows a line for each column of each table, and since when a new column counts."""
-    laid_out(tmp_path, HALF, SECOND)
-    restored, planned = newest(tmp_path), build(HALF, THIRD)
-    changes = all_changes(planned, restored, find_migrations(planned, restored, tmp_path))
-    told = {(each.thing, each.column): each.verdict for each in changes}
-    assert f"holds only what comes after checkpoint {restored.checkpoint}" == told["table gold/sums", "total"]
-    assert "dropped" == told["table gold/sums", "top"]
-
-
 def test_a_foreign_column_is_found_still(tmp_path):
     """A column that no entry ever listed was added by another writer, whichever version of the pipeline runs."""
     laid_out(tmp_path, HALF, SECOND)
@@ -236,31 +195,6 @@ def test_a_foreign_column_is_found_still(tmp_path):
     for version in (SECOND, FIRST):
         with pytest.raises(AssertionError, match="has a column note that the pipeline does not write"):
             tick(tmp_path, HALF + 7, version)
-
-
-def test_the_cuts_name_the_versions_at_which_columns_came(tmp_path):
-    """A reader by cut never sees columns of one checkpoint with rows of another."""
-    laid_out(tmp_path, HALF)
-    tick(tmp_path, HALF + 7, SECOND)
-    cut = CutStore(at(tmp_path)).read(CheckpointId(newest(tmp_path).checkpoint))
-    assert cut == {table: versions(tmp_path)[table] for table in cut}
-
-
-def test_entries_without_columns_get_them_from_logs_and_files(tmp_path, monkeypatch):
-    """A warehouse that an older Tidemark wrote evolves and goes back like any other."""
-    with monkeypatch.context() as older:
-        older.setattr("checkpointing.commit.two_phase.columns_at", lambda *_: ())
-        tick(tmp_path, HALF)
-        rmtree(at(tmp_path).path(at(tmp_path).paths.traces))  # a trace replays on the core that wrote it
-    first, then = newest(tmp_path).checkpoint, now(tmp_path)
-    assert () == newest(tmp_path).columns
-    tick(tmp_path, HALF + 7, SECOND)
-    assert NEW == names(tmp_path)
-    assert [(key, 6, HALF + key) for key in range(7)] == shown(tmp_path, GOLD)
-    roll_back(at(tmp_path), first)
-    assert then == now(tmp_path)
-    tick(tmp_path, HALF + 7)
-    assert [(key, 6) for key in range(7)] == shown(tmp_path, GOLD)
 
 
 # ------------------------------------------------------------------
@@ -341,17 +275,3 @@ def test_a_dry_run_of_a_fork_shows_it_too(root, typed, tmp_path):
     assert "max(value bigint)" in out
     assert "column rows was count()" in err
     assert not (tmp_path / "fork").exists()
-
-
-def more(_data):
-    """Return the pipeline with one more aggregate, under a name of its own."""
-    return declared(rows=count(), total=sum_of("value"), top=max_of("value"))
-
-
-def test_a_dry_run_shows_what_may_change(root, typed):
-    """A new column is no other meaning: the plan follows, and nothing is refused."""
-    code, out, err = typed("run", f"{HERE}:more", "--warehouse", root, "--dry-run")
-    assert (ExitCode.DONE, "") == (code, err)
-    assert "columns of state" in out
-    assert "null in old rows" in out
-    assert "restore plan numbers" in out

@@ -1,12 +1,7 @@
 """Who gets the job when several want it: by compare-and-swap in one process, by name between processes."""
 
-import json
 import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,66 +12,39 @@ from deltalake import DeltaTable
 from checkpointing.commit.fencing import LEASE_OF_THE_UNSEEN_MS
 from checkpointing.identifiers import CheckpointId, Generation, VertexId
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import RowAppended, RowUnknown, TickOutcome
+from checkpointing.messages import RowAppended, TickOutcome
 from checkpointing.metadata.paths import table_of_state
-from checkpointing.metadata.record import Claim, Holder, Release
+from checkpointing.metadata.record import Claim, Holder
 from checkpointing.tick.messages import AppendClaim, AppendEntry, AppendRelease, TickFact
-from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
-from jobs.cli.main import execute
 from jobs.tick import tick_carrier
 from jobs.tick.at_rest.take_savepoint import dispose, savepoint_at_rest
 from jobs.tick.carrier import Carrier
-from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import TickReport
 from jobs.warehouse import job_stores
-from jobs.warehouse.boundaries import KILL_VARIABLE, cross_freely
-from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.lease import LeaseStore
 from jobs.warehouse.refusals import JobHeldError
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import CONFIG, JOB, LocalEngine, build, read_cut
+from tests.scenarios.processes import Dead, Mortal, Running, wait_for
+from tests.scenarios.runtime.sequence_job import CONFIG, JOB, at, build, read_cut, records, run, ticked
 
-PROGRAM = Path(__file__).with_name("sequence_job.py")
 LEASE = "_tidemark/numbers/lease"
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Start ticks in processes of their own, in this test's warehouse; none of them outlives the test."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Running] = []
 
-    def begin(*flags: str, kill_at: str = "") -> subprocess.Popen[str]:
-        command = [sys.executable, str(PROGRAM), str(tmp_path), *flags]
-        environment = os.environ | {KILL_VARIABLE: kill_at}
-        pipe = subprocess.PIPE
-        started.append(
-            subprocess.Popen(command, env=environment, text=True, stdout=pipe, stderr=pipe, start_new_session=True)
-        )
+    def begin(**how: object) -> Running:
+        started.append(Running(ticked, tmp_path, **how))
         return started[-1]
 
     yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def ended(process: subprocess.Popen[str]) -> dict[str, object]:
-    """Wait for a tick and return what it printed."""
-    said, complained = process.communicate(timeout=120)
-    assert said, complained
-    return json.loads(said.splitlines()[-1])
-
-
-def wait_for(path: Path) -> None:
-    """Wait until a file is there."""
-    limit = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < limit, f"{path} never came"
-        time.sleep(0.02)
+    for each in started:
+        each.process.kill()
 
 
 @pytest.mark.parametrize("take_over", [False, True])
@@ -131,11 +99,11 @@ def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbe
 def test_a_second_process_is_told_who_holds_the_job_and_loses_nothing(start, tmp_path, undisturbed):
     """While one process runs, another ends and names the first one's pid. The first one ends as if it were alone."""
     gate = tmp_path / "gate"
-    first = start("--gate", str(gate))
+    first = start(gate=gate)
     wait_for(tmp_path / LEASE)
-    assert first.pid == ended(start())["pid"]
+    assert first.process.pid == start().wait().said["pid"]
     gate.touch()
-    assert "caught_up" == ended(first)["outcome"]
+    assert "caught_up" == first.wait().said["outcome"]
     assert undisturbed == read_cut(tmp_path)
 
 
@@ -145,11 +113,11 @@ def test_a_process_that_was_taken_over_commits_nothing_more(start, tmp_path, und
     The first one's next entry is refused, and it ends with the reason.
     """
     gate = tmp_path / "gate"
-    first = start("--gate", str(gate))
+    first = start(gate=gate)
     wait_for(tmp_path / LEASE)
-    assert "caught_up" == ended(start("--take-over"))["outcome"]
+    assert "caught_up" == start(take_over=True).wait().said["outcome"]
     gate.touch()
-    fenced = ended(first)
+    fenced = first.wait().said
     assert "failed" == fenced["outcome"]
     assert "claimed by process" in fenced["message"]
     assert undisturbed == read_cut(tmp_path)
@@ -158,38 +126,13 @@ def test_a_process_that_was_taken_over_commits_nothing_more(start, tmp_path, und
 def test_sigterm_ends_a_tick_in_order(start, tmp_path, undisturbed):
     """A tick that is terminated releases the job, so that the next begins at once where it stopped."""
     gate = tmp_path / "gate"
-    process = start("--gate", str(gate))
+    process = start(gate=gate)
     wait_for(tmp_path / LEASE)
-    process.send_signal(signal.SIGTERM)
+    process.process.terminate()
     gate.touch()
-    assert "stopped" == ended(process)["outcome"]
+    assert "stopped" == process.wait().said["outcome"]
     assert not (tmp_path / LEASE).exists()
-    assert "caught_up" == ended(start())["outcome"]
-    assert undisturbed == read_cut(tmp_path)
-
-
-@pytest.mark.kill
-@pytest.mark.parametrize("kill_at", ["before:AppendRow#2", "after:LogCommit:tables#3"])
-def test_a_killed_process_is_taken_over_at_once(start, tmp_path, undisturbed, kill_at):
-    """After SIGKILL the holder is certainly dead. The next process starts at once and recovers."""
-    killed = start(kill_at=kill_at)
-    killed.communicate(timeout=120)
-    assert -signal.SIGKILL == killed.returncode
-    assert "caught_up" == ended(start())["outcome"]
-    assert undisturbed == read_cut(tmp_path)
-
-
-@pytest.mark.kill
-@pytest.mark.spark
-@pytest.mark.parametrize("kill_at", ["after:RunMicroBatch#2", "after:AppendRow#2", "after:PublishTable:gold/by_key"])
-def test_a_killed_spark_tick_ends_as_an_undisturbed_one(start, tmp_path, undisturbed, kill_at):
-    """The same with real Spark: killed after staging, after the commit point and between two publications."""
-    killed = start("--spark", kill_at=kill_at)
-    killed.communicate(timeout=280)
-    assert -signal.SIGKILL == killed.returncode
-    process = start("--spark")
-    said, complained = process.communicate(timeout=280)
-    assert "caught_up" == json.loads(said.splitlines()[-1])["outcome"], complained
+    assert "caught_up" == start().wait().said["outcome"]
     assert undisturbed == read_cut(tmp_path)
 
 
@@ -269,41 +212,12 @@ def test_the_end_of_a_savepoint_leaves_what_state_tables_show(tick, tmp_path, mo
     assert [] == [uri for uri in table.file_uris() if not Path(uri).exists()]
 
 
-def test_a_release_whose_reply_was_lost_is_not_appended_again(tick, tmp_path, undisturbed, monkeypatch):
-    """The tick looks again, finds its release among the entries, and appends no second one."""
-    append, lost = JobStores.append, ["the reply"]
-
-    def appended(stores, row, at_version, **said):
-        answer = append(stores, row, at_version, **said)
-        return RowUnknown(row.nonce, lost.pop()) if isinstance(row, Release) and lost else answer
-
-    monkeypatch.setattr(JobStores, "append", appended)
-    tick(plan=PLAN)
-    _, rows = CheckpointStore(at(tmp_path)).observe()
-    assert [Generation(1)] == [row.generation for row in rows if isinstance(row, Release)]
-    assert not lost
-    assert undisturbed == read_cut(tmp_path)
-
-
 # ------------------------------------------------------------------
 # A holder on another host that shows no lease is given the time of one before a tick takes its place.
 
 
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 FAR = Holder(host="far.example", pid=77, started="then")
-
-
-@pytest.fixture
-def typed(capsys, monkeypatch):
-    """Return what a command line says: exit code and everything that it printed; its ticks run without Spark."""
-    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
-
-    def type_in(*words):
-        code = execute([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out + shown.err
-
-    return type_in
 
 
 @pytest.fixture
@@ -326,36 +240,29 @@ def held(tmp_path):
     return root
 
 
-def test_it_is_named_left_alone_and_replaced_when_its_time_is_over(held, typed):
+def test_it_is_named_left_alone_and_replaced_when_its_time_is_over(held, answered):
     """The first start gives it a lease, the second sees that lease run, and one after its end takes the job."""
-    code, said = typed("run", PIPELINE, "--warehouse", held)
+    code, said = answered("run", PIPELINE, "--warehouse", held)
     assert ExitCode.HELD is code
     assert "process 77 on far.example" in said
     assert "has no lease; if it renews none within 30 s from now" in said
     assert "--take-over" in said
     given = LeaseStore(at(held)).read()
     assert (FAR, LEASE_OF_THE_UNSEEN_MS) == (given.holder, given.expires_ms - given.renewed_at_ms)
-    code, said = typed("run", PIPELINE, "--warehouse", held)
+    code, said = answered("run", PIPELINE, "--warehouse", held)
     assert ExitCode.HELD is code
     assert "its lease runs for another" in said
     LeaseStore(at(held)).renew(given.generation, FAR, -1)
-    code, said = typed("run", PIPELINE, "--warehouse", held)
+    code, said = answered("run", PIPELINE, "--warehouse", held)
     assert ExitCode.DONE is code
     assert "the lease of process 77 on far.example has run out" in said
 
 
-def test_a_holder_that_lives_renews_the_lease_that_it_was_given(held, typed):
+def test_a_holder_that_lives_renews_the_lease_that_it_was_given(held, answered):
     """The holder renews the lease that it was given. As long as it does, it is left alone."""
-    typed("run", PIPELINE, "--warehouse", held)
+    answered("run", PIPELINE, "--warehouse", held)
     given = LeaseStore(at(held)).read()
     assert LeaseStore(at(held)).renew(given.generation, FAR, 90_000)
-    code, said = typed("run", PIPELINE, "--warehouse", held)
+    code, said = answered("run", PIPELINE, "--warehouse", held)
     assert ExitCode.HELD is code
     assert "its lease runs for another 90 s" in said or "another 89 s" in said
-
-
-def test_take_over_does_not_wait(held, typed):
-    """The user knows better."""
-    code, said = typed("run", PIPELINE, "--warehouse", held, "--take-over")
-    assert ExitCode.DONE is code
-    assert "taken over from process 77 on far.example" in said

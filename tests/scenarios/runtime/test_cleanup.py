@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import newest_claim
-from checkpointing.identifiers import Generation, VertexId
+from checkpointing.identifiers import VertexId
 from checkpointing.messages import RowAppended
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
@@ -26,9 +26,20 @@ from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.refusals import TablesBehindError
 from jobs.warehouse.warehouse import Warehouse
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
+from tests.scenarios.processes import Dead, Mortal
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    CONFIG,
+    GOLD,
+    JOB,
+    LocalEngine,
+    at,
+    build,
+    read_cut,
+    records,
+    run,
+    wanted,
+)
 
 DAY_MS = 86_400_000
 ROWS = {"a": 300, "b": 300}
@@ -177,28 +188,6 @@ def test_what_a_killed_process_left_goes_wherever_it_lies(root):
     assert needed(root) | {foreign} == staged(root)
 
 
-def test_an_interrupted_clean_up_is_just_run_again(root, monkeypatch):
-    """One that dies between two files leaves whole cuts, and the next one finishes its work."""
-    orphan(root)
-    real, left = Path.unlink, [3]
-
-    def dies(path, *, missing_ok=False):
-        if path.suffix == ".parquet" and "_data" in path.parts:
-            left[0] -= 1
-            if not left[0]:
-                raise KeyboardInterrupt
-        real(path, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", dies)
-    with pytest.raises(KeyboardInterrupt):
-        clean_up(at(root), 0)
-    monkeypatch.setattr(Path, "unlink", real)
-    whole(root)
-    assert needed(root) < staged(root)
-    clean_up(at(root), 0)
-    assert needed(root) == staged(root)
-
-
 def test_a_file_that_cannot_be_deleted_is_told_and_stops_no_other(root, monkeypatch):
     """The clean-up goes on, and names the file with the reason."""
     stuck, real = orphan(root), Path.unlink
@@ -226,14 +215,6 @@ def test_a_damaged_log_is_met_before_anything_is_deleted(root, damage):
     with pytest.raises(TablesBehindError, match=f"table {GOLD}"):
         clean_up(at(root), 0)
     assert before == staged(root)
-
-
-def test_a_table_that_lost_its_newest_entry_is_brought_back_first(root):
-    """Its files are needed again before the clean-up looks for unneeded files."""
-    max((root / GOLD / "_delta_log").glob("*.json")).unlink()
-    orphan(root)
-    clean_up(at(root), 0)
-    assert needed(root) == staged(root)
 
 
 def test_a_clean_up_leaves_another_jobs_table_alone(root):
@@ -352,22 +333,15 @@ def _tick(root: Path, gate: Path) -> None:
 
 
 def test_a_tick_cleans_up_as_its_last_act(tmp_path, tick):
-    """Old leftovers go at the end of the next tick, once in a grace period. Its cuts are not affected."""
-    tick()
-    left = orphan(tmp_path)
-    now_ms = at(tmp_path).now_ms
-    tick(clock=lambda: now_ms() + DAY_MS + 1)
-    assert not (tmp_path / left).exists()
-    whole(tmp_path)
-
-
-def test_a_tick_may_be_told_not_to(tmp_path, tick):
-    """Without a grace a tick deletes nothing."""
+    """Old leftovers go at the end of the next tick, once in a grace period. Without a grace a tick deletes nothing."""
     tick()
     left = orphan(tmp_path)
     now_ms = at(tmp_path).now_ms
     tick(clock=lambda: now_ms() + DAY_MS + 1, reader_grace_ms=None)
     assert (tmp_path / left).exists()
+    tick(clock=lambda: now_ms() + DAY_MS + 1)
+    assert not (tmp_path / left).exists()
+    whole(tmp_path)
 
 
 def test_a_clean_up_that_fails_fails_no_tick(tmp_path, tick, undisturbed):
@@ -379,25 +353,6 @@ def test_a_clean_up_that_fails_fails_no_tick(tmp_path, tick, undisturbed):
 
     assert "" == tick(boundary=fails).message
     assert undisturbed == read_cut(tmp_path)
-
-
-def test_a_tick_that_dies_in_its_clean_up_has_completed(tmp_path, tick, undisturbed):
-    """The next tick finds the cuts, and cleans up."""
-    boundary = Mortal("before:Cleanup")
-    with pytest.raises(Dead):
-        tick(boundary=boundary)
-    assert undisturbed == read_cut(tmp_path)
-    tick(take_over=True)
-    assert undisturbed == read_cut(tmp_path)
-
-
-def test_the_generations_of_clean_ups_never_use_an_id_twice(root):
-    """A clean-up at rest is a claim and a release, after which the next tick goes on."""
-    before = set(records(root))
-    clean_up(at(root), 0)
-    run(root, plan=build(ROWS))
-    assert max(before) < max(records(root))
-    assert Generation(5) == max(record.generation for record in records(root).values())
 
 
 # ------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """A vertex or a table under another name, declared with `renamed_from=`, keeps its state and its rows (G2)."""
 
 from dataclasses import replace
-from shutil import rmtree
 
 import polars as pl
 import pyarrow as pa
@@ -26,7 +25,7 @@ from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from jobs.warehouse.savepoint_copy import copy_savepoint
 from tests.scenarios.faults.orders_job import LocalEngine
-from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.processes import Dead, Mortal, killed
 from tests.scenarios.runtime.evolving_job import (
     BRONZE,
     FIRST,
@@ -39,11 +38,11 @@ from tests.scenarios.runtime.evolving_job import (
     at,
     build,
     columns,
-    killed,
     laid_out,
     newest,
     shown,
     tick,
+    tick_named,
     versions,
 )
 from tests.scenarios.runtime.kept_job import (
@@ -129,18 +128,6 @@ def test_a_declared_rename_keeps_everything(tmp_path, version):
     must_be_exact(tmp_path, version, HALF + 9)
 
 
-def test_nothing_is_seen_under_the_new_name_before_its_checkpoint(tmp_path):
-    """A tick without news renames nothing yet. No row of the old table is shown twice, and its cut stays the newest."""
-    laid_out(tmp_path, HALF)
-    first, before = newest(tmp_path), shown(tmp_path, GOLD)
-    tick(tmp_path, HALF, RENAMED)
-    assert first == newest(tmp_path)
-    assert [] == shown(tmp_path, GOLD_2) == shown(tmp_path, BRONZE_2)
-    assert before == shown(tmp_path, GOLD)
-    tick(tmp_path, HALF + 1, RENAMED)
-    must_be_exact(tmp_path, RENAMED, HALF + 1)
-
-
 def test_the_old_code_goes_on_after_a_tick_that_renamed_nothing(tmp_path):
     """And the new one after that: the empty table that the first try made is no obstacle, in whatever columns."""
     laid_out(tmp_path, HALF)
@@ -221,31 +208,6 @@ def test_a_rename_needs_no_file_that_left_its_table(tmp_path):
     must_be_exact(tmp_path, RENAMED, HALF + 1)
 
 
-def test_a_rollback_behind_the_rename_keeps_the_new_names(tmp_path):
-    """The job goes back to a cut with the new names. There the rename has happened already."""
-    laid_out(tmp_path, HALF)
-    tick(tmp_path, HALF + 1, RENAMED)
-    second = newest(tmp_path).checkpoint
-    tick(tmp_path, HALF + 9, RENAMED)
-    roll_back(at(tmp_path), second)
-    assert sums(HALF + 1) == shown(tmp_path, GOLD_2)
-    assert list(range(HALF + 1)) == numbers(tmp_path, BRONZE_2)
-    tick(tmp_path, HALF + 2, RENAMED)
-    must_be_exact(tmp_path, RENAMED, HALF + 2)
-
-
-def test_readers_of_an_old_cut_find_the_old_tables(tmp_path):
-    """By cut: the old one names the old tables, the new one the new tables alone."""
-    laid_out(tmp_path, HALF)
-    first = newest(tmp_path).checkpoint
-    tick(tmp_path, HALF + 1, RENAMED)
-    cuts = CutStore(at(tmp_path))
-    then, now = cuts.read(first), cuts.read(newest(tmp_path).checkpoint)
-    assert {BRONZE, GOLD, STATE} == set(then)
-    assert {BRONZE_2, GOLD_2, STATE_2} == set(now)
-    assert sums(HALF) == shown(tmp_path, GOLD, then[GOLD])
-
-
 def test_rows_of_others_in_an_append_table_come_along(tmp_path):
     """Others may append to an append table. The new table shows their rows as the old one did."""
     laid_out(tmp_path, HALF)
@@ -266,16 +228,6 @@ def test_columns_and_names_change_at_once(tmp_path):
     assert [("key", 0), ("n", 0), ("top", first)] == [(column.name, column.after) for column in recorded[GOLD_2]]
 
 
-def test_a_row_that_was_written_before_columns_were_recorded_is_renamed_too(tmp_path, monkeypatch):
-    """Entries of format 3 list no columns, so the columns come from the old tables' logs."""
-    with monkeypatch.context() as older:
-        older.setattr("checkpointing.commit.two_phase.columns_at", lambda *_: ())
-        tick(tmp_path, HALF)
-        rmtree(at(tmp_path).path(at(tmp_path).paths.traces))  # a trace replays on the core that wrote it
-    tick(tmp_path, HALF + 1, RENAMED)
-    must_be_exact(tmp_path, RENAMED, HALF + 1)
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_what_was_committed_under_the_old_names_is_published_under_them_first(tmp_path, monkeypatch, version):
@@ -289,18 +241,6 @@ def test_what_was_committed_under_the_old_names_is_published_under_them_first(tm
     assert {BRONZE, GOLD, STATE} == set(CutStore(at(tmp_path)).read(pending))
     assert sums(HALF + 7) == shown(tmp_path, GOLD, CutStore(at(tmp_path)).read(pending)[GOLD])
     must_be_exact(tmp_path, version, HALF + 8)
-
-
-def test_links_of_a_tick_that_died_go_like_any_leftover(tmp_path, monkeypatch):
-    """The next tick of the same code deletes them before it links again; after the old code a clean-up does."""
-    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
-    tick(tmp_path, HALF)
-    with pytest.raises(Dead):
-        tick(tmp_path, HALF + 7, RENAMED, boundary=Mortal("after:LinkRenamed"))
-    assert 1 == len(unnamed(tmp_path, BRONZE_2))
-    tick(tmp_path, HALF + 1)
-    clean_up(at(tmp_path), 0)
-    assert [] == unnamed(tmp_path, BRONZE_2)
 
 
 def test_a_clean_up_beside_the_renaming_tick_leaves_its_links_alone(tmp_path):
@@ -322,18 +262,6 @@ def test_a_clean_up_beside_the_renaming_tick_leaves_its_links_alone(tmp_path):
     must_be_exact(tmp_path, RENAMED, HALF + 1)
 
 
-def test_a_clean_up_after_a_rename_keeps_the_old_table_while_a_cut_names_it(tmp_path):
-    """Files of the old table go one by one as everywhere; every retained cut stays readable, whole."""
-    laid_out(tmp_path, HALF)
-    for rows in (HALF + 1, HALF + 2):
-        tick(tmp_path, rows, RENAMED)
-    clean_up(at(tmp_path), 0)
-    for cut in CutStore(at(tmp_path)).all().values():
-        for table, version in cut.items():
-            assert shown(tmp_path, table, version)
-    must_be_exact(tmp_path, RENAMED, HALF + 2)
-
-
 def test_a_savepoint_of_before_restores_elsewhere_under_the_new_names(tmp_path):
     """`savepoint --to` and `run --from`: the other warehouse has the new tables alone, and goes on exactly."""
     root, copy, fork = (tmp_path / name for name in ("root", "copy", "fork"))
@@ -348,19 +276,6 @@ def test_a_savepoint_of_before_restores_elsewhere_under_the_new_names(tmp_path):
         must_be_exact(to, RENAMED, HALF + 1)
         tick(to, HALF + 2, RENAMED)
         must_be_exact(to, RENAMED, HALF + 2)
-
-
-def test_a_savepoint_of_after_has_the_new_tables_alone(tmp_path):
-    """Whether it was taken before or after the first checkpoint, its copy holds no table with an old name."""
-    root, copy = tmp_path / "root", tmp_path / "copy"
-    tick(root, HALF)
-    tick(root, HALF + 1, RENAMED)
-    row = savepoint_at_rest(at(root))
-    copy_savepoint(at(root), row.checkpoint, copy)
-    assert not (copy / BRONZE).exists()
-    assert not (copy / GOLD).exists()
-    tick(copy, HALF + 2, RENAMED)
-    must_be_exact(copy, RENAMED, HALF + 2)
 
 
 def unnamed(root, table):
@@ -485,17 +400,6 @@ def _named(root):
     ]
 
 
-def test_a_rollback_across_a_rename_brings_the_old_table_back(tmp_path):
-    """The cut that the job goes back to knows the old name, and the pipeline of then goes on exactly."""
-    laid_out(tmp_path, HALF)
-    first = newest(tmp_path).checkpoint
-    tick(tmp_path, HALF + 1, GOLD_RENAMED, allowed=True)
-    roll_back(at(tmp_path), first)
-    assert 0 == DeltaTable(str(tmp_path / "gold/per_key")).to_pyarrow_table().num_rows
-    tick(tmp_path, HALF + 7)
-    assert [(key, 6) for key in range(7)] == shown(tmp_path, GOLD)
-
-
 # ------------------------------------------------------------------
 # A tick that dies as it renames, at every boundary of what it does then: the new code and the old code go on (G2).
 
@@ -522,21 +426,10 @@ COMMITTED = BOUNDARIES[BOUNDARIES.index("after:AppendRow") :]
 
 @pytest.mark.kill
 @pytest.mark.parametrize("boundary", BOUNDARIES)
-def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
-    """After SIGKILL anywhere, the same code ends with exact tables, and no unneeded file is left in the new folders."""
-    laid_out(tmp_path, HALF)
-    killed(tmp_path, HALF + 7, "renamed", boundary)
-    tick(tmp_path, HALF + 9, RENAMED)
-    must_be_exact(tmp_path, RENAMED, HALF + 9)
-    assert [] == unnamed(tmp_path, BRONZE_2)
-
-
-@pytest.mark.kill
-@pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_the_old_code_after_a_tick_killed_as_it_renames(tmp_path, boundary):
     """Before the commit point it goes on as if nothing had happened. Behind it, it is refused with both names."""
     laid_out(tmp_path, HALF)
-    killed(tmp_path, HALF + 7, "renamed", boundary)
+    killed(tick_named, tmp_path, HALF + 7, "renamed", kill_at=boundary)
     if boundary in COMMITTED:
         with pytest.raises(CutDoesNotFitError, match="renamed_from="):
             tick(tmp_path, HALF + 9)
@@ -547,6 +440,7 @@ def test_the_old_code_after_a_tick_killed_as_it_renames(tmp_path, boundary):
         must_be_exact(tmp_path, FIRST, HALF + 9)
         tick(tmp_path, HALF + 10, RENAMED)
         must_be_exact(tmp_path, RENAMED, HALF + 10)
+    assert [] == unnamed(tmp_path, BRONZE_2)
 
 
 # ------------------------------------------------------------------

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.files import handles_to_restore
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord, Holder
+from checkpointing.metadata.record import Holder
 from jobs.cli.errors import ExitCode
-from jobs.cli.main import execute
 from jobs.doctor.examination import Examination, examine
 from jobs.doctor.table_health import key_section
 from jobs.spark.session import SparkConfig
@@ -24,9 +22,8 @@ from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.requests import RequestFolder
 from jobs.warehouse.warehouse import Warehouse
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB
+from tests.scenarios.processes import Dead, Mortal
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, at, records, run
 from tests.scenarios.runtime.test_savepoints import hold
 
 DAY_MS = 86_400_000
@@ -44,18 +41,6 @@ def history(tmp_path_factory):
 def root(history, tmp_path):
     """Return a copy of it for one test."""
     return shutil.copytree(history, tmp_path / "warehouse")
-
-
-@pytest.fixture
-def typed(capsys):
-    """Return what a command line says: exit code, stdout, stderr."""
-
-    def type_in(*words):
-        code = execute([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return type_in
 
 
 def of_job(root: Path, *, verify: bool = False, grace_ms: int = DAY_MS) -> dict[str, str]:
@@ -106,26 +91,12 @@ def test_a_key_that_an_upsert_table_holds_twice_is_found_with_verify(root):
     assert "tidemark run numbers --warehouse EMPTY_FOLDER" in repair
 
 
-def test_an_upsert_table_of_an_older_format_is_not_read_for_double_keys(root):
-    """No checkpoint records its key yet. The page says so, and does not call the table sound."""
-    rows = JobStores(at(root), cross_freely).rows()
-    older = tuple(_without_keys(row) if isinstance(row, CheckpointRecord) else row for row in rows)
-    section = key_section(at(root), older, verify=True)
-    assert ((str(GOLD), "not read: its key is recorded with the next checkpoint"),) == section.seen
-    assert ((str(GOLD), "each key once"),) == key_section(at(root), rows, verify=True).seen
-
-
 def test_a_table_that_cannot_be_read_is_not_called_free_of_double_keys(root):
     """Its file is gone: the page says that its keys were not read, and the files' section says why."""
     shutil.rmtree(root / GOLD / "_data")
     ((table, seen),) = key_section(at(root), JobStores(at(root), cross_freely).rows(), verify=True).seen
     assert str(GOLD) == table
     assert seen.startswith("not read (")
-
-
-def _without_keys(row: CheckpointRecord) -> CheckpointRecord:
-    vertices = tuple(vertex.model_copy(update={"table_keys": ()}) for vertex in row.vertices)
-    return row.model_copy(update={"vertices": vertices})
 
 
 def test_a_running_tick_is_no_ailment(root):
@@ -313,15 +284,6 @@ def test_before_the_first_tick_it_says_how_to_begin(tmp_path, typed):
     assert not (tmp_path / "none").exists()
 
 
-def test_rows_that_cannot_be_read_are_said_to_be_so(root, typed):
-    """The doctor could not read them: exit code 2, with the way out."""
-    for entry in (root / "_tidemark/numbers/checkpoints/_delta_log").glob("*.json"):
-        entry.write_text("{")
-    code, out, _ = typed("doctor", "numbers", "--warehouse", root)
-    assert ExitCode.USAGE is code
-    assert "is cut off, with later ones there" in out.replace("\n", " ")
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -355,30 +317,6 @@ def test_a_clean_up_is_told_by_table(root, typed):
     assert "GiB are free there now" in out
     _, out, _ = typed("cleanup", "numbers", *now)
     assert "numbers: nothing to delete now" in out
-
-
-def test_a_clean_up_beside_a_tick_says_whose(root, typed):
-    """It names the holder, and does not wait."""
-    hold(root)
-    code, out, _ = typed("cleanup", "numbers", "--warehouse", root)
-    assert ExitCode.DONE is code
-    assert "numbers is held by process" in out
-
-
-def test_a_clean_up_of_a_job_that_never_ran_says_how_to_run_it(tmp_path, typed):
-    """Nothing is created."""
-    code, _, err = typed(
-        "cleanup", "tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", tmp_path / "none"
-    )
-    assert ExitCode.NOT_THERE is code
-    assert "start it with 'tidemark run numbers'" in err
-    assert not (tmp_path / "none").exists()
-
-
-def test_a_savepoint_is_no_ailment(root):
-    """Its parent's cut is kept for it, and all of its files are there."""
-    assert CheckpointId(3) <= savepoint_at_rest(at(root)).checkpoint
-    assert {} == of_job(root, verify=True)
 
 
 def test_a_cut_that_went_with_its_savepoint_is_no_ailment(tmp_path):

@@ -3,29 +3,20 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
-from contextlib import suppress
-from pathlib import Path
 
-import polars as pl
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import LongType, StructType
 
 from checkpointing.config import CheckpointConfig
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.codec import UnreadableRowError, decode, encode
-from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointFailure, Release, TickEnd
 from checkpointing.metadata.row_validity import MESSAGE_MAX
 from jobs.cli.errors import ExitCode
-from jobs.cli.main import execute
 from jobs.pipeline import Pipeline
 from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
@@ -33,27 +24,14 @@ from jobs.quality.judge import Judge
 from jobs.sources.hybrid import SequenceSource
 from jobs.tick.listener import TickListener, kept_message
 from jobs.tick.tick import run_tick
-from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from jobs.tick.tick_settings import RuntimeSettings
 from jobs.user_code import own_lines, sentence_of, traceback_of
-from jobs.warehouse.boundaries import boundary_names, cross_freely
-from jobs.warehouse.job_stores import JobStores
-from jobs.warehouse.warehouse import Warehouse
-from tests.scenarios.runtime.conftest import FIRST_TICKS_BOUNDARIES, ONCE, RARE, Dead, Mortal
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, LocalEngine, build, read_cut
+from jobs.warehouse.boundaries import boundary_names
+from tests.scenarios.runtime.conftest import ONCE, RARE
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, LocalEngine, build
 from tests.scenarios.runtime.test_notices import Failed
 
 LEAST = "expect_column_values_to_be_between"
-
-
-@pytest.fixture
-def typed(capsys):
-    """Return what a command line says: exit code, and stdout without the breaks of its lines."""
-
-    def type_in(*words):
-        code = execute([str(word) for word in words])
-        return code, " ".join(capsys.readouterr().out.split())
-
-    return type_in
 
 
 def ran(root, least: int, listener: TickListener | None = None, **config):
@@ -64,28 +42,28 @@ def ran(root, least: int, listener: TickListener | None = None, **config):
     return run_tick(plan(pipeline), RuntimeSettings(warehouse=root), listener, engine=LocalEngine())
 
 
-def test_a_rejected_checkpoint_is_listed_and_found_until_the_job_goes_on(tmp_path, typed):
+def test_a_rejected_checkpoint_is_listed_and_found_until_the_job_goes_on(tmp_path, answered):
     """List and doctor show the whole report: expectation, number of rows, values, file. Then the suite is changed."""
     report = ran(tmp_path, 140)
     assert (TickOutcome.FAILED, CheckpointFailureReason.QUALITY) == (report.outcome, report.reason)
-    code, listed = typed("checkpoints", "list", JOB, "--warehouse", tmp_path)
+    code, listed = answered("checkpoints", "list", JOB, "--warehouse", tmp_path)
     assert ExitCode.DONE is code
     assert "checkpoint 1 failed (generation 1, " in listed
     assert "suite large rejects 100 rows staged for table bronze/numbers: 1 of 1 expectations are not met:" in listed
     assert f"{LEAST}(column='n', min_value=140): 100 rows (100 %) not as expected, among them 0, 1," in listed
     assert "in bronze/numbers/_data/1/" in listed
     assert "nobody holds the job: the last tick failed and released the job" in listed
-    code, page = typed("doctor", JOB, "--warehouse", tmp_path)
+    code, page = answered("doctor", JOB, "--warehouse", tmp_path)
     assert ExitCode.FAILED is code
     assert "the last tick, generation 1, failed at checkpoint 1" in page
     assert f"{LEAST}(column='n', min_value=140): 100 rows (100 %)" in page
     assert TickOutcome.CAUGHT_UP is ran(tmp_path, 0).outcome
-    code, page = typed("doctor", JOB, "--warehouse", tmp_path)
+    code, page = answered("doctor", JOB, "--warehouse", tmp_path)
     assert "failed at checkpoint" not in page
-    assert "the last tick ended normally" in typed("checkpoints", "list", JOB, "--warehouse", tmp_path)[1]
+    assert "the last tick ended normally" in answered("checkpoints", "list", JOB, "--warehouse", tmp_path)[1]
 
 
-def test_a_tolerated_failure_is_listed_and_is_no_finding(tmp_path, typed, monkeypatch):
+def test_a_tolerated_failure_is_listed_and_is_no_finding(tmp_path, answered, monkeypatch):
     """The job went on. The list still says which checkpoint failed, and why."""
     failing = iter([True])
 
@@ -99,10 +77,10 @@ def test_a_tolerated_failure_is_listed_and_is_no_finding(tmp_path, typed, monkey
     failed = Failed()
     assert TickOutcome.CAUGHT_UP is ran(tmp_path, 0, failed, tolerable_failures=3).outcome
     assert [(1, "CHECKPOINT_ASYNC_EXCEPTION")] == failed.checkpoints
-    listed = typed("checkpoints", "list", JOB, "--warehouse", tmp_path)[1]
+    listed = answered("checkpoints", "list", JOB, "--warehouse", tmp_path)[1]
     assert "checkpoint 1 failed (generation 1, " in listed
     assert "the file is away for a moment" in listed
-    assert "failed at checkpoint" not in typed("doctor", JOB, "--warehouse", tmp_path)[1]
+    assert "failed at checkpoint" not in answered("doctor", JOB, "--warehouse", tmp_path)[1]
 
 
 def release(**changes) -> Release:
@@ -133,13 +111,6 @@ def test_a_message_that_could_not_be_ours_is_refused_and_is_never_written(messag
     )
 
 
-def test_every_tick_says_how_it_ended(tmp_path):
-    """A tick that is caught up says so too."""
-    ran(tmp_path, 0)
-    rows = JobStores(Warehouse(tmp_path, ProtocolPaths(JOB)), cross_freely).rows()
-    assert ["caught_up"] == [row.ended.outcome for row in rows if isinstance(row, Release)]
-
-
 # ------------------------------------------------------------------
 # A tick that dies at each of its boundaries, in process and without Spark; the next one makes up for it.
 #
@@ -148,47 +119,6 @@ def test_every_tick_says_how_it_ended(tmp_path):
 
 
 NAMES = boundary_names(build().graph)
-
-
-def bronze_files(root) -> set[str]:
-    """Return the files that lie in the append table's folder for staged ones."""
-    return {str(path.relative_to(root / BRONZE)) for path in (root / BRONZE / "_data").rglob("*.parquet")}
-
-
-def bronze_active(root) -> set[str]:
-    """Return the files that the append table's log names."""
-    return {str(path) for path in pa.table(DeltaTable(str(root / BRONZE)).get_add_actions()).column("path").to_pylist()}
-
-
-def dies(tick, name: str, occurrence: int = 1) -> bool:
-    """Run a tick that dies at the boundary; return whether it got there."""
-    boundary = Mortal(name, occurrence)
-    with suppress(Dead):
-        tick(boundary=boundary)
-    return boundary.dead
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(("name", "occurrence"), FIRST_TICKS_BOUNDARIES)
-def test_a_crash_anywhere_changes_nothing_in_the_end(tick, tmp_path, undisturbed, name, occurrence):
-    """Whatever boundary a first tick dies at, the next one ends with an undisturbed run's tables and no leftover."""
-    assert dies(tick, name, occurrence)
-    report: TickReport = tick(take_over=True)
-    assert "" == report.message
-    assert undisturbed == read_cut(tmp_path)
-    assert bronze_active(tmp_path) == bronze_files(tmp_path)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if "RollForward" in name or "Leftovers" in name])
-def test_a_crash_during_recovery_is_met_by_the_next_recovery(tick, tmp_path, undisturbed, name):
-    """A tick recovers from a crash and dies meanwhile. The third tick finishes the work."""
-    assert dies(tick, "after:AppendRow", 2)
-    recovering = Mortal(name)
-    with pytest.raises(Dead):
-        tick(take_over=True, boundary=recovering)
-    assert recovering.dead
-    tick(take_over=True)
-    assert undisturbed == read_cut(tmp_path)
 
 
 def test_every_boundary_is_crossed(tick):
@@ -204,23 +134,8 @@ def test_every_boundary_is_crossed(tick):
     assert ONCE == {name.split(":")[1] for name, times in crossed.items() if times == 1} - RARE
 
 
-def test_a_committed_row_is_published_by_the_next_tick(tick):
-    """The tick died right after the commit point. Its checkpoint is the next tick's first one.
-
-    It is not lost or repeated.
-    """
-    assert dies(tick, "after:AppendRow", 2)
-    report = tick(take_over=True)
-    first = report.completed[0]
-    assert (2, Generation(1)) == (first.checkpoint, first.generation)
-    assert Generation(2) == report.generation
-
-
 # ------------------------------------------------------------------
 # A user's function that raises, kills its worker or hangs: the tick fails with one sentence that names it.
-
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def helper():
@@ -314,68 +229,6 @@ def test_a_worker_that_dies_is_a_sentence(function, tmp_path, spark):
     sentence = sentence_of(report.message)
     assert sentence.startswith("micro-batch 1 of vertex bronze failed: a Python worker died while it ran")
     assert "--set micro_batch_rows_max=50000" in sentence
-
-
-KILLS_THE_JVM = """
-import os, signal
-from pyspark import SparkContext
-from jobs.pipeline import Pipeline
-from jobs.sources.hybrid import SequenceSource
-from checkpointing.config import CheckpointConfig
-from pathlib import Path
-
-SPARED = Path(__file__).with_name("spared")
-
-
-def kill(rows):
-    if not SPARED.exists() and (Path(__file__).parent / "w/bronze/numbers/_delta_log" / f"{1:020d}.json").exists():
-        os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
-    return rows
-
-
-def build(data):
-    pipeline = Pipeline("jvm", config=CheckpointConfig(every_rows=50, slice_rows_max=50, micro_batch_rows_max=50))
-    pipeline.source("numbers", SequenceSource({"a": 150})).transform(kill).table("bronze/numbers", id="bronze")
-    return pipeline
-"""
-
-
-@pytest.mark.dear
-@pytest.mark.kill
-@pytest.mark.spark
-def test_a_tick_whose_jvm_died_ends_with_a_sentence(tmp_path):
-    """The JVM is killed after the first checkpoint: no trace of py4j's, and the next tick makes the table whole."""
-    (tmp_path / "kills_the_jvm.py").write_text(KILLS_THE_JVM)
-    command = [
-        str(Path(sys.executable).with_name("tidemark")),
-        "run",
-        "kills_the_jvm:build",
-        "--warehouse",
-        str(tmp_path / "w"),
-    ]
-    command += ["--spark-cores", "1", "--spark-memory", "512m"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-
-    def run():
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
-
-    ended = run()
-    assert ExitCode.FAILED == ended.returncode
-    said = ended.stderr.splitlines()[-1]
-    assert "micro-batch" in said
-    assert "of vertex bronze failed: Spark died: its JVM" in said
-    assert "--set restart_strategy=fixed_delay" in said
-    assert "Traceback" not in ended.stderr
-    committed = numbers(tmp_path / "w")
-    assert committed in (list(range(50)), list(range(100)))
-    (tmp_path / "spared").touch()
-    assert ExitCode.DONE == run().returncode
-    assert list(range(150)) == numbers(tmp_path / "w")
-
-
-def numbers(root):
-    """Return the numbers that the table holds, in order."""
-    return sorted(pl.read_delta(str(root / "bronze/numbers"))["n"].to_list())
 
 
 def test_a_checkpoint_that_expires_names_the_vertex_that_hangs(tick, tmp_path):

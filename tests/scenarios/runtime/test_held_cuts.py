@@ -1,8 +1,5 @@
 """A tick that holds its cut, and the people who settle it: nothing shows before, nothing is lost, no kill hurts."""
 
-import os
-import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -25,10 +22,8 @@ from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from jobs.warehouse.boundaries import KillAt
 from jobs.warehouse.refusals import CutAwaitsApprovalError, SavepointRefusedError
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.prepared import copied
-from tests.scenarios.runtime.savepoint_job import at, records
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, build, read_cut
+from tests.scenarios.processes import Dead, Mortal
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, at, build, copied, read_cut, records
 from tests.scenarios.runtime.test_cancelling import contents
 
 SOME = {"a": 60, "b": 40}
@@ -230,22 +225,6 @@ def test_a_tick_that_dies_while_it_holds_loses_nothing(tmp_path, undisturbed, mo
     assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
 
 
-@pytest.mark.kill
-@pytest.mark.dear
-@pytest.mark.parametrize("boundary", [f"{side}:{step}" for step in APPROVAL for side in ("before", "after")])
-def test_a_killed_approval_is_made_up_for(waiting, undisturbed, monkeypatch, boundary):
-    """SIGKILL at each boundary: a second approval or the next tick goes on exactly."""
-    monkeypatch.undo()
-    words = [sys.executable, __file__, str(waiting), boundary]
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert -signal.SIGKILL == done.returncode, done.stderr
-    if waits(waiting):
-        approve(at(waiting))
-    tick(waiting)
-    assert undisturbed == read_cut(waiting) == contents(waiting)
-
-
 @pytest.mark.dear
 def test_a_rejection_beside_an_approval_takes_nothing_from_it(waiting, undisturbed):
     """An approval takes the job over from a rejection that sleeps. The rejection notices, and deletes nothing."""
@@ -273,18 +252,6 @@ def test_the_commands_show_and_settle_the_cut(waiting, typed):
     assert (0, True) == (code, f"cut {held} is approved, as checkpoint" in said)
     code, _, said = typed("reject", JOB, *where)
     assert (4, True) == (code, "no cut of numbers waits for approval" in said)
-
-
-@pytest.mark.dear
-def test_run_hold_says_what_to_do(tmp_path, typed):
-    """`tidemark run --hold` ends with the commands that settle the cut, and so does the next run."""
-    words = ("run", "tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", tmp_path)
-    for more in (("--hold",), ()):
-        code, said, _ = typed(*words, *more)
-        assert (0, True) == (code, "waits for approval: 'tidemark approve numbers' publishes it" in said)
-    code, _, said = typed("cut", JOB, "--warehouse", tmp_path)
-    assert (4, True) == (code, "has published no cut yet: cut 1 of numbers waits for approval" in said)
-    assert "no checkpoint has completed yet" not in typed("doctor", JOB, "--warehouse", tmp_path)[1]
 
 
 if __name__ == "__main__":

@@ -1,9 +1,5 @@
 """A job that reads history first and then live rows: real ticks on real Delta tables, without Spark."""
 
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -20,23 +16,22 @@ from jobs.tick.at_rest.source_reset import Reset, reset
 from jobs.tick.discovery import discover
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
-from jobs.warehouse.boundaries import KILL_VARIABLE
 from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import newest_restorable
-from tests.scenarios.runtime.savepoint_job import at
+from tests.scenarios.processes import killed
 from tests.scenarios.runtime.sequence_job import (
     BRONZE,
     CONFIG,
     HISTORY,
     KEYS,
     LocalEngine,
+    at,
     build,
     hybrid,
     over,
     read_cut,
 )
 
-PROGRAM = Path(__file__).with_name("sequence_job.py")
 DUE = {"1.a": 150, "1.b": 110, "2.live": 90}
 IN_MAKE_TEST = "before:AppendRow#3"
 KILLS = (
@@ -106,9 +101,7 @@ def test_history_is_read_first_and_live_rows_follow_in_the_same_tick(tmp_path):
 )
 def test_a_job_that_is_killed_around_the_switch_reads_every_row_once(tmp_path, boundary):
     """No cut shows a live row before all of history."""
-    command = [sys.executable, str(PROGRAM), str(tmp_path), "--hybrid"]
-    killed = subprocess.run(command, env=os.environ | {KILL_VARIABLE: boundary}, capture_output=True, check=False)
-    assert -signal.SIGKILL == killed.returncode, killed.stderr
+    killed(tick, tmp_path, kill_at=boundary)
     assert TickOutcome.CAUGHT_UP is tick(tmp_path).outcome
     assert DUE == rows(tmp_path)
     assert sum(DUE.values()) == sum(count for _, count, _ in read_cut(tmp_path)["gold/by_key"])
@@ -149,9 +142,7 @@ PART_OF_HISTORY = {"a": 60, "b": 40}
 def test_a_job_that_read_one_source_alone_goes_on_with_it_as_the_first_part(tmp_path, boundary):
     """The rest of history is read under its new names, then the live rows. A kill loses nothing and doubles nothing."""
     tick(tmp_path, build(PART_OF_HISTORY))
-    command = [sys.executable, str(PROGRAM), str(tmp_path), "--hybrid"]
-    killed = subprocess.run(command, env=os.environ | {KILL_VARIABLE: boundary}, capture_output=True, check=False)
-    assert -signal.SIGKILL == killed.returncode, killed.stderr
+    killed(tick, tmp_path, kill_at=boundary)
     assert TickOutcome.CAUGHT_UP is tick(tmp_path).outcome
     assert numbers(tmp_path) == Counter(WHOLE)
     assert {**PART_OF_HISTORY, "1.a": 90, "1.b": 70, "2.live": 90} == rows(tmp_path)

@@ -6,8 +6,6 @@ from uuid import uuid4
 import polars as pl
 import pytest
 
-from checkpointing.commit.fencing import newest_claim
-from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import RowKind
 from jobs.pipeline import Pipeline, count
@@ -22,14 +20,26 @@ from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
 from jobs.tick.rollback_plan import RollbackRefusedError
 from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.job_stores import JobStores
-from jobs.warehouse.refusals import JobHeldError, SavepointRefusedError
+from jobs.warehouse.refusals import SavepointRefusedError
 from jobs.warehouse.savepoint_copy import FileNotCopiedError, copy_savepoint, named_files
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.rollback_job import KEEPS_ALL, laid_out, newest, tick
-from tests.scenarios.runtime.savepoint_job import at, killed, records, run, wanted
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, ROWS, read_cut
+from tests.scenarios.processes import Dead, Mortal, killed
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    CONFIG,
+    JOB,
+    KEEPS_ALL,
+    ROWS,
+    at,
+    dies_importing,
+    laid_out,
+    newest,
+    read_cut,
+    records,
+    run,
+    tick,
+    wanted,
+)
 from tests.scenarios.runtime.test_cancelling import contents
-from tests.scenarios.runtime.test_savepoints import hold
 
 
 @pytest.fixture
@@ -121,17 +131,12 @@ def test_a_warehouse_in_use_is_never_claimed(root, tmp_path):
     assert {} != records(root)
 
 
-def test_a_copy_that_a_tick_has_gone_on_in_is_never_claimed(copy, tmp_path):
-    """Run in place, a copy is a warehouse in use like any other."""
-    run(copy)
-    with pytest.raises(SavepointRefusedError, match="no copy of one savepoint"):
-        import_row(wanted(str(copy), tmp_path / "fork", claim=True))
-
-
-def test_a_copy_can_be_gone_on_in(copy, undisturbed):
-    """A copy is a whole warehouse: a tick in it goes on from the savepoint."""
+def test_a_copy_that_a_tick_has_gone_on_in_is_never_claimed(copy, tmp_path, undisturbed):
+    """Run in place, a copy is a warehouse in use like any other. A tick goes on from the savepoint there."""
     run(copy)
     assert undisturbed == read_cut(copy)
+    with pytest.raises(SavepointRefusedError, match="no copy of one savepoint"):
+        import_row(wanted(str(copy), tmp_path / "fork", claim=True))
 
 
 def test_a_warehouse_with_checkpoints_takes_no_other_history(root, copy):
@@ -148,18 +153,6 @@ def test_a_table_that_is_there_already_is_refused(copy, tmp_path):
     pl.DataFrame({"split": ["x"]}).write_delta(str(fork / BRONZE))
     with pytest.raises(SavepointRefusedError, match=r"table bronze/numbers is already in .* and holds rows"):
         restorable(wanted(str(copy), fork))
-
-
-def test_a_held_warehouse_is_left_alone(copy, tmp_path):
-    """While another process restores or runs there, the second one is refused, and the error names the first."""
-    from tests.scenarios.runtime.test_savepoints import hold
-
-    fork = tmp_path / "fork"
-    with pytest.raises(Dead):
-        import_row(wanted(str(copy), fork), boundary=Mortal("before:CopyFiles"))
-    hold(fork)
-    with pytest.raises(JobHeldError, match="process"):
-        import_row(wanted(str(copy), fork))
 
 
 def test_a_damaged_copy_is_refused_and_the_warehouse_starts_as_if_nothing_had_been(copy, tmp_path, undisturbed):
@@ -186,7 +179,7 @@ def test_a_restore_killed_before_its_row_can_begin_again_or_start_fresh(copy, tm
     Without --from, the files go and the job starts fresh.
     """
     fork = tmp_path / "fork"
-    killed("import", copy, fork, boundary)
+    killed(dies_importing, str(copy), fork, boundary)
     assert {} == records(fork)
     if again:
         row = import_row(wanted(str(copy), fork))
@@ -196,12 +189,12 @@ def test_a_restore_killed_before_its_row_can_begin_again_or_start_fresh(copy, tm
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("flags", [(), ("--claim",)])
+@pytest.mark.parametrize("claim", [False, True])
 @pytest.mark.parametrize("boundary", ["after:AppendImported", "before:Release"])
-def test_a_restore_killed_after_its_row_is_one(copy, tmp_path, undisturbed, boundary, flags):
+def test_a_restore_killed_after_its_row_is_one(copy, tmp_path, undisturbed, boundary, claim):
     """After SIGKILL behind the commit point, the next tick publishes the entry and goes on. The copy is still whole."""
     fork = tmp_path / "fork"
-    killed("import", copy, fork, boundary, *flags)
+    killed(dies_importing, str(copy), fork, boundary, claim=claim)
     assert 1 == len(records(fork))
     run(fork)
     assert undisturbed == read_cut(fork)
@@ -266,13 +259,6 @@ def test_a_from_that_leads_nowhere_says_what_is_there(root, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SavepointRefusedError, match=said):
         find_origin(text, root, JOB)
-
-
-def test_claims_of_an_import_are_ticks_of_the_history(copy, tmp_path):
-    """The import's own generation is the newest, and its block of ids begins at the restored entry."""
-    row = import_row(wanted(str(copy), tmp_path / "fork"))
-    claim = newest_claim(JobStores(at(tmp_path / "fork"), cross_freely).observe().rows)
-    assert (row.generation, row.checkpoint) == (claim.generation, CheckpointId(claim.first_id))
 
 
 # ------------------------------------------------------------------
@@ -344,15 +330,11 @@ def test_what_is_not_there_is_answered_with_what_is(tmp_path, asked, error, said
     assert before == set(records(tmp_path))
 
 
-def test_a_job_that_runs_or_has_nothing_yet_is_refused(tmp_path):
-    """The message names the holder. Without a checkpoint there is nothing to move."""
+def test_a_job_that_has_nothing_yet_is_refused(tmp_path):
+    """Without a checkpoint there is nothing to move."""
     JobStores(at(tmp_path / "new"), cross_freely)
     with pytest.raises(SavepointRefusedError, match="completed no checkpoint yet"):
         reset(at(tmp_path / "new"), SOURCES, Reset("numbers", "start"))
-    laid_out(tmp_path / "w", 1)
-    hold(tmp_path / "w")
-    with pytest.raises(JobHeldError):
-        reset(at(tmp_path / "w"), SOURCES, Reset("numbers", "start"))
 
 
 def test_what_a_dead_tick_has_left_goes_with_the_reset(tmp_path):

@@ -20,7 +20,6 @@ from jobs.sources.hybrid import SequenceSource
 from jobs.tick.at_rest.held_cut import approve
 from jobs.tick.at_rest.import_entry import Import, find_origin, import_row
 from jobs.tick.at_rest.roll_back import roll_back
-from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
 from jobs.tick.driver import Inbox
 from jobs.tick.state_migration import all_changes, find_migrations
 from jobs.tick.tick import run_tick
@@ -29,7 +28,7 @@ from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.refusals import RollForwardError
 from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from tests.scenarios.faults.orders_job import LocalEngine
-from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.processes import killed
 from tests.scenarios.runtime.evolving_job import Notes
 from tests.scenarios.runtime.kept_job import (
     AGAIN,
@@ -48,7 +47,6 @@ from tests.scenarios.runtime.kept_job import (
     build,
     columns,
     foreign,
-    killed,
     laid_out,
     newest,
     numbers,
@@ -171,16 +169,6 @@ def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, rows_of
     assert numbers([*range(HALF + 3), *others]) == shown(tmp_path, "n", "amount")
 
 
-def test_a_rollback_behind_the_rename_keeps_the_new_name(tmp_path):
-    """Files that were written again belong to the cut at which they came."""
-    laid_out(tmp_path, HALF)
-    tick(tmp_path, HALF + 5, RENAMED)
-    second = newest(tmp_path).checkpoint
-    tick(tmp_path, HALF + 9, RENAMED)
-    roll_back(at(tmp_path), second)
-    assert numbers(range(HALF + 5)) == shown(tmp_path, "n", "amount")
-
-
 def test_renamed_twice_and_back(tmp_path):
     """Each rename needs only the name of the version before. The old name is free again."""
     laid_out(tmp_path, HALF)
@@ -225,17 +213,6 @@ def test_table_and_column_are_renamed_at_once(tmp_path):
     frame = pl.read_delta(str(tmp_path / "bronze/other")).select("n", "amount").sort("n")
     assert numbers([*range(HALF + 1), 100]) == frame.rows()
     assert numbers([*range(HALF), 100]) == shown(tmp_path, "n", "value")
-
-
-def test_a_savepoint_of_before_restores_elsewhere_under_the_new_name(tmp_path):
-    """The other warehouse begins with the old name, and renames the column with its first checkpoint."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    tick(here, HALF)
-    foreign(here, 100)
-    savepoint_at_rest(at(here))
-    import_row(Import(origin=find_origin(str(here), there, JOB), root=there, plan=build(HALF, RENAMED)))
-    tick(there, HALF + 3, RENAMED)
-    assert numbers(range(HALF + 3)) == [row for row in shown(there, "n", "amount") if row[0] < 100]
 
 
 def test_a_savepoint_that_a_renaming_tick_takes_at_once(tmp_path):
@@ -402,29 +379,16 @@ def test_a_tick_killed_as_it_changes_columns_is_made_up_for(tmp_path, boundary, 
         boundary = "after:EnsureTables"
     laid_out(tmp_path, HALF)
     foreign(tmp_path, 100)
-    killed(tmp_path, HALF + 7, version, boundary)
+    new, names = (RENAMED, ("n", "amount")) if version == "renamed" else (DROPPED, ("n", "key"))
+    killed(tick, tmp_path, HALF + 7, new, kill_at=boundary)
     foreign(tmp_path, 101, name=next((name for name in ("value", "amount") if name in columns(tmp_path)), None))
     if boundary not in COMMITTED:
         tick(tmp_path, HALF + 8)
         assert numbers([*range(HALF + 8), 100, 101]) == shown(tmp_path, "n", "value")
-    new, names = (RENAMED, ("n", "amount")) if version == "renamed" else (DROPPED, ("n", "key"))
     tick(tmp_path, HALF + 9, new)
     expected = numbers([*range(HALF + 9), 100, 101])
     assert (expected if version == "renamed" else [(n, n % 7) for n, _ in expected]) == shown(tmp_path, *names)
     assert [*new.columns] == columns(tmp_path)
-
-
-def test_nothing_is_seen_before_the_commit_point(tmp_path, monkeypatch):
-    """A tick that dies there has renamed nothing, and its files go like all leftovers."""
-    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
-    laid_out(tmp_path, HALF)
-    with pytest.raises(Dead):
-        tick(tmp_path, HALF + 7, RENAMED, boundary=Mortal("before:AppendRow"))
-    assert ["n", "key", "value"] == columns(tmp_path)
-    tick(tmp_path, HALF + 7)
-    assert numbers(range(HALF + 7)) == shown(tmp_path, "n", "value")
-    staged = {path.name for path in (tmp_path / TABLE / "_data").rglob("*.parquet")}
-    assert {path.rpartition("/")[2] for path in files(tmp_path)} == staged
 
 
 # ------------------------------------------------------------------

@@ -1,15 +1,12 @@
 """Who is told of a complete checkpoint (F1, F2): a pipeline's listeners, and sources that commit positions."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -35,13 +32,14 @@ from jobs.sources.hybrid import SequenceSource
 from jobs.tick.listener import NoticeFailed, TickListener
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
-from jobs.warehouse.boundaries import KILL_VARIABLE, boundary_names, cross_freely
+from jobs.warehouse.boundaries import boundary_names, cross_freely
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.warehouse import Warehouse
 from spec.traces import judge
 from spec.traces import judge as judge_trace
+from tests.scenarios.processes import Dead, Mortal, Running, killed
 from tests.scenarios.runtime import hook_job
-from tests.scenarios.runtime.conftest import FIRST_TICKS_BOUNDARIES, Dead, Mortal
+from tests.scenarios.runtime.conftest import FIRST_TICKS_BOUNDARIES
 from tests.scenarios.runtime.hook_job import Notebook, hooked, notes, with_hooks
 from tests.scenarios.runtime.sequence_job import (
     BRONZE,
@@ -131,14 +129,9 @@ def test_a_listener_hears_each_completion_once_and_in_order(tick):
     ids = [record.checkpoint for record in report.completed]
     assert [1, 2, 3] == ids == first.complete == second.complete
     assert [] == first.aborted
-
-
-def test_the_next_tick_tells_the_restored_checkpoint_again(tick):
-    """A tick that died may not have told it, so every tick tells it again. A notice comes at least once."""
-    listener = Hears()
-    tick(plan=listening())
-    tick(plan=listening(listener))
-    assert [3] == listener.complete
+    again = Hears()
+    tick(plan=listening(again))
+    assert [3] == again.complete  # the first tick may have died before it told the listeners
 
 
 def test_a_listener_that_raises_stops_no_other_and_not_the_tick(tick, tmp_path, undisturbed):
@@ -221,8 +214,8 @@ def _committed(file):
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("name", "occurrence"), FIRST_TICKS_BOUNDARIES)
-def test_positions_outside_are_never_ahead_of_the_tables(tick, tmp_path, name, occurrence):
-    """Wherever a tick dies, the positions committed outside are those of a published checkpoint."""
+def test_a_death_at_any_boundary_is_made_up_for(tick, tmp_path, undisturbed, name, occurrence):
+    """Positions outside are never ahead of the tables. The next tick ends exactly, and leaves no file behind."""
     file, mortal = tmp_path / "committed.json", Mortal(name, occurrence)
     told = Committing(file)
     with suppress(Dead):
@@ -236,6 +229,11 @@ def test_positions_outside_are_never_ahead_of_the_tables(tick, tmp_path, name, o
     tick(plan=listening(source=Committing(file)), take_over=True)
     assert {"a": "150", "b": "150"} == committed_in(file).positions
     assert published(tmp_path).checkpoint == committed_in(file).checkpoint
+    assert undisturbed == read_cut(tmp_path)
+    shown = pa.table(DeltaTable(str(tmp_path / BRONZE)).get_add_actions()).column("path").to_pylist()
+    assert set(shown) == {
+        str(path.relative_to(tmp_path / BRONZE)) for path in (tmp_path / BRONZE / "_data").rglob("*.parquet")
+    }
 
 
 # ------------------------------------------------------------------
@@ -243,8 +241,6 @@ def test_positions_outside_are_never_ahead_of_the_tables(tick, tmp_path, name, o
 
 
 TIMEOUT_MS = 1_000
-ON_SPARK_MS = 8_000
-"""An epoch on Spark takes a second or two by itself."""
 
 
 def judged(timeout_ms=TIMEOUT_MS):
@@ -310,14 +306,6 @@ def run_judged(tmp_path, monkeypatch, timeout_ms=TIMEOUT_MS, **how):
 def test_an_expired_checkpoint_ends_its_judgement_and_the_tick_catches_up(tmp_path, monkeypatch, undisturbed):
     """Without Spark: the rows belong to the next checkpoint, and the tables are those of an undisturbed run."""
     run_judged(tmp_path, monkeypatch, engine=LocalEngine())
-    assert undisturbed == read_cut(tmp_path)
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_an_expired_checkpoint_ends_its_judgement_on_spark(tmp_path, monkeypatch, spark, undisturbed):
-    """The same on Spark."""
-    run_judged(tmp_path, monkeypatch, ON_SPARK_MS, spark=spark)
     assert undisturbed == read_cut(tmp_path)
 
 
@@ -516,13 +504,6 @@ def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(tick, tmp_pa
     traces_hold(tmp_path)
 
 
-def test_without_tolerated_failures_the_tick_fails_and_names_hook_and_line(tick):
-    """tolerable_failures is 0. The message says which error the hook raised, and where."""
-    report = tick(plan=hooked(("ink", Answers(fails_first))))
-    assert (TickOutcome.FAILED, CheckpointFailureReason.CHECKPOINT_DECLINED) == (report.outcome, report.reason)
-    assert "master hook 'ink' failed at checkpoint 1: OSError: no ink (in fails_first" in report.message
-
-
 def test_a_hook_that_is_late_fails_its_checkpoint_by_name(tick, tmp_path, undisturbed):
     """Its time limit is part of its declaration. No entry has what it answers later."""
     planned = hooked(("slow", Answers(is_late_first)), timeout_s=0.3)
@@ -619,13 +600,6 @@ def test_a_hook_that_cannot_be_declared_is_refused_on_its_line(name, hook, timeo
 # ------------------------------------------------------------------ processes that die, or hang
 
 
-def program(root: Path, notebook: Path, *more: str, kill: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a tick in a process of its own, killed at a boundary if one is named."""
-    environment = os.environ | ({KILL_VARIABLE: kill} if kill else {})
-    command = [sys.executable, "-m", hook_job.__name__, str(root), str(notebook), *more]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-
-
 HOOK_BOUNDARIES = [
     name for name in boundary_names(hooked(("notebook", Answers(str))).graph) if name.endswith("Hook:notebook")
 ]
@@ -637,14 +611,12 @@ def test_a_tick_that_is_killed_at_a_hook_loses_nothing(tmp_path, notebook, undis
     """The next tick restores the hook to the newest row, whatever the dead one had told it; its count is exact."""
     root = tmp_path / "warehouse"
     if "RestoreHook" in name:
-        assert 0 == program(root, notebook, kill=None).returncode
-    killed = program(root, notebook, kill=name)
-    assert -signal.SIGKILL == killed.returncode, killed.stderr
+        hook_job.tick(root, notebook)
+    killed(hook_job.tick, root, notebook, kill_at=name)
     rows = rows_at(root)
     newest = rows[-1] if rows else None
     before = len(notes(notebook))
-    done = program(root, notebook)
-    assert "caught_up" == json.loads(done.stdout)["outcome"], done.stderr
+    assert TickOutcome.CAUGHT_UP is hook_job.tick(root, notebook).outcome
     begins = ["reset", None, None] if newest is None else ["restore", newest.checkpoint, states_of(newest)]
     assert begins == notes(notebook)[before]
     assert len(rows_at(root)) <= CONFIG.retained
@@ -663,6 +635,6 @@ def states_of(row):
 def test_a_hook_that_hangs_keeps_no_process_from_ending(tmp_path, notebook):
     """The tick fails with the hook's name after its time limit, and the process ends although the call never does."""
     begun = time.monotonic()
-    done = program(tmp_path / "warehouse", notebook, "--hang")
-    assert "did not answer within 0.2 s" in json.loads(done.stdout.splitlines()[-1])["message"], done.stderr
+    said = Running(hook_job.tick, tmp_path / "warehouse", notebook, hangs=True).wait().said
+    assert "did not answer within 0.2 s" in said["message"]
     assert time.monotonic() - begun < hook_job.LONG_S / 10

@@ -3,9 +3,6 @@
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,26 +18,37 @@ from checkpointing.messages import StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.record import Claim
 from jobs.cli.errors import ExitCode
 from jobs.reading import Cuts
+from jobs.spark.connect_server import connect_server
 from jobs.spark.jars import fetch, jar_set, jars_folder
+from jobs.spark.session import SparkConfig, s3a_settings
 from jobs.storage.address import StoreUrl
 from jobs.storage.objects import ObjectStore
 from jobs.storage.place import place_in, storage_of
 from jobs.tick.at_rest.roll_back import roll_back
 from jobs.tick.cleaning import clean_up
 from jobs.tick.driver import Inbox
-from jobs.tick.tick import RuntimeSettings, run_tick
-from jobs.tick.tick_settings import RuntimeSettings as RuntimeSettingsOfStoreFaults
-from jobs.warehouse.boundaries import KILL_VARIABLE
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.checkpoints import Appended, CheckpointStore, Refused
 from jobs.warehouse.lease import this_process
 from jobs.warehouse.savepoint_copy import copy_savepoint, read_manifest
 from tests.object_store import KEY, SECRET
+from tests.scenarios.processes import Running, killed
 from tests.scenarios.runtime import newest_job, sequence_job
 from tests.scenarios.runtime.conftest import FIRST_TICKS_BOUNDARIES
 from tests.scenarios.runtime.kept_job import AGAIN, BACK, DROPPED, JOB, RENAMED, TABLE, newest, numbers, tick
-from tests.scenarios.runtime.kept_job import at as at_of_tables_in_a_store
-from tests.scenarios.runtime.savepoint_job import at, killed, records, run
-from tests.scenarios.runtime.sequence_job import GOLD, LocalEngine, build, read_cut
+from tests.scenarios.runtime.kept_job import at as kept_at
+from tests.scenarios.runtime.sequence_job import (
+    GOLD,
+    LocalEngine,
+    at,
+    build,
+    dies_copying,
+    read_cut,
+    records,
+    run,
+    ticked,
+)
 from tests.store_proxy import Fault, Harm, Proxy, longest_chain
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/deploy.md"
@@ -59,20 +67,6 @@ def url(store_server, monkeypatch):
 def s3_jars():
     """Fetch what Spark needs to read S3, if it is missing."""
     fetch(jars_folder(), jar_set("s3a"))
-
-
-def program(url, *flags, **environment):
-    """Run a tick in a process of its own."""
-    words = [sys.executable, sequence_job.__file__, str(url), *flags]
-    root = str(Path(__file__).resolve().parents[3])
-    return subprocess.run(
-        words,
-        env=os.environ | {"PYTHONPATH": root} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def test_a_tick_leaves_in_a_store_what_it_leaves_in_a_folder(url, undisturbed):
@@ -128,27 +122,14 @@ def test_of_several_claims_exactly_one_is_in(url):
         assert 5 == done.count(Refused)
 
 
-@pytest.mark.kill
-@pytest.mark.parametrize(
-    "boundary",
-    ["after:Claim", "before:AppendRow#2", "after:AppendRow#2", "after:PublishTable:gold/by_key", "before:RecordCut#2"],
-)
-def test_a_killed_tick_loses_nothing_in_a_store(url, undisturbed, boundary):
-    """The next tick takes over, publishes what was committed, and reads the rest again."""
-    assert -signal.SIGKILL == program(url, **{KILL_VARIABLE: boundary}).returncode
-    done = program(url)
-    assert "caught_up" == json.loads(done.stdout.splitlines()[-1])["outcome"], done.stderr
-    assert undisturbed == read_cut(url)
-
-
 @pytest.mark.spark
 @pytest.mark.dear
 @pytest.mark.usefixtures("s3_jars")
 def test_spark_reads_and_writes_a_store(url, undisturbed):
     """A tick that is killed on Spark and the next one: tasks write to the store themselves, Spark reads by s3a."""
-    assert -signal.SIGKILL == program(url, "--spark", **{KILL_VARIABLE: "after:AppendRow#2"}).returncode
-    done = program(url, "--spark")
-    assert "caught_up" == json.loads(done.stdout.splitlines()[-1])["outcome"], done.stderr
+    alone = SparkConfig(cores=1, memory="512m")
+    killed(ticked, url, on_spark=alone, kill_at="after:AppendRow#2")
+    assert "caught_up" == Running(ticked, url, on_spark=alone).wait().said["outcome"]
     assert undisturbed == read_cut(url)
 
 
@@ -197,7 +178,7 @@ def test_a_killed_copy_in_a_store_is_deleted_by_the_next_one(url, undisturbed, m
     """Also if the deletion itself was broken off: the note that says whose copy it is goes last."""
     run(url)
     savepoint, to = CheckpointId(max(records(url))), StoreUrl(f"{url}-copy")
-    killed("copy", url, savepoint, to, 6)
+    killed(dies_copying, url, savepoint, to, 6)
     assert read_manifest(at(to)) is None
     place_in(to, "silver/left").write(b"a table whose name comes after that of the note")
     with monkeypatch.context() as broken:
@@ -331,7 +312,6 @@ def test_a_waiting_tick_looks_for_requests_every_two_seconds(url, store_server):
 HALF = 20
 
 
-@pytest.fixture
 def rows(url, *names):
     """Return these columns of the newest cut, sorted by n."""
     return Cuts(url, JOB).latest().polars(TABLE).collect().select(names).sort("n").rows()
@@ -344,12 +324,12 @@ def test_columns_of_an_append_table_change_in_a_store(url):
     tick(url, HALF + 2, RENAMED)
     assert numbers(range(HALF + 2)) == rows(url, "n", "amount")
     tick(url, HALF + 3, AGAIN)
-    clean_up(at_of_tables_in_a_store(url), grace_ms=0)
+    clean_up(kept_at(url), grace_ms=0)
     assert (
         numbers(range(HALF)) == Cuts(url, JOB).at(first).polars(TABLE).collect().select("n", "value").sort("n").rows()
     )
     assert numbers(range(HALF + 3)) == rows(url, "n", "sum")
-    roll_back(at_of_tables_in_a_store(url), first)
+    roll_back(kept_at(url), first)
     assert numbers(range(HALF)) == rows(url, "n", "value")
     tick(url, HALF + 4, RENAMED)
     tick(url, HALF + 5, BACK)
@@ -414,7 +394,7 @@ def proxy(store_server):
 
 
 @pytest.fixture
-def url_of_store_faults(proxy, monkeypatch):
+def slow_url(proxy, monkeypatch):
     """Return an empty warehouse's URL; the environment reaches the server by the proxy."""
     for name, value in proxy.environment.items():
         monkeypatch.setenv(name, value)
@@ -422,11 +402,9 @@ def url_of_store_faults(proxy, monkeypatch):
     return StoreUrl(f"s3://lake/{uuid4().hex}/warehouse")
 
 
-def test_a_checkpoint_waits_for_few_requests(url_of_store_faults, proxy):
+def test_a_checkpoint_waits_for_few_requests(slow_url, proxy):
     """A look, two writes of its entry, one of the tables, two of the cut: what is independent goes at the same time."""
-    report = run_tick(
-        build(), RuntimeSettingsOfStoreFaults(warehouse=url_of_store_faults, reader_grace_ms=None), engine=Slow()
-    )
+    report = run_tick(build(), RuntimeSettings(warehouse=slow_url, reader_grace_ms=None), engine=Slow())
     times = commits(report.trace)
     assert 3 == len(times)
     seen = [each for each in proxy.seen() if not any(word in each.key for word in BESIDE)]
@@ -437,11 +415,11 @@ def test_a_checkpoint_waits_for_few_requests(url_of_store_faults, proxy):
     assert min(longest_chain(each) for each in waited) <= REQUESTS_MAX, waited[-1]
 
 
-def test_a_start_waits_for_few_requests(url_of_store_faults, proxy):
+def test_a_start_waits_for_few_requests(slow_url, proxy):
     """Before its first micro-batch, a tick looks at all tables at the same time, and opens and maintains none."""
-    run(url_of_store_faults, checkpoints=2)
+    run(slow_url, checkpoints=2)
     before = len(proxy.seen())
-    report = run(url_of_store_faults, checkpoints=1)
+    report = run(slow_url, checkpoints=1)
     began = first_micro_batch_ms(report.trace) / 1000
     asked = [each for each in proxy.seen()[before:] if each.ended <= began]
     assert longest_chain(asked) <= STARTS_MAX, [(each.kind, each.key) for each in asked]
@@ -449,10 +427,10 @@ def test_a_start_waits_for_few_requests(url_of_store_faults, proxy):
     assert [] == opened
 
 
-def test_the_trace_of_a_finished_tick_is_in_the_store(url_of_store_faults):
+def test_the_trace_of_a_finished_tick_is_in_the_store(slow_url):
     """It was written on this machine, and is whole in its place when the attempt has ended."""
-    report = run(url_of_store_faults, checkpoints=1)
-    assert report.trace.read_bytes() == storage_of(url_of_store_faults).read("_tidemark/numbers/traces/1.ndjson").bytes
+    report = run(slow_url, checkpoints=1)
+    assert report.trace.read_bytes() == storage_of(slow_url).read("_tidemark/numbers/traces/1.ndjson").bytes
 
 
 @pytest.mark.matrix
@@ -461,56 +439,77 @@ def test_the_trace_of_a_finished_tick_is_in_the_store(url_of_store_faults):
     [Harm.CUT_AFTER, *(pytest.param(each, marks=pytest.mark.dear) for each in Harm if each is not Harm.CUT_AFTER)],
 )
 @pytest.mark.parametrize("write", WRITES)
-def test_a_tick_survives_each_fault_of_each_write(url_of_store_faults, proxy, undisturbed, write, harm):
+def test_a_tick_survives_each_fault_of_each_write(slow_url, proxy, undisturbed, write, harm):
     """The tick itself goes on: the rows are exact, each is there once, and no file is left over."""
     proxy.harm(Fault(harm, "PUT", WRITES[write], times=2))
-    report = run(url_of_store_faults)
+    report = run(slow_url)
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
     assert [True] == proxy.struck()
-    assert undisturbed == read_cut(url_of_store_faults)
-    assert TickOutcome.CAUGHT_UP is run(url_of_store_faults).outcome
-    assert undisturbed == read_cut(url_of_store_faults)
+    assert undisturbed == read_cut(slow_url)
+    assert TickOutcome.CAUGHT_UP is run(slow_url).outcome
+    assert undisturbed == read_cut(slow_url)
 
 
 @pytest.mark.dear
 @pytest.mark.parametrize("write", ["staged file", "file of the row", "commit of the row", "commit of a table"])
 @pytest.mark.parametrize("harm", [Harm.BUSY, Harm.CUT_BEFORE])
-def test_a_fault_that_lasts_fails_the_checkpoint_by_name_and_loses_nothing(
-    url_of_store_faults, proxy, undisturbed, write, harm
-):
+def test_a_fault_that_lasts_fails_the_checkpoint_by_name_and_loses_nothing(slow_url, proxy, undisturbed, write, harm):
     """Retries have a bound. No reader sees a part of the checkpoint. The next tick makes up for it."""
     proxy.harm(Fault(harm, "PUT", WRITES[write], times=1_000_000))
-    report = run(url_of_store_faults)
+    report = run(slow_url)
     assert TickOutcome.FAILED is report.outcome
-    assert str(url_of_store_faults) in report.message
-    cuts = Cuts(url_of_store_faults, "numbers").all()
+    assert str(slow_url) in report.message
+    cuts = Cuts(slow_url, "numbers").all()
     if cuts:
         newest = cuts[-1]
         gold = newest.polars(str(GOLD)).collect()
         assert gold["rows"].sum() == newest.arrow("bronze/numbers").num_rows
     proxy.harm()
-    assert TickOutcome.CAUGHT_UP is run(url_of_store_faults).outcome
-    assert undisturbed == read_cut(url_of_store_faults)
+    assert TickOutcome.CAUGHT_UP is run(slow_url).outcome
+    assert undisturbed == read_cut(slow_url)
+
+
+OFTEN = {("after:Claim", 1), ("before:AppendRow", 2), ("after:AppendRow", 2), ("before:RecordCut", 2)}
 
 
 @pytest.mark.kill
-@pytest.mark.dear
-@pytest.mark.parametrize(("name", "occurrence"), FIRST_TICKS_BOUNDARIES)
-def test_a_tick_killed_at_any_boundary_loses_nothing_in_a_store(url_of_store_faults, undisturbed, name, occurrence):
+@pytest.mark.parametrize(
+    ("name", "occurrence"),
+    [pytest.param(*each, marks=() if each in OFTEN else pytest.mark.dear) for each in FIRST_TICKS_BOUNDARIES],
+)
+def test_a_tick_killed_at_any_boundary_loses_nothing_in_a_store(slow_url, undisturbed, name, occurrence):
     """SIGKILL there, and a second tick: the tables are an undisturbed run's."""
-    assert -signal.SIGKILL == _program(url_of_store_faults, **{KILL_VARIABLE: f"{name}#{occurrence}"}).returncode
-    done = _program(url_of_store_faults)
-    assert "caught_up" == json.loads(done.stdout.splitlines()[-1])["outcome"], done.stderr
-    assert undisturbed == read_cut(url_of_store_faults)
+    killed(ticked, slow_url, kill_at=f"{name}#{occurrence}")
+    assert TickOutcome.CAUGHT_UP is run(slow_url).outcome
+    assert undisturbed == read_cut(slow_url)
 
 
-def _program(url, **environment):
-    """Run a tick in a process of its own."""
-    return subprocess.run(
-        [sys.executable, sequence_job.__file__, str(url)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def connect_to_a_store(store_server, s3_jars, tmp_path_factory):
+    """Return how ticks reach a warm Connect server that reads s3a. Its tasks go on when a client has died."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in store_server.environment.items():
+            patched.setenv(name, value)
+        config = SparkConfig(cores=2, memory="1g", jar_sets=("s3a",), settings=s3a_settings(os.environ))
+        with connect_server(config, tmp_path_factory.mktemp("connect") / "server.log") as server:
+            yield SparkConfig(cores=1, memory="512m", connect_url=server.url)
+
+
+@pytest.mark.spark
+@pytest.mark.kill
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        ("after:RunMicroBatch#2",),
+        ("after:AppendRow#2",),
+        ("after:PublishTable:bronze/numbers#2",),
+        pytest.param(("after:AppendRow#2", "before:RollForwardCut"), marks=pytest.mark.dear),
+    ],
+)
+def test_a_client_of_spark_that_is_killed_loses_nothing_in_a_store(connect_to_a_store, url, undisturbed, deaths):
+    """Its death leaves jobs, staged files or half of the publications to a server that lives on."""
+    for kill_at in deaths:
+        killed(ticked, url, on_spark=connect_to_a_store, kill_at=kill_at)
+    assert "caught_up" == Running(ticked, url, on_spark=connect_to_a_store).wait().said["outcome"]
+    assert undisturbed == read_cut(url)

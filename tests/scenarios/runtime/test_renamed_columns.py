@@ -17,7 +17,7 @@ from jobs.tick.at_rest.roll_back import roll_back
 from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
 from jobs.tick.state_migration import all_changes, find_migrations
 from jobs.warehouse.savepoint_copy import copy_savepoint
-from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.processes import killed
 from tests.scenarios.runtime.evolving_job import (
     CONFIG,
     COUNTED,
@@ -32,13 +32,13 @@ from tests.scenarios.runtime.evolving_job import (
     at_cut,
     build,
     columns,
-    killed,
     laid_out,
     newest,
     now,
     run,
     shown,
     tick,
+    tick_named,
     versions,
 )
 from tests.scenarios.runtime.test_declared_renames import GOLD_2
@@ -47,7 +47,6 @@ HALF = 35
 """Rows of the first tick: five of each key."""
 ROWS = Version({"rows": count(renamed_from="n")})
 """The first version with another name for gold's column."""
-BACK = Version({"n": count(renamed_from="rows"), "top": max_of("value", renamed_from="most")}, values=True)
 
 
 def sums(rows):
@@ -151,19 +150,6 @@ def test_the_version_of_before_is_refused_after_the_rename(tmp_path):
     must_be_exact(tmp_path, NOW, HALF + 2)
 
 
-def test_a_rename_is_undone_by_the_opposite_one(tmp_path):
-    """Each version declares the names of the version before it. Then the first version fits again."""
-    laid_out(tmp_path, HALF, SECOND)
-    tick(tmp_path, HALF + 1, COUNTED)
-    tick(tmp_path, HALF + 2, BACK)
-    must_be_exact(tmp_path, THEN, HALF + 2)
-    tick(tmp_path, HALF + 3, COUNTED)
-    must_be_exact(tmp_path, NOW, HALF + 3)
-    tick(tmp_path, HALF + 4, BACK)
-    tick(tmp_path, HALF + 5, SECOND)
-    must_be_exact(tmp_path, THEN, HALF + 5)
-
-
 def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path):
     """The old cut has the old names. After the rollback, the rename happens again or is gone."""
     laid_out(tmp_path, HALF, SECOND)
@@ -176,20 +162,6 @@ def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path):
     roll_back(at(tmp_path), first)
     tick(tmp_path, HALF + 3, SECOND)
     must_be_exact(tmp_path, THEN, HALF + 3)
-
-
-def test_a_rollback_behind_the_rename_keeps_the_new_names(tmp_path):
-    """The job goes back to a cut with the new names, so the previous version stays refused."""
-    laid_out(tmp_path, HALF, SECOND)
-    tick(tmp_path, HALF + 1, COUNTED)
-    second = newest(tmp_path).checkpoint
-    tick(tmp_path, HALF + 9, COUNTED)
-    roll_back(at(tmp_path), second)
-    must_be_exact(tmp_path, NOW, HALF + 1)
-    with pytest.raises(CutDoesNotFitError, match="renamed n to rows"):
-        tick(tmp_path, HALF + 2, SECOND)
-    tick(tmp_path, HALF + 2, COUNTED)
-    must_be_exact(tmp_path, NOW, HALF + 2)
 
 
 def test_a_reader_finds_each_cut_under_its_own_names(tmp_path):
@@ -217,18 +189,6 @@ def test_a_savepoint_of_before_restores_elsewhere_under_the_new_names(tmp_path):
         for rows in (HALF + 1, HALF + 2):
             tick(to, rows, COUNTED)
             must_be_exact(to, NOW, rows)
-
-
-def test_a_savepoint_of_after_refuses_the_version_of_before(tmp_path):
-    """The copy's entry lists the rename, as that of its origin does."""
-    root, copy = tmp_path / "root", tmp_path / "copy"
-    tick(root, HALF, SECOND)
-    tick(root, HALF + 1, COUNTED)
-    copy_savepoint(at(root), savepoint_at_rest(at(root)).checkpoint, copy)
-    with pytest.raises(CutDoesNotFitError, match="renamed n to rows"):
-        tick(copy, HALF + 2, SECOND)
-    tick(copy, HALF + 2, COUNTED)
-    must_be_exact(copy, NOW, HALF + 2)
 
 
 def test_a_row_that_was_written_before_columns_were_recorded(tmp_path, monkeypatch):
@@ -297,19 +257,6 @@ def test_the_name_of_two_versions_ago_is_refused(tmp_path):
     assert [(6, 0), (6, 1)] == shown(tmp_path, GOLD)[-2:]
 
 
-@pytest.mark.parametrize("boundary", ["before:AppendRow", "after:RunMicroBatch", "after:EnsureTables"])
-def test_nothing_is_seen_before_the_commit_point(tmp_path, boundary, monkeypatch):
-    """A tick that dies there has renamed nothing, and the version of before goes on as if it had never run."""
-    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
-    tick(tmp_path, HALF, SECOND)
-    before = versions(tmp_path)
-    with pytest.raises(Dead):
-        tick(tmp_path, HALF + 7, COUNTED, boundary=Mortal(boundary))
-    assert before == versions(tmp_path)
-    tick(tmp_path, HALF + 7, SECOND)
-    must_be_exact(tmp_path, THEN, HALF + 7)
-
-
 COMMITTED = [
     "after:AppendRow",
     f"before:PublishTable:{GOLD}",
@@ -335,7 +282,7 @@ def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
     """After SIGKILL before the commit point the previous version goes on. Behind it, it is refused."""
     laid_out(tmp_path, HALF, SECOND)
     first = newest(tmp_path).checkpoint
-    killed(tmp_path, HALF + 7, "counted", boundary)
+    killed(tick_named, tmp_path, HALF + 7, "counted", kill_at=boundary)
     if boundary in COMMITTED:
         pending = newest(tmp_path).checkpoint
         with pytest.raises(CutDoesNotFitError, match="renamed n to rows"):

@@ -2,17 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
+import signal
 import threading
 import time
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from pyspark import SparkContext
 
 from checkpointing.commit.fencing import newest_claim, release_of
 from checkpointing.config import CheckpointConfig
@@ -23,6 +20,7 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim
 from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import SourceError
+from jobs.spark.session import SparkConfig
 from jobs.tick.at_rest.request_client import end_now, stop, take_savepoint
 from jobs.tick.driver import Inbox
 from jobs.tick.listener import Restarting, TickListener
@@ -37,10 +35,19 @@ from jobs.warehouse.warehouse import Warehouse
 from spec.traces import judge
 from spec.traces import judge as judge_trace
 from tests.scenarios.faults.strikes import HalfWritten
-from tests.scenarios.runtime import sequence_job
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.savepoint_job import at, records
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
+from tests.scenarios.processes import Dead, Mortal, Running
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    CONFIG,
+    GOLD,
+    JOB,
+    LocalEngine,
+    at,
+    build,
+    read_cut,
+    records,
+    ticked,
+)
 
 
 def restarting(**settings):
@@ -105,18 +112,10 @@ def test_an_operator_that_fails_twice_then_works_ends_with_exact_tables(tick, tm
     counts = report.counts
     assert (len(report.completed), 0) == (counts.completed, counts.in_progress)
     assert counts.total == counts.completed + counts.failed
-    assert undisturbed == read_cut(tmp_path)
-
-
-def test_every_attempt_ends_as_a_tick_does(tick, tmp_path):
-    """All three generations are released, so the next tick finds a free job. One engine served all of them."""
-    engine = Shaky(2)
-    tick(plan=restarting(), engine=engine)
     rows = stores_at(tmp_path).observe().rows
-    claims = [row.generation for row in rows if isinstance(row, Claim)]
-    assert [1, 2, 3] == sorted(claims)
-    assert all(release_of(rows, generation) is not None for generation in claims)
+    assert all(release_of(rows, generation) is not None for generation in engine.generations)
     assert 1 == engine.closed
+    assert undisturbed == read_cut(tmp_path)
 
 
 def test_the_failure_after_the_last_restart_ends_the_tick(tick, tmp_path, undisturbed):
@@ -127,12 +126,6 @@ def test_the_failure_after_the_last_restart_ends_the_tick(tick, tmp_path, undist
     assert "after 2 restarts" in report.message
     assert TickOutcome.CAUGHT_UP is tick().outcome
     assert undisturbed == read_cut(tmp_path)
-
-
-def test_without_a_strategy_the_first_failure_ends_the_tick(tick):
-    """None is the default."""
-    report = tick(engine=Shaky(1))
-    assert (TickOutcome.FAILED, 0) == (report.outcome, report.restarts)
 
 
 def test_a_source_that_cannot_be_read_for_a_while_is_read_later(tick, tmp_path, undisturbed, monkeypatch):
@@ -200,13 +193,6 @@ def test_what_was_committed_before_the_failure_is_published_by_the_restart(tick,
     ids = [record.checkpoint for record in report.completed]
     assert sorted(set(ids)) == ids
     assert undisturbed == read_cut(tmp_path)
-
-
-def test_a_changed_table_is_no_reason_to_restart(tick, tmp_path):
-    """The next attempt would meet the same problem, so the tick ends at once, with any strategy."""
-    write_deltalake(str(tmp_path / BRONZE), pa.table({"split": [1]}))
-    report = tick(plan=restarting())
-    assert (CheckpointFailureReason.TABLE_CHANGED, 0) == (report.reason, report.restarts)
 
 
 def test_a_stop_during_the_delay_ends_the_tick_at_once_and_in_order(tick, tmp_path, undisturbed):
@@ -293,13 +279,6 @@ def test_a_tick_whose_checkpoints_all_fail_learns_of_a_rival_at_once(tick, tmp_p
         assert [] == judge_trace(lines).problems
 
 
-def test_the_limit_of_checkpoints_counts_over_all_attempts(tick):
-    """Two checkpoints in a tick are two, however often it restarted in between."""
-    report = tick(plan=restarting(), engine=Shaky(1, at=3), limits=TickLimits(checkpoints=2))
-    assert TickOutcome.STOPPED is report.outcome
-    assert (1, 2) == (report.restarts, len(report.completed))
-
-
 def test_a_checkpoint_that_a_dead_tick_committed_counts_for_no_limit(tick, monkeypatch):
     """The first attempt cannot record the cut of the dead tick's checkpoint. The second one does, and takes its own."""
     with pytest.raises(Dead):
@@ -317,25 +296,24 @@ def test_a_checkpoint_that_a_dead_tick_committed_counts_for_no_limit(tick, monke
     assert [1, 3] == [record.generation for record in report.completed]
 
 
-def test_no_restart_comes_after_the_ticks_duration(tick):
-    """If a delay ends after the tick's duration, the tick does not wait."""
-    began = time.monotonic()
-    report = tick(
-        plan=restarting(restart_delay_ms=3_600_000), engine=Shaky(1), limits=TickLimits(duration_ms=1_800_000)
-    )
-    assert time.monotonic() - began < 60
-    assert (TickOutcome.FAILED, 0) == (report.outcome, report.restarts)
-    assert "after the tick's duration" in report.message
+def loses_its_jvm(root):
+    """Run a tick on Spark that loses its JVM before the third micro-batch, and restarts."""
+    crossed = Counter()
+
+    def boundary(name):
+        crossed[name] += 1
+        if name == "before:RunMicroBatch" and crossed[name] == 3:
+            os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+
+    settings = RuntimeSettings(warehouse=root, spark=SparkConfig(cores=1, memory="512m"))
+    return run_tick(restarting(restart_attempts=1), settings, boundary=boundary)
 
 
 @pytest.mark.kill
 @pytest.mark.spark
 def test_a_tick_whose_jvm_died_restarts_with_another(tmp_path, undisturbed):
     """Spark's JVM is killed during a micro-batch. The restart starts another, and every row is in the tables once."""
-    command = [sys.executable, str(Path(__file__).with_name("jvm_loss.py")), str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert 0 == ended.returncode, ended.stderr
-    said = json.loads(ended.stdout.splitlines()[-1])
+    said = Running(loses_its_jvm, tmp_path).wait().said
     assert ("caught_up", 1) == (said["outcome"], said["restarts"])
     assert undisturbed == read_cut(tmp_path)
 
@@ -379,13 +357,6 @@ def judged(path):
         return judge(lines)
 
 
-@pytest.fixture
-def undisturbed(tmp_path):
-    """Return what one tick with one trace leaves in the tables."""
-    run(tmp_path / "undisturbed", TraceBounds())
-    return read_cut(tmp_path / "undisturbed")
-
-
 @pytest.mark.parametrize("bounds", [TraceBounds(checkpoints=3), TraceBounds(bytes=40_000)])
 def test_a_full_trace_makes_the_tick_go_on_in_another(tmp_path, undisturbed, bounds):
     """The tick catches up in several generations; every trace is judged whole, whatever became of those before it."""
@@ -423,15 +394,6 @@ def test_a_trace_without_its_predecessors_is_accepted_and_a_changed_one_refused(
     assert judge(changed).problems
 
 
-def test_the_limits_hold_for_all_traces_together(tmp_path):
-    """A tick of seven checkpoints ends after seven, whatever its traces hold."""
-    root = tmp_path / "warehouse"
-    report = run(root, TraceBounds(checkpoints=3), checkpoints=7)
-    assert TickOutcome.STOPPED is report.outcome
-    assert 7 == len(report.completed)
-    assert 7 == max(records(root))
-
-
 def test_a_user_who_stops_the_tick_stops_it(tmp_path):
     """After a requested stop no attempt follows, even if the trace is full at that moment."""
     inbox = Inbox()
@@ -448,20 +410,17 @@ def test_a_waiting_tick_is_asked_over_its_traces_and_ends_when_it_is_told(tmp_pa
     A request reaches it, also between two attempts.
     """
     root = tmp_path / "warehouse"
-    words = [sys.executable, sequence_job.__file__, str(root), "--wait", "20000"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as tick:
-        while not (root / "_tidemark/numbers/traces/3.ndjson").exists():
-            assert tick.poll() is None
-            time.sleep(0.05)
-        for _ in range(5):
-            assert take_savepoint(at(root), lambda waiting: None).record.checkpoint in records(root)
-        if ends == "stop":
-            stop(at(root), SavepointKind.SUSPEND, lambda waiting: None)
-        else:
-            assert end_now(at(root), lambda waiting: None).by is not None
-        said = json.loads(tick.communicate(timeout=60)[0])
-    assert TickOutcome.STOPPED.value == said["outcome"]
+    tick = Running(ticked, root, trace_bytes=20_000)
+    while not (root / "_tidemark/numbers/traces/3.ndjson").exists():
+        assert tick.process.is_alive()
+        time.sleep(0.05)
+    for _ in range(5):
+        assert take_savepoint(at(root), lambda waiting: None).record.checkpoint in records(root)
+    if ends == "stop":
+        stop(at(root), SavepointKind.SUSPEND, lambda waiting: None)
+    else:
+        assert end_now(at(root), lambda waiting: None).by is not None
+    assert TickOutcome.STOPPED.value == tick.wait().said["outcome"]
     rows = JobStores(at(root), cross_freely).observe().rows
     assert release_of(rows, newest_claim(rows).generation) is not None
     assert len(traces(root)) > 2

@@ -26,14 +26,27 @@ from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.refusals import ClaimUnsettledError
 from tests.scenarios.faults.orders_job import KEYS
 from tests.scenarios.faults.orders_job import LocalEngine as LocalEngineOfSwappedNames
-from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.processes import Dead, Mortal, killed
 from tests.scenarios.runtime.evolving_job import JOB as JOB_OF_SWAPPED_NAMES
 from tests.scenarios.runtime.evolving_job import at as at_of_swapped_names
 from tests.scenarios.runtime.evolving_job import newest as newest_of_swapped_names
 from tests.scenarios.runtime.evolving_job import shown
-from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, killed, laid_out, newest, tick
-from tests.scenarios.runtime.savepoint_job import at, records
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    GOLD,
+    JOB,
+    KEEPS_ALL,
+    STATE,
+    LocalEngine,
+    at,
+    at_cut,
+    dies_going_back,
+    laid_out,
+    newest,
+    read_cut,
+    records,
+    tick,
+)
 from tests.scenarios.runtime.test_cancelling import contents
 from tests.scenarios.runtime.test_savepoints import spoil_bit, spoil_missing, spoil_short
 
@@ -250,22 +263,11 @@ def test_a_death_at_a_boundary_is_made_up_for_by_the_next_tick(pending, undistur
     assert set(records(root)) == set(CutStore(at(root)).recorded())
 
 
-@pytest.mark.kill
-@pytest.mark.dear
-@pytest.mark.parametrize("boundary", BOUNDARIES)
-def test_a_killed_process_is_made_up_for_by_the_next_tick(tmp_path, undisturbed, boundary):
-    """SIGKILL at each boundary: the process is gone with all that it held, and the next tick goes on exactly."""
-    first, *_ = laid_out(tmp_path, 2)
-    assert killed(tmp_path, first, boundary)
-    tick(tmp_path)
-    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
-
-
 def test_a_kill_between_two_tables_leaves_neither_cut_mixed(tmp_path, undisturbed):
     """SIGKILL comes when bronze shows the new entry and gold does not. Readers by cut see a whole cut, old or new."""
     first, second = laid_out(tmp_path, 2)
     old, expected = at_cut(tmp_path, second), at_cut(tmp_path, first)
-    assert killed(tmp_path, first, f"after:RollForward:{BRONZE}")
+    killed(dies_going_back, tmp_path, first, f"after:RollForward:{BRONZE}")
     assert old != contents(tmp_path) != expected
     assert old == at_cut(tmp_path, second) == read_cut(tmp_path)
     copy = tmp_path.with_name(f"{tmp_path.name}-copy")

@@ -26,11 +26,10 @@ from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import JobStores
-from jobs.warehouse.refusals import JobHeldError, NeverRunError
+from jobs.warehouse.refusals import NeverRunError
 from jobs.warehouse.rollback_tables import TableNotRolledBackError
-from jobs.warehouse.savepoint_copy import named_files
 from tests.scenarios.faults.orders_job import LocalEngine as LocalEngineOfPlannedRemovals
-from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.processes import Dead, Mortal, killed
 from tests.scenarios.runtime.evolving_job import BRONZE as BRONZE_OF_PLANNED_REMOVALS
 from tests.scenarios.runtime.evolving_job import FIRST, Version, shown
 from tests.scenarios.runtime.evolving_job import build as build_of_planned_removals
@@ -43,21 +42,27 @@ from tests.scenarios.runtime.newest_job import at as at_of_overwrite_at_rest
 from tests.scenarios.runtime.newest_job import build as build_of_overwrite_at_rest
 from tests.scenarios.runtime.newest_job import shown as shown_of_overwrite_at_rest
 from tests.scenarios.runtime.newest_job import tick as tick_of_overwrite_at_rest
-from tests.scenarios.runtime.rollback_job import (
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    GOLD,
+    JOB,
     KEEPS_ALL,
     STATE,
+    LocalEngine,
     append_foreign,
+    at,
     at_cut,
-    killed,
+    build,
+    declared,
+    dies_going_back,
     laid_out,
     newest,
+    read_cut,
+    records,
     tick,
     ticks,
 )
-from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, declared, read_cut
 from tests.scenarios.runtime.test_cancelling import contents
-from tests.scenarios.runtime.test_savepoints import hold
 
 UNHURRIED = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=9)
 """Only a last checkpoint, when caught up."""
@@ -190,20 +195,6 @@ def test_a_plain_savepoint_is_gone_back_to_with_what_it_held_pending(tmp_path, u
 
 
 @pytest.mark.dear
-def test_a_savepoint_at_rest_is_a_place_to_come_back_to(tmp_path, undisturbed):
-    """Taken before a rollback, it brings the job back to where it stood."""
-    first, *_ = laid_out(tmp_path, 2)
-    expected = read_cut(tmp_path)
-    saved = savepoint_at_rest(at(tmp_path)).checkpoint
-    roll_back(at(tmp_path), first)
-    assert expected != read_cut(tmp_path)
-    roll_back(at(tmp_path), saved)
-    assert expected == read_cut(tmp_path) == contents(tmp_path)
-    tick(tmp_path)
-    assert undisturbed == read_cut(tmp_path)
-
-
-@pytest.mark.dear
 def test_checkpoints_of_another_parallelism_are_left_and_gone_back_to(tmp_path, undisturbed):
     """From three subtasks back to the cut of two, and on as if nothing had been."""
     first, *_ = laid_out(tmp_path, 1)
@@ -280,16 +271,6 @@ def published(root):
     ]
 
 
-def test_a_tick_that_runs_is_left_alone(tmp_path):
-    """The refusal names its process, and no entry is appended."""
-    first, *_ = laid_out(tmp_path, 2)
-    hold(tmp_path)
-    before = JobStores(at(tmp_path), cross_freely).observe().version
-    with pytest.raises(JobHeldError, match=r"job numbers is held by process \d+ on"):
-        roll_back(at(tmp_path), first)
-    assert before == JobStores(at(tmp_path), cross_freely).observe().version
-
-
 def test_wrong_numbers_are_answered_with_right_ones(tmp_path):
     """A checkpoint that does not exist, and the present one: both errors name the possible targets."""
     with pytest.raises(NeverRunError, match="has never run in"):
@@ -301,28 +282,6 @@ def test_wrong_numbers_are_answered_with_right_ones(tmp_path):
     for number, said in ((99, "has no checkpoint or savepoint 99"), (third, f"stands at checkpoint {third} already")):
         with pytest.raises(RollbackRefusedError, match=f"{said}: {offered}"):
             roll_back(at(tmp_path), number)
-
-
-def test_what_the_abandoned_checkpoints_named_is_nobody_s_any_more(tmp_path):
-    """Entries and cuts of the abandoned line are gone at once. No file that an entry names is missing."""
-    first, *_ = laid_out(tmp_path, 3)
-    done = roll_back(at(tmp_path), first)
-    kept = records(tmp_path)
-    assert {first, done.record.checkpoint} == set(kept) == set(CutStore(at(tmp_path)).recorded())
-    assert [] == [path for row in kept.values() for path in named_files(row) if not (tmp_path / path).exists()]
-
-
-@pytest.mark.dear
-def test_retention_goes_on_over_a_rollback(tmp_path):
-    """The rollback's entry counts as retained, and is subsumed like any other. Its state is kept as long."""
-    run(tmp_path, 2)
-    first, *_ = sorted(records(tmp_path))
-    roll_back(at(tmp_path), first)
-    run(tmp_path, plan=build({"a": 400, "b": 400}, config=CONFIG))
-    assert {RowKind.CHECKPOINT} == {row.kind for row in records(tmp_path).values()}
-    assert 2 == len(records(tmp_path))
-    for row in records(tmp_path).values():
-        assert [] == [path for path in named_files(row) if not (tmp_path / path).exists()]
 
 
 MODULE = "tests.scenarios.runtime.sequence_job:as_pipeline"
@@ -431,7 +390,7 @@ def test_a_rollback_that_dies_beside_the_undoing_of_a_merge_loses_nothing(tmp_pa
     expected = at_cut(tmp_path, first)
     merged(tmp_path)
     before = contents(tmp_path)
-    assert killed(tmp_path, first, boundary)
+    killed(dies_going_back, tmp_path, first, boundary)
     assert before == contents(tmp_path)
     roll_back(at(tmp_path), first)
     assert expected[str(BRONZE)] == [row for row in read_cut(tmp_path)[str(BRONZE)] if 1_000 not in row]

@@ -27,7 +27,7 @@ from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.lease import LeaseStore, this_process
 from jobs.warehouse.output_tables import TableNotCopyableError
-from jobs.warehouse.refusals import JobHeldError, NeverRunError, SavepointRefusedError
+from jobs.warehouse.refusals import NeverRunError, SavepointRefusedError
 from jobs.warehouse.savepoint_copy import (
     FileNotCopiedError,
     SavepointNotCopiedError,
@@ -35,9 +35,19 @@ from jobs.warehouse.savepoint_copy import (
     named_files,
     read_manifest,
 )
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.savepoint_job import at, killed, records, run
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
+from tests.scenarios.processes import Dead, Mortal, killed
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    CONFIG,
+    JOB,
+    LocalEngine,
+    at,
+    build,
+    dies_copying,
+    read_cut,
+    records,
+    run,
+)
 
 
 @pytest.fixture
@@ -76,15 +86,6 @@ def test_a_copy_is_a_warehouse_that_anyone_can_read(root_of_savepoint_copies, tm
     assert ["copy", "warehouse"] == there(tmp_path)
 
 
-def test_a_copy_needs_nothing_of_the_original(root_of_savepoint_copies, tmp_path):
-    """After it was moved and the original deleted, it shows the same rows."""
-    expected = read_cut(root_of_savepoint_copies)
-    copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
-    root_of_savepoint_copies.rename(tmp_path / "gone")
-    (tmp_path / "copy").rename(tmp_path / "moved")
-    assert expected == read_cut(tmp_path / "moved")
-
-
 def test_a_savepoint_can_be_copied_long_after(tmp_path):
     """After newer cuts are published, its copy still shows the old tables. Its parent's entry stays as long as it."""
     root = tmp_path / "warehouse"
@@ -94,14 +95,6 @@ def test_a_savepoint_can_be_copied_long_after(tmp_path):
     assert {row.parent, row.checkpoint} < records(root).keys()
     copy_savepoint(at(root), row.checkpoint, tmp_path / "copy")
     assert expected == read_cut(tmp_path / "copy")
-
-
-def test_any_row_is_copied_as_its_cut_was(root_of_savepoint_copies, tmp_path):
-    """An older checkpoint's copy shows the tables as they were then."""
-    older = min(records(root_of_savepoint_copies))
-    copy_savepoint(at(root_of_savepoint_copies), CheckpointId(older), tmp_path / "copy")
-    rows = pl.read_delta(str(tmp_path / "copy" / BRONZE)).height
-    assert rows == pl.read_delta(str(root_of_savepoint_copies / BRONZE), version=1).height < 200
 
 
 def test_what_others_appended_is_part_of_the_table(root_of_savepoint_copies, tmp_path):
@@ -130,13 +123,6 @@ def test_a_folder_in_use_is_refused(root_of_savepoint_copies, tmp_path, name):
     with pytest.raises(SavepointNotCopiedError, match=r"is not empty|lies in the warehouse"):
         copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), to)
     assert ["file", "full", "warehouse"] == there(tmp_path)
-
-
-def test_an_empty_folder_becomes_the_copy(root_of_savepoint_copies, tmp_path):
-    """A folder that was made for it is used."""
-    (tmp_path / "copy").mkdir()
-    copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
-    assert read_cut(root_of_savepoint_copies) == read_cut(tmp_path / "copy")
 
 
 def spoil_missing(path):
@@ -210,7 +196,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(root_of_savep
 @pytest.mark.parametrize("after", [1, 6])
 def test_a_killed_copy_is_not_there_and_the_next_one_sweeps_up(root_of_savepoint_copies, tmp_path, after):
     """SIGKILL while copying leaves no folder of that name; copying again makes it, and nothing else stays."""
-    killed("copy", root_of_savepoint_copies, newest(root_of_savepoint_copies), tmp_path / "copy", after)
+    killed(dies_copying, root_of_savepoint_copies, newest(root_of_savepoint_copies), tmp_path / "copy", after)
     assert not (tmp_path / "copy").exists()
     assert 2 == len(there(tmp_path))
     copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
@@ -223,12 +209,6 @@ def test_a_row_that_is_not_there_is_refused_with_those_that_are(root_of_savepoin
     ids = ", ".join(str(each) for each in sorted(records(root_of_savepoint_copies)))
     with pytest.raises(SavepointNotCopiedError, match=f"numbers has no savepoint 99: there are {ids}"):
         copy_savepoint(at(root_of_savepoint_copies), CheckpointId(99), tmp_path / "copy")
-
-
-def test_upsert_tables_are_whole(root_of_savepoint_copies, tmp_path):
-    """Gold is in the copy with every key, although the savepoint itself changes none of it."""
-    copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
-    assert 7 == pl.read_delta(str(tmp_path / "copy" / GOLD)).height
 
 
 # ------------------------------------------------------------------
@@ -413,16 +393,6 @@ def test_only_savepoints_that_nothing_begins_from_are_disposed_of(tmp_path):
     assert {older, newest, row.checkpoint} == set(records(tmp_path))
 
 
-def test_a_held_job_keeps_its_savepoints(tmp_path):
-    """While a tick holds the job, a disposal is refused, and the error names the tick."""
-    run(tmp_path, 1)
-    row = savepoint_at_rest(at(tmp_path))
-    hold(tmp_path)
-    with pytest.raises(JobHeldError, match=f"process {this_process().pid} on"):
-        dispose(at(tmp_path), row.checkpoint)
-    assert row.checkpoint in records(tmp_path)
-
-
 # ------------------------------------------------------------------
 # The commands around savepoints, as a user types them, on real Delta tables without Spark.
 
@@ -483,13 +453,6 @@ def test_disposing_is_told_and_a_held_job_keeps_its_savepoint(root, typed):
     assert "'tidemark stop numbers --suspend' ends its tick; nothing was changed" in err
 
 
-def test_a_stop_of_nothing_says_so(root, typed):
-    """The message says why no tick runs, and what to do instead."""
-    code, _, err = typed("stop", "numbers", "--drain", "--warehouse", root)
-    assert ExitCode.FAILED is code
-    assert "nothing to stop: no tick of numbers runs in" in err
-
-
 def test_lists_know_savepoints(root, typed):
     """A plain savepoint is counted as one, has no cut, and says after which checkpoint it was taken."""
     number = savepoint_at_rest(at(root)).checkpoint
@@ -529,16 +492,6 @@ def test_a_dry_run_of_the_newest_row_shows_versions(root, typed):
     assert "checkpoint 2, the newest in" in out
     assert "as they are" in out
     assert before == json.dumps(sorted(str(path) for path in root.rglob("*")))
-
-
-def test_a_fork_runs_on_from_the_copy(root, typed, tmp_path, undisturbed):
-    """One command restores and goes on; the result is that of an undisturbed run."""
-    typed("savepoint", "numbers", "--to", tmp_path / "copy", "--warehouse", root)
-    fork = tmp_path / "fork"
-    code, out, err = typed("run", PIPELINE, "--from", tmp_path / "copy", "--warehouse", fork)
-    assert ExitCode.DONE is code, err
-    assert f"into {fork} as checkpoint 5: 6 files copied" in out
-    assert undisturbed == read_cut(fork)
 
 
 def test_the_newest_own_row_goes_on_as_always_and_says_so(root, typed, undisturbed):

@@ -41,10 +41,26 @@ from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.refusals import TablesAheadError, TablesBehindError
 from spec.traces import judge as judge_trace
 from tests.scenarios.faults.strikes import HalfWritten
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, laid_out, newest, tick
-from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, ROWS, LocalEngine, build, read_cut
+from tests.scenarios.processes import Dead, Mortal
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    CONFIG,
+    GOLD,
+    JOB,
+    KEEPS_ALL,
+    ROWS,
+    STATE,
+    LocalEngine,
+    at,
+    at_cut,
+    build,
+    laid_out,
+    newest,
+    read_cut,
+    records,
+    run,
+    tick,
+)
 from tests.scenarios.runtime.test_cancelling import contents
 from tests.scenarios.runtime.test_rollback import merged
 
@@ -341,17 +357,6 @@ def test_a_cut_that_a_table_no_longer_has_is_not_read(tmp_path):
     assert before == sorted(pl.from_arrow(Cuts(tmp_path, JOB).at(second).arrow(BRONZE)).rows())
 
 
-def test_the_command_line_says_it_in_a_sentence(tmp_path, capsys):
-    """The exit code is 1, with one sentence and no traceback. A tick that repairs says what it did."""
-    laid_out(tmp_path, 3)
-    delete_the_middle(tmp_path)
-    pipeline = "tests.scenarios.runtime.sequence_job:as_pipeline"
-    assert 1 == execute(["run", pipeline, "--warehouse", str(tmp_path)])
-    said = capsys.readouterr().err
-    assert "is missing from its log" in said
-    assert "Traceback" not in said
-
-
 def test_a_tick_says_what_it_published_again(tmp_path):
     """It names the table, what the table showed, and the repeated checkpoints."""
     first, second = laid_out(tmp_path, 2)
@@ -400,48 +405,17 @@ def root(tmp_path):
     return tmp_path / "warehouse"
 
 
-@pytest.fixture
-def typed(capsys, monkeypatch):
-    """Return what a command line says: exit code and everything that it printed; its ticks run without Spark."""
-    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
-
-    def type_in(*words):
-        code = execute([str(word) for word in words])
-        shown = capsys.readouterr()
-        return code, shown.out + shown.err
-
-    return type_in
-
-
-def test_without_the_flag_nothing_is_claimed(root, typed):
-    """Dry run and tick refuse with the same sentence, which names the operator and the flag."""
-    before = at_version(root)
-    for words in (("--dry-run",), ()):
-        code, said = typed("run", WITHOUT, "--warehouse", root, *words)
-        assert ExitCode.FAILED is code
-        assert "holds state of 'by_key', which the pipeline no longer has" in said
-        assert ALLOW in said
-    assert before == at_version(root)
-
-
-def test_with_the_flag_the_tick_leaves_the_state_behind_and_reads_on(root, typed):
+def test_with_the_flag_the_tick_leaves_the_state_behind_and_reads_on(root, answered):
     """The tick does what the dry run allowed: it catches up, and later ticks need no flag."""
-    code, said = typed("run", WITHOUT, "--warehouse", root, ALLOW, "--dry-run")
+    code, said = answered("run", WITHOUT, "--warehouse", root, ALLOW, "--dry-run")
     assert ExitCode.DONE is code, said
-    code, said = typed("run", WITHOUT, "--warehouse", root, ALLOW)
+    code, said = answered("run", WITHOUT, "--warehouse", root, ALLOW)
     assert ExitCode.DONE is code, said
     assert sum(ROWS.values()) == pl.read_delta(str(root / BRONZE)).height
     newest = records(root)[max(records(root))]
     assert "by_key" not in [vertex.vertex for vertex in newest.vertices]
-    code, said = typed("run", WITHOUT, "--warehouse", root)
+    code, said = answered("run", WITHOUT, "--warehouse", root)
     assert ExitCode.DONE is code, said
-
-
-def at_version(root):
-    """Return the version of `checkpoints`: each claim would raise it."""
-    from jobs.warehouse.checkpoints import CheckpointStore
-
-    return CheckpointStore(at(root)).observe()[0]
 
 
 # ------------------------------------------------------------------

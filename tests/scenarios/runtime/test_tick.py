@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from checkpointing.commit.fencing import newest_claim, release_of
 from checkpointing.config import CheckpointConfig
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.identifiers import Generation
 from checkpointing.job.door import JobDoor
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
@@ -42,8 +42,19 @@ from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.kept_job import JOB as JOB_OF_RANGES_IN_PARTS
 from tests.scenarios.runtime.kept_job import at as at_of_ranges_in_parts
 from tests.scenarios.runtime.kept_job import run as run_of_ranges_in_parts
-from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    CONFIG,
+    GOLD,
+    JOB,
+    LocalEngine,
+    at,
+    build,
+    read_cut,
+    records,
+    run,
+    wanted,
+)
 
 
 def stores_at(root: Path) -> JobStores:
@@ -101,14 +112,6 @@ def test_a_tick_ends_caught_up_with_every_row_once(tick, tmp_path):
     assert 2 * sum(range(150)) == sum(total for _, _, total in tables["gold/by_key"])
 
 
-def test_rows_that_fill_no_epoch_are_committed_when_the_tick_is_caught_up(tick, tmp_path):
-    """260 rows in epochs of 100 leave 60: a last checkpoint holds them (A11)."""
-    report = tick(plan=build(rows={"a": 130, "b": 130}))
-    assert TickOutcome.CAUGHT_UP is report.outcome
-    assert [100, 100, 60] == [record.statistics.rows for record in report.completed]
-    assert 260 == len(read_cut(tmp_path)[BRONZE])
-
-
 def test_a_second_tick_finds_nothing_and_changes_nothing(tick, tmp_path):
     """A tick without new rows starts no engine, completes nothing and leaves the tables' files alone."""
     tick()
@@ -126,17 +129,6 @@ def test_the_listener_hears_claim_recovery_and_each_checkpoint_in_order(tick):
     completed = [("completed", 1, 1), ("completed", 2, 2), ("completed", 3, 3)]
     assert [("claimed", 1), ("recovered", None, None, 0), *completed] == first.heard
     assert [("claimed", 2), ("recovered", 3, None, 0)] == second.heard
-
-
-def test_ids_go_on_where_the_last_tick_stopped(tick, tmp_path):
-    """The next claim begins with the first id that the last tick did not use, also after a pending checkpoint (A6)."""
-    first = tick(limits=TickLimits(checkpoints=1))
-    released = release_of(stores_at(tmp_path).observe().rows, Generation(1))
-    second = tick()
-    claimed = newest_claim(stores_at(tmp_path).observe().rows)
-    assert released.next_id == claimed.first_id
-    assert released.next_id > first.completed[-1].checkpoint
-    assert released.next_id <= second.completed[0].checkpoint < released.next_id + 3
 
 
 def test_a_held_job_is_refused_by_name_and_left_alone(tick, tmp_path):
@@ -184,23 +176,6 @@ def test_a_stop_ends_the_tick_in_order_and_the_next_goes_on(tick, tmp_path, undi
     assert undisturbed == read_cut(tmp_path)
 
 
-def test_a_failed_micro_batch_fails_the_tick_and_loses_nothing(tick, tmp_path, undisturbed):
-    """The report names the engine that failed. The next tick ends with the same tables."""
-
-    class Broken(LocalEngine):
-        def run(self, planned, effect, warehouse, job):
-            if effect.micro_batch == 2:
-                raise RuntimeError("out of paper")
-            return super().run(planned, effect, warehouse, job)
-
-    report = tick(engine=Broken())
-    assert TickOutcome.FAILED is report.outcome
-    assert "micro-batch 2 of vertex" in report.message
-    assert "out of paper" in report.message
-    tick()
-    assert undisturbed == read_cut(tmp_path)
-
-
 def test_a_bug_of_the_door_is_loud_and_names_the_trace(tick, tmp_path, monkeypatch, undisturbed):
     """If the door raises, the tick raises. Its trace holds all facts so far, and the job is free again."""
     steps = JobDoor.step
@@ -221,14 +196,6 @@ def test_a_bug_of_the_door_is_loud_and_names_the_trace(tick, tmp_path, monkeypat
     assert "KeyError" in facts[-1].error
     assert TickOutcome.CAUGHT_UP is tick().outcome
     assert undisturbed == read_cut(tmp_path)
-
-
-def test_only_the_retained_cuts_stay(tick, tmp_path):
-    """Cuts go with the entries of their checkpoints: two are retained, and the third is gone."""
-    tick()
-    stores = stores_at(tmp_path)
-    assert [None, 2, 3] == [(stores.read_cut(CheckpointId(n)) or {}).get(BRONZE) for n in (1, 2, 3)]
-    assert 3 == DeltaTable(str(tmp_path / BRONZE)).version()
 
 
 # ------------------------------------------------------------------

@@ -40,9 +40,18 @@ from jobs.warehouse.savepoint_copy import copy_savepoint
 from jobs.warehouse.warehouse import Warehouse
 from spec.traces import judge as judge_trace
 from tests.scenarios.runtime.crafting import craft, craft_column, craft_cut
-from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, laid_out, tick
-from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, read_cut
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    JOB,
+    KEEPS_ALL,
+    at,
+    at_cut,
+    laid_out,
+    read_cut,
+    records,
+    run,
+    tick,
+)
 from tests.scenarios.runtime.test_cancelling import contents
 from tests.scenarios.runtime.test_tables_behind import of_job
 
@@ -181,22 +190,6 @@ def test_a_warehouse_that_is_a_file_is_refused_by_name(typed, tmp_path, capsys):
     assert f"{file} is a file, and a" in shown.out + shown.err
     assert "Traceback" not in shown.err
     assert "x" == file.read_text()
-
-
-@pytest.mark.dear
-@pytest.mark.spark
-def test_a_path_that_is_not_ascii_works_in_the_c_locale(tmp_path, undisturbed):
-    """The JVM and its workers read names of files as Python does, whatever the locale says."""
-    root = tmp_path / "Lager für Flüge"
-    command = [str(Path(sys.executable).with_name("tidemark")), "run"]
-    command += ["tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", str(root)]
-    command += ["--spark-cores", "1", "--spark-memory", "512m"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
-    environment |= {"LC_ALL": "C", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
-    assert 0 == ended.returncode, ended.stderr
-    cut = Cuts(root, JOB).latest()
-    assert undisturbed == {str(table): sorted(cut.polars(table).collect().rows()) for table in (BRONZE, GOLD)}
 
 
 # ------------------------------------------------------------------

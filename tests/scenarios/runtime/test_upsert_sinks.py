@@ -10,10 +10,8 @@ from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.outside_publishing import SinkRefusedError
-from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.rollback_job import at_cut, newest, tick
-from tests.scenarios.runtime.savepoint_job import at
-from tests.scenarios.runtime.sequence_job import GOLD, LocalEngine, read_cut
+from tests.scenarios.processes import Dead, Mortal
+from tests.scenarios.runtime.sequence_job import GOLD, LocalEngine, at, at_cut, newest, read_cut, tick
 from tests.scenarios.runtime.sqlite_mirror import SqliteMirror, mirrored
 from tidemark import SinkAwayError
 

@@ -1,9 +1,7 @@
 """The fixtures of the stores' tests: a warehouse, rows, staged files, and other processes."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,7 +19,6 @@ from jobs.warehouse.tables import TableLogs
 from jobs.warehouse.warehouse import Warehouse
 
 SCHEMA = pa.schema([pa.field("k", pa.string()), pa.field("v", pa.int64())])
-PROGRAM = Path(__file__).with_name("racer.py")
 
 
 class Rows:
@@ -105,50 +102,3 @@ def another(warehouse: Warehouse) -> Callable[[], Tables]:
 @pytest.fixture
 def silver() -> TableName:
     return table_name("silver/flights")
-
-
-class Racer:
-    """A real process that acts on the warehouse on command.
-
-    It is not forked, because delta-rs panics in a forked process.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def wait_until_ready(self) -> None:
-        assert "ready\n" == self.process.stdout.readline()
-
-    def tell(self, verb: str, *arguments) -> None:
-        self.process.stdin.write(json.dumps([verb, arguments]) + "\n")
-        self.process.stdin.flush()
-
-    def answer(self):
-        return json.loads(self.process.stdout.readline())
-
-    def end(self) -> int:
-        """End the process in order, or wait until it dies as it was told to. Return its exit code."""
-        self.process.stdin.close()
-        code = self.process.wait(60)
-        self.process.stdout.close()
-        return code
-
-
-@pytest.fixture
-def racers(warehouse: Warehouse) -> Iterator[Callable[[int], list[Racer]]]:
-    """Return a function that starts racers and waits until all are ready."""
-    started: list[Racer] = []
-
-    def start(count: int) -> list[Racer]:
-        fresh = [Racer(warehouse.root) for _ in range(count)]
-        started.extend(fresh)
-        for racer in fresh:
-            racer.wait_until_ready()
-        return fresh
-
-    yield start
-    for racer in started:
-        racer.process.kill()
-        racer.process.wait()

@@ -12,9 +12,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from checkpointing.commit.cleanup import CleanUpLook, TableSeen
 from checkpointing.commit.manifests import Sizes
-from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.identifiers import CheckpointId, Generation, job_name
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError
 from checkpointing.metadata.files import files_of
+from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Release, RowKind
 from jobs.storage.place import local
 from jobs.tick.at_rest.import_entry import import_row
@@ -40,8 +41,9 @@ from jobs.warehouse.log_lengths import EVERY_VERSIONS
 from jobs.warehouse.requests import STALE_MS, AnswerStatus, RequestFolder, SavepointAnswer
 from jobs.warehouse.savepoint_copy import copy_savepoint
 from jobs.warehouse.warehouse import Warehouse
-from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
-from tests.scenarios.runtime.sequence_job import build, read_cut
+from tests.scenarios.processes import Running
+from tests.scenarios.runtime.sequence_job import at, build, read_cut, records, run, wanted
+from tests.scenarios.stores.conftest import Rows
 from tests.unit.commit.large_rows import large_record, numbered
 
 
@@ -200,15 +202,6 @@ def test_a_failed_commit_with_a_free_version_is_unknown_and_may_be_repeated(ware
     assert Appended(1) == store.append(rows.claim(1), 0)
 
 
-def test_asking_again_for_an_appended_entry_finds_it_and_adds_nothing(warehouse, rows):
-    """A caller that lost the answer may repeat its question."""
-    store = CheckpointStore(warehouse)
-    assert Appended(1) == store.append(rows.claim(1), 0)
-    assert Appended(1) == store.append(rows.claim(1), 0)
-    assert Appended(1) == CheckpointStore(warehouse).append(rows.claim(1), 0)
-    assert 1 == store.observe()[0]
-
-
 def test_a_failed_reading_back_is_unknown_and_never_refused(warehouse, rows):
     """If the warehouse is gone, the outcome stays open."""
     store = CheckpointStore(warehouse)
@@ -297,41 +290,25 @@ def test_an_entry_of_a_newer_format_stops_the_observer_by_name(warehouse, rows):
         store.observe()
 
 
-def test_exactly_one_of_two_appends_at_one_version_wins(racers, warehouse):
-    """Real processes race for the commit point, twenty times."""
-    alpha, beta = racers(2)
-    for turn in range(20):
-        version = CheckpointStore(warehouse).observe()[0]
-        alpha.tell("append_once", f"alpha-{turn}", version)
-        beta.tell("append_once", f"beta-{turn}", version)
-        assert ["Appended", "Refused"] == sorted([alpha.answer(), beta.answer()])
-        assert version + 1 == CheckpointStore(warehouse).observe()[0]
+def append_many(root, host, count):
+    """Append `count` claims, each at the version that was seen last. Return the versions that won."""
+    store, won = CheckpointStore(Warehouse(root, ProtocolPaths(job_name("flights")))), []
+    for number in range(count):
+        version, _ = store.observe()
+        result = store.append(Rows.claim(1, f"{host}-{number}"), version)
+        won += [result.version] if isinstance(result, Appended) else []
+    return won
 
 
-def test_two_processes_that_keep_appending_lose_and_double_no_entry(racers, warehouse):
-    """Each version has one winner, and the entry of each winner is in once."""
-    both = racers(2)
-    for racer, name in zip(both, ("alpha", "beta"), strict=True):
-        racer.tell("append_many", name, 60)
-    won = [racer.answer() for racer in both]
+def test_two_processes_that_keep_appending_lose_and_double_no_entry(warehouse):
+    """Real processes race. Each version has one winner, and the entry of each winner is in once."""
+    both = [Running(append_many, warehouse.root, host, 60) for host in ("alpha", "beta")]
+    won = [each.wait().said for each in both]
     versions = sorted(version for each in won for version in each)
     version, found = CheckpointStore(warehouse).observe()
     assert list(range(1, version + 1)) == versions
     assert version == len({row.nonce for row in found}) == len(found)
     assert all(won), "both must have won something, or this was no race"
-
-
-@pytest.mark.kill
-def test_a_process_killed_around_the_commit_leaves_its_whole_entry_or_nothing(racers, warehouse, rows):
-    """SIGKILL strikes before and after the commit. The next process continues from the table as it is."""
-    store = CheckpointStore(warehouse)
-    for racer, moment, expected in zip(racers(2), ("before", "after"), (0, 1), strict=True):
-        version, found = store.observe()
-        racer.tell("append_and_die", moment, version)
-        assert -9 == racer.end()
-        after, left = store.observe()
-        assert (expected, expected) == (after - version, len(left) - len(found))
-    assert Appended(after + 1) == store.append(rows.claim(8), after)
 
 
 def test_the_log_stays_short_while_readers_and_the_writer_go_on(warehouse, rows):
@@ -489,20 +466,6 @@ def test_a_job_whose_entries_have_manifests_ends_with_the_same_tables(root, tmp_
         run(restored, plan=build(ROWS))
         assert read_cut(plain) == read_cut(restored)
     run(root, plan=build(ROWS))
-    assert read_cut(plain) == read_cut(root)
-
-
-def test_a_warehouse_from_before_there_were_manifests_goes_on(tmp_path, monkeypatch):
-    """Entries that name all their files are restored from; the next ones have manifests."""
-    root, plain = tmp_path / "warehouse", tmp_path / "plain"
-    run(root, 2, plan=build(ROWS))
-    assert {()} == {row.held_in for row in records(root).values()}
-    monkeypatch.setattr(checkpoints, "SIZES", LOW)
-    run(root, 1, plan=build(ROWS))
-    assert records(root)[max(records(root))].held_in
-    monkeypatch.undo()
-    run(root, plan=build(ROWS))
-    run(plain, plan=build(ROWS))
     assert read_cut(plain) == read_cut(root)
 
 

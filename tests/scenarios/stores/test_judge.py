@@ -100,7 +100,6 @@ def test_an_expectation_that_cannot_be_judged_rejects_nothing(judge):
     assert '"missing"' in verdict.failure()
 
 
-AT_LEAST_ONE = Expectation("expect_table_row_count_to_be_between", {"min_value": 1})
 ON_NO_ROWS = {
     "expect_table_row_count_to_be_between": {"min_value": 1},
     "expect_table_row_count_to_equal": {"value": 1},

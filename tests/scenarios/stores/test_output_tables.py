@@ -1,6 +1,5 @@
 """Tests output tables beside other writers: made once, checked before each commit point, refused by name."""
 
-import json
 import shutil
 import zlib
 from dataclasses import replace
@@ -240,14 +239,6 @@ def test_a_column_comes_with_the_files_in_one_commit(tables, appended):
     assert "flights" == opened(tables, appended).metadata().configuration["tidemark.job"]
 
 
-def test_a_column_is_published_once_however_often_a_publisher_is_asked(tables, another, appended):
-    """The transaction id is in the same commit, so a second publisher finds it."""
-    wider(tables, appended, 2)
-    says = Publication(appended, TableMode.APPEND, columns=(K, V, LATE))
-    assert TablePublished(CheckpointId(2), appended, 2) == another().publisher.publish(says, CheckpointId(2))
-    assert 2 == opened(tables, appended).version()
-
-
 def test_going_back_removes_the_column_with_its_files(tables, appended):
     """The table shows the columns of the cut that it goes back to.
 
@@ -349,33 +340,6 @@ def test_a_new_table_has_the_feature_that_a_type_within_a_map_needs(tmp_path, wi
         made.metadata().configuration["delta.logRetentionDuration"],
     )
     assert ["k", "nested"] == made.to_pyarrow_table().column_names
-
-
-@pytest.mark.spark
-def test_spark_reads_every_version_across_the_change(spark, tables, appended):
-    """Spark reads the newest version with the new columns, and older ones with theirs.
-
-    No row and no value is missing.
-    """
-    file = tables.stage(appended, {"b": 2})
-    there = Publication(appended, TableMode.APPEND, adds=(file,), columns=(K, V, LATE))
-    tables.publisher.publish(there, CheckpointId(2))
-    back = Publication(appended, TableMode.APPEND, removes=(file,), columns=(K, V), leaving=("late",))
-    tables.publisher.publish(back, CheckpointId(3))
-    path = str(tables.warehouse.path(appended))
-    reader = spark.read.format("delta")
-    assert [("a", 1)] == [tuple(row) for row in reader.load(path).collect()]
-    then = reader.option("versionAsOf", 2).load(path)
-    assert ["k", "v", "late"] == then.columns
-    assert [("a", 1, None), ("b", 2, None)] == sorted(tuple(row) for row in then.collect())
-    assert json.loads(then.schema.json())["fields"][2]["metadata"]["comment"].endswith("after checkpoint 1")
-    spark.sql(f"INSERT INTO delta.`{path}` VALUES ('c', 3)")
-    assert 2 == opened(tables, appended).to_pyarrow_table().num_rows
-
-
-def test_the_columns_of_the_fixture_are_the_schema(schema):
-    """The fixture's rows have the columns of the schema with which the tables are made."""
-    assert (K, V) == declared_columns(schema)
 
 
 # ------------------------------------------------------------------
@@ -566,15 +530,6 @@ def test_a_fork_shows_the_old_columns_until_its_files_have_the_new_ones(tables, 
     publish(tables, 2, writer.write(STATE, rows(NEW, "a", "b")), columns=IN_NEW)
     assert IS == names_of_state_tables(opened_of_state_tables(tables))
     assert () == tables.output.check([STATE])
-
-
-def test_a_foreign_change_of_a_state_table_is_a_problem_by_name(evolving):
-    """A column that neither the old nor the new state has is foreign."""
-    later, _ = evolving
-    assert () == later.output.check([STATE])
-    opened_of_state_tables(later).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
-    (problem,) = later.output.check([STATE])
-    assert "column note" in problem
 
 
 def test_a_state_in_the_entry_is_written_to_its_place_when_it_is_published(tables, writer):

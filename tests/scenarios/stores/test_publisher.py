@@ -36,16 +36,6 @@ def _publish(tables, publication, checkpoint):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_is_visible_before_publishing_and_everything_after(tables, silver, schema, mode):
-    """Staged files show no rows until they are published (F3)."""
-    tables.output.ensure(silver, schema, mode)
-    file = tables.stage(silver, {"a": 1})
-    assert [] == _content(tables, silver)
-    assert TablePublished(CheckpointId(1), silver, 1) == _publish(tables, _publication(mode, silver, file), 1)
-    assert [("a", 1)] == _content(tables, silver)
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_publishing_again_changes_nothing_and_answers_the_same_version(tables, another, silver, schema, mode):
     """This holds in this process and in another, and after later checkpoints and foreign commits."""
     tables.output.ensure(silver, schema, mode)
@@ -194,15 +184,6 @@ def test_a_foreign_commit_at_any_step_doubles_nothing(tables, silver, schema, mo
         assert "at version 2" in result.note
 
 
-def test_a_vacuum_without_retention_deletes_no_staged_file(warehouse, tables, silver, schema):
-    """Staged files survive a VACUUM that deletes other files."""
-    tables.output.ensure(silver, schema, TableMode.APPEND)
-    file = tables.stage(silver, {"a": 1})
-    FOREIGN["VACUUM"](str(warehouse.path(silver)))
-    assert isinstance(_publish(tables, _publication(TableMode.APPEND, silver, file), 1), TablePublished)
-    assert [("a", 1)] == _content(tables, silver)
-
-
 def test_a_missing_or_short_staged_file_is_named_and_nothing_is_published(warehouse, tables, silver, schema):
     """No reader finds a table whose file is missing."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
@@ -230,23 +211,6 @@ def test_a_missing_table_is_a_failure_by_name(tables, silver):
     result = _publish(tables, _publication(TableMode.APPEND, silver), 1)
     assert isinstance(result, PublishFailed)
     assert "table silver/flights: its log cannot be used" in result.error
-
-
-@pytest.mark.kill
-@pytest.mark.parametrize("mode", MODES)
-def test_a_publisher_killed_on_either_side_of_the_commit_is_rolled_forward(racers, tables, silver, schema, mode):
-    """After SIGKILL the next tick publishes the same entry, and the table shows it once."""
-    tables.output.ensure(silver, schema, mode)
-    for number, (racer, moment) in enumerate(zip(racers(2), ("before", "after"), strict=True), start=1):
-        files = tuple(tables.stage(silver, {f"k{number}": number}) for _ in range(1))
-        plain = [[file.path, file.rows, file.bytes, file.crc32, file.stats] for file in files]
-        racer.tell("publish", moment, number, mode.value, silver, plain)
-        assert -9 == racer.end()
-        assert TablePublished(CheckpointId(number), silver, number) == _publish(
-            tables, _publication(mode, silver, *files), number
-        )
-    expected = [("k1", 1), ("k2", 2)] if mode is TableMode.APPEND else [("k2", 2)]
-    assert expected == _content(tables, silver)
 
 
 def test_a_log_checkpoint_keeps_opening_cheap_and_removes_no_version(warehouse, tables, silver, schema):

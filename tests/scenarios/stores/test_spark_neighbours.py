@@ -68,32 +68,6 @@ def test_sparks_optimize_of_an_upsert_table_is_undone_and_named(neighbour, table
     assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(neighbour, name)
 
 
-@pytest.mark.dear
-def test_deletion_vectors_stop_an_upsert_by_name_and_the_way_out_works(neighbour, tables, made):
-    """The check names a DELETE with deletion vectors before the commit point, and the publisher after it.
-
-    An append goes on.
-    """
-    for mode in (TableMode.APPEND, TableMode.UPSERT):
-        table, name, files = made(f"vectors_{mode.value}", mode)
-        neighbour.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true')")
-        assert () == tables.output.check([table])
-        neighbour.sql(f"DELETE FROM {name} WHERE k = 'a'")
-        if mode is TableMode.APPEND:
-            assert () == tables.output.check([table])
-            assert isinstance(_next(tables, table, mode, files), TablePublished)
-            assert [("b", 2), ("c", 3), ("d", 4)] == _rows(neighbour, name)
-    (problem,) = tables.output.check([table])
-    assert "has deletion vectors on 1 files" in problem
-    result = _next(tables, table, mode, files)
-    assert isinstance(result, PublishFailed)
-    assert "foreign DELETE at version 3" in result.error
-    _follow(neighbour, problem)
-    assert () == tables.output.check([table])
-    assert isinstance(_next(tables, table, mode, files), TablePublished)
-    assert [("a", 1), ("b", 2), ("c", 3), ("d", 4)] == _rows(neighbour, name)
-
-
 def _follow(spark, *texts):
     """Run the SQL that the problems tell a user to type."""
     for text in texts:

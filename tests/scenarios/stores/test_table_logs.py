@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import tempfile
 import time
 from pathlib import Path
@@ -211,13 +210,6 @@ def test_a_clean_up_reads_the_entries_of_a_log_at_the_same_time(store_server, mo
 def _write_entry(folder, version):
     lines = [{"add": {"path": f"f{version}"}}] + [{"remove": {"path": f"f{version - 1}"}}] * (version > 0)
     entry_place(folder, version).write("\n".join(json.dumps(line) for line in lines).encode())
-
-
-def test_an_entry_names_the_program_that_wrote_it(warehouse, rows):
-    """Spark's DESCRIBE HISTORY shows `engineInfo`."""
-    CheckpointStore(warehouse).append(rows.checkpoint(1), 0)
-    newest = DeltaTable(str(warehouse.path(warehouse.paths.checkpoints))).history(1)[0]
-    assert re.fullmatch(r"Tidemark/(\d+\.\d+\..*|unknown)", newest["engineInfo"])
 
 
 def test_the_entries_of_a_log_are_those_that_delta_rs_tells(warehouse, tables, silver, schema):

@@ -1,9 +1,5 @@
 """Traces of real ticks are behaviours of the TLA+ specification. Tampered traces are not."""
 
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -26,12 +22,10 @@ from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
 from jobs.tick.driver import Inbox
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
-from jobs.warehouse.boundaries import KILL_VARIABLE
 from spec.tla.__main__ import main
 from spec.tla.traces import judge
-from tests.scenarios.runtime import sequence_job
-from tests.scenarios.runtime.savepoint_job import at, run
-from tests.scenarios.runtime.sequence_job import LocalEngine, build
+from tests.scenarios.processes import killed
+from tests.scenarios.runtime.sequence_job import LocalEngine, at, build, run, ticked
 
 
 def files(root):
@@ -83,9 +77,7 @@ def test_a_job_with_savepoints_that_was_killed_and_rolled_forward_is_accepted(tm
     inbox.put(SavepointRequested("plain", SavepointKind.PLAIN))
     limits = TickLimits(checkpoints=1)
     run_tick(build(), RuntimeSettings(warehouse=tmp_path, limits=limits), engine=LocalEngine(), inbox=inbox)
-    environment = os.environ | {KILL_VARIABLE: "after:AppendRow"}
-    killed = subprocess.run([sys.executable, sequence_job.__file__, tmp_path], env=environment, check=False)
-    assert -signal.SIGKILL == killed.returncode
+    killed(ticked, tmp_path, kill_at="after:AppendRow")
     inbox.put(SavepointRequested("stop", SavepointKind.SUSPEND))
     run_tick(build(), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), inbox=inbox)
     run(tmp_path)

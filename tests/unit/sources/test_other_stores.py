@@ -14,7 +14,7 @@ from jobs.storage import objects
 from jobs.storage.address import parsed
 from jobs.warehouse.job_stores import must_be_usable
 from jobs.warehouse.refusals import UnusableWarehouseError
-from tests.scenarios.runtime.savepoint_job import at
+from tests.scenarios.runtime.sequence_job import at
 
 SCHEMA = StructType().add("n", LongType())
 NOBODY = "http://127.0.0.1:9"
