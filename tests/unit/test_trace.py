@@ -28,9 +28,10 @@ from checkpointing.messages import (
     RowAppended,
     RunMicroBatch,
     SubtaskOutput,
+    TickOutcome,
     TimeAdvanced,
 )
-from checkpointing.metadata.record import Claim, Holder, ManifestReference
+from checkpointing.metadata.record import Claim, Holder, ManifestReference, TickEnd
 from checkpointing.trace import (
     FORMAT,
     FilesTakenOut,
@@ -57,6 +58,7 @@ from tests.unit.stores.valid_rows import holders, references
 
 st.register_type_strategy(Holder, holders)
 st.register_type_strategy(ManifestReference, references)
+st.register_type_strategy(TickEnd, st.builds(TickEnd, outcome=st.sampled_from([each.value for each in TickOutcome])))
 MESSAGES = (*get_args(Fact), *get_args(Effect), TickBroken)
 
 
