@@ -23,6 +23,7 @@ from checkpointing.gate import (
     PutAside,
     ResumeChannel,
     TriggerCheckpoint,
+    WakeGateAt,
 )
 from checkpointing.gate.channels import AlignmentBuffer
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, VertexId
@@ -439,3 +440,20 @@ def test_an_id_is_aborted_once_even_with_one_open_channel(story, cancel, end):
     tale.put(1, end)
     tale.put(0, cancel(3), cancel(3))
     assert [("AbortCheckpoint", 3)] == _outcome(tale.drain())
+
+
+def test_the_timer_is_requested_when_a_checkpoint_is_first_announced(story, barrier):
+    """WakeGateAt names the time at which the barrier's age reaches its timeout."""
+    tale = story(ALTERNATING)
+    tale.put(0, 1, barrier(1, timeout_ms=100, created_ms=50))
+    assert WakeGateAt(150) in tale.poll()
+
+
+def test_an_aborted_checkpoint_never_triggers(story, barrier, cancel):
+    """Barriers of an aborted id are still counted, but complete nothing."""
+    tale = story(GatePolicy.AT_LEAST_ONCE, channels=3)
+    tale.put(0, barrier(1))
+    tale.put(1, cancel(1))
+    tale.put(2, barrier(1))
+    assert [("AbortCheckpoint", 1)] == _outcome(tale.drain())
+    assert () == tale.gate.pending()

@@ -69,13 +69,6 @@ def test_the_same_position_gives_the_same_slice(source, root):
     assert poll(source) == poll(FileSource(root, SCHEMA))
 
 
-def test_a_late_file_with_an_earlier_name_is_read_next(source, root):
-    """The file 001 arrives after 002 was read, and is not lost."""
-    first = poll(source)
-    write(root / "EWR" / "001.parquet", 1)
-    assert ["001.parquet"] == names(poll(source, first.end))
-
-
 @pytest.mark.parametrize("name", [".002.parquet", "_002.parquet", "003.parquet.tmp", "003.parquet.crc", "notes.txt"])
 def test_unfinished_files_are_ignored(source, root, name):
     """Temporary names and other files are no input."""
@@ -91,36 +84,69 @@ def test_a_new_folder_is_a_new_split(source, root):
     assert ("ABQ", "EWR") == source.splits()
 
 
-def test_a_folder_whose_name_cannot_be_a_split_is_named(source, root):
-    """A folder's name becomes a key. A name that may not be one is refused with the folder's path."""
-    (root / "New York").mkdir()
-    with pytest.raises(SourceError, match=r"New York cannot be a split.*rename the folder"):
-        source.splits()
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda root: (root / "New York").mkdir(), r"New York cannot be a split.*rename the folder"),
+        (lambda root: write(root / "s.parquet", 1), r"s\.parquet lies beside the folders.*\(one_split=True\)"),
+        (lambda root: root.rename(root.parent / "away"), r"cannot be listed \(No such file.*create the folder"),
+        (
+            lambda root: (root / "EWR/1.parquet").write_bytes((root / "EWR/002.parquet").read_bytes()[:-20]),
+            r"1\.parquet cannot be read as Parquet .*temporary name",
+        ),
+        (
+            lambda root: write(root / "EWR/1.parquet", 1, n=pa.array([1.0])),
+            r"1\.parquet: column 'n' is double, but the source's schema says bigint.*change the schema",
+        ),
+        (
+            lambda root: write(root / "EWR/1.parquet", 1, word=pa.array([1], pa.int32())),
+            r"1\.parquet: column 'word' is int, but the source's schema says string.*change the schema",
+        ),
+        (
+            lambda root: pq.write_table(pa.table({"n": [1]}), root / "EWR/1.parquet"),
+            r"1\.parquet has no column 'word' \(it has n\)",
+        ),
+        (
+            lambda root: (root / "EWR" / os.fsdecode(b"\xff.parquet")).touch(),
+            r"'\\udcff\.parquet'.* is not UTF-8: rename the file",
+        ),
+    ],
+)
+def test_an_input_that_cannot_be_read_is_named_with_the_way_out(source, root, change, said):
+    """A folder or file that the source passed over would be lost silently."""
+    change(root)
+    with pytest.raises(SourceError, match=said):
+        source.splits() and poll(source)
 
 
-def test_a_file_beside_the_folders_is_not_lost_silently(source, root):
-    """A Parquet file in the root would never be read, so it is an error."""
-    write(root / "stray.parquet", 1)
-    with pytest.raises(SourceError, match=r"stray\.parquet lies beside the folders.*\(one_split=True\)"):
-        source.splits()
-
-
-def test_a_missing_root_names_itself(tmp_path):
-    """The error says which folder to create."""
-    with pytest.raises(SourceError, match=r"nowhere cannot be listed \(No such file.*create the folder"):
-        FileSource(tmp_path / "nowhere", SCHEMA).splits()
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: os.utime(file, ns=(1, 1)),
+        lambda file: file.rename(file.with_name("2013.parquet")),
+        lambda file: file.unlink(),
+    ],
+    ids=["touched", "renamed", "deleted"],
+)
+def test_a_read_file_may_be_touched_renamed_or_deleted(source, root, change):
+    """A backup or a copy gives files new times. The source compares contents before it stops anybody."""
+    slice_ = poll(source)
+    change(root / "EWR" / "002.parquet")
+    assert poll(source, slice_.end) is None
+    if (root / "EWR" / "002.parquet").exists():
+        source._check_present(EWR, SliceDetail.model_validate_json(slice_.detail).ranges[0])
 
 
 def test_a_missing_folder_is_named_with_the_ways_out(source, root):
     """An empty folder in its place lets the others go on. When the files come back, none is read a second time."""
     end = poll(source).end
-    (root / "EWR").rename(root.parent / "away")
+    (root / "EWR").rename(root / "_away")
     with pytest.raises(SourceError, match=r"EWR, a folder that was a split of the source, is gone: put it back, or"):
         poll(source, end)
     (root / "EWR").mkdir()
     assert poll(source, end) is None
     (root / "EWR").rmdir()
-    (root.parent / "away").rename(root / "EWR")
+    (root / "_away").rename(root / "EWR")
     assert poll(source, end) is None
 
 
@@ -134,64 +160,12 @@ def test_a_read_file_that_changed_is_an_error(source, root):
     assert str(refused.value).endswith("tidemark reset PIPELINE flights --split EWR --to 002.parquet:0")
 
 
-def test_a_read_file_that_was_only_touched_is_no_error(source, root):
-    """A backup or a copy gives files new times. The source compares contents before it stops anybody."""
-    slice_ = poll(source)
-    os.utime(root / "EWR" / "002.parquet", ns=(1, 1))
-    assert poll(source, slice_.end) is None
-    source._check_present(EWR, SliceDetail.model_validate_json(slice_.detail).ranges[0])
-
-
-def test_a_read_file_that_was_renamed_is_not_read_again(source, root):
-    """Its old name is gone. Size, time and contents are those that were read."""
-    end = poll(source).end
-    (root / "EWR" / "002.parquet").rename(root / "EWR" / "2013.parquet")
-    assert poll(source, end) is None
-
-
-def test_a_read_file_may_be_deleted(source, root):
-    """Its rows are in the tables, so nobody needs it any more."""
-    end = poll(source).end
-    (root / "EWR" / "002.parquet").unlink()
-    assert poll(source, end) is None
-
-
 def test_a_partly_read_file_may_not_be_deleted(source, root):
     """Its other rows would be lost."""
     end = poll(source, rows_max=1).end
     (root / "EWR" / "002.parquet").unlink()
     with pytest.raises(SourceError, match=r"is gone, with 2 rows not yet consumed.* --to 002\.parquet:3"):
         poll(source, end)
-
-
-def test_a_truncated_file_is_named(source, root):
-    """The error names the file, and says how a writer avoids it."""
-    path = root / "EWR" / "001.parquet"
-    path.write_bytes((root / "EWR" / "002.parquet").read_bytes()[:-20])
-    with pytest.raises(SourceError, match=r"001\.parquet cannot be read as Parquet .*temporary name"):
-        poll(source)
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"n": pa.array([1.0])}, r"column 'n' is double, but the source's schema says bigint"),
-        ({"word": pa.array([1], pa.int32())}, r"column 'word' is int, but the source's schema says string"),
-    ],
-)
-def test_a_file_with_another_type_is_named_with_its_column(tmp_path, columns, message):
-    """The error names file, column, both types and what to do."""
-    write(tmp_path / "EWR" / "001.parquet", 1, **columns)
-    with pytest.raises(SourceError, match=r"001\.parquet: " + message + r".*change the schema"):
-        poll(FileSource(tmp_path, SCHEMA))
-
-
-def test_a_file_without_a_column_is_named(tmp_path):
-    """Otherwise the missing column would silently be null."""
-    (tmp_path / "EWR").mkdir()
-    pq.write_table(pa.table({"n": [1]}), tmp_path / "EWR" / "001.parquet")
-    with pytest.raises(SourceError, match=r"001\.parquet has no column 'word' \(it has n\)"):
-        poll(FileSource(tmp_path, SCHEMA))
 
 
 def test_other_forms_of_the_same_type_are_accepted(tmp_path):
@@ -215,22 +189,9 @@ def test_a_file_that_changes_between_poll_and_read_is_an_error(source, root):
         source.read(None, [slice_])
 
 
-def test_column_names_that_the_source_adds_are_refused(tmp_path):
-    """The source adds `_split` and `_position` itself."""
-    with pytest.raises(SourceError, match="'_position', a name that is taken"):
-        FileSource(tmp_path, StructType().add("_position", LongType()))
-
-
 def test_read_adds_split_and_position(source):
     """`read` returns the schema's columns, and the two that every source adds."""
     assert ["n", "word", "_split", "_position"] == read_schema(source).names
-
-
-def test_a_file_name_that_is_no_text_is_named(source, root):
-    """A name that is not UTF-8 could not be written into a position."""
-    (root / "EWR" / os.fsdecode(b"\xff.parquet")).touch()
-    with pytest.raises(SourceError, match=r"'\\udcff\.parquet'.* is not UTF-8: rename the file"):
-        poll(source)
 
 
 # ------------------------------------------------------------------
@@ -380,11 +341,6 @@ def folder():
         folder.write(f"{rows}", rows)
     folder.poll()
     return folder
-
-
-def test_no_file_is_opened_while_nothing_changes(folder):
-    """Sizes and times are enough."""
-    assert (0, 0) == (folder.poll(), folder.opened)
 
 
 def test_a_touched_file_is_opened_until_the_position_knows_its_new_time(folder):
@@ -543,26 +499,6 @@ def test_every_row_comes_once_in_any_order_of_arrival(arrivals, rows_max):
     assert list(range(len(consumed))) == ordinals
 
 
-@given(rows=st.lists(st.integers(0, 9), max_size=8), rows_max=st.integers(1, 12))
-def test_a_file_that_fits_is_never_split(rows, rows_max):
-    """A file of at most rows_max rows lies within one slice."""
-    files = {f"{number:02}": seen(f"{number:02}", count) for number, count in enumerate(rows)}
-    position, slices = FilePosition(), []
-    while (step := advance(position, unseen(position, files), rows_max))[1]:
-        position, ranges = step
-        slices.append(ranges)
-    pieces = [part.file.name for ranges in slices for part in ranges if part.file.rows <= rows_max]
-    assert sorted(set(pieces)) == sorted(pieces)
-
-
-def test_a_late_file_under_an_earlier_name_comes_next():
-    """Files come in the order of discovery. `a` arrives after `b` was read, so it follows `b`."""
-    position, _ = advance(FilePosition(), [seen("b", 3)], 10)
-    position, ranges = advance(position, [seen("a", 2)], 10)
-    assert ["b", "a"] == [file.name for file in position.files]
-    assert [(0, 2, 3)] == [(part.first, part.end, part.before) for part in ranges]
-
-
 def test_a_file_larger_than_a_slice_is_read_in_parts():
     """A position inside a file counts its read rows. The next file may follow the last part in the same slice."""
     position, first = advance(FilePosition(), [seen("a", 5)], 3)
@@ -624,131 +560,99 @@ def test_a_foreign_position_is_refused_with_the_way_out(text):
 # Tests that files go only after a completed checkpoint has their rows, and that earlier positions are then refused.
 
 
-SCHEMA_OF_CONSUMED_FILES = StructType().add("n", LongType())
-
-
-def write_of_consumed_files(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"n": pa.array(range(rows), pa.int64())}), path)
-
-
-def poll_of_consumed_files(source, position=None, rows_max=3):
-    return source.poll(PollSource(VertexId("in"), EWR, position, rows_max))
-
-
 @pytest.fixture
-def root_of_consumed_files(tmp_path):
+def read(tmp_path):
+    """Return a data folder with three files of three rows in one split."""
     for name in ("1", "2", "3"):
-        write_of_consumed_files(tmp_path / "in" / "EWR" / f"{name}.parquet", 3)
+        write(tmp_path / "in" / "EWR" / f"{name}.parquet", 3)
     return tmp_path / "in"
 
 
 @pytest.fixture
-def deleting(root_of_consumed_files):
-    return FileSource(root_of_consumed_files, SCHEMA_OF_CONSUMED_FILES, after_reading="delete")
+def deleting(read):
+    return FileSource(read, SCHEMA, after_reading="delete")
 
 
 @pytest.fixture
-def archiving(root_of_consumed_files, tmp_path):
-    return FileSource(
-        root_of_consumed_files, SCHEMA_OF_CONSUMED_FILES, after_reading="archive", archive=tmp_path / "archive"
-    )
+def archiving(read, tmp_path):
+    return FileSource(read, SCHEMA, after_reading="archive", archive=tmp_path / "archive")
 
 
 def complete(source, position, checkpoint=1):
     source.notify_checkpoint_complete(CheckpointId(checkpoint), {EWR: position})
 
 
-def names_of_consumed_files(folder):
-    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("_"))
+def files_in(folder):
+    return sorted(path.stem for path in folder.iterdir() if not path.name.startswith("_"))
 
 
-def test_only_files_before_the_position_are_removed(deleting, root_of_consumed_files):
-    """Polling ahead removes nothing. The completed checkpoint's position decides."""
-    first = poll_of_consumed_files(deleting)
-    poll_of_consumed_files(deleting, first.end)
-    assert ["1.parquet", "2.parquet", "3.parquet"] == names_of_consumed_files(root_of_consumed_files / "EWR")
+def test_only_whole_files_before_the_completed_position_are_removed(deleting, read):
+    """Polling ahead removes nothing. A late file with an earlier name is read, and a changed file stays."""
+    first = poll(deleting, rows_max=3)
+    part = poll(deleting, first.end, rows_max=2)
+    assert ["1", "2", "3"] == files_in(read / "EWR")
     complete(deleting, first.end)
-    assert ["2.parquet", "3.parquet"] == names_of_consumed_files(root_of_consumed_files / "EWR")
+    assert ["2", "3"] == files_in(read / "EWR")
+    complete(deleting, part.end, 2)
+    assert ["2", "3"] == files_in(read / "EWR")
+    rest = poll(deleting, part.end, rows_max=1)
+    write(read / "EWR" / "0.parquet", 1)
+    assert 4 == poll(deleting, rest.end, rows_max=10).rows
+    write(read / "EWR" / "2.parquet", 5)
+    complete(deleting, rest.end, 3)
+    assert ["0", "2", "3"] == files_in(read / "EWR")
 
 
-def test_a_file_that_was_read_in_part_stays(deleting, root_of_consumed_files):
-    """The source still has to read the rest of it."""
-    part = poll_of_consumed_files(deleting, poll_of_consumed_files(deleting).end, rows_max=2)
-    complete(deleting, part.end)
-    assert ["2.parquet", "3.parquet"] == names_of_consumed_files(root_of_consumed_files / "EWR")
-    rest = poll_of_consumed_files(deleting, part.end, rows_max=1)
-    assert 1 == rest.rows
-    complete(deleting, rest.end, 2)
-    assert ["3.parquet"] == names_of_consumed_files(root_of_consumed_files / "EWR")
+def test_keep_removes_nothing_and_is_the_default(read):
+    """A source without the setting removes no file."""
+    source = FileSource(read, SCHEMA)
+    complete(source, poll(source).end)
+    assert ["1", "2", "3"] == files_in(read / "EWR")
 
 
-def test_files_are_read_on_after_others_have_gone(deleting, root_of_consumed_files):
-    """One of them is a late file with an earlier name."""
-    first = poll_of_consumed_files(deleting)
-    complete(deleting, first.end)
-    write_of_consumed_files(root_of_consumed_files / "EWR" / "0.parquet", 1)
-    assert 7 == poll_of_consumed_files(deleting, first.end, rows_max=10).rows
-
-
-def test_a_changed_file_stays(deleting, root_of_consumed_files):
-    """Somebody replaced it after it was read, and the new contents are not read yet."""
-    first = poll_of_consumed_files(deleting)
-    write_of_consumed_files(root_of_consumed_files / "EWR" / "1.parquet", 5)
-    complete(deleting, first.end)
-    assert "1.parquet" in names_of_consumed_files(root_of_consumed_files / "EWR")
-
-
-def test_an_earlier_position_is_refused_by_name(deleting, archiving, root_of_consumed_files, tmp_path):
+def test_an_earlier_position_is_refused_by_name(deleting, archiving, read, tmp_path):
     """A rollback, or a job that begins at the start, would silently miss the rows of removed files."""
-    first = poll_of_consumed_files(archiving)
-    second = poll_of_consumed_files(archiving, first.end)
+    first = poll(archiving, rows_max=3)
+    second = poll(archiving, first.end, rows_max=3)
     complete(archiving, second.end, 7)
     for position in (None, first.end):
         with pytest.raises(SourceError, match=r"after its checkpoint 7, .* bring them back from .*archive and delete"):
-            poll_of_consumed_files(archiving, position)
-    assert poll_of_consumed_files(archiving, second.end).rows == 3
+            poll(archiving, position, rows_max=3)
+    assert poll(archiving, second.end, rows_max=3).rows == 3
     for path in (tmp_path / "archive" / "EWR").iterdir():
-        path.rename(root_of_consumed_files / "EWR" / path.name)
-    (root_of_consumed_files / "EWR" / LEDGER).unlink()
-    assert first == poll_of_consumed_files(archiving)
+        path.rename(read / "EWR" / path.name)
+    (read / "EWR" / LEDGER).unlink()
+    assert first == poll(archiving, rows_max=3)
 
 
-def test_a_second_call_changes_nothing(archiving, root_of_consumed_files, tmp_path):
+def test_a_second_call_changes_nothing(archiving, read, tmp_path):
     """A starting tick reports the restored checkpoint again. A crash may have left half of the files."""
-    first = poll_of_consumed_files(archiving)
+    first = poll(archiving, rows_max=3)
     complete(archiving, first.end)
     complete(archiving, first.end)
-    assert ["1.parquet"] == names_of_consumed_files(tmp_path / "archive" / "EWR")
-    assert ["2.parquet", "3.parquet"] == names_of_consumed_files(root_of_consumed_files / "EWR")
+    assert ["1"] == files_in(tmp_path / "archive" / "EWR")
+    assert ["2", "3"] == files_in(read / "EWR")
 
 
-def test_the_ledger_is_written_before_a_file_is_removed(deleting, root_of_consumed_files, monkeypatch):
+def test_the_ledger_is_written_before_a_file_is_removed(deleting, read, monkeypatch):
     """A crash between the two leaves a file too many. It never removes a file that the ledger does not name."""
 
     def crash(self, **_):
         raise KeyboardInterrupt
 
-    first = poll_of_consumed_files(deleting)
+    first = poll(deleting, rows_max=3)
     monkeypatch.setattr("pathlib.Path.unlink", crash)
     with pytest.raises(KeyboardInterrupt):
         complete(deleting, first.end)
-    assert (root_of_consumed_files / "EWR" / LEDGER).exists()
+    assert (read / "EWR" / LEDGER).exists()
 
 
-def test_an_archive_overwrites_nothing(archiving, root_of_consumed_files, tmp_path):
+def test_an_archive_overwrites_nothing(archiving, read, tmp_path):
     """A file of that name in the archive is another file."""
-    write_of_consumed_files(tmp_path / "archive" / "EWR" / "1.parquet", 9)
+    write(tmp_path / "archive" / "EWR" / "1.parquet", 9)
     with pytest.raises(SourceError, match=r"1\.parquet has been read, and cannot be archived: there is .* already"):
-        complete(archiving, poll_of_consumed_files(archiving).end)
-    assert "1.parquet" in names_of_consumed_files(root_of_consumed_files / "EWR")
-
-
-def test_keep_removes_nothing_and_is_the_default(root_of_consumed_files):
-    """A source without the setting removes no file."""
-    source = FileSource(root_of_consumed_files, SCHEMA_OF_CONSUMED_FILES)
-    complete(source, poll_of_consumed_files(source).end)
-    assert {"1.parquet", "2.parquet", "3.parquet"} == set(names_of_consumed_files(root_of_consumed_files / "EWR"))
+        complete(archiving, poll(archiving, rows_max=3).end)
+    assert "1" in files_in(read / "EWR")
 
 
 @pytest.mark.parametrize(
@@ -760,27 +664,18 @@ def test_keep_removes_nothing_and_is_the_default(root_of_consumed_files):
         ({"after_reading": "archive", "archive": "in/old"}, "lies below the source's root"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(root_of_consumed_files, monkeypatch, given, message):
+def test_settings_that_contradict_each_other_are_refused(read, monkeypatch, given, message):
     """The message says what to write."""
-    monkeypatch.chdir(root_of_consumed_files.parent)
+    monkeypatch.chdir(read.parent)
     with pytest.raises(SourceError, match=message):
-        FileSource("in", SCHEMA_OF_CONSUMED_FILES, **given)
+        FileSource("in", SCHEMA, **given)
 
 
 # ------------------------------------------------------------------
 # Tests that a source of files counts and names the files that it ignores, with the reason and the way out.
 
 
-SCHEMA_OF_FOLDER_LOOK = StructType().add("n", LongType())
 ORDERS = VertexId("orders")
-
-
-@pytest.fixture
-def root_of_folder_look(tmp_path):
-    """Return the data folder: a split with one file to read."""
-    (tmp_path / "EWR").mkdir()
-    pq.write_table(pa.table({"n": [1]}), tmp_path / "EWR" / "1.parquet")
-    return tmp_path
 
 
 def touch(root, *names):
@@ -791,70 +686,63 @@ def touch(root, *names):
 
 def sentences(root, source=None):
     return [
-        said
-        for seen in look_at_input({ORDERS: source or FileSource(root, SCHEMA_OF_FOLDER_LOOK)}, None)
-        for said in seen.sentences()
+        said for seen in look_at_input({ORDERS: source or FileSource(root, SCHEMA)}, None) for said in seen.sentences()
     ]
 
 
-def test_other_suffixes_are_counted_and_named(root_of_folder_look):
+def test_other_suffixes_are_counted_and_named(root):
     """The files are CSV, JSON lines, and odd suffixes. The message has three names, how many more, and what to do."""
-    touch(root_of_folder_look, "EWR/a.csv", "EWR/b.jsonl", "EWR/c.parq", "EWR/d.PARQUET")
-    (said,) = sentences(root_of_folder_look)
+    touch(root, "EWR/a.csv", "EWR/b.jsonl", "EWR/c.parq", "EWR/d.PARQUET")
+    (said,) = sentences(root)
     names = "(EWR/a.csv, EWR/b.jsonl, EWR/c.parq and 1 more)"
-    assert (
-        f"source orders passes over 4 files in {root_of_folder_look}: 4 whose names do not end in .parquet {names}"
-        in said
-    )
+    assert f"source orders passes over 4 files in {root}: 4 whose names do not end in .parquet {names}" in said
     assert "to have them read, write those as Parquet, or rename them; to silence this message, let their names" in said
 
 
-def test_nested_files_and_files_beside_the_splits_are_named_with_a_way_out(root_of_folder_look):
+def test_nested_files_and_files_beside_the_splits_are_named_with_a_way_out(root):
     """The source looks through folders in a split's folder to their ends. Hidden files in them are left out."""
-    touch(
-        root_of_folder_look, "EWR/2024/01/x.parquet", "EWR/2024/_SUCCESS", "EWR/2024/_temporary/y.parquet", "README.txt"
-    )
-    (said,) = sentences(root_of_folder_look)
+    touch(root, "EWR/2024/01/x.parquet", "EWR/2024/_SUCCESS", "EWR/2024/_temporary/y.parquet", "README.txt")
+    (said,) = sentences(root)
     assert "passes over 2 files" in said
     assert "1 in folders inside a split's folder (EWR/2024/01/x.parquet)" in said
     assert "1 beside the folders of splits (README.txt)" in said
     assert "move those up into the split's folder and move those into one of the folders" in said
 
 
-def test_a_link_without_a_target_is_named(root_of_folder_look):
+def test_a_link_without_a_target_is_named(root):
     """It has the right name, but it is no file."""
-    (root_of_folder_look / "EWR" / "2.parquet").symlink_to(root_of_folder_look / "gone.parquet")
-    assert {Why.NO_FILE: ["EWR/2.parquet"]} == FileSource(root_of_folder_look, SCHEMA_OF_FOLDER_LOOK).look().passed_over
+    (root / "EWR" / "2.parquet").symlink_to(root / "gone.parquet")
+    assert {Why.NO_FILE: ["EWR/2.parquet"]} == FileSource(root, SCHEMA).look().passed_over
 
 
 @pytest.mark.parametrize(
     "name", ["EWR/_SUCCESS", "EWR/.x.crc", "EWR/_x.parquet", "EWR/x.parquet.tmp", "EWR/x._COPYING_", "_tmp/x.csv"]
 )
-def test_files_hidden_by_convention_are_ignored_silently(root_of_folder_look, name):
+def test_files_hidden_by_convention_are_ignored_silently(root, name):
     """Spark ignores them too."""
-    touch(root_of_folder_look, name)
+    touch(root, name)
     assert (1, {}) == (
-        (found := FileSource(root_of_folder_look, SCHEMA_OF_FOLDER_LOOK).look()).files,
+        (found := FileSource(root, SCHEMA).look()).files,
         found.passed_over,
     )
-    assert [] == sentences(root_of_folder_look)
+    assert [] == sentences(root)
 
 
-def test_a_source_that_has_never_found_a_file_says_where_it_looks(root_of_folder_look):
+def test_a_source_that_has_never_found_a_file_says_where_it_looks(root):
     """A source whose positions are committed outside says it too."""
-    (root_of_folder_look / "EWR" / "1.parquet").rename(root_of_folder_look / "EWR" / "1.csv")
-    said = sentences(root_of_folder_look)
+    (root / "EWR" / "002.parquet").rename(root / "EWR" / "2.csv")
+    said = sentences(root)
     assert said == sentences(
-        root_of_folder_look,
-        CommitsToFile(FileSource(root_of_folder_look, SCHEMA_OF_FOLDER_LOOK), root_of_folder_look / "_positions.json"),
+        root,
+        CommitsToFile(FileSource(root, SCHEMA), root / "_positions.json"),
     )
     assert (
-        f"source orders has found no file under {root_of_folder_look}: it reads {root_of_folder_look}/SPLIT/*.parquet, "
+        f"source orders has found no file under {root}: it reads {root}/SPLIT/*.parquet, "
         "and none of the 1 folders there has such a file; put the input there, or name the right folder (--data)"
     ) == said[0]
     assert "passes over 1 file in" in said[1]
 
 
-def test_a_source_without_a_folder_reports_nothing(root_of_folder_look):
+def test_a_source_without_a_folder_reports_nothing(root):
     """A source of numbers reads no files."""
-    assert [] == sentences(root_of_folder_look, SequenceSource({"a": 1}))
+    assert [] == sentences(root, SequenceSource({"a": 1}))

@@ -64,15 +64,6 @@ def test_the_steps_come_in_flinks_order():
     assert not door._in_progress
 
 
-def test_a_snapshot_to_which_nothing_is_added_is_acknowledged_as_it_is():
-    """The same object. A file that waits for its checkpoint, or the end of the input, makes another one of it."""
-    assert EMPTY is _acknowledged(_door(), 1)
-    staged, ended = _door(), _door()
-    staged.step(FilesStaged((_staged("f", 0),)))
-    ended.step(SubtaskFinished())
-    assert [(_staged("f", 0),), ()] == [_acknowledged(each, 1).staged for each in (staged, ended)]
-
-
 def test_an_unaligned_snapshot_is_acknowledged_with_its_segments_in_flight():
     """B1: the segments in flight are known when the barrier has been sent. The acknowledgement has them."""
     segment = SourceSlice(VertexId("bronze"), SplitId("a"), "0", "1", "{}", 1, 1)
@@ -96,14 +87,6 @@ def test_a_checkpoint_aborted_before_its_barrier_sends_only_a_cancel_marker():
     assert (BroadcastCancelMarker(1),) == door.step(SnapshotRequested(_barrier(1)))
     assert not door._in_progress
     assert TakeSnapshot(2) in door.step(SnapshotRequested(_barrier(2)))
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_request_that_is_not_newer_is_ignored(number):
-    """Barriers out of order and repeated requests have no effect."""
-    door = _door()
-    door.step(SnapshotRequested(_barrier(2)))
-    assert () == door.step(SnapshotRequested(_barrier(number)))
 
 
 def test_the_number_of_remembered_aborted_ids_is_bounded():
@@ -136,13 +119,6 @@ def test_an_abort_cancels_the_snapshot_under_way():
     assert () == tuple(door._aborted._ids)
 
 
-def test_an_abort_of_an_acknowledged_checkpoint_cancels_nothing():
-    """Nothing is under way any more. The operators hear of the abort."""
-    door = _door()
-    _acknowledged(door, 1)
-    assert (NotifyOperatorsAborted(1),) == door.step(CheckpointAborted(1, 0))
-
-
 def test_an_aborted_alignment_is_declined_and_sent_downstream():
     """The gate's abort declines with its reason and is sent downstream. The checkpoint has ended here."""
     door = _door()
@@ -161,15 +137,6 @@ def test_ended_ids_are_not_kept_as_aborted():
     assert (3,) == tuple(door._aborted._ids)
 
 
-def test_an_aborted_alignment_cancels_an_unaligned_snapshot_under_way():
-    """A gate may abort an unaligned checkpoint after its trigger."""
-    door = _door()
-    door.step(SnapshotRequested(_barrier(1, AlignmentType.UNALIGNED), unaligned=True))
-    effects = door.step(AlignmentAborted(1, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER))
-    assert CancelSnapshot(1) == effects[0]
-    assert not door._in_progress
-
-
 def test_an_abort_tells_the_latest_completion_first():
     """A subtask that missed a completion hears of it with the next abort, once."""
     door = _door()
@@ -185,18 +152,6 @@ def test_a_plain_checkpoint_must_not_end_the_job():
     before = digest([door])
     with pytest.raises(RefusedFactError, match="checkpoint 1 of silver/0: only a synchronous savepoint"):
         door.step(SnapshotRequested(_barrier(1), advance_to_max=True))
-    assert before == digest([door])
-
-
-def test_a_completion_of_an_unknown_checkpoint_is_refused():
-    """B3: an unknown checkpoint is reported complete, directly or with an abort. Nothing changes."""
-    door = _door()
-    door.step(FilesStaged((_staged("a", 0),)))
-    before = digest([door])
-    with pytest.raises(RefusedFactError, match="checkpoint 5 was told complete to silver/0"):
-        door.step(CheckpointCompleted(5))
-    with pytest.raises(RefusedFactError, match="checkpoint 5 was told complete"):
-        door.step(CheckpointAborted(6, 5))
     assert before == digest([door])
 
 
@@ -224,33 +179,6 @@ def test_a_finished_subtask_declines_if_so_configured():
     assert expected == door.step(SnapshotRequested(_barrier(1)))
 
 
-def test_staged_files_travel_with_every_acknowledgement_until_one_is_complete():
-    """3.4: a failed checkpoint loses nothing, because its files belong to the next one."""
-    door = _door()
-    a, b, c = _staged("a", 0), _staged("b", 1), _staged("c", 2)
-    door.step(FilesStaged((a,)))
-    assert (a,) == _acknowledged(door, 1).staged
-    door.step(FilesStaged((b,)))
-    door.step(CheckpointAborted(1, 0))
-    assert (a, b) == _acknowledged(door, 2).staged
-    door.step(FilesStaged((c,)))
-    door.step(CheckpointCompleted(2))
-    assert (c,) == door.staged
-    assert (c,) == _acknowledged(door, 3).staged
-
-
-def test_files_staged_after_the_barrier_belong_to_the_next_checkpoint():
-    """Files that are staged while snapshot 1 is being taken are not part of it."""
-    door = _door()
-    door.step(FilesStaged((_staged("a", 0),)))
-    door.step(SnapshotRequested(_barrier(1)))
-    door.step(FilesStaged((_staged("b", 1),)))
-    (effect,) = door.step(SnapshotTaken(1, EMPTY))
-    assert (_staged("a", 0),) == effect.snapshot.staged
-    door.step(CheckpointCompleted(1))
-    assert (_staged("b", 1),) == door.staged
-
-
 def test_a_late_completion_drops_no_further_files():
     """Completion 1 comes after 2 and changes nothing. Files that 1 published are not carried again."""
     door = _door()
@@ -269,10 +197,3 @@ def test_a_late_completion_drops_no_further_files():
     assert (_staged("c", 2),) == door.staged
     (effect,) = door.step(SnapshotTaken(3, EMPTY))
     assert (_staged("c", 2),) == effect.snapshot.staged
-
-
-def test_a_door_begins_at_the_restored_cut():
-    """Ids up to the restored one have ended. Files that the cut has not published are carried on."""
-    door = _door(last=CheckpointId(7), staged=(_staged("a", 7),))
-    assert () == door.step(SnapshotRequested(_barrier(7)))
-    assert (_staged("a", 7),) == _acknowledged(door, 8).staged
