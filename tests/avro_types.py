@@ -16,7 +16,6 @@ SMALL = {"type": "fixed", "name": "Small", "size": 4, "logicalType": "decimal", 
 
 
 def long_of(logical):
-    """Return a long with a logical type."""
     return {"type": "long", "logicalType": logical}
 
 
@@ -52,13 +51,11 @@ READ = {name: value for name, *_, value in FIELDS}
 
 
 def encoded(schema, record):
-    """Return the bytes of a single record, as in a message."""
     file = io.BytesIO()
     schemaless_writer(file, schema, record)
     return file.getvalue()
 
 
 def write_file(path, schema, records, codec="null"):
-    """Write an Avro file."""
     with path.open("wb") as file:
         writer(file, schema, records, codec=codec)

@@ -29,7 +29,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare how many of the kills, matrices and long tests run, and whether to note the long ones."""
     parser.addoption("--share", choices=["all", "small"], default="all", help="all tests, or what `make test` runs")
     parser.addoption("--note-long", action="store_true", help="measure the tests, and note the long ones")
 
@@ -41,7 +40,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    """Say how hard Hypothesis searches."""
     return f"hypothesis profile: {os.environ.get('HYPOTHESIS_PROFILE', 'dev')}"
 
 
@@ -95,7 +93,6 @@ def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def store_server() -> Iterator["Server"]:
-    """Return the one S3 server of this process of a test run, with a bucket `lake`."""
     from tests.object_store import serving
 
     with serving() as server:

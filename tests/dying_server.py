@@ -50,5 +50,4 @@ def dying(server: Server, warehouse: Path) -> Iterator[threading.Event]:
 
 
 def traces(warehouse: Path) -> set[Path]:
-    """Return the traces in a warehouse. A tick begins a trace when it has claimed its job."""
     return set(warehouse.glob("_tidemark/*/traces/*.ndjson"))

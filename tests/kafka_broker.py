@@ -102,14 +102,12 @@ class Broker:
         raise RuntimeError(f"the broker did not start: {log.read_text(errors='replace')[-2000:]}")
 
     def kill(self) -> None:
-        """Kill the process with SIGKILL, as a crash does."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
 
     def size_of(self, topic: str) -> int:
-        """Return the size of a topic's largest file, in bytes."""
         return max(file.stat().st_size for file in self._folder.glob(f"log*/{topic}-*/*.log"))
 
     def fill_disk(self, size: int) -> None:
@@ -121,13 +119,11 @@ class Broker:
         resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, size))
 
     def wait_until_dead(self) -> None:
-        """Wait until the process has ended by itself."""
         assert self._process is not None
         self._process.wait(START_S)
         self._process = None
 
     def stop(self) -> None:
-        """End the process in order."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(START_S)
@@ -141,7 +137,6 @@ class Broker:
 
 @contextmanager
 def running_broker(folder: Path, heap: str = "384m") -> Iterator[Broker]:
-    """Start a broker and stop it afterwards."""
     broker = Broker(folder, heap)
     broker.start()
     try:

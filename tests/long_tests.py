@@ -57,7 +57,6 @@ class NotesLong:
     """A pytest plugin that measures tests, also those of several processes, and writes the long ones at the end."""
 
     def __init__(self) -> None:
-        """Begin without any test."""
         self._seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -66,7 +65,6 @@ class NotesLong:
             self._seconds[report.nodeid] = report.duration
 
     def pytest_sessionfinish(self) -> None:
-        """Write the list of long tests."""
         NAMES.write_text(noted(long_tests(), self._seconds))
 
 

@@ -42,14 +42,12 @@ class Server:
         urlopen(Request(f"{self.endpoint}/{name}", method="PUT")).close()  # noqa: S310 - the server of this test
 
     def requests(self):
-        """Return how many requests of each kind the server has had."""
         with urlopen(f"{self.endpoint}/requests") as answer:  # noqa: S310 - the server of this test
             return Counter(json.load(answer))
 
 
 @contextmanager
 def serving(*, threads=False, holding=None):
-    """Lend a server; it is stopped by its process id. It has a bucket with the files of each folder in `holding`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -81,7 +79,6 @@ def serving(*, threads=False, holding=None):
 
 
 def kind_of(method, path, query, headers):
-    """Return the kind of a request, as a store's bill names it."""
     if method == "GET" and ("list-type" in query or path.count("/") == 1):
         return "LIST"
     if method == "PUT" and "HTTP_X_AMZ_COPY_SOURCE" in headers:
@@ -103,7 +100,6 @@ def _put_slowly():
 
 
 def _take_in(holding):
-    """Put the files into buckets without any request, which takes a tenth of the time."""
     from moto.core import DEFAULT_ACCOUNT_ID
     from moto.s3.models import s3_backends
 

@@ -38,7 +38,6 @@ class PostgresServer:
     """One server on 127.0.0.1 with a free port and a folder of its own."""
 
     def __init__(self, settings: str = SETTINGS) -> None:
-        """Make the folder and start the server."""
         self.user = USER if os.geteuid() == 0 else None
         self.folder = Path(tempfile.mkdtemp(prefix="pg"))
         if self.user:
@@ -59,11 +58,9 @@ class PostgresServer:
         self.start()
 
     def url(self, database: str = "postgres", login: str = "postgres") -> str:
-        """Return the URL of a database; `login` may have a password."""
         return f"postgresql://{login}@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        """Start the server and wait until it answers."""
         place = ["-D", self.data, "-p", str(self.port), "-k", self.folder, "-h", "127.0.0.1"]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -85,13 +82,11 @@ class PostgresServer:
                 return
 
     def kill(self) -> None:
-        """Kill the server by SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop all processes of the server by SIGSTOP, as a machine that stands still does. The kernel goes on."""
         processes = [self.process.pid]
         for pid in processes:
             os.kill(pid, signal.SIGSTOP)
@@ -104,7 +99,6 @@ class PostgresServer:
                     os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop the server and delete its folder."""
         self.process.send_signal(signal.SIGINT)  # which does not wait for clients
         try:
             self.process.wait(20)

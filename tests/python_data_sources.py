@@ -17,15 +17,12 @@ class SimpleNumbers(DataSource):
 
     @classmethod
     def name(cls):
-        """Return the format's name."""
         return "simple_numbers"
 
     def schema(self):
-        """Return the columns as text, as most data sources do."""
         return "n BIGINT, name STRING"
 
     def simpleStreamReader(self, schema):
-        """Return the reader."""
         return _Simple(self.options)
 
 
@@ -57,7 +54,6 @@ class RangePartition(InputPartition):
     """A range of numbers, as in Spark's documentation."""
 
     def __init__(self, start, end):
-        """Keep the ends."""
         self.start, self.end = start, end
 
 
@@ -66,15 +62,12 @@ class PartitionedNumbers(DataSource):
 
     @classmethod
     def name(cls):
-        """Return the format's name."""
         return "partitioned_numbers"
 
     def schema(self):
-        """Return the columns."""
         return "n BIGINT, name STRING"
 
     def streamReader(self, schema):
-        """Return the reader."""
         return _Partitioned(self.options)
 
 
@@ -124,7 +117,6 @@ class OldForm(_Partitioned):
     """A reader as PySpark 4.0 knew it: `latestOffset` has no parameters."""
 
     def latestOffset(self):
-        """Return the end."""
         return {"topic": {"offset": self.rows}}
 
 
@@ -132,7 +124,6 @@ class OldNumbers(PartitionedNumbers):
     """A data source with such a reader."""
 
     def streamReader(self, schema):
-        """Return the reader."""
         return OldForm(self.options)
 
 
@@ -141,11 +132,9 @@ class BatchOnly(DataSource):
 
     @classmethod
     def name(cls):
-        """Return the format's name."""
         return "batch_only"
 
     def schema(self):
-        """Return the columns."""
         return "n BIGINT"
 
 
@@ -153,7 +142,6 @@ class ReadsOnce(SimpleNumbers):
     """A data source whose simple reader cannot read between two offsets, as some published ones."""
 
     def simpleStreamReader(self, schema):
-        """Return the reader."""
         return _Once()
 
 
@@ -170,5 +158,4 @@ class Silent(DataSource):
 
     @classmethod
     def name(cls):
-        """Return the format's name."""
         return "silent"

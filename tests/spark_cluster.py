@@ -68,11 +68,9 @@ class Worker:
     process: subprocess.Popen[bytes]
 
     def sees(self, path: Path) -> bool:
-        """Return whether this path exists for the worker."""
         return Path(f"/proc/{self.process.pid}/root{path}").exists()
 
     def executors(self) -> list[int]:
-        """Return the process ids of its executors."""
         return children(self.process.pid)
 
 
@@ -112,11 +110,9 @@ class Cluster:
         return self.workers[-1]
 
     def executors(self) -> list[int]:
-        """Return the process ids of all executors."""
         return [pid for worker in self.workers for pid in worker.executors()]
 
     def lose(self, worker: Worker) -> None:
-        """Kill a worker and its executors, as a machine that is lost."""
         for pid in [*worker.executors(), worker.process.pid]:
             _kill(pid)
         worker.process.wait()
@@ -124,13 +120,11 @@ class Cluster:
 
 
 def spark_home(env: Path) -> Path:
-    """Return the folder of pyspark in an environment."""
     (found,) = env.glob("lib/python3.*/site-packages/pyspark")
     return found
 
 
 def daemon_environment(more: Mapping[str, str], spark: Path) -> dict[str, str]:
-    """Return the variables of a process that lives at INSIDE and runs the Spark of this folder."""
     mine = {name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ}
     return mine | {
         "PATH": f"{PYTHON.parent}:{os.environ['PATH']}",
@@ -147,7 +141,6 @@ def daemon_environment(more: Mapping[str, str], spark: Path) -> dict[str, str]:
 def running(
     folder: Path, env: Path, environment: Mapping[str, str], *, spark: Path | None = None, workers: int = 2
 ) -> Iterator[Cluster]:
-    """Lend a cluster of workers of one core, each as `add_worker` makes it. It is stopped by process ids."""
     with ExitStack() as stack:
         port, log, home = free_port(), folder / "master.log", spark or spark_home(env)
         words = [str(home / "bin/spark-class"), "org.apache.spark.deploy.master.Master"]
@@ -166,7 +159,6 @@ def running(
 
 
 def wait_for(words: str, log: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process has written these words; raise RuntimeError with its last ones if it does not."""
     until = time.monotonic() + START_S
     while words not in (said := log.read_text(errors="replace")):
         if process.poll() is not None or time.monotonic() > until:
@@ -175,14 +167,12 @@ def wait_for(words: str, log: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 def children(parent: int) -> list[int]:
-    """Return the process ids of a process's children."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -42,7 +42,6 @@ def build(data):
 
 
 def write_project(folder, *, pipeline="stock", function="totals", schemas="schemas"):
-    """Write the project into a folder, with these names of its modules. A dot makes a package."""
     (folder / "pyproject.toml").write_text(f'[tool.tidemark.pipelines]\nstock = "{pipeline}:build"\n')
     for module, text in ((pipeline, PIPELINE), (function, FUNCTION), (schemas, SCHEMAS)):
         path = PurePath(*module.split("."))
@@ -53,6 +52,5 @@ def write_project(folder, *, pipeline="stock", function="totals", schemas="schem
 
 
 def counted_once(warehouse):
-    """Return whether the newest cut has every number of the project exactly once."""
     totals = Cuts(warehouse, "stock").latest().polars("gold/totals").collect()
     return totals.sort("key").equals(pl.DataFrame({"key": range(7), "total": [100] * 7}))

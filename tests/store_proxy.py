@@ -35,8 +35,6 @@ MESSAGE_BYTES = 1 << 20
 
 
 class Harm(Enum):
-    """What happens to a request."""
-
     BUSY = "the store answers 503 SlowDown, and does nothing"
     CUT_BEFORE = "the connection breaks before the server has the request"
     CUT_AFTER = "the server has done it, and the connection breaks before the reply"
@@ -59,7 +57,6 @@ class Fault:
     """How many requests of this kind and key came."""
 
     def strikes(self, kind: str, key: str) -> bool:
-        """Count a request; return whether it is harmed."""
         if (self.kind and kind != self.kind) or not re.search(self.key, key):
             return False
         self.met += 1
@@ -77,7 +74,6 @@ class Request:
 
 
 def longest_chain(requests: list[Request]) -> int:
-    """Return the most requests of which each began after the one before had ended."""
     chain, free = 0, 0.0
     for each in sorted(requests, key=lambda request: request.ended):
         if each.began >= free:
@@ -111,7 +107,6 @@ class Proxy:
     """A proxy before a server. Clients reach it with `environment`."""
 
     def __init__(self, server: Server, *, latency_ms: int = 0) -> None:
-        """Name the server."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
@@ -119,7 +114,6 @@ class Proxy:
         self.environment = replace(server, endpoint=f"http://127.0.0.1:{self._port}").environment
 
     def __enter__(self) -> Self:
-        """Start the process."""
         root = str(Path(__file__).resolve().parents[1])
         self._process = subprocess.Popen(self._command, env=os.environ | {"PYTHONPATH": root})
         until = time.monotonic() + START_S
@@ -134,20 +128,16 @@ class Proxy:
                 return self
 
     def __exit__(self, *_: object) -> None:
-        """End it by its process id."""
         self._process.kill()
         self._process.wait()
 
     def harm(self, *faults: Fault) -> None:
-        """Let these faults happen from now on, and no others."""
         self._ask("faults", [asdict(fault) | {"harm": fault.harm.name} for fault in faults])
 
     def struck(self) -> list[bool]:
-        """Return for each fault whether it has harmed a request."""
         return [fault["met"] >= fault["nth"] for fault in self._ask("faults")]
 
     def seen(self) -> list[Request]:
-        """Return the requests that came so far."""
         return [Request(**each) for each in self._ask("seen")]
 
     def _ask(self, what: str, content: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
@@ -160,19 +150,16 @@ class Serving:
     """The proxy in its own process."""
 
     def __init__(self, server_port: int, latency_s: float) -> None:
-        """Harm no request yet."""
         self._server_port = server_port
         self._latency_s = latency_s
         self._faults: list[Fault] = []
         self._seen: list[Request] = []
 
     async def serve(self, port: int) -> None:
-        """Serve until the process is killed."""
         server = await asyncio.start_server(self._connection, "127.0.0.1", port, limit=MESSAGE_BYTES)
         await server.serve_forever()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection, one after the other."""
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while await self._exchange(await _head(reader), reader, writer):
                 pass
@@ -180,7 +167,6 @@ class Serving:
             writer.close()
 
     async def _exchange(self, head: _Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; return whether the connection goes on."""
         if "expect" in head.headers:
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = await reader.readexactly(int(head.headers.get("content-length", 0)))
@@ -195,7 +181,6 @@ class Serving:
             self._seen.append(Request(head.kind, head.key, began, time.time()))
 
     def _told(self, head: _Head, body: bytes) -> bytes:
-        """Return what a test asks for: the requests that came, or the faults, which it may set."""
         if head.target == "/seen":
             return json.dumps([asdict(each) for each in self._seen]).encode()
         if head.method == "POST":
@@ -233,7 +218,6 @@ class Serving:
         return True
 
     async def _forwarded(self, head: _Head, body: bytes) -> tuple[bytes, list[bytes], bytes]:
-        """Return the server's answer: its first line, its headers without those of a connection, its body."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._server_port)
         kept = [line for line in head.raw[1:] if line.partition(b":")[0].lower() not in (b"connection", b"expect")]
         writer.write(b"\r\n".join([head.raw[0], *kept, b"Connection: close", b"", b""]) + body)

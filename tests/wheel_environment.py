@@ -17,14 +17,12 @@ INSTALLING = runpy.run_path(str(ROOT / ".ci" / "make_environment.py"))
 
 
 def run(*words, cwd, environment=None):
-    """Run a program; return what it said, and fail the test with that if it failed."""
     done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert 0 == done.returncode, done.stdout + done.stderr
     return done.stdout
 
 
 def without_this_checkout():
-    """Return the present environment without anything that could lead a program to this checkout."""
     mine = ("PYTHONPATH", "VIRTUAL_ENV", "TIDEMARK_", "PYSPARK_", "DAGSTER_")
     return {name: value for name, value in os.environ.items() if not name.startswith(mine)}
 
@@ -52,7 +50,6 @@ def with_wheel(folder, wheel, extra):
 
 
 def install(folder, *what):
-    """Install these into `folder`/env, an environment of their own, at the versions of this one."""
     (folder / "constraints.txt").write_text(constraints())
     if not (folder / "env").exists():
         run(UV, "venv", "--quiet", "--python", sys.executable, folder / "env", cwd=folder)

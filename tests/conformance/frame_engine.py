@@ -72,7 +72,6 @@ def _keyed(
 
 
 def _sent(spec: KeyedSpec, tag: int, table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks that the product makes of these rows."""
     groups = pa.array([key_group(key_of_label(key)) for key in table.column("key").to_pylist()], pa.int32())
     splitter = Splitter(
         tag=tag, schema=table.schema, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism

@@ -45,7 +45,6 @@ class RealStoresMachine(ResettingMachine):
     driven: RealJob
 
     def __init__(self) -> None:
-        """Wait for `open`: the folder is made once."""
         RuleBasedStateMachine.__init__(self)
         self.root: Path | None = None
 
@@ -81,7 +80,6 @@ class RealStoresMachine(ResettingMachine):
         split=_split,
     )
     def die(self, until: type[Effect], pick: int, moment: str, parallelism: int, split: SplitId) -> None:
-        """The tick works until it is about to change the stores in that way, and dies at a boundary of doing it."""
         self.work(until)
         wishes = self.driven.last_wishes()
         if wishes:
@@ -149,14 +147,12 @@ class RealStoresMachine(ResettingMachine):
     @precondition(lambda self: self.driven.door and not self.driven.end and len(self.requests) < REQUESTS_MAX)
     @rule(moment=st.sampled_from(_MOMENTS), parallelism=_parallelism, split=_split)
     def die_over_a_savepoint(self, moment: str, parallelism: int, split: SplitId) -> None:
-        """Somebody asks for a savepoint, and the tick dies over its row."""
         self.ask(SavepointKind.PLAIN)
         if self.driven.end is None:
             self.die(AppendRow, 0, moment, parallelism, split)
 
     @rule(table=st.sampled_from(sorted(TABLES)), vacuums=st.booleans())
     def meddle(self, table: str, vacuums: bool) -> None:
-        """A neighbour compacts an output table, and perhaps vacuums it as its properties allow."""
         neighbour = self.driven.world.foreign(table)
         if neighbour is not None:
             neighbour.optimize.compact()
@@ -174,7 +170,6 @@ class RealStoresMachine(ResettingMachine):
     # -------------------------------------------------------------- judging
 
     def _judge(self) -> None:
-        """Judge what the witness saw, and what readers read."""
         judged = self.judged
         super()._judge()
         if self.judged > judged:
@@ -193,7 +188,6 @@ class RealStoresMachine(ResettingMachine):
                 rmtree(self.root, ignore_errors=True)
 
     def _answer_all(self) -> None:
-        """A request for a savepoint that still waits is answered by a tick that nothing disturbs."""
         folder = RequestFolder(self.driven.world.warehouse)
         if any(folder.is_waiting(request) for request in self.requests):
             self.driven.crash()
@@ -202,7 +196,6 @@ class RealStoresMachine(ResettingMachine):
             self._run_out()
 
     def _read_all(self) -> None:
-        """Judge all that can still be read when the zombies have come to their end."""
         self.driven.world.witness.look_at_files()
         self._judge()
         for broken in self.driven.world.misread(all_cuts=True):
@@ -210,7 +203,6 @@ class RealStoresMachine(ResettingMachine):
         self._requests_are_answered()
 
     def _requests_are_answered(self) -> None:
-        """Every request has an answer by now, and an answer that names a savepoint is true (F4)."""
         folder = RequestFolder(self.driven.world.warehouse)
         pinned = {
             row.checkpoint for row in self.driven.world.rows() if isinstance(row, CheckpointRecord) and row.pinned
@@ -223,8 +215,6 @@ class RealStoresMachine(ResettingMachine):
 
 
 class CountingStoresMachine(RealStoresMachine):
-    """At least once."""
-
     policy = GatePolicy.AT_LEAST_ONCE
 
 
@@ -235,8 +225,6 @@ class BufferingStoresMachine(RealStoresMachine):
 
 
 class UnalignedStoresMachine(RealStoresMachine):
-    """Unaligned from the first barrier on."""
-
     policy = GatePolicy.UNALIGNED
 
 

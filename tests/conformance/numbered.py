@@ -11,11 +11,9 @@ class Numbers:
     """Gives out UUIDs in their order."""
 
     def __init__(self) -> None:
-        """Begin with the first."""
         self._next = count(1)
 
     def __call__(self) -> UUID:
-        """Return the next one."""
         return UUID(int=next(self._next))
 
     def again(self) -> None:
@@ -28,7 +26,6 @@ NUMBERS = Numbers()
 
 @contextmanager
 def numbered_names() -> Iterator[None]:
-    """Within the block every module of `jobs` that draws UUIDs gets counted ones."""
     drawing = [
         module
         for name, module in list(sys.modules.items())

@@ -91,7 +91,6 @@ TABLES: Final = {
 
 
 def key_of_label(label: int) -> int:
-    """Return the reference's key."""
     return label // 100
 
 
@@ -136,7 +135,6 @@ class RowSource:
 
 
 def rows_of(slices: Sequence[SourceSlice]) -> list[tuple[int, int]]:
-    """Return the rows (label, number) of these slices."""
     return [(LABELS[pipeline.key_of(row)], row) for each in slices for row in pipeline.rows_of(each)]
 
 
@@ -197,7 +195,6 @@ def _pairs(pairs: Sequence[tuple[int, ...]]) -> pl.DataFrame:
 
 
 def plan_of(parallelism: int, config: CheckpointConfig, sources: Mapping[VertexId, RowSource]) -> JobPlan:
-    """Return the job with its keyed vertices at that parallelism."""
     reference = pipeline.graph(parallelism)
     return JobPlan(
         job=JOB,
@@ -256,5 +253,4 @@ def _totals(parallelism: int) -> KeyedSpec:
 
 
 def spec_name(table: TableName) -> TableName:
-    """Return the reference's name of a table."""
     return STATES.get(table, table)

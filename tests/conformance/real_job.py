@@ -51,12 +51,10 @@ class RealHands:
     """Carries out the effects of every tick that there was, each by the stores that it had opened."""
 
     def __init__(self, readable: dict[SplitId, int]) -> None:
-        """No tick has begun."""
         self.readable = readable
         self.ticks: dict[Generation, RealTick] = {}
 
     def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:
-        """Carry out an effect for that generation."""
         return self.ticks[generation].carry_out(effect, faults)
 
 
@@ -64,7 +62,6 @@ class RealJob(DrivenJob):
     """One warehouse in a folder and, one after the other or side by side, the ticks over it."""
 
     def __init__(self, job: SmallJob, root: Path, engine: Engine) -> None:
-        """Begin with an empty folder and no tick."""
         super().__init__(job)
         self.world = RealWorld(root, job)
         self.hands = RealHands(self.world.readable)
@@ -75,7 +72,6 @@ class RealJob(DrivenJob):
     # -------------------------------------------------------------- a tick
 
     def start(self, *strikes: Strike) -> None:
-        """Claim, recover, and start the door, as the product does. Raises DiedError where a strike says so."""
         self.door, self.outstanding, self.end, self._at_version = None, [], None, None
         tick = self.tick = RealTick(self.world, self.job, self._engine)
         with tick.boundaries.struck(*strikes):
@@ -99,7 +95,6 @@ class RealJob(DrivenJob):
         return zombie
 
     def tell(self, fact: Fact) -> None:
-        """Step the door with a fact."""
         if isinstance(fact, RowAppended):
             self._at_version = fact.version
         super().tell(fact)
@@ -126,7 +121,6 @@ class RealJob(DrivenJob):
         self.hands.ticks[self.generation].carry_out(effect)
 
     def _over(self, effect: EndTick) -> None:
-        """Note the end; how far the splits could be read is what the tick was told when it looked last."""
         self.end, self.outstanding = effect, []
         seen: Mapping[SplitId, int] = {
             split: far
@@ -139,7 +133,6 @@ class RealJob(DrivenJob):
     # -------------------------------------------------------------- rollbacks and resets
 
     def others(self) -> tuple[CheckpointId, ...]:
-        """Return the rows that the job may go back to."""
         return self.world.others()
 
     def roll_back(self, checkpoint: CheckpointId, effects_max: int) -> None:
@@ -169,7 +162,6 @@ class RealJob(DrivenJob):
     # -------------------------------------------------------------- savepoints
 
     def ask(self, kind: SavepointKind) -> str:
-        """Ask for a savepoint, as another process does, and let the tick find the request."""
         if self.tick is None:
             raise TypeError("no tick is running that could be asked")
         request = self.tick.ask(kind)
@@ -177,6 +169,5 @@ class RealJob(DrivenJob):
         return request
 
     def hear(self) -> None:
-        """Let the tick look for requests."""
         for fact in self.tick.asked() if self.tick is not None else ():
             self.tell(fact)

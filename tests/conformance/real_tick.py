@@ -88,7 +88,6 @@ class RollForwardListener(TickListener):
     """Tells the witness of a cut that a recovery recorded."""
 
     def __init__(self, world: RealWorld) -> None:
-        """Tell that world's witness."""
         self._world = world
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
@@ -99,7 +98,6 @@ class SlowCarrier(TickCarrier):
     """The product's carrier without its threads: no lease is kept, and requests are looked for when somebody says."""
 
     def begins(self, claim: Claim, plan: RecoveryPlan) -> None:
-        """The job is held."""
         self._claim, self._begins, self._lease_ms = claim, True, None
 
     def clean_up(self) -> None:
@@ -110,7 +108,6 @@ class RealTick:
     """A tick from its claim on. Every step may raise DiedError where a strike says so."""
 
     def __init__(self, world: RealWorld, job: SmallJob, engine: Engine) -> None:
-        """Nothing is claimed yet."""
         self._world = world
         self.boundaries = Boundaries(world.watch)
         self.sources = {name: RowSource(name, world.readable) for name in SPLITS}
@@ -125,7 +122,6 @@ class RealTick:
     # -------------------------------------------------------------- its life
 
     def begin(self) -> JobSetup:
-        """Claim and recover; return what the job's door is built from."""
         carrier, waiting = self._carrier, deque(self._door.start(self._carrier.moment()))
         while not isinstance(effect := waiting.popleft(), Work | Finish):
             fact = carrier.carry_out(effect)
@@ -142,7 +138,6 @@ class RealTick:
         return replace(setup, seed=seed, idle_poll_ms=NEVER_MS, linger_ms=0, credit_bytes=self._credit_bytes)
 
     def release(self, end: EndTick, next_id: CheckpointId, at_version: int | None) -> None:
-        """Let the job go in order, and tell all who wait for a savepoint that the tick is over."""
         ended = WorkEnded(end, next_id, at_version or self._at_version)
         waiting = deque(self._door.step(ended, self._carrier.moment()))
         while not isinstance(effect := waiting.popleft(), Finish):

@@ -34,7 +34,6 @@ class RealWorld:
     """One job's warehouse in a real folder."""
 
     def __init__(self, root: Path, job: SmallJob) -> None:
-        """Begin with an empty folder."""
         self.root = root
         self.now_ms = 1_000
         self.warehouse = Warehouse(root, PATHS, now_ms=lambda: self.now_ms)
@@ -44,7 +43,6 @@ class RealWorld:
         self.readable: dict[SplitId, int] = dict(job.rows)
 
     def rows(self) -> tuple[Row, ...]:
-        """Return what `checkpoints` holds."""
         return self.witness.rows
 
     def watch(self, boundary: str) -> None:
@@ -61,7 +59,6 @@ class RealWorld:
         return DeltaTable(str(folder)) if (folder / "_delta_log").is_dir() else None
 
     def claim_as_rival(self) -> None:
-        """Let another coordinator claim the job, and die at once."""
         stores = JobStores(self.warehouse, self.watch)
         door, at = TickDoor(CLEANUP, Terms(holder=this_process(), take_over=True)), Stamp(self.now_ms, uuid4().hex)
         door.start(at)
@@ -97,7 +94,6 @@ class RealWorld:
                 yield from self._unreadable(table, version, "the newest version")
 
     def _newest(self) -> Iterator[Violation]:
-        """Compare the newest tables with the newest row, once nothing of it waits to be published."""
         record = newest_checkpoint(self.rows())
         if record is None or record.checkpoint not in self.witness.cuts:
             return

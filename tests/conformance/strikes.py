@@ -26,7 +26,6 @@ class Strike:
     stays: bool = False
 
     def cross(self, name: str) -> bool:
-        """Act if this is the crossing; return whether the strike is spent."""
         if not name.startswith(self.at):
             return False
         if self.skip > 0:
@@ -44,7 +43,6 @@ class Boundaries:
     armed: list[Strike] = field(default_factory=list)
 
     def __call__(self, name: str) -> None:
-        """Cross a boundary."""
         if name.startswith("after:"):
             self.watch(name)
         for strike in tuple(self.armed):
@@ -53,7 +51,6 @@ class Boundaries:
 
     @contextmanager
     def struck(self, *strikes: Strike) -> Iterator[None]:
-        """Arm these strikes within the block, and no longer."""
         self.armed += strikes
         try:
             yield
@@ -71,8 +68,6 @@ def death(at: str, skip: int = 0, *, stays: bool = False) -> Strike:
 
 
 def silence(at: str, *, stays: bool = False) -> Strike:
-    """Return a store that answers with an error there, whatever it did."""
-
     def fall_silent() -> None:
         raise ConnectionError("the store does not answer")
 

@@ -61,7 +61,6 @@ def test_real_stores_keep_every_rule_with_manifests(policy, monkeypatch):
 @pytest.mark.dear
 @pytest.mark.parametrize("name", BUGS_OF_MANIFESTS)
 def test_a_bug_planted_in_manifests_breaks_its_rule(name, monkeypatch):
-    """What the machine finds is named, also where entries have manifests."""
     monkeypatch.setattr(checkpoints, "SIZES", LOW)
     hunt(BUGS_OF_MANIFESTS[name], monkeypatch)
 
@@ -145,7 +144,6 @@ def test_a_reset_over_real_stores_moves_one_source(effects):
 
 
 def place_of_the_next(history, row):
-    """Return the place of the first event behind a row that is a cut or a claim."""
     events = history.events
     begun = next(at for at, each in enumerate(events) if isinstance(each, RowCommitted) and each.record == row)
     return next(at for at in range(begun, len(events)) if isinstance(events[at], JobClaimed | CutWritten))

@@ -64,7 +64,6 @@ class Witness:
     """Looks at one warehouse; `look` notes what is new since the last look."""
 
     def __init__(self, root: Path, config: CheckpointConfig) -> None:
-        """Nothing was seen yet."""
         self._root = root
         self.history = History(
             config.mode,
@@ -91,12 +90,10 @@ class Witness:
 
     @property
     def generation(self) -> Generation:
-        """The newest generation that has claimed the job."""
         claims = (row.generation for row in self.rows if isinstance(row, Claim))
         return max(claims, default=Generation(0))
 
     def checkpoints(self) -> list[CheckpointRecord]:
-        """Return the checkpoints and savepoints that `checkpoints` holds, oldest first."""
         return [row for row in self.rows if isinstance(row, CheckpointRecord)]
 
     # -------------------------------------------------------------- contents
@@ -107,20 +104,17 @@ class Witness:
         return tuple(self.as_row(table, row) for row in self._contents.get(path, ())) if table else ()
 
     def as_row(self, table: TableName, row: dict[str, Any]) -> tuple[int, ...]:
-        """Return a row of a table as the reference has it."""
         if table in BRONZE.values():
             return (row["row"],)
         return (key_of_label(row["key"]), *(row[name] for name in SCHEMAS[table].names[1:]))
 
     def state_of(self, keyed: KeyedFile) -> StateRows:
-        """Return what a state file says of keys as the reference has it."""
         return {
             key_of_label(row["key"]): None if row["_deleted"] else _state(row)
             for row in self._contents.get(keyed.file.path, [])
         }
 
     def keep(self, path: str, wanted_by: str) -> None:
-        """Read a file while it is there; one that is gone is missed."""
         try:
             self._read(path)
         except FileNotFoundError:
@@ -138,7 +132,6 @@ class Witness:
         return self._contents[path]
 
     def miss(self, path: str, wanted_by: str) -> None:
-        """Note that somebody wanted a file that is gone, once."""
         if path not in self._missed:
             self._missed.add(path)
             self.history.add(FileMissed(path, wanted_by))
@@ -146,7 +139,6 @@ class Witness:
     # -------------------------------------------------------------- looking
 
     def look(self) -> None:
-        """Note every new version of every log, in the order in which a checkpoint moves them."""
         for version in self._new_versions(PATHS.checkpoints, self._rows_seen):
             self._see_rows(version)
         for name, seen in self._tables.items():
@@ -156,7 +148,6 @@ class Witness:
             self._see_cuts()
 
     def look_at_files(self) -> None:
-        """Note which staged files are gone, and whether a row or a table still names them."""
         self.look()
         there = set(self._staged())
         gone = tuple(sorted(self._on_disk - there))
@@ -166,21 +157,17 @@ class Witness:
             self.history.add(FilesDiscarded(gone, tuple(path for path in gone if path in needed)))
 
     def active_at(self, version_by_table: dict[TableName, int]) -> tuple[tuple[TableName, frozenset[str]], ...]:
-        """Return each table's active files at a version, tables named as the reference does."""
         return tuple((spec_name(name), self.active(name, version)) for name, version in version_by_table.items())
 
     def newest(self) -> dict[TableName, int]:
-        """Return the newest version of each table that was seen."""
         return {name: len(seen.versions) - 1 for name, seen in self._tables.items()}
 
     def note_cut(self, checkpoint: CheckpointId, versions: dict[TableName, int]) -> None:
-        """Note that somebody recorded this cut; whether it is the one that stays is for the judges."""
         columns = tuple((name, self._tables[name].columns[version]) for name, version in versions.items() if version)
         cut = CutWritten(checkpoint, tuple(sorted(versions.items())), self.active_at(versions), columns)
         self.history.add(cut)
 
     def active(self, name: TableName, version: int) -> frozenset[str]:
-        """Return a table's active files at a version, relative to the warehouse."""
         versions = self._tables[name].versions
         return versions[version] if 0 <= version < len(versions) else frozenset()
 
@@ -206,7 +193,6 @@ class Witness:
                 self._see_row(row)
 
     def _whole(self, row: Row) -> Row:
-        """Return an entry with the handles in its manifests, as they are on the disk now. A lost manifest is missed."""
         if not isinstance(row, CheckpointRecord) or row.is_whole:
             return row
         named = tuple(path_of(row, each) for each in row.manifests)
@@ -252,7 +238,6 @@ class Witness:
     def _publication(
         self, name: TableName, checkpoint: CheckpointId, before: frozenset[str], active: frozenset[str]
     ) -> Publication:
-        """Return the row's own publication if the table shows just that, else what the table shows."""
         row = self.committed.get(checkpoint)
         due = [each for each in publications(row) if each.table == name] if row is not None else []
         for publication in due:
@@ -292,7 +277,6 @@ class Witness:
 
 
 def _after(publication: Publication, before: frozenset[str]) -> frozenset[str]:
-    """Return the active files that the publication makes of these."""
     if publication.mode is not TableMode.APPEND:
         return frozenset(file.path for file in publication.files)
     adds, removes = ({file.path for file in files} for files in (publication.adds, publication.removes))

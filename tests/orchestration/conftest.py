@@ -16,7 +16,6 @@ NUMBERS = "tests.orchestration.numbers:build"
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    """Return a Dagster instance that lives as long as the test."""
     with dg.DagsterInstance.ephemeral() as ephemeral:
         yield ephemeral
 

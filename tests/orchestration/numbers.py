@@ -36,7 +36,6 @@ def mirrored(_data: Path) -> Pipeline:
 
 
 def reported(data: Path) -> Pipeline:
-    """Return the same with a report of its own."""
     return build(data).report(lambda cut: f"{cut.polars(GOLD).collect()['rows'].sum()} rows at cut {cut.checkpoint}")
 
 
@@ -57,7 +56,6 @@ def judged(_data: Path) -> Pipeline:
 
 
 def nearly_judged(_data: Path) -> Pipeline:
-    """Return the same with a suite that every epoch meets."""
     return _pipeline((Expectation("expect_column_values_to_not_be_null", {"column": "value"}),))
 
 
@@ -90,7 +88,6 @@ class RulingEngine(LocalEngine):
     """An engine that also writes the quarantine table of `ruled`, as Spark does: every tenth number fails its rule."""
 
     def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
-        """Run one micro-batch."""
         done = super().run(planned, effect, warehouse, job)
         if not isinstance(planned.spec, StatelessSpec) or planned.spec.quarantine is None:
             return done
@@ -107,13 +104,11 @@ class InterruptedEngine(LocalEngine):
     """An engine during whose third micro-batch the process is interrupted, as Dagster's termination does it."""
 
     def __init__(self, before: Callable[[], None]) -> None:
-        """Count micro-batches; `before` is called right before the interrupt."""
         super().__init__()
         self._left = 3
         self._before = before
 
     def run(self, *asked):
-        """Run one, interrupting the process in the third."""
         self._left -= 1
         if self._left == 0:
             self._before()

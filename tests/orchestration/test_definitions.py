@@ -74,7 +74,6 @@ def test_lineage_equals_the_job_graph():
 
 
 def test_sources_are_external_and_tables_are_not():
-    """Only tables are materialized; each shows its columns, kinds and owners, and is tagged with its pipeline."""
     graph = defs.resolve_asset_graph()
     sources = {dg.AssetKey(["sources", "flights", name]) for name in ("flights", "weather")}
     assert sources == graph.external_asset_keys
@@ -119,7 +118,6 @@ def test_an_owner_that_dagster_cannot_show_is_refused_by_name(owner):
 
 
 def test_a_check_for_each_expectation_and_a_cut_for_each_table():
-    """Silver shows its suite's expectations, every table whether it is at the cut, every output its freshness."""
     graph = defs.resolve_asset_graph()
     checks = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys}
     suites = {name for table, name in checks if table == "silver/flights" and name not in ("one_cut", "fresh")}
@@ -151,7 +149,6 @@ def test_a_job_a_schedule_and_sensors_for_each_pipeline():
 
 
 def test_the_launchpad_has_every_setting_and_says_what_each_is():
-    """The fields are those of the one settings model, none required, each described."""
     schema = launchpad_schema()
     assert {*TickSettings.model_fields, REPORT_EVERY} == set(schema)
     assert [] == [name for name, field in schema.items() if field.is_required]
@@ -172,7 +169,6 @@ def test_states_can_be_kept_out_of_the_catalogue():
 
 
 def delivering(data):
-    """Return a pipeline with an overwrite table."""
     del data
     pipeline = Pipeline("delivering")
     rows = pipeline.source("rows", SequenceSource({"a": 9}))
@@ -188,7 +184,6 @@ def test_an_asset_of_an_overwrite_table_says_which_rows_it_shows():
 
 
 def sorting(data):
-    """Return a pipeline with a function that has a table, and whose output `late` goes to a table of its own."""
     pipeline = Pipeline("sorted")
     row = StructType().add("key", LongType()).add("n", LongType())
     rows = pipeline.source("rows", SequenceSource({"a": 1}, keys=1)).table("bronze/rows", id="bronze").key_by("key")
@@ -210,7 +205,6 @@ def test_a_table_of_a_named_output_names_it_and_does_not_come_from_the_own_outpu
 
 
 def seeing_rules(data):
-    """Return a pipeline with an operator that sees a broadcast."""
     pipeline = Pipeline("bank")
     row = StructType().add("key", LongType()).add("n", LongType())
     rules = broadcast(pipeline.source("rules", SequenceSource({"a": 1}, keys=1)), "key", latest_by="n")
@@ -293,7 +287,6 @@ ATTRIBUTES = {
 
 
 def loaded(attributes):
-    """Return the definitions that such a YAML file stands for."""
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(
             component_cls=CheckpointedPipelineComponent,
@@ -317,7 +310,6 @@ def test_a_yaml_file_is_a_call_of_build_definitions():
 
 
 def test_a_setting_that_may_not_be_is_named():
-    """The error names the setting and the rule, as it does elsewhere."""
     with pytest.raises(InvalidSettingsError, match="interval_ms"):
         CheckpointedPipelineComponent(pipeline=NUMBERS, settings={"interval_ms": "soon"}).build_defs(None)
     with pytest.raises(InvalidSettingsError, match=r"fresh_within \(set in defs.yaml\): write a duration like"):
@@ -368,13 +360,11 @@ INLINE = 1_000
 
 
 def vertex(**came_ms: int) -> VertexStatistics:
-    """Return a vertex to which each channel's barrier came so many ms after the first."""
     barriers = (BarrierRecord(channel=f"{name}->joined:0[0]", at_ms=5_000 + ms) for name, ms in came_ms.items())
     return VertexStatistics(vertex=VertexId("joined"), barriers=tuple(barriers), bytes_held=2048)
 
 
 def test_an_alignment_is_drawn_by_channel():
-    """Each channel waits from its barrier to the last barrier. The last channel does not wait. All lanes are drawn."""
     picture = alignment_picture(7, vertex(orders=0, payments=1500, refunds=3000))
     drawn = unquote(picture)
     assert "3.00 s from the first channel to the last, 2.0 KiB held back" in drawn
@@ -385,7 +375,6 @@ def test_an_alignment_is_drawn_by_channel():
 
 
 def test_barriers_that_came_at_once_need_no_drawing():
-    """If no channel waited, there is only a sentence; so for a vertex without a recorded barrier."""
     assert "svg" not in alignment_picture(7, vertex(orders=0, payments=0))
     assert "no channel that was recorded" in alignment_picture(7, vertex())
 
@@ -395,13 +384,10 @@ def test_barriers_that_came_at_once_need_no_drawing():
 
 
 def built(**arguments):
-    """Return the definitions of the tiny pipeline, which runs without Spark."""
     return build_definitions(NUMBERS, runner=partial(run_tick, engine=LocalEngine()), **arguments)
 
 
 def test_a_project_keeps_its_own_executor():
-    """The pipeline merges into a project that names an executor, and that executor stays the project's."""
-
     @dg.asset
     def mine() -> None:
         """Return nothing."""
@@ -465,7 +451,6 @@ def test_one_pipeline_in_two_warehouses_of_one_project(tmp_path, instance):
 
 
 def test_a_prefix_may_have_several_parts():
-    """Each part of the prefix becomes a part of the asset keys, and names join them by underscores."""
     definitions = built(key_prefix=["lake", "eu"])
     assert dg.AssetKey(["lake", "eu", *BRONZE.split("/")]) in definitions.resolve_asset_graph().get_all_asset_keys()
     assert definitions.resolve_sensor_def(f"lake_eu_{JOB}_new_data").job_name == f"lake_eu_{JOB}_tick"
@@ -480,14 +465,12 @@ def test_a_prefix_may_have_several_parts():
     ],
 )
 def test_the_user_names_the_groups(given, groups):
-    """A group may be named after the layer, the pipeline, both or neither."""
     graph = built(group_name=given).resolve_asset_graph()
     assert groups == {graph.get(key).group_name for key in graph.get_all_asset_keys()}
 
 
 @pytest.mark.parametrize("given", ["{table}", "{", "a b", "", "{}", "{layer!r}", "lake/{layer}"])
 def test_a_group_name_that_cannot_be_is_refused_by_name(given):
-    """The error names the argument and its value, and shows one that can be."""
     with pytest.raises(InvalidNamingError, match=re.escape(f"group_name: {given!r}") + ".*{pipeline}_{layer}"):
         built(group_name=given)
 
@@ -530,24 +513,20 @@ print(versions(built_of_code_versions()))
 
 
 def doubled(rows):
-    """Return the rows as they are, but for a constant of this module and a function of it."""
     return rows.filter(f"value > {ADDED}") if helped(2) else rows
 
 
 def helped(value):
-    """Return something that a test replaces."""
     return value * 2
 
 
 def halved(value):
-    """Return something else."""
     return value / 2
 
 
 def built_of_code_versions(
     expression="value * 2", *, total="value", bounds=(0, 9), parallelism=2, step: Callable = doubled
 ) -> Pipeline:
-    """Return a pipeline of one stateless and one keyed vertex."""
     made = Pipeline("versions", parallelism=parallelism)
     rows = made.source("numbers", SequenceSource({"a": 3}, keys=2)).transform(step)
     rows = rows.with_column("more", expression, LongType())
@@ -559,13 +538,11 @@ def built_of_code_versions(
 
 
 def versions(made: Pipeline) -> dict[str, str]:
-    """Return the code version of each vertex."""
     planned = plan(made, parallelism=made.parallelism)
     return {str(vertex.id): code_version(planned, vertex) for vertex in planned.graph.operators()}
 
 
 def changed(**other) -> set[str]:
-    """Return the vertices whose version another definition changes."""
     before, after = versions(built_of_code_versions()), versions(built_of_code_versions(**other))
     return {name for name in before if before[name] != after[name]}
 

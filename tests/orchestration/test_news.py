@@ -54,7 +54,6 @@ class BronzeOnly(LocalEngine):
     """An engine whose keyed vertex puts nothing out, as when no row passes a filter before it."""
 
     def run(self, planned, *asked):
-        """Run one micro-batch; the keyed vertex leaves its table and its state as they are."""
         done = super().run(planned, *asked)
         if not isinstance(planned.spec, KeyedSpec):
             return done
@@ -71,7 +70,6 @@ class Project:
     """A project with the tiny pipeline and an eager asset downstream of its gold table, on one Dagster instance."""
 
     def __init__(self, root, instance):
-        """Begin with an empty warehouse."""
         self.warehouse = root / "warehouse"
         self._instance = instance
         self._cursor = None
@@ -83,7 +81,6 @@ class Project:
         self._defs = dg.Definitions.merge(dg.Definitions(assets=[report]), built)
 
     def tick(self, engine=None, **config):
-        """Run a tick by its Dagster job; return the keys that it materialized."""
         self._of(engine or LocalEngine())
         given = {"ops": {JOB: {"config": config}}}
         done = self._defs.resolve_job_def(f"{JOB}_tick").execute_in_process(run_config=given, instance=self._instance)
@@ -108,7 +105,6 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path, instance):
-    """Return such a project."""
     made = Project(tmp_path, instance)
     assert not made.asked_for()  # nothing is there yet
     return made
@@ -163,7 +159,6 @@ def test_a_warehouse_that_was_written_anew_is_new(project, instance, tmp_path):
 
 
 def test_a_tick_is_told_once_and_each_table_by_its_own_numbers(project, instance):
-    """What a tick did stands on the table of cuts, with its last checkpoints; the tables do not repeat it."""
     project.tick(report_every=1)
     told = materializations(instance, CUTS_KEY)
     assert [1, 2, 3] == [each["checkpoint"] for each in told]
@@ -199,8 +194,6 @@ HOUR = Limits(fresh_within_ms=60 * MINUTE_MS, waiting_within_ms=60 * MINUTE_MS)
 
 @pytest.fixture
 def judged(tmp_path):
-    """Judge the tiny job as it stands in this test's warehouse, so many ms after its newest checkpoint."""
-
     def judge(after_ms: int = 0) -> dict[tuple[str, str], dg.AssetCheckResult]:
         launched = launch(NUMBERS, Layer("", {"warehouse": tmp_path / "warehouse"}))
         plan, root = launched.plan, launched.warehouse.root
@@ -253,7 +246,6 @@ def test_a_table_that_is_not_at_the_cut_is_found(run_job, judged, tmp_path):
 
 
 def waiting_record(root, plan, checkpoint: int, committed_ms: int, waiting: dict[str, int]) -> CheckpointRecord:
-    """Return a checkpoint at which so many flights of each origin wait for their weather, its state file written."""
     spec = waits_in(plan.vertices[VertexId("silver_flights")])
     table = plan.graph.vertex(spec.vertex).tables[-1].name
     schema = state_file_schema(arrow_schema(spec.state), spec.keys)
@@ -290,7 +282,6 @@ def waiting_record(root, plan, checkpoint: int, committed_ms: int, waiting: dict
 
 
 def test_rows_that_wait_since_an_old_checkpoint_are_counted(tmp_path):
-    """A row that waited at a checkpoint beyond the limit and still waits has waited too long. Later rows have not."""
     plan = launch("flights", Layer("", {})).plan
     then = waiting_record(tmp_path, plan, 1, 0, {"EWR": 2, "JFK": 3})
     now = waiting_record(tmp_path, plan, 2, 61 * MINUTE_MS, {"EWR": 4, "LGA": 5})
@@ -322,7 +313,6 @@ def test_the_lag_of_a_pipeline_is_one_check_and_grows_only_while_rows_wait(judge
 
 
 def test_the_health_job_waits_for_a_first_tick(run_job, instance, tmp_path, monkeypatch):
-    """Its schedule does nothing before the first tick. A state that is no asset is still checked."""
     monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "warehouse"))
     definitions = build_definitions(NUMBERS, show_state=False)
     schedule = definitions.resolve_schedule_def(f"{JOB}_health_schedule")
@@ -345,7 +335,6 @@ CODE = re.compile(r"\([A-P]\d{1,2}(, ?[A-P]\d{1,2})*\)")
 
 
 def commands(command, path) -> Iterator[str]:
-    """Yield every help text of a command and of those below it."""
     yield from (f"{path}: {text}" for text in (command.help, command.short_help) if text)
     yield from (f"{path}: {option.help}" for option in command.params if getattr(option, "help", None))
     for name, below in getattr(command, "commands", {}).items():
@@ -353,7 +342,6 @@ def commands(command, path) -> Iterator[str]:
 
 
 def shown_in_dagster() -> Iterator[str]:
-    """Yield the descriptions of assets, checks, jobs, schedules, sensors, launchpad fields and of the component."""
     graph = defs.resolve_asset_graph()
     yield from (f"{key}: {graph.get(key).description}" for key in graph.get_all_asset_keys())
     yield from (f"{key}: {graph.get_check_spec(key).description}" for key in graph.asset_check_keys)
@@ -365,7 +353,6 @@ def shown_in_dagster() -> Iterator[str]:
 
 
 def messages() -> Iterator[str]:
-    """Yield the texts in the product's code that are no docstrings."""
     for package in ("checkpointing", "jobs", "orchestration", "tidemark"):
         for path in (ROOT / package).rglob("*.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))

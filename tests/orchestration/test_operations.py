@@ -45,8 +45,6 @@ ENDLESS = "tests.orchestration.numbers:endless"
 
 @pytest.fixture
 def operate(tmp_path, instance):
-    """Run the job of that verb in this process, in this test's warehouse."""
-
     def run(verb: str, reference: str = NUMBERS, **config: object) -> dg.ExecuteInProcessResult:
         job = build_definitions(reference).resolve_job_def(f"{JOB}_{verb}")
         config = {"warehouse": str(tmp_path / "warehouse")} | config
@@ -58,7 +56,6 @@ def operate(tmp_path, instance):
 
 
 def told(result: dg.ExecuteInProcessResult) -> dict[str, object]:
-    """Return the metadata of the job's output."""
     (output,) = [event for event in result.all_events if event.is_successful_output]
     return {name: value.value for name, value in output.step_output_data.metadata.items()}
 
@@ -162,8 +159,6 @@ def test_a_job_that_never_ran_is_refused_and_nothing_is_created(operate, tmp_pat
 
 @pytest.fixture
 def check(tmp_path):
-    """Return the check of the warehouse as it stands now."""
-
     def looked() -> dg.AssetCheckResult:
         launched = launch(NUMBERS, Layer("", {"warehouse": tmp_path / "warehouse"}))
         return approval_result(Naming(launched.plan.job), standing(launched.warehouse, launched.plan).rows)
@@ -193,7 +188,6 @@ def test_a_held_cut_is_a_warning_until_a_job_settles_it(run_job, operate, check,
 
 
 def test_no_tick_is_started_while_a_cut_waits(monkeypatch, instance):
-    """Schedule and sensor skip, and say how to settle the cut."""
     from orchestration import triggers
 
     class Launched:
@@ -233,7 +227,6 @@ def moved_on(root):
 
 
 def executed(root, instance, *assets, prefix=()):
-    """Materialize these downstream assets in one run of a project with the pipeline."""
     built = build_definitions(
         NUMBERS, warehouse=root, key_prefix=prefix, runner=partial(run_tick, engine=LocalEngine())
     )
@@ -243,14 +236,11 @@ def executed(root, instance, *assets, prefix=()):
 
 
 def told_of_cut_resource(result, name):
-    """Return the metadata that the asset was materialized with."""
     (event,) = result.asset_materializations_for_node(name)
     return {key: value.value for key, value in event.metadata.items()}
 
 
 def test_all_steps_of_a_run_read_one_cut_while_a_tick_and_a_clean_up_run(root, instance):
-    """The second step begins after the first cut was subsumed and cleaned up, and reads it all the same."""
-
     @dg.asset(deps=[dg.AssetKey(BRONZE.split("/"))])
     def first(numbers_cut: CutResource) -> None:
         assert 100 == numbers_cut.cut().polars(BRONZE).collect().height
@@ -297,8 +287,6 @@ def test_an_argument_without_annotation_is_lazy(root, instance):
 
 
 def test_a_run_after_that_reads_the_newest_cut(root, instance):
-    """The cut is the run's, not the resource's."""
-
     @dg.asset
     def report(numbers_cut: CutResource) -> None:
         numbers_cut.cut()
@@ -310,8 +298,6 @@ def test_a_run_after_that_reads_the_newest_cut(root, instance):
 
 
 def test_a_tick_downstream_and_all_in_one_run_reads_what_the_tick_wrote(root, instance):
-    """A job of the pipeline and a downstream asset together: the asset reads the cut that the tick completed."""
-
     @dg.asset(ins={"totals": GOLD_IN})
     def report(totals: pl.DataFrame) -> None:
         assert 300 == totals["rows"].sum()
@@ -324,7 +310,6 @@ def test_a_tick_downstream_and_all_in_one_run_reads_what_the_tick_wrote(root, in
 
 
 def test_a_class_that_no_table_is_read_as_is_refused_by_name(root):
-    """The error names the class, and those that there are."""
     with pytest.raises(UnknownFrameError, match=r"bronze/numbers cannot be read as builtins\.dict: ask for polars"):
         read_as(Cuts(root, JOB).latest(), BRONZE, dict)
 
@@ -356,7 +341,6 @@ ORDERS = dg.AssetKey(["sources", REPORT, "orders"])
 
 @pytest.fixture
 def downstream(tmp_path, monkeypatch):
-    """Return the pipeline as Dagster loads it; its data is the folder of both warehouses."""
     monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / REPORT))
     monkeypatch.setenv("TIDEMARK_DATA", str(tmp_path))
 
@@ -398,7 +382,6 @@ def test_a_new_cut_starts_a_tick(downstream, tmp_path, instance):
 
 
 def test_a_table_says_on_which_cut_it_rests(tmp_path):
-    """On its page, and on that of the cuts."""
     tick(SHOP, tmp_path, 40)
     tick(REPORT, tmp_path)
     stands = standing(Warehouse(tmp_path / REPORT, ProtocolPaths(REPORT)), planned(REPORT, tmp_path))

@@ -50,7 +50,6 @@ GOLD_KEY = dg.AssetKey(GOLD.split("/"))
 
 
 def materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dict[str, object]]:
-    """Return the metadata of each materialization of a table, oldest first, its data version with it."""
     records = instance.fetch_materializations(key, limit=100, ascending=True).records
     return [
         {name: value.value for name, value in record.asset_materialization.metadata.items()}
@@ -60,20 +59,17 @@ def materializations(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dic
 
 
 def checks_of(instance: dg.DagsterInstance, key: dg.AssetKey, *names: str) -> list[dg.AssetCheckEvaluation]:
-    """Return the newest evaluation of these checks of a table; Dagster shows one that is missing as failed."""
     storage = instance.event_log_storage
     records = [storage.get_asset_check_execution_history(dg.AssetCheckKey(key, name), limit=1)[0] for name in names]
     return [record.event.dagster_event.asset_check_evaluation_data for record in records]
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:
-    """Return what the failed step says."""
     (event,) = [event for event in result.all_events if event.is_step_failure]
     return event.step_failure_data.user_failure_data.description
 
 
 def hold(root, holder: Holder) -> None:
-    """Claim the job for another process, as a tick would."""
     stores = JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely)
     claim = Claim(
         generation=Generation(1),
@@ -147,7 +143,6 @@ def test_the_launchpad_bounds_a_tick_and_a_wrong_value_is_named(run_job):
 
 
 def test_a_job_that_is_held_is_refused_by_the_holders_name(run_job, instance, tmp_path):
-    """While a living process holds the job a run is canceled, naming it: no check failed; take_over takes the job."""
     warehouse = tmp_path / "warehouse"
     hold(warehouse, this_process("another-run"))
     run_job("tests.orchestration.numbers:judged")
@@ -265,13 +260,11 @@ class FailsOnce(Judge):
 
 @pytest.fixture
 def fails_once(monkeypatch):
-    """Let each test count anew."""
     monkeypatch.setattr("jobs.tick.effects.Judge", type("Counted", (FailsOnce,), {}))
 
 
 @pytest.mark.usefixtures("fails_once")
 def test_a_judge_that_fails_is_a_failed_check_and_a_failed_checkpoint(run_job, instance):
-    """Nothing is tolerated: each expectation is shown as not judged, and the run says which checkpoint failed."""
     result = run_job("tests.orchestration.numbers:judged", report_every=100)
     assert not result.success
     checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
@@ -284,14 +277,12 @@ def test_a_judge_that_fails_is_a_failed_check_and_a_failed_checkpoint(run_job, i
 
 
 def failed_checkpoints(result):
-    """Return the table of failed checkpoints in the failure's metadata."""
     (event,) = [event for event in result.all_events if event.is_step_failure]
     return event.step_failure_data.user_failure_data.metadata["failed_checkpoints"].value
 
 
 @pytest.mark.usefixtures("fails_once")
 def test_a_declined_checkpoint_is_shown_with_its_reason(run_job, instance):
-    """One failure is tolerated: the run succeeds, and its metadata says which checkpoint failed and why."""
     result = run_job("tests.orchestration.numbers:nearly_judged", report_every=100, tolerable_failures=1)
     assert result.success
     assert {True} == {check.passed for check in result.get_asset_check_evaluations()}
@@ -302,7 +293,6 @@ def test_a_declined_checkpoint_is_shown_with_its_reason(run_job, instance):
 
 
 def test_a_failing_suite_is_a_failed_check(run_job, instance, tmp_path):
-    """The expectation that failed is a failed check with its values, the others pass; the message says what to do."""
     result = run_job("tests.orchestration.numbers:judged", report_every=100)
     assert not result.success
     checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
@@ -325,7 +315,6 @@ SAMPLES = {bool: True, int: 1, float: 0.5, str: "30s", Path: Path("lake")}
 
 
 def samples(name):
-    """Return a value of each type that a field takes."""
     kinds = [kind for kind in get_args(TickConfig.model_fields[name].annotation) if kind is not type(None)]
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, Enum):
@@ -336,7 +325,6 @@ def samples(name):
 
 @pytest.fixture(scope="module")
 def tick():
-    """Return the job of a tick of the numbers, without Spark."""
     definitions = build_definitions(NUMBERS, runner=partial(run_tick, engine=LocalEngine()))
     return definitions.resolve_job_def(f"{JOB}_tick")
 
@@ -371,7 +359,6 @@ def test_a_run_is_started_from_it(tick, tmp_path):
 
 @pytest.mark.parametrize(("name", "value"), [("checkpoints", "many"), ("mode", "sometimes"), ("chekpoints", 1)])
 def test_what_is_no_field_or_of_another_type_is_refused_where_it_is_written(name, value):
-    """The error names the field, before any run is started."""
     with pytest.raises((ValidationError, dg.DagsterInvalidConfigError), match=name):
         TickConfig(**{name: value})
 
@@ -386,7 +373,6 @@ CANCELLED = 4
 
 
 def lay_out(data: Path) -> None:
-    """Write one airport's day: a flight every half an hour, some cancelled, and the weather of every hour."""
     midnight = datetime(2013, 1, 1, tzinfo=UTC)
     flights = [
         {

@@ -44,7 +44,6 @@ def deployment(definitions):
 
 @pytest.fixture
 def looked(definitions, instance):
-    """Let the sensor look once, with that cursor; return what it says."""
     repository = definitions.get_repository_def()
 
     def look(cursor: str | None = None):
@@ -111,13 +110,11 @@ def test_a_failure_that_would_come_again_is_left_to_a_person(run_job, instance):
 
 
 def tick_outside(deployment, root):
-    """Run a tick as the command line does: Dagster knows nothing of it."""
     settings = RuntimeSettings(warehouse=root / "warehouse", limits=TickLimits())
     run_tick(deployment.plan, settings, engine=LocalEngine())
 
 
 def reported(definitions, instance, cursor=None):
-    """Let the sensor look at ticks outside Dagster, as the daemon does; return what it says."""
     sensor = definitions.resolve_sensor_def(f"{JOB}_outside_ticks")
     assert dg.DefaultSensorStatus.RUNNING is sensor.default_status
     repository = definitions.get_repository_def()

@@ -11,7 +11,6 @@ CUSTOMERS = StructType().add("customer", StringType()).add("city", StringType())
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline."""
     pipeline = Pipeline("orders")
     orders = pipeline.source("orders", FileSource(data / "orders", ORDERS, bounded=True)).table("bronze/orders", id="o")
     customers = pipeline.source("customers", FileSource(data / "customers", CUSTOMERS, bounded=True))

@@ -27,7 +27,6 @@ SMALL = {
 
 @pytest.fixture(scope="session")
 def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a Connect server that all clients of a test run share."""
     log_file: Path = tmp_path_factory.mktemp("connect") / "server.log"
     with connect_server(SparkConfig(cores=2, memory="1g"), log_file) as server:
         yield server.url

@@ -14,7 +14,6 @@ TABLES = ("orders", "payments")
 
 
 def upstream(data: Path) -> Pipeline:
-    """Return the upstream pipeline. Each of its epochs has as many orders as payments."""
     config = CheckpointConfig(every_rows=6, rows_of=("orders",), slice_rows_max=3, retained=20)
     pipeline = Pipeline("shop", config=config)
     for name in TABLES:
@@ -26,7 +25,6 @@ def upstream(data: Path) -> Pipeline:
 
 
 def downstream(data: Path) -> Pipeline:
-    """Return the downstream pipeline, which copies both tables. `data` contains the upstream warehouse."""
     pipeline = Pipeline("report", config=CheckpointConfig(every_rows=2, slice_rows_max=2, retained=20))
     for name in TABLES:
         source = CutSource(data / "upstream" / "warehouse", "shop", f"silver/{name}")

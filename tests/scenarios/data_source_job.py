@@ -11,13 +11,11 @@ from tests.python_data_sources import PartitionedNumbers, SimpleNumbers
 
 
 def simple(data: Path) -> Pipeline:
-    """Return the pipeline over a simple reader."""
     del data
     return _pipeline(SimpleNumbers)
 
 
 def partitioned(data: Path) -> Pipeline:
-    """Return the pipeline over a reader that plans tasks."""
     del data
     return _pipeline(PartitionedNumbers)
 

@@ -11,7 +11,6 @@ FOLDER = "orders"
 
 
 def appends(data: Path) -> Pipeline:
-    """Return the pipeline that reads appended rows."""
     pipeline = Pipeline("appends", config=CONFIG)
     rows = pipeline.source("orders", DeltaSource(data / FOLDER)).table("bronze/orders", id="bronze")
     rows.key_by("key").aggregate("by_key", rows=count(), total=sum_of("id")).upsert("gold/by_key")
@@ -19,7 +18,6 @@ def appends(data: Path) -> Pipeline:
 
 
 def changes(data: Path) -> Pipeline:
-    """Return the pipeline that reads the change data feed."""
     pipeline = Pipeline("changes", config=CONFIG)
     pipeline.source("orders", DeltaSource(data / FOLDER, changes=True)).table("bronze/changes", id="bronze")
     return pipeline

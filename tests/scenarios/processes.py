@@ -55,7 +55,6 @@ class Running:
         said.close()
 
     def wait(self) -> Ended:
-        """Return how it ended; a process that does not end in time is killed, and that is an error."""
         try:
             self.process.join(WAIT_S)
             if self.process.exitcode is None:
@@ -70,7 +69,6 @@ class Running:
 
 
 def killed(function: Callable[..., object], *given: object, **named: object) -> None:
-    """Run a function in a process of its own, and see it die by SIGKILL."""
     assert Ended(KILLED) == Running(function, *given, **named).wait()
 
 
@@ -96,7 +94,6 @@ def _told(report: TickReport) -> dict[str, Any]:
 
 
 def wait_for(path: Path) -> None:
-    """Wait until a file is there."""
     limit = time.monotonic() + WAIT_S / 2
     while not path.exists():
         if time.monotonic() > limit:

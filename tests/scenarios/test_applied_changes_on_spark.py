@@ -52,7 +52,6 @@ def build(data):
 
 
 def judge(cut, spark):
-    """Compare the tables at a cut with Spark SQL over the changes before it."""
     rows = cut.polars("bronze/changes").collect()
     frame = spark.createDataFrame(rows.rows(), "key long, at long, v long").coalesce(1)
     frame.selectExpr("*", "at % 7 = 0 gone", f"{EMPTIES} empties").createOrReplaceTempView("changes")
@@ -89,7 +88,6 @@ def test_tables_of_changes_equal_spark_sql_after_a_kill(tmp_path, spark, moment)
 
 
 def keys_that_go(data):
-    """Return a pipeline in which each key is inserted once, and deleted three changes later."""
     pipeline = Pipeline("going", parallelism=2)
     rows = pipeline.source("numbers", SequenceSource({"a": 600}))
     told = rows.with_column("id", "if(n % 2 = 0, n, n - 3)", LongType()).select("id", "n")

@@ -14,7 +14,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.dear]
 
 
 def said(*words: str) -> str:
-    """Return what a command prints."""
     done = subprocess.run(
         [sys.executable, "-m", "tidemark", *words],
         env=os.environ | {"COLUMNS": "200"},

@@ -32,7 +32,6 @@ CHECKPOINTS = ROWS // 12
 
 
 def build(data):
-    """Return a pipeline with a plain and a partitioned append table, and an upsert table."""
     del data
     pipeline = Pipeline("many", config=CONFIG)
     rows = pipeline.source("numbers", SequenceSource({"a": ROWS}, keys=5))
@@ -44,7 +43,6 @@ def build(data):
 
 
 def follow(data):
-    """Return a pipeline that follows the plain table, also while it is compacted."""
     pipeline = Pipeline("follows", config=CheckpointConfig(every_rows=24, slice_rows_max=24))
     rows = pipeline.source("delta", DeltaSource(data / "rows")).select("n")
     rows.table("copies/rows", id="copied")
@@ -52,12 +50,10 @@ def follow(data):
 
 
 def numbers(cut, table=PLAIN):
-    """Return the numbers that a table shows, in order."""
     return sorted(cut.arrow(table).column("n").to_pylist())
 
 
 def actions(trial, table=PLAIN):
-    """Return a table's add actions."""
     return pa.table(DeltaTable(str(trial.warehouse / table)).get_add_actions()).to_pylist()
 
 
@@ -115,7 +111,6 @@ def test_a_compaction_changes_no_row_for_a_reader_of_changes(tmp_path):
 
 
 def test_nothing_is_compacted_if_a_job_says_so(tmp_path):
-    """Then each checkpoint's file stays."""
     trial = Trial(build, tmp_path)
     trial.run(compact_files_min=None)
     assert len(actions(trial)) == CHECKPOINTS
@@ -204,23 +199,19 @@ def build_of_overwrite_on_spark(data):
 
 
 def warehouse(trial, job="deliveries"):
-    """Return the warehouse of a trial."""
     return Warehouse(trial.warehouse, ProtocolPaths(JobName(job)))
 
 
 def newest(rows, version, by):
-    """Return the rows that a batch query chooses."""
     greatest = pl.col(version).max().over(by) if by else pl.col(version).max()
     return rows.filter(pl.col(version) == greatest)
 
 
 def ordered(rows):
-    """Return rows in an order of their own, column by column."""
     return sorted(map(repr, rows.select(sorted(rows.columns)).iter_rows()))
 
 
 def compare(cut):
-    """Compare each table with the batch query over all rows at the cut. Return how many rows there are."""
     rows = cut.polars("bronze/rows").collect()
     for name, (version, by) in TABLES.items():
         due = ordered(newest(rows, version, by))
@@ -291,7 +282,6 @@ PRICES = PRICES.add("delivered", DateType())
 
 
 def prices(data):
-    """Return a pipeline that keeps the newest delivery of prices of each region. `said` in the folder changes it."""
     said = dict(each.split("=") for each in (data / "said").read_text().split()) if (data / "said").exists() else {}
     pipeline = Pipeline("prices", config=CheckpointConfig(every_rows=1_000, retained=50))
     rows = pipeline.source("deliveries", FileSource(data / "prices", PRICES)).drop("_split", "_position")
@@ -313,20 +303,17 @@ def prices(data):
 
 
 def delivery(day, region, *found):
-    """Return the rows of a delivery."""
     columns = {"item": [item for item, _ in found], "price": [price for _, price in found]}
     rows = pl.DataFrame(columns, schema={"item": pl.String, "price": pl.Int64})
     return rows.with_columns(region=pl.lit(region), delivered=pl.lit(day, pl.Date))
 
 
 def shown(cut, table="silver/prices"):
-    """Return the items and prices that the table shows, by region."""
     rows = cut.polars(table).collect().select("region", "item", "price").rows()
     return sorted(rows, key=repr)
 
 
 def write(trial, text):
-    """Change the pipeline."""
     trial.data.mkdir(exist_ok=True)
     (trial.data / "said").write_text(text)
 
@@ -354,7 +341,6 @@ def test_a_delivery_replaces_the_one_before_and_an_older_one_changes_nothing(tmp
 
 
 def test_a_row_without_a_version_fails_its_micro_batch_by_name(tmp_path):
-    """No cut shows anything of it."""
     trial = Trial(prices, tmp_path)
     trial.deliver("prices/a", delivery(date(2024, 5, 1), "north", ("tea", 3)))
     first = trial.run()
@@ -425,7 +411,6 @@ def test_what_others_change_is_set_back(tmp_path, neighbour):
 
 
 def follow_of_overwrite_on_spark(data):
-    """Return a pipeline that reads the table as `said` in the data folder says."""
     said = (data / "said").read_text()
     pipeline = Pipeline("follows")
     source = {
@@ -461,7 +446,6 @@ def test_a_follower_reads_the_changes_or_is_refused(tmp_path, neighbour):
 
 
 def write_parents(follower, trial, said):
-    """Let the follower find the table."""
     follower.data.mkdir(parents=True)
     (follower.data / "said").write_text(said)
     (follower.data / "prices").symlink_to(trial.warehouse / "silver" / "prices")

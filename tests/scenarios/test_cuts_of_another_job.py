@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.dear]
 
 @pytest.fixture
 def trials(tmp_path):
-    """Return the trials of both jobs. The downstream one finds the upstream warehouse in its data folder."""
     down = Trial("tests.scenarios.cut_job:downstream", tmp_path)
     return Trial("tests.scenarios.cut_job:upstream", down.data / "upstream"), down
 
@@ -28,7 +27,6 @@ def deliver(up, start, rows):
 
 
 def must_rest_on_one_cut_each(up, down):
-    """Assert that each downstream cut shows both tables exactly as they are at the upstream cut that it names."""
     seen = []
     for cut in down.cuts.all():
         (below,) = cut.rests_on

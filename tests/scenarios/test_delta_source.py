@@ -31,14 +31,12 @@ def sql_name(table):
 
 
 def slices(source, rows_max=100, position=None):
-    """Return every slice from a position on."""
     while (piece := source.poll(PollSource(VertexId("in"), SPLIT, position, rows_max))) is not None:
         yield piece
         position = piece.end
 
 
 def rows(spark, source, pieces, *columns):
-    """Return the rows of slices in the order of their positions. Assert that positions have no gap."""
     frame = source.read(spark, list(pieces))
     assert read_schema(source).simpleString() == frame.schema.simpleString()
     found = frame.orderBy("_position").select("_position", *columns).collect()
@@ -106,7 +104,6 @@ def test_a_slice_is_exactly_its_rows(spark, table):
 
 @pytest.mark.dear
 def test_the_feed_equals_the_one_that_delta_itself_reads(neighbour, table):
-    """Spark updates, deletes and merges. An OPTIMIZE in between is no change."""
     spark = neighbour
     name = sql_name(table)
     spark.sql(f"CREATE TABLE {name} (id BIGINT, word STRING) USING DELTA {FEED}")
@@ -189,13 +186,11 @@ def test_features_that_this_source_lacks_are_refused_by_name(neighbour, tmp_path
 
 
 def append(table, *ids):
-    """Commit these ids as one file, by delta-rs."""
     rows_ = pa.table({"id": pa.array(ids, pa.int64()), "key": pa.array([n % 3 for n in ids], pa.int64())})
     write_deltalake(str(table), rows_, mode="append")
 
 
 def counted(cut):
-    """Return the count and sum of ids by key in gold."""
     return {row["key"]: (row["rows"], row["total"]) for row in cut.polars("gold/by_key").collect().to_dicts()}
 
 
@@ -221,7 +216,6 @@ def test_killed_ticks_lose_and_double_no_row(spark, tmp_path, boundary):
 
 @pytest.mark.dear
 def test_changes_come_once_although_ticks_are_killed(spark, tmp_path):
-    """The feed in bronze leads to the final rows of the table, although a tick was killed in the middle."""
     trial = Trial("tests.scenarios.delta_job:changes", tmp_path)
     table = trial.data / FOLDER
     rows_ = pa.table({"id": pa.array(range(6), pa.int64()), "key": pa.array(range(6), pa.int64())})

@@ -39,7 +39,6 @@ def build(data):
 
 @pytest.fixture
 def lake(store_server, monkeypatch):
-    """Return an empty prefix; the environment reaches the server."""
     fetch(jars_folder(), jar_set("s3a"))
     for name, value in store_server.environment.items():
         monkeypatch.setenv(name, value)
@@ -48,7 +47,6 @@ def lake(store_server, monkeypatch):
 
 @pytest.fixture
 def run(lake, tmp_path):
-    """Return a function that runs `tidemark run` on the pipeline, with input and warehouse in the store."""
     (tmp_path / "shop.py").write_text(SHOP)
 
     def type_it(**environment):

@@ -30,7 +30,6 @@ class NoEngine:
     """An engine for a tick that must not need one."""
 
     def run(self, plan, effect, warehouse, job):
-        """Fail: there is nothing to compute."""
         raise AssertionError(f"{effect} has nothing new to run on")
 
     def close(self) -> None:
@@ -39,7 +38,6 @@ class NoEngine:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """Lay the input out."""
     folder = tmp_path_factory.mktemp("data")
     flights_data.prepare(folder)
     return folder
@@ -47,7 +45,6 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory) -> Path:
-    """Return an empty warehouse."""
     return tmp_path_factory.mktemp("warehouse")
 
 
@@ -59,7 +56,6 @@ def compilations() -> list[int]:
 
 @pytest.fixture(scope="module")
 def report(spark, data, warehouse, compilations) -> TickReport:
-    """Run the whole year in one tick."""
     compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
     compilations.append(compiled.getCount())
     report = run_tick(plan(flights.build(data)), RuntimeSettings(warehouse=warehouse), spark=spark)
@@ -79,12 +75,10 @@ def silver_in_pandas() -> pd.DataFrame:
 
 
 def table(warehouse: Path, name: str) -> pa.Table:
-    """Return a table as delta-rs reads it."""
     return DeltaTable(str(warehouse / name)).to_pyarrow_table()
 
 
 def rows_of(frame: pd.DataFrame) -> list[tuple[object, ...]]:
-    """Return the rows in an order of their own, a missing value as None."""
     plain = frame.astype(object).where(frame.notna(), None)
     return sorted(plain.itertuples(index=False, name=None), key=repr)
 
@@ -96,7 +90,6 @@ def hashes(frame: pd.DataFrame) -> np.ndarray:
 
 
 def waiting(warehouse: Path, report: TickReport) -> int:
-    """Return how many flights wait for their weather in the keyed state of the last cut."""
     (silver,) = [vertex for vertex in report.completed[-1].vertices if vertex.vertex == "silver_flights"]
     rows = 0
     for subtask in silver.subtasks:
@@ -123,7 +116,6 @@ def test_an_epoch_compiles_nothing_anew(report, compilations) -> None:
 
 
 def test_every_flight_is_accounted_for(report, warehouse) -> None:
-    """Bronze has all; each is in silver, in quarantine, or waits in the keyed state."""
     counted = {
         name: table(warehouse, name).num_rows for name in ("bronze/flights", "silver/flights", "quarantine/flights")
     }
@@ -152,7 +144,6 @@ def test_quarantine_says_what_each_row_failed(report, warehouse) -> None:
 
 
 def test_silver_equals_pandas(report, warehouse, silver_in_pandas) -> None:
-    """Row by row, all columns."""
     silver = table(warehouse, "silver/flights").to_pandas()
     assert list(silver_in_pandas.columns) == list(silver.columns)
     silver["time_hour"] = silver["time_hour"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -160,7 +151,6 @@ def test_silver_equals_pandas(report, warehouse, silver_in_pandas) -> None:
 
 
 def test_delays_by_route_equal_pandas(report, warehouse, silver_in_pandas) -> None:
-    """312 routes, and their flights are silver's."""
     found = table(warehouse, "gold/delays_by_route").to_pandas()
     expected = silver_in_pandas.groupby(["carrier", "dest"], as_index=False)["arr_delay"].agg(["size", "sum", "max"])
     assert (312, 325_819) == (len(found), found["flights"].sum())
@@ -191,7 +181,6 @@ def test_run_again_nothing_changes(report, data, warehouse) -> None:
 
 
 def lay_out_few(folder: Path, data: Path, distance: int) -> None:
-    """Lay out some flights of one airport, the fifth of this distance, and their weather."""
     for kind in ("flights", "weather"):
         rows = pq.read_table(data / kind / "EWR" / "001.parquet")
         if kind == "flights":

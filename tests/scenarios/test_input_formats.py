@@ -95,7 +95,6 @@ CASES = {
 
 
 def polls(source, rows_max):
-    """Return every slice of every split, in order."""
     for split in source.splits():
         position = None
         while (piece := source.poll(PollSource(VertexId("in"), split, position, rows_max))) is not None:
@@ -105,7 +104,6 @@ def polls(source, rows_max):
 
 @pytest.fixture(params=CASES)
 def case(request, tmp_path):
-    """Return a source of two splits with two files each."""
     name, options, suffix, write = CASES[request.param]
     for split in ("EWR", "a=1"):
         (tmp_path / split).mkdir()
@@ -144,7 +142,6 @@ def test_each_type_of_avro_is_read(spark, tmp_path):
 
 
 def test_an_avro_file_with_other_columns_is_refused_or_read_as_the_source_says(spark, tmp_path):
-    """The contract is that of the other formats: the file's header says its columns and types."""
     (tmp_path / "all").mkdir()
     write_avro(tmp_path / "all" / "1.avro", ROWS)
     wanted = StructType().add("n", DoubleType()).add("more", StringType())
@@ -189,7 +186,6 @@ def test_a_glob_finds_files_at_any_depth(spark, tmp_path, one_split, name, write
 
 
 def test_columns_of_a_csv_file_are_found_by_name(spark, tmp_path):
-    """Two files have their columns in different orders, and one has an extra column."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_text("word,n\none,1\n")
     (tmp_path / "a" / "2.csv").write_text("n,other,word\n2,x,two\n")
@@ -223,7 +219,6 @@ def test_a_corrupt_record_is_kept_as_text(spark, tmp_path, name, options, text, 
 
 @pytest.mark.parametrize("columns", ["ignore", "quarantine"])
 def test_a_file_with_other_columns_is_read_or_set_aside(spark, tmp_path, columns):
-    """`ignore` reads what it can. `quarantine` sets all rows of such a file aside."""
     (tmp_path / "a").mkdir()
     pq.write_table(pa.table({"n": [1], "word": ["one"]}), tmp_path / "a" / "1.parquet")
     pq.write_table(pa.table({"n": ["2", "x"], "more": [0.5, 1.5]}), tmp_path / "a" / "2.parquet")
@@ -240,7 +235,6 @@ def test_a_file_with_other_columns_is_read_or_set_aside(spark, tmp_path, columns
 
 
 def test_a_csv_file_without_a_column_is_set_aside(spark, tmp_path):
-    """Its rows are kept as text under the names of its header."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_text("n,other\n1,x\n")
     schema = StructType().add("n", LongType()).add("amount", DoubleType())
@@ -434,7 +428,6 @@ GERMAN, NEW_YORK = {"sep": ";", "locale": "de-DE"}, {"sep": ";", "timeZone": "Am
     ],
 )
 def test_values_of_a_locale_a_zone_and_a_format_are_those_of_spark(spark, tmp_path, text, field, options):
-    """The judge is Spark's own reader."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_text(text)
     own = spark.read.options(**options).schema(StructType([N, field])).csv(str(tmp_path / "a"))
@@ -497,7 +490,6 @@ def test_options_do_not_make_a_bad_value_good(spark, tmp_path, value, field, opt
 def test_a_file_that_ends_inside_of_a_record_or_of_which_spark_reads_a_part_is_refused(
     tmp_path, name, data, options, why
 ):
-    """The split waits, and the message names the file and what is wrong."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / name).write_bytes(data)
     source = FileSource(tmp_path, StructType([WORD, AT]), format=name.split(".")[1], options=options, columns="ignore")
@@ -516,7 +508,6 @@ MOMENTS = StructType().add("at", TimestampType()).add("wall clock", TimestampNTZ
 
 @pytest.fixture
 def split(tmp_path):
-    """Return the folder of the one split."""
     (tmp_path / EWR).mkdir()
     return tmp_path / EWR
 
@@ -551,7 +542,6 @@ MICROS = ("unix_micros(at)", "date_format(`wall clock`, 'yyyy-MM-dd HH:mm:ss.SSS
 
 
 def test_moments_that_spark_wrote_are_read_to_the_microsecond(session, split):
-    """Spark and Hive write moments as INT96. Nothing converts them."""
     at = pa.array([1357016400123456, -1, None], pa.timestamp("us", "UTC"))
     table = pa.table({"at": at, "n": pa.array([0, 1, 2], pa.int64())})
     pq.write_table(table, split / "1.parquet", use_deprecated_int96_timestamps=True)

@@ -35,7 +35,6 @@ ROWS = [("ann", "x", "p", 5), ("bob", "y", "q", 6), ("ann", "z", "r", 7)]
 
 
 def write(folder: Path, form: str) -> None:
-    """Write the rows as a file of that format."""
     folder.mkdir(parents=True)
     if form == "csv":
         lines = [",".join(f'"{word.replace(chr(34), chr(92) + chr(34))}"' for word in SCHEMA.names)]
@@ -47,7 +46,6 @@ def write(folder: Path, form: str) -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])
 def test_columns_of_odd_names_pass_through_every_step(spark, tmp_path, form):
-    """Each path sees the same rows: steps in Spark and in tasks, row rules, keys, a join, a sink by partition."""
     rule = Expectation("expect_column_values_to_be_between", {"column": NUMBER, "min_value": 6})
 
     def build(data):
@@ -108,7 +106,6 @@ ROWS_OF_ODD_NAMES_IN_SPARK = 3
 
 
 def write_of_odd_names_in_spark(path, first):
-    """Write rows `first`, `first + 1`, ... and beside them a file that a glob could mean."""
     path.parent.mkdir(parents=True)
     pq.write_table(pa.table({"row": range(first, first + ROWS_OF_ODD_NAMES_IN_SPARK)}), path)
 
@@ -118,7 +115,6 @@ def whole(source):
 
 
 def test_an_input_file_of_any_name_is_read_row_by_row(spark, tmp_path):
-    """One scan of all names: each row once, from its file, with its ordinal."""
     names = sorted(f"{name}.parquet" for name in (NAMES | NOT_FOR_DELTA).values())
     (tmp_path / EWR).mkdir()
     for place, name in enumerate(names):
@@ -143,7 +139,6 @@ def test_a_data_folder_of_any_name_is_read(spark, tmp_path):
 
 
 def test_staged_files_in_a_warehouse_of_any_name_are_read_back(spark, tmp_path):
-    """Only they: a name with `*` reads nothing of its neighbours."""
     roots = [tmp_path / name for name in NAMES_OF_FOLDERS.values()]
     for place, root in enumerate(roots):
         write_of_odd_names_in_spark(root / "_data" / "rows.parquet", ROWS_OF_ODD_NAMES_IN_SPARK * place)

@@ -43,14 +43,12 @@ def done(typed):
 
 
 def rows_read(cut):
-    """Return the rows of both tables as Polars and as pyarrow read them, which is the same."""
     read = {table: cut.polars(table).collect().height for table in (BRONZE, GOLD)}
     assert read == {table: cut.arrow(table).num_rows for table in (BRONZE, GOLD)}
     return read
 
 
 def pasted(cut, engine):
-    """Return the rows of each table by the printed lines of an engine."""
     recipe = next(each for each in recipes(cut) if each.engine == engine)
     names: dict = {}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
@@ -108,7 +106,6 @@ def test_a_warehouse_that_delta_cannot_open_is_refused_before_anything_is_made(t
 
 
 def test_a_copy_that_delta_cannot_open_is_refused_before_a_savepoint_is_taken(tmp_path, done, typed):
-    """The savepoint that would be left has nobody who wants it."""
     root = tmp_path / "warehouse"
     done("run", PIPELINE, "--checkpoints", 1, "--warehouse", root)
     before = done("checkpoints", "list", JOB, "--warehouse", root)
@@ -127,7 +124,6 @@ SCHEMA = StructType().add("n", LongType())
 
 
 def orders(data: Path) -> Pipeline:
-    """Return the pipeline: files of numbers to bronze."""
     pipeline = Pipeline("orders")
     pipeline.source("orders", FileSource(data / "orders", SCHEMA)).table("bronze/orders", id="bronze")
     return pipeline
@@ -159,7 +155,6 @@ def typed_of_input_passed_over(tmp_path, data, capsys):
 
 
 def test_a_tick_that_finds_no_file_does_not_say_that_it_is_caught_up(typed_of_input_passed_over, data):
-    """It names the source, the place where it looks, and the files that it passes over."""
     code, out, err = typed_of_input_passed_over("run", PIPELINE_OF_INPUT_PASSED_OVER)
     assert ExitCode.DONE is code
     assert "orders has read nothing: source orders found no file, and nothing else is new" in out
@@ -170,7 +165,6 @@ def test_a_tick_that_finds_no_file_does_not_say_that_it_is_caught_up(typed_of_in
 
 
 def test_a_tick_that_read_files_names_the_ignored_ones_and_is_caught_up(typed_of_input_passed_over, data):
-    """Empty files are files. Nothing is left to read, and the source has found a file."""
     pq.write_table(pa.table({"n": pa.array([], pa.int64())}), data / "orders" / "EWR" / "1.parquet")
     code, out, err = typed_of_input_passed_over("run", PIPELINE_OF_INPUT_PASSED_OVER)
     assert (ExitCode.DONE, True) == (code, "orders is caught up" in out)
@@ -179,7 +173,6 @@ def test_a_tick_that_read_files_names_the_ignored_ones_and_is_caught_up(typed_of
 
 
 def test_the_doctor_finds_ignored_files(typed_of_input_passed_over, monkeypatch):
-    """For a source without files, the doctor says where it looks."""
     monkeypatch.setitem(registry.OWN, "orders", PIPELINE_OF_INPUT_PASSED_OVER)
     typed_of_input_passed_over("run", PIPELINE_OF_INPUT_PASSED_OVER)
     code, out, _ = typed_of_input_passed_over("doctor", "orders")

@@ -38,16 +38,13 @@ class Restored(TickListener):
         self.began_at: int | None = None
 
     def recovered(self, recovery) -> None:
-        """Note where the tick begins."""
         self.began_at = recovery.restored
 
     def completed(self, record, notes, versions) -> None:
-        """Note what was completed."""
         self.completed_records.append(record)
 
 
 def run(spark, warehouse, mode: CheckpointingMode, boundary=None):
-    """Run a tick in this mode; return its outcome and what was noted."""
     config = offsets_100_105.CONFIG.model_copy(update={"mode": mode})
     noted = Restored()
     planned = plan(offsets_100_105.build(warehouse), config=config)
@@ -56,18 +53,15 @@ def run(spark, warehouse, mode: CheckpointingMode, boundary=None):
 
 
 def counts(warehouse) -> dict[str, tuple[int, int]]:
-    """Return, by split, how many records were counted and the greatest of them."""
     rows = DeltaTable(str(warehouse / "example" / "counts")).to_pyarrow_table().to_pylist()
     return {row["split"]: (row["records"], row["last"]) for row in rows}
 
 
 def positions(record: CheckpointRecord) -> list[str | None]:
-    """Return the positions of the splits at the barrier."""
     return [subtask.position for subtask in record.vertices[0].subtasks]
 
 
 def barriers_in_order(warehouse) -> list[str]:
-    """Return the splits in the order in which their barrier 1 reached the count."""
     paths = ProtocolPaths(JobName("offsets_100_105"))
     _, rows = CheckpointStore(Warehouse(warehouse, paths)).observe()
     record = next(row for row in rows if isinstance(row, CheckpointRecord))

@@ -16,7 +16,6 @@ SCHEMA = StructType().add("customer", StringType()).add("amount", LongType())
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline. Once there is a folder `live`, it is read after the orders."""
     alone, live = data / "orders", data / "live"
     source = (
         FileSource(alone, SCHEMA, bounded=True).then(FileSource(live, SCHEMA))
@@ -31,7 +30,6 @@ def build(data: Path) -> Pipeline:
 
 
 def orders(numbers: range) -> pl.DataFrame:
-    """Return orders, each with an amount of its own."""
     return pl.DataFrame({"customer": [f"c{number % 3}" for number in numbers], "amount": list(numbers)})
 
 

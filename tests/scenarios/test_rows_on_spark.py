@@ -52,14 +52,11 @@ PAUSE_MS = 300
 
 
 def changed(**changes):
-    """Return the job's configuration with these changes, validated."""
     return type(CONFIG)(**(CONFIG.model_dump() | changes))
 
 
 @pytest.fixture
 def tick(spark, tmp_path):
-    """Return a function that runs a tick of the numbers on Spark, in this test's warehouse."""
-
     def run(pipeline=None, *, listener=None, boundary=None, **settings):
         planned = plan(pipeline or declared())
         how = RuntimeSettings(warehouse=tmp_path, **settings)
@@ -70,25 +67,21 @@ def tick(spark, tmp_path):
 
 @pytest.fixture(scope="module")
 def undisturbed(spark, tmp_path_factory):
-    """Return the tables as a run on Spark leaves them that nothing disturbed."""
     root = tmp_path_factory.mktemp("undisturbed")
     run_tick(plan(declared()), RuntimeSettings(warehouse=root), spark=spark)
     return read_cut(root)
 
 
 def stores_at(root):
-    """Open the job's stores as another process would."""
     return JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely)
 
 
 def checkpoints_at(root):
-    """Return the retained checkpoints, oldest first."""
     rows = (row for row in stores_at(root).rows() if isinstance(row, CheckpointRecord))
     return sorted(rows, key=lambda record: record.checkpoint)
 
 
 def die(tick, name):
-    """Run a tick that dies at a boundary; it must come to it. This process lives on, so the next tick takes over."""
     mortal = Mortal(name)
     with suppress(Dead):
         tick(boundary=mortal, take_over=True)
@@ -314,18 +307,15 @@ def tick_of_modes_on_spark(spark, tmp_path):
 
 
 def counts(warehouse) -> dict[str, tuple[int, int]]:
-    """Return, by split, how many records were counted and the greatest of them."""
     rows = DeltaTable(str(warehouse / "example" / "counts")).to_pyarrow_table().to_pylist()
     return {row["split"]: (row["records"], row["last"]) for row in rows}
 
 
 def at_the_count(record):
-    """Return the statistics of the vertex where the splits meet."""
     return next(vertex for vertex in record.statistics.vertices if vertex.vertex == "counts")
 
 
 def rows_in_flight(record) -> int:
-    """Return how many rows a checkpoint holds in flight."""
     return sum(segment.rows for _, segment in in_flight(record))
 
 
@@ -419,7 +409,6 @@ CONFIG_OF_PARTITIONS_ON_SPARK = CheckpointConfig(every_rows=40, slice_rows_max=2
 
 
 def build(data):
-    """Return a pipeline that writes each table twice. A row of `gold/newest` moves to another partition."""
     del data
     pipeline = PipelineOfPartitionsOnSpark("parts", config=CONFIG_OF_PARTITIONS_ON_SPARK, parallelism=2)
     rows = pipeline.source("numbers", SequenceSourceOfPartitionsOnSpark({"a": 120, "b": 60}, keys=5))
@@ -441,7 +430,6 @@ def build(data):
 
 
 def follow(data):
-    """Return a pipeline that reads the partitioned table of rows as a Delta table, and at its job's cuts."""
     pipeline = PipelineOfPartitionsOnSpark("follows", config=CONFIG_OF_PARTITIONS_ON_SPARK)
     delta = pipeline.source("delta", DeltaSource(data / "rows")).drop("_split", "_position")
     delta.table("copies/delta", id="copied")
@@ -449,7 +437,6 @@ def follow(data):
 
 
 def follow_cuts(data):
-    """Return a pipeline that reads the partitioned table of rows at the cuts of its job."""
     pipeline = PipelineOfPartitionsOnSpark("follows_cuts", config=CONFIG_OF_PARTITIONS_ON_SPARK)
     rows = pipeline.source("cuts", CutSource(data, "parts", "bronze/rows")).drop("_split", "_position")
     rows.table("copies/cuts", id="copied")
@@ -457,12 +444,10 @@ def follow_cuts(data):
 
 
 def as_rows(table, columns):
-    """Return a table's rows in an order of their own."""
     return sorted(map(repr, zip(*(table.column(name).to_pylist() for name in columns), strict=True)))
 
 
 def compare(cut, spark):
-    """Compare each pair of tables, for each reader. Return the number of rows of the first one."""
     for name, other in PAIRS.items():
         plain = cut.arrow(other)
         columns = plain.column_names
@@ -485,7 +470,6 @@ def compare(cut, spark):
 
 
 def is_laid_out(opened, by):
-    """Check that each file has rows of one partition, and that the log says of which."""
     assert by == opened.metadata().partition_columns
     for action in pa.table(opened.get_add_actions()).to_pylist():
         assert ["_data"] == action["path"].split("/")[:1]
@@ -538,7 +522,6 @@ def _is_pruned(cut, spark):
 
 
 def _is_followed(folder, cut):
-    """Read the table by DeltaSource and by CutSource."""
     of_delta = Trial(follow, folder / "follows")
     of_delta.data.mkdir(parents=True)
     (of_delta.data / "rows").symlink_to(cut.folder("bronze/rows"))
@@ -564,7 +547,6 @@ def test_partitioned_tables_equal_plain_ones_after_a_kill(tmp_path, spark, momen
 
 
 def renamed(data):
-    """Return a pipeline whose tables are called otherwise if the file `names` in the data folder says so."""
     said = (data / "names").read_text().split() if (data / "names").exists() else ()
     now = {"append": "bronze/rows", "upsert": "gold/newest", "by": "city", **dict(each.split("=") for each in said)}
     was = {"append": "bronze/rows", "upsert": "gold/newest"} if "renamed=" in said else {}

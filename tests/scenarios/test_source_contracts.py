@@ -39,7 +39,6 @@ def sequence(folder: Path) -> SequenceSource:
 
 
 def files(folder: Path, *, bounded: bool = False) -> FileSource:
-    """Return files of several sizes in two folders."""
     for split, sizes in {"berlin": (4, 1, 6), "paris": (5,)}.items():
         for number, rows in enumerate(sizes):
             path = folder / split / f"{number}.parquet"
@@ -63,7 +62,6 @@ def json_lines(folder: Path) -> FileSource:
 
 
 def consumed(folder: Path) -> FileSource:
-    """Return the same files, which are deleted once a checkpoint has their rows."""
     if not (written := folder.parent / "written").exists():
         files(folder)
         written.touch()
@@ -71,40 +69,31 @@ def consumed(folder: Path) -> FileSource:
 
 
 def committed(folder: Path) -> CommitsToFile:
-    """Return files whose positions are committed to a file."""
     return CommitsToFile(files(folder), folder.parent / "committed.json")
 
 
 def hybrid(folder: Path) -> HybridSource:
-    """Return files, and then numbers of the same columns."""
     return HybridSource(files(folder, bounded=True), Numbered({"more": 11}))
 
 
 class Numbered(SequenceSource):
-    """Numbers with the columns of the files."""
-
     def schema(self) -> StructType:
-        """Return the columns of the files."""
         return SCHEMA
 
     def read(self, spark, slices):
-        """Return the numbers, and their keys as names."""
         found = super().read(spark, slices)
         return found.select("n", found["key"].cast("string").alias("name"), "_split", "_position")
 
 
 def gaps(folder: Path) -> Gaps:
-    """Return a source with few rows at many places."""
     return Gaps({"a": (3, 4, 700, 701, 702, 70_000, 70_001), "b": (0, 2**40)})
 
 
 def remembering(folder: Path) -> Remembering:
-    """Return the same source, which also remembers a word."""
     return Remembering(gaps(folder), folder)
 
 
 def delta(folder: Path) -> DeltaSource:
-    """Return a Delta table of three versions."""
     for version, rows in enumerate((4, 1, 6)):
         if not (folder / "table" / "_delta_log" / f"{version:020}.json").exists():
             values = {"n": list(range(rows)), "name": [f"version {version}"] * rows}
@@ -113,7 +102,6 @@ def delta(folder: Path) -> DeltaSource:
 
 
 def cuts(folder: Path) -> CutSource:
-    """Return a table of another job, which has run."""
     if not (folder / cut_jobs.SHOP).exists():
         cut_jobs.tick(cut_jobs.SHOP, folder, 30)
     return CutSource(folder / cut_jobs.SHOP, cut_jobs.SHOP, "silver/orders", schema=cut_jobs.schema())
@@ -161,8 +149,6 @@ class TestStateOfItsOwnSurvives(SurvivesKills):
 
 
 class TestFiles(SourceContract):
-    """Parquet files in folders."""
-
     source = staticmethod(files)
 
 
@@ -191,8 +177,6 @@ class TestCommitsToFile(SourceContract):
 
 @pytest.mark.dear
 class TestGaps(SourceContract):
-    """A source for tests, whose positions have gaps."""
-
     source = staticmethod(gaps)
 
 
@@ -213,8 +197,6 @@ class TestHybridSurvives(SurvivesKills):
 
 @pytest.mark.dear
 class TestDelta(SourceContract):
-    """A Delta table."""
-
     source = staticmethod(delta)
 
 
@@ -304,7 +286,6 @@ class Forgets(Gaps):
     """Answers a second poll with fewer rows than the first."""
 
     def poll(self, request):
-        """Remove a row that was offered before."""
         found = super().poll(request)
         self.places["a"] = tuple(self.places["a"])[1:]
         return found
@@ -314,16 +295,12 @@ class Doubles(Gaps):
     """Gives the last row of a slice again with the next slice."""
 
     def read(self, spark, slices):
-        """Read each slice's rows, and those of the first slice again."""
         rows = super().read(spark, slices)
         return rows.unionAll(rows.limit(1))
 
 
 class Miscounts(Gaps):
-    """Says that no row is left."""
-
     def lag(self, positions):
-        """Report no unread rows."""
         return {split: lag for split, lag in super().lag(positions).items() if split == "a"}
 
 
@@ -339,12 +316,9 @@ PLACES = {"a": (3, 4, 700, 701), "b": (1,)}
     ],
 )
 def test_a_source_that_breaks_a_promise_is_found(made, test, said, tmp_path):
-    """The failure has the words that belong to the broken promise."""
     one = made()
 
     class Broken(SourceContract):
-        """The contract of that source."""
-
         source = staticmethod(lambda folder: one)
 
     with pytest.raises(BrokenPromiseError, match=said):
@@ -359,7 +333,6 @@ NAME = VertexId("numbers")
 
 
 def slices(source, most=100):
-    """Return all slices."""
     found, position = [], None
     while (piece := source.poll(PollSource(NAME, SPLIT, position, most))) is not None:
         found.append(piece)
@@ -381,7 +354,6 @@ def test_rows_of_every_form_are_read_in_tasks(spark, form):
 
 @pytest.mark.dear
 def test_rows_that_do_not_fit_the_columns_are_named(spark):
-    """The error says how many columns were expected."""
     source = SparkSource(examples.PartitionedNumbers, {"form": "short"})
     with pytest.raises(Exception, match="DATA_SOURCE_RETURN_SCHEMA_MISMATCH"):
         source.read(spark, slices(source)).collect()
@@ -395,7 +367,6 @@ def test_rows_that_are_not_given_again_are_missed(spark):
 
 
 def test_an_error_in_a_task_repeats_no_secret(spark, monkeypatch):
-    """The error of the data source itself does."""
     monkeypatch.setenv("NUMBERS_TOKEN", "hunter2")
     source = SparkSource(examples.SimpleNumbers, {"fails": "read"}, secrets={"token": "NUMBERS_TOKEN"})
     first = source.poll(PollSource(NAME, SPLIT, None, 100))
@@ -460,7 +431,6 @@ class TestPartitionedSurvives(SurvivesKills):
 @pytest.mark.dear
 @pytest.mark.parametrize("kind", ["simple", "partitioned"])
 def test_a_tick_on_a_connect_server_reads_a_data_source_to_its_end(connect_url, tmp_path, kind):
-    """A tick is killed, the next one goes on, and the job has finished: every row is there once."""
     trial = Trial(f"tests.scenarios.data_source_job:{kind}", tmp_path)
     trial.data.mkdir()
     trial.kill("after:AppendRow#2", spark_connect_url=connect_url)

@@ -52,7 +52,6 @@ def root(tmp_path):
 
 
 def polls(source, rows_max):
-    """Return every slice of every split, in order."""
     for split in source.splits():
         position = None
         while (piece := source.poll(PollSource(VertexId("in"), SplitId(split), position, rows_max))) is not None:
@@ -61,7 +60,6 @@ def polls(source, rows_max):
 
 
 def generated_code(frame):
-    """Return the Java text that Spark generates for a frame."""
     stages = frame._jdf.queryExecution().debug().codegenToSeq()
     assert stages.size()
     return tuple(stages.apply(index)._2() for index in range(stages.size()))
@@ -128,7 +126,6 @@ def test_a_late_file_does_not_change_the_ordinals_of_earlier_ones(spark, tmp_pat
 
 
 def test_a_sequence_has_the_same_rows_in_slices_of_any_size(spark):
-    """A row is a formula of its split and n."""
     source = SequenceSource({"a": 5, "b": 3}, keys=2, step=10, offset=1)
     for rows_max in (1, 2, 100):
         frame = source.read(spark, list(polls(source, rows_max)))
@@ -145,7 +142,6 @@ PIPELINE = f"{__name__}:orders"
 
 
 def orders(data: Path) -> Pipeline:
-    """Return the pipeline: files of numbers to bronze."""
     pipeline = Pipeline("orders")
     source = FileSource(data / "orders", StructType().add("n", LongType()))
     pipeline.source("orders", source).table("bronze/orders", id="bronze")
@@ -153,7 +149,6 @@ def orders(data: Path) -> Pipeline:
 
 
 def test_a_touched_file_is_accepted_and_a_changed_one_has_a_way_out(spark, tmp_path, capsys):
-    """The test types the command that the message names, as it is. The next tick reads the file as it is now."""
     data, warehouse = tmp_path, tmp_path / "warehouse"
     split = data / "orders" / "EWR"
     split.mkdir(parents=True)
@@ -201,7 +196,6 @@ BROKEN = "n,word\n1,one\nmany,two\n3,three\n"
 
 
 def of_csv(data: Path) -> Pipeline:
-    """Return the pipeline: CSV records go to bronze, and unreadable ones to quarantine."""
     pipeline = Pipeline("files")
     source = FileSource(
         data, SCHEMA_OF_PIPELINES_OF_FILES, format="csv", options={"header": "true"}, corrupt_column="unreadable"
@@ -216,7 +210,6 @@ def of_csv(data: Path) -> Pipeline:
 
 
 def strict(data: Path) -> Pipeline:
-    """Return the pipeline without a corrupt column."""
     pipeline = Pipeline("files")
     source = FileSource(data, SCHEMA_OF_PIPELINES_OF_FILES, format="csv", options={"header": "true"})
     pipeline.source("rows", source).table("bronze/rows", id="bronze")
@@ -224,7 +217,6 @@ def strict(data: Path) -> Pipeline:
 
 
 def evolving(data: Path) -> Pipeline:
-    """Return the pipeline: files go to bronze, with the columns that they bring."""
     pipeline = Pipeline("files")
     pipeline.source("rows", FileSource(data, SCHEMA_OF_PIPELINES_OF_FILES, columns="evolve")).table(
         "bronze/rows", id="bronze"
@@ -233,7 +225,6 @@ def evolving(data: Path) -> Pipeline:
 
 
 def archiving(data: Path) -> Pipeline:
-    """Return the pipeline: files go to bronze, and then to the archive."""
     pipeline = Pipeline("files", config=CheckpointConfig(retained=5))
     source = FileSource(data, SCHEMA_OF_PIPELINES_OF_FILES, after_reading="archive", archive=data.parent / "archive")
     pipeline.source("rows", source).table("bronze/rows", id="bronze")
@@ -242,7 +233,6 @@ def archiving(data: Path) -> Pipeline:
 
 @pytest.fixture
 def tick(spark, tmp_path):
-    """Run one tick of a pipeline whose input lies in `in`."""
     (tmp_path / "in" / "a").mkdir(parents=True)
     return lambda build: run_tick(
         plan(build(tmp_path / "in")), RuntimeSettings(warehouse=tmp_path / "warehouse"), spark=spark
@@ -333,7 +323,6 @@ FIRST = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
 
 
 def laid_out(root, stored=SCHEMA_OF_SCANS_LIKE_SPARK, **written):
-    """Write files of two splits. Their columns are stored in another order than the schema's, with small row groups."""
     for split, files in {"EWR": (7, 5), "JFK": (9,)}.items():
         (root / split).mkdir(parents=True)
         for number, rows in enumerate(files):
@@ -351,7 +340,6 @@ def laid_out(root, stored=SCHEMA_OF_SCANS_LIKE_SPARK, **written):
 
 
 def slices_of(source, max_rows):
-    """Return all slices of a source, of so many rows each."""
     found = []
     for split in source.splits():
         position = None
@@ -362,13 +350,11 @@ def slices_of(source, max_rows):
 
 
 def scanned(scans, schema):
-    """Return the rows that tasks read."""
     return pa.Table.from_batches([batch for scan in scans for batch in scan.batches(schema)], schema)
 
 
 @pytest.mark.parametrize("max_rows", [1, 3, 100])
 def test_tasks_read_the_rows_that_spark_reads(spark, tmp_path, max_rows):
-    """Values, splits and positions are equal, for all slices and for some of them."""
     laid_out(tmp_path)
     source = FileSource(tmp_path, from_arrow_schema(SCHEMA_OF_SCANS_LIKE_SPARK))
     slices = slices_of(source, max_rows)
@@ -377,7 +363,6 @@ def test_tasks_read_the_rows_that_spark_reads(spark, tmp_path, max_rows):
 
 
 def test_tasks_read_the_parts_of_a_source_as_spark_reads_them(spark, tmp_path):
-    """Splits have the names of their parts, and a column that one part lacks is null in its rows."""
     noted = SCHEMA_OF_SCANS_LIKE_SPARK.append(pa.field("_note", pa.string()))
     laid_out(tmp_path / "old")
     laid_out(tmp_path / "new")
@@ -393,7 +378,6 @@ def test_tasks_read_the_parts_of_a_source_as_spark_reads_them(spark, tmp_path):
 
 
 def _equal(source, some, spark):
-    """Compare the rows that tasks and Spark read."""
     theirs = source.read(spark, some)
     schema = arrow_schema(theirs.schema)
     order = [(SPLIT_COLUMN, "ascending"), (POSITION_COLUMN, "ascending")]
@@ -406,7 +390,6 @@ class DoubledSource(FileSource):
     """A user's source, which changes the rows when they are read."""
 
     def read(self, spark, slices):
-        """Return each row twice."""
         rows = super().read(spark, slices)
         return rows.unionAll(rows)
 
@@ -433,7 +416,6 @@ def test_what_arrow_reads_in_another_way_is_left_to_spark(tmp_path, case):
 
 @pytest.mark.parametrize("one_split", [False, True])
 def test_a_file_column_names_the_file_of_each_row(tmp_path, spark, one_split):
-    """Tasks and Spark write the same name, and the name is as the file is called."""
     names = ["plain.parquet", "a b%20+#ä?.parquet"]
     folder = tmp_path if one_split else tmp_path / "Graz.West"
     folder.mkdir(exist_ok=True)
@@ -455,7 +437,6 @@ def test_a_file_column_names_the_file_of_each_row(tmp_path, spark, one_split):
 
 
 def as_orders(data, file_column="_file"):
-    """Return orders of JSON files, those without an amount in quarantine."""
     schema = StructType.fromDDL("id bigint, amount bigint")
     source = FileSource(data / "orders", schema, format="json", file_column=file_column)
     rule = Expectation("expect_column_values_to_not_be_null", {"column": "amount"})

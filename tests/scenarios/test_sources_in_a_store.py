@@ -17,7 +17,6 @@ from tidemark.testing import SourceContract, SurvivesKills
 
 @pytest.fixture(autouse=True)
 def store(spark, store_server, monkeypatch):
-    """Let this process, the ticks that it starts, and Spark reach the server."""
     for name, value in store_server.environment.items():
         monkeypatch.setenv(name, value)
     settings = {
@@ -39,12 +38,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.dear, pytest.mark.jars("s3a")]
 
 
 def url_of(folder: Path) -> StoreUrl:
-    """Return the prefix that belongs to a folder, in this process and in others."""
     return StoreUrl(f"s3://lake/{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}")
 
 
 def delta(folder: Path) -> DeltaSource:
-    """Return a Delta table of three versions, in partitions whose names a URL must quote."""
     url = url_of(folder) / "table"
     if not DeltaTable.is_deltatable(str(url)):
         for version, rows in enumerate((4, 1, 6)):
@@ -55,7 +52,6 @@ def delta(folder: Path) -> DeltaSource:
 
 
 def changes(folder: Path) -> DeltaSource:
-    """Return the change data feed of a Delta table."""
     url = url_of(folder) / "fed"
     if not DeltaTable.is_deltatable(str(url)):
         feed = {"delta.enableChangeDataFeed": "true"}
@@ -66,7 +62,6 @@ def changes(folder: Path) -> DeltaSource:
 
 
 def cuts(folder: Path) -> CutSource:
-    """Return a table of another job, whose warehouse lies in the store."""
     url = url_of(folder)
     source = CutSource(url / cut_jobs.SHOP, cut_jobs.SHOP, "silver/orders", schema=cut_jobs.schema())
     if not source._upstream.has_run:
@@ -75,14 +70,10 @@ def cuts(folder: Path) -> CutSource:
 
 
 class TestDelta(SourceContract):
-    """A Delta table."""
-
     source = staticmethod(delta)
 
 
 class TestChanges(SourceContract):
-    """A change data feed."""
-
     source = staticmethod(changes)
 
 

@@ -41,7 +41,6 @@ class CountsSlowly:
 
 
 def build(_data: Path) -> Pipeline:
-    """Return a pipeline of four subtasks, one of which owns the slow key."""
     config = CheckpointConfig(every_rows=48, slice_rows_max=48, micro_batch_rows_max=48)
     pipeline = Pipeline("slowly", config=config, parallelism=SUBTASKS)
     numbers = pipeline.source("numbers", SequenceSource({"a": 96}, keys=16))
@@ -51,7 +50,6 @@ def build(_data: Path) -> Pipeline:
 
 
 def said(show, *arguments, **options):
-    """Return what a command shows on a wide terminal."""
     console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     with console.file:
         show(*arguments, console, **options)

@@ -13,14 +13,12 @@ from tidemark.testing import NotKilledError, TickFailedError, Trial
 
 
 def nothing(data) -> Pipeline:
-    """Return a pipeline whose source has no rows."""
     pipeline = Pipeline("nothing")
     pipeline.source("numbers", SequenceSource({"a": 0})).table("bronze/numbers", id="bronze")
     return pipeline
 
 
 def broken(data) -> Pipeline:
-    """Return a pipeline whose first micro-batch fails."""
     pipeline = Pipeline("broken")
     rows = pipeline.source("numbers", SequenceSource({"a": 3})).transform(lambda frame: frame.select("no_such_column"))
     rows.table("bronze/numbers", id="bronze")
@@ -49,7 +47,6 @@ def test_a_process_that_cannot_find_the_pipeline_is_not_started(tmp_path):
 
 
 def test_the_boundaries_are_those_of_the_pipeline(tmp_path):
-    """Those that the tests of a tick strike at."""
     assert boundary_names(build().graph) == Trial(as_pipeline, tmp_path).boundaries()
 
 

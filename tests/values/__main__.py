@@ -24,7 +24,6 @@ BATCH = 20
 
 
 def main() -> int:
-    """Judge until the time is over; return 1 if there are differences."""
     asked = argparse.ArgumentParser(prog="python -m tests.values", description=__doc__)
     asked.add_argument("--seed", type=int, default=0, help="the first batch's; each further batch has the next one")
     asked.add_argument("--minutes", type=float, default=5)
@@ -46,7 +45,6 @@ def main() -> int:
 
 
 def night(judge: Judge, first: int, end: float, ways: list[str], operators: list[str]) -> None:
-    """Judge batches of cases, one seed after another, until the time is over."""
     number = first
     while time.monotonic() < end:
         before = len(judge.judgement.differences)
@@ -72,8 +70,6 @@ def drawn(
     examples: int = BATCH,
     **told: Any,
 ) -> None:
-    """Draw so many cases of a seed; `told` goes to `cases`."""
-
     @seed(number)
     @settings(
         max_examples=examples,
@@ -90,7 +86,6 @@ def drawn(
 
 
 def report(judgement: Judgement) -> str:
-    """Return how much was crossed, what was refused, and by which operators there are differences."""
     triples = judgement.crossed
     operators, kinds, ways = ({key[place] for key in triples} for place in range(3))
     lines = [

@@ -37,15 +37,12 @@ class Case:
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the five columns."""
         return self.columns.names
 
     def with_rows(self, kept: Sequence[int]) -> Self:
-        """Return the case with these rows only."""
         return replace(self, rows=self.rows.take(pa.array(kept, pa.int64())))
 
     def written(self) -> str:
-        """Return the case as a text that `read` takes."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.rows.schema) as stream:
             stream.write_table(self.rows)
@@ -56,7 +53,6 @@ class Case:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return the case that `written` has written."""
         given: dict[str, Any] = json.loads(text)
         packed, size = base64.b64decode(given.pop("rows")), given.pop("size")
         rows = pa.ipc.open_stream(pa.decompress(packed, size, "zstd")).read_all()
@@ -64,7 +60,6 @@ class Case:
         return cls(columns, rows, **given | {"operators": tuple(given["operators"])})
 
     def shown(self) -> str:
-        """Return what a person wants to know of the case."""
         kinds = ", ".join(f"{field.name!r} {field.dataType.simpleString()}" for field in self.columns.fields[1:4])
         cut = f"files={self.files}, every_rows={self.every_rows}, slice_rows_max={self.slice_rows_max}"
         return f"{self.way}: {kinds}; {cut}, parallelism={self.parallelism}; rows {_rows(self.rows)}"
@@ -84,7 +79,6 @@ def cases(
     odd_names: bool = True,
     keys: Sequence[DataType] = (*SCALARS, *NAN_HAS),
 ) -> Case:
-    """Draw a case of these ways and operators."""
     way = draw(st.sampled_from(ways))
     takes = WAYS[way].takes
     key = draw(st.sampled_from([kind for kind in keys if takes(kind)]))
@@ -113,7 +107,6 @@ def cases(
 
 @st.composite
 def _tables(draw: st.DrawFn, columns: StructType, key: DataType, value: DataType, amount: DataType) -> pa.Table:
-    """Draw rows. Their keys and values come from a few, so that some are equal."""
     equal = st.sampled_from((*NANS, 0.0, -0.0)) if key in NAN_HAS else values(key)
     keys = draw(st.lists(values(key), min_size=1, max_size=3)) + draw(st.lists(equal, max_size=3))
     some = draw(st.lists(values(value), min_size=1, max_size=5))

@@ -54,7 +54,6 @@ class Difference:
     what: str
 
     def written(self) -> str:
-        """Return it as a block of a report."""
         return f"## {self.operator}\n{self.case.shown()}\n{self.what}\n    {self.case.written()}\n"
 
 
@@ -70,13 +69,11 @@ class Judgement:
     differences: list[Difference] = field(default_factory=list)
 
     def refuses(self, operator: str, said: str, notes: bool) -> None:
-        """Note that an operator was refused."""
         if notes:
             plain = re.sub(r"\S*/data/in|'.*'|(?<=vertex )\w+|(?<=column )[^;:]+?(?= (of|holds|has))", "...", said)
             self.refused[re.sub(r"\w+<.*>|\w+\([\d,]+\)|(?<=table )[^ :]+|(?<=on )\w+", "...", plain)[:160]] += 1
 
     def crosses(self, case: Case, operator: str) -> None:
-        """Note that an operator was compared."""
         for name, role in zip(case.names[1:4], ("{k}", "{v}", "{n}"), strict=True):
             if role in OPERATORS[operator].sql or "*" in OPERATORS[operator].sql:
                 self.crossed[operator, short(case.columns[name].dataType), case.way] += 1
@@ -97,7 +94,6 @@ class Judge:
     judgement: Judgement = field(default_factory=Judgement)
 
     def judge(self, case: Case) -> list[Difference]:
-        """Return the differences of a case, each with as few rows as show it."""
         self.judgement.cases += 1
         found = [self._smaller(each) for each in self._once(case)]
         self.judgement.differences += found
@@ -118,7 +114,6 @@ class Judge:
             return found + (self._ran(trial, replace(case, operators=tuple(taken)), notes) if taken else [])
 
     def _refused(self, data: Path, case: Case, name: str) -> str | None:
-        """Return why this operator's pipeline is refused when it is built; None if it is not."""
         try:
             plan(_build(case, (name,))(data))
         except (InvalidPipelineError, InvalidSpecError, SourceError, SinkError) as error:
@@ -128,7 +123,6 @@ class Judge:
         return None
 
     def _ran(self, trial: Trial, case: Case, notes: bool) -> list[Difference]:
-        """Run the pipeline of all its operators; if it fails, that of each."""
         try:
             with WAYS[case.way].forced():
                 cut = trial.run()
@@ -184,7 +178,6 @@ class Judge:
             self.judgement.crosses(case, name)
 
     def _state(self, cut: Cut, case: Case, name: str, due: pa.Table) -> Iterator[str]:
-        """Yield what the SELECT of the operator's state shows otherwise than the table."""
         names = [case.names[1] if each == "{k}" else each for each in OPERATORS[name].states]
         state, columns = cut.state(_table(name).partition("/")[2]), quoted(names)
         shown = {
@@ -196,7 +189,6 @@ class Judge:
             yield from (f"the state by {reader}: {what}" for what in differences(due, rows.select(names)))
 
     def _smaller(self, found: Difference) -> Difference:
-        """Return the difference with fewer rows, as far as some tries lead."""
         case, tries = found.case, self.tries
         step = case.rows.num_rows // 2
         while step and tries:
@@ -216,7 +208,6 @@ class Judge:
 
     @contextmanager
     def _delivered(self, case: Case) -> Iterator[Path]:
-        """Yield a folder with the rows of the case below `data/in`."""
         folder = Path(tempfile.mkdtemp(prefix="case", dir=self.folder))
         try:
             WAYS[case.way].deliver(case.rows, folder / "data/in", case.files, self.spark, case.columns)
@@ -252,13 +243,11 @@ def _table(operator: str) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """Return the first line of what a tick raised. Below it is the traceback."""
     kind = "" if isinstance(error, TickFailedError) else f"{type(error).__name__}: "
     return f"{kind}{error}".partition("\n")[0][:1500]
 
 
 def _is_sentence(said: str, case: Case, operator: str) -> bool:
-    """Return whether this is a refusal by Tidemark that names place and column, and says what to type or change."""
     kinds = set(_KIND.findall(said)) - OWN_KINDS
     if said.startswith("Tidemark without") or _RAW.search(said) or kinds or not _WAY_OUT.search(said):
         return False

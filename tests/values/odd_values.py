@@ -69,7 +69,6 @@ NAMES: Final = (*_NAMES.split(), "a b")
 
 
 def types() -> st.SearchStrategy[T.DataType]:
-    """Draw a type, nested or not."""
     scalar = st.sampled_from(SCALARS)
     inner = st.one_of(scalar, st.builds(_pair, scalar, scalar), st.builds(T.ArrayType, scalar))
     nested = st.one_of(
@@ -81,7 +80,6 @@ def types() -> st.SearchStrategy[T.DataType]:
 
 
 def values(kind: T.DataType) -> st.SearchStrategy[object]:
-    """Draw a value of the type, or null."""
     return st.one_of(st.none(), *([_of(kind)] * 4))
 
 
@@ -139,7 +137,6 @@ def _of(kind: T.DataType) -> st.SearchStrategy[object]:  # noqa: PLR0911, PLR091
 
 
 def _decimals(kind: T.DecimalType, share: int = 1) -> st.SearchStrategy[object]:
-    """Draw decimals, at most this share of the greatest one."""
     most = max(9, (10**kind.precision - 1) // share)
     digits = st.one_of(
         st.sampled_from((0, 1, -1, 5, most, -most, most - 1, 12345678901234567890123456789012345678 % (most + 1))),

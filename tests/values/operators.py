@@ -23,8 +23,6 @@ from tidemark import AggregateColumn, Expectation, KafkaSink, PostgresSink, Proc
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns of a case by their role."""
-
     id: str
     key: str
     value: str
@@ -35,7 +33,6 @@ class Roles:
     """A name that no other case has, for what lies outside of its folder."""
 
     def filled(self, text: str) -> str:
-        """Return a text of SQL with the quoted names of the columns for `{k}` and the others."""
         names = {"id": self.id, "k": self.key, "v": self.value, "n": self.amount, "gone": self.gone}
         return text.format(**{short: quoted([name]) for short, name in names.items()})
 
@@ -173,8 +170,6 @@ _counted_keys("readers of an upsert table", False, filtered="{k}", states=("{k}"
 
 
 def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], value: str, kept: str = "true", **more: object):
-    """Add the aggregate by key, of all rows, and of changes of the rows that are `kept`."""
-
     def by_key(rows: Stream, of: Roles, table: str) -> Stream:
         return rows.key_by(of.key).aggregate(_id(table), x=made(of), rows_of_key=td.count()).upsert(table)
 
@@ -182,7 +177,6 @@ def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], value: str, 
         return rows.aggregate(_id(table), x=made(of)).upsert(table)
 
     def again(rows: Stream, of: Roles, table: str) -> Stream:
-        """Aggregate the newest rows of each key: what an update replaces is taken back."""
         some = _present(rows, of.filled(kept)).key_by(of.key)
         newest = td.deduplicate(some, f"{_id(table)}_newest", order_by=of.id, keep="last")
         return newest.key_by(of.gone).aggregate(_id(table), x=made(of)).upsert(table)
@@ -277,7 +271,6 @@ def _two_keys(rows: Stream, of: Roles, table: str) -> Stream:
 
 
 def _right(rows: Stream, of: Roles) -> Stream:
-    """Return every second row under other names: the key, its id and its value."""
     right = StructType().add("rk", of.kinds[of.key].dataType).add("rid", LongType())
     sql = [of.filled(each) for each in ("{k} AS rk", "{id} AS rid")]
     kept = of.filled("{id} % 2 = 0")
@@ -387,7 +380,6 @@ def _postgres_sink(rows: Stream, of: Roles, table: str) -> Stream:
 
 
 def _from_json(lines: list[bytes], columns: pa.Schema) -> pa.Table:
-    """Return what Spark reads from lines of JSON."""
     spark, schema = SparkSession.active(), from_arrow_schema(columns, prefer_timestamp_ntz=True)
     rows = spark.createDataFrame([(bytearray(line),) for line in lines], "line binary")
     parsed = rows.select(F.from_json(F.expr("decode(line, 'utf-8')"), schema, {"mode": "FAILFAST"}).alias("row"))
@@ -433,7 +425,6 @@ class Passes:
     state_version = 1
 
     def process(self, inputs, state):
-        """Return the new counts."""
         new = inputs[0].select(self.key, seen=pl.lit(1, pl.Int64), new=True)
         both = pl.concat([new, state.select(self.key, "seen", new=False)]).group_by(self.key)
         kept = both.agg(pl.col("seen").sum(), pl.col("new").any()).filter("new").drop("new")
@@ -455,11 +446,9 @@ class Meets:
     state_version = 1
 
     def process(self, inputs, state):
-        """Return the keys that have come."""
         return self._met(inputs[0], inputs[1])
 
     def broadcast_changed(self, state, broadcast):
-        """Return all keys again."""
         return self._met(state, broadcast)
 
     def _met(self, rows, broadcast):

@@ -33,16 +33,13 @@ class Asked:
     sign: str = ""
 
     def compared(self, one: Any, other: Any) -> Any:
-        """Return a condition of a library."""
         return {"=": one == other, ">=": one >= other, "<=": one <= other}[self.sign]
 
     def dataset(self) -> pyarrow.dataset.Dataset:
-        """Return the table as delta-rs gives it to others."""
         return DeltaTable(self.cut.folder(self.table), version=self.cut.version(self.table)).to_pyarrow_dataset()
 
 
 def misread(asked: Asked) -> Iterator[str]:
-    """Yield each reader and comparison with this value that finds other rows in the table than without bounds."""
     kind, value = asked.due.schema[asked.column].dataType, asked.value
     if isinstance(kind, StructType | ArrayType | MapType) or not value.is_valid:
         return
@@ -72,7 +69,6 @@ def _spark(asked: Asked) -> Counts:
 
 
 def _literal(kind: DataType, value: pa.Scalar) -> str:
-    """Return the value in Spark SQL: what it is written as in hexadecimal, or as a number."""
     plain = value.as_py() if not pa.types.is_temporal(value.type) else value.value
     match kind.typeName():
         case "string":

@@ -16,14 +16,12 @@ atexit.register(_OPEN.close)
 
 @cache
 def kafka() -> Broker:
-    """Return the running broker."""
     folder = _OPEN.enter_context(tempfile.TemporaryDirectory(prefix="broker"))
     return _OPEN.enter_context(running_broker(Path(folder)))
 
 
 @cache
 def postgres() -> PostgresServer:
-    """Return the running server."""
     server = PostgresServer()
     _OPEN.callback(server.close)
     return server
@@ -31,5 +29,4 @@ def postgres() -> PostgresServer:
 
 @cache
 def topic(name: str) -> Topic:
-    """Return a topic of two Kafka partitions, made when it is first asked for."""
     return TopicMaker(kafka().servers).made(name, 2, {})

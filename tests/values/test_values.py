@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def case_of(kinds, names, rows, operators, way="one task reads"):
-    """Return a case of these rows, cut into small micro-batches."""
     columns = StructType().add("id", LongType())
     for name, kind in zip(names, kinds, strict=True):
         columns.add(name, kind)

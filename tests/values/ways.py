@@ -46,7 +46,6 @@ class Way:
     damaged: ClassVar[bool] = False
 
     def deliver(self, rows: pa.Table, folder: Path, files: int, spark: SparkSession, columns: StructType) -> None:
-        """Write the rows to files of two splits, in turn."""
         size = -(-rows.num_rows // files)
         for number, start in enumerate(range(0, rows.num_rows, size)):
             place = folder / SPLITS[number % len(SPLITS)]
@@ -65,18 +64,15 @@ class Way:
                 next(written.glob("part-*")).rename(path)
 
     def raw(self, spark: SparkSession, folder: Path, columns: StructType) -> DataFrame:
-        """Return all rows at once, as Spark reads them."""
         reader = spark.read.schema(columns).format(self.file_format).options(**OPTIONS.get(self.file_format, {}))
         return reader.load([str(each) for each in sorted(folder.iterdir()) if not each.name.startswith("_")])
 
     def stream(self, pipeline: Pipeline, folder: Path, columns: StructType) -> Stream:
-        """Return the stream of these rows, without the columns that a source adds."""
         source = FileSource(folder, columns, format=self.file_format, options=OPTIONS.get(self.file_format))
         return self.first(pipeline.source("in", source).drop("_split", "_position"))
 
     @contextmanager
     def forced(self) -> Iterator[None]:
-        """Take the limits away for a while."""
         before = {name: getattr(keyed_job, name) for name in self.without}
         try:
             for name in self.without:
@@ -93,7 +89,6 @@ class DamagedWay(Way):
     damaged = True
 
     def deliver(self, rows: pa.Table, folder: Path, files: int, spark: SparkSession, columns: StructType) -> None:
-        """Write the rows to files, and take from the first one what is between its last two lines or fields."""
         super().deliver(rows, folder, files, spark, columns)
         path = folder / SPLITS[0] / f"0.{self.file_format}"
         between = b"," if self.file_format == "csv" or path.read_bytes().count(b"\n") < 2 else b"\n"
@@ -101,7 +96,6 @@ class DamagedWay(Way):
         path.write_bytes(first + b"\n" if between == b"," else first + last + b"\n")
 
     def raw(self, spark: SparkSession, folder: Path, columns: StructType) -> DataFrame:
-        """Return all rows, from the files that Spark has rewritten."""
         return spark.read.schema(columns).parquet(*map(str, folder.parent.parent.glob("*.parquet")))
 
 
@@ -109,14 +103,12 @@ class KafkaWay(Way):
     """Rows are JSON records of a topic with two Kafka partitions."""
 
     def deliver(self, rows: pa.Table, folder: Path, files: int, spark: SparkSession, columns: StructType) -> None:
-        """Write the rows to files of JSON, and their lines to a topic that is called after the case's folder."""
         super().deliver(rows, folder, files, spark, columns)
         for partition, split in enumerate(SPLITS):
             for path in sorted((folder / split).glob("[!_]*.json")):
                 topic(_named(folder)).write(path.read_bytes().splitlines(), partition)
 
     def stream(self, pipeline: Pipeline, folder: Path, columns: StructType) -> Stream:
-        """Return the stream of the topic's records."""
         source = KafkaSource(kafka().servers, _named(folder), columns)
         return self.first(pipeline.source("in", source).drop("_split", "_position"))
 
@@ -125,7 +117,6 @@ class PostgresWay(Way):
     """Rows are those of a table: half of them are in its snapshot, the others are inserted later."""
 
     def deliver(self, rows: pa.Table, folder: Path, files: int, spark: SparkSession, columns: StructType) -> None:
-        """Write the rows to files, and to a table that is called after the case's folder."""
         name, half = _named(folder), rows.num_rows // 2
         rows = pa.table([pa.array(map(_without_nul, each.to_pylist()), each.type) for each in rows], rows.schema)
         super().deliver(rows, folder, files, spark, columns)
@@ -147,7 +138,6 @@ class PostgresWay(Way):
             cursor.executemany(insert, listed[half:])
 
     def stream(self, pipeline: Pipeline, folder: Path, columns: StructType) -> Stream:
-        """Return the stream of the table's rows."""
         changes = _changes(folder)
         return pipeline.source("in", changes).transform(*changes.of(f"public.{_named(folder)}")).select(*columns.names)
 
@@ -157,7 +147,6 @@ def _changes(folder: Path) -> PostgresChanges:
 
 
 def _without_nul(value: object) -> object:
-    """Return a value without the only character that PostgreSQL has not."""
     return value.replace("\0", "") if isinstance(value, str) else value
 
 
@@ -181,7 +170,6 @@ def in_postgres(kind: DataType) -> bool:
 
 
 def _named(folder: Path) -> str:
-    """Return the name of the case's folder: that of its topic and of its table."""
     return folder.parent.parent.name.lower()
 
 

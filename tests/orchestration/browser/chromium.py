@@ -36,24 +36,19 @@ class Page:
         self._socket = self._open.enter_context(connect(page["webSocketDebuggerUrl"], max_size=None))
 
     def open(self, url: str) -> None:
-        """Go to a page; it may still be loading afterwards."""
         self._command("Page.navigate", url=url)
 
     def evaluate(self, expression: str) -> object:
-        """Return what a JavaScript expression is on the page, undefined as None."""
         asked = self._command("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         return asked.get("result", {}).get("value")
 
     def text(self) -> str:
-        """Return what a person can read on the page."""
         return str(self.evaluate("document.body ? document.body.innerText : ''"))
 
     def until(self, text: str, timeout_s: float) -> None:
-        """Wait until the page says that; raise TimeoutError with what it says instead."""
         waited(lambda: text in self.text(), timeout_s, lambda: f"{text!r} is not on the page, but\n{self.text()}")
 
     def click(self, label: str, timeout_s: float) -> None:
-        """Click the button of that label once it can be; raise TimeoutError if there is none."""
         button = (
             "[...document.querySelectorAll('button, a, [role=button]')]"
             f".find(each => each.innerText.trim() === {json.dumps(label)} && !each.disabled && each.offsetParent)"
@@ -65,7 +60,6 @@ class Page:
         )
 
     def close(self) -> None:
-        """End the browser."""
         self._open.close()
         self._program.terminate()
         self._program.wait()

@@ -22,7 +22,6 @@ TICK_S = 400
 
 @pytest.fixture
 def address(tmp_path):
-    """Start the UI and its daemon with a home, input and warehouse of their own; return where it answers."""
     lay_out(tmp_path / "data")
     home = tmp_path / "home"
     (home / ".dagster").mkdir(parents=True)
@@ -51,14 +50,12 @@ def address(tmp_path):
 
 @pytest.fixture
 def page(tmp_path):
-    """Return a page of a browser that lives as long as the test."""
     opened = Page(tmp_path / "chromium")
     yield opened
     opened.close()
 
 
 def answers(url):
-    """Say whether a web server answers there."""
     try:
         with urllib.request.urlopen(f"{url}/server_info", timeout=5) as answer:  # noqa: S310 - our own server
             return answer.status == 200
@@ -69,7 +66,6 @@ def answers(url):
 @pytest.mark.browser
 @pytest.mark.timeout(900)
 def test_a_tick_started_from_the_launchpad_succeeds(address, page, tmp_path):
-    """A click on the launchpad's button runs a tick: the run's page says Success, and the tables are filled."""
     page.open(f"{address}/locations/orchestration.definitions/jobs/flights_tick/playground")
     page.click("Launch Run", UI_S)
     waited(lambda: "/runs/" in str(page.evaluate("location.href")), UI_S, page.text)

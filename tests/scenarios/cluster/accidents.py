@@ -55,12 +55,10 @@ class Reader(threading.Thread):
 
 
 def ended(driver, process, within_s=400):
-    """Wait for a tick's end; fail with what it said if it failed."""
     assert 0 == process.wait(within_s), (driver.folder / "tick.log").read_text()[-4000:]
 
 
 def until_committed(driver, process, checkpoints=1):
-    """Wait until a tick has published so many checkpoints."""
     while process.poll() is None:
         with suppress(Exception):
             if len(Cuts(driver.warehouse, "flights").all()) >= checkpoints:
@@ -71,7 +69,6 @@ def until_committed(driver, process, checkpoints=1):
 
 @contextmanager
 def beside(process, act, every_s):
-    """Do something every few seconds for as long as a process runs. Yield the list of what was done."""
     done, over = [], threading.Event()
 
     def go_on():

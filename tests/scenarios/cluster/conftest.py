@@ -52,7 +52,6 @@ class January:
 
 @pytest.fixture(scope="session")
 def lay_out(tmp_path_factory, store_server):
-    """Return a function that lays out these files of each airport's year in the store."""
     year = tmp_path_factory.mktemp("year")
     flights_data.prepare(year)
 
@@ -76,7 +75,6 @@ def lay_out(tmp_path_factory, store_server):
 
 @pytest.fixture(scope="session")
 def january(lay_out):
-    """Return the month, which are two files of each airport."""
     return lay_out("001", "002")
 
 
@@ -93,16 +91,13 @@ class Driver:
     started: list
 
     def command(self, *words):
-        """Return the words that run a tick."""
         own = ("--warehouse", str(self.warehouse), "--data", str(self.january.url))
         return [str(self.environment / "bin/tidemark"), "run", "flights", *own, *self.words, *words]
 
     def on(self, url):
-        """Return the same on a Connect server."""
         return replace(self, words=("--spark-connect", url, "--spark-cores", "2"))
 
     def start(self, *words, **variables):
-        """Start a tick. A variable that is None is taken away."""
         environment = {name: value for name, value in (self.variables | variables).items() if value is not None}
         with (self.folder / "tick.log").open("wb") as log:
             self.started.append(
@@ -111,12 +106,10 @@ class Driver:
         return self.started[-1]
 
     def run(self, *words, within_s=400, **variables):
-        """Run a tick to its end; return its code and what it said."""
         code = self.start(*words, **variables).wait(within_s)
         return code, (self.folder / "tick.log").read_text()
 
     def tables(self):
-        """Return the rows of every table at the newest cut, each with how often it is there."""
         cut = Cuts(self.warehouse, "flights").latest()
         return {name: multiset(cut.polars(name).collect()) for name in self.january.tables}
 
@@ -130,7 +123,6 @@ class Driver:
         }
 
     def waiting(self):
-        """Return how many flights wait for their weather in the state of the newest cut."""
         state = Cuts(self.warehouse, "flights").latest().state("silver_flights").polars()
         return state.select(pl.col("waiting").list.len().sum()).collect().item()
 
@@ -162,7 +154,6 @@ def driver(cluster, environment, january, store_server, tmp_path, monkeypatch):
 
 @pytest.fixture
 def serving(cluster, driver, monkeypatch):
-    """Return a function that lends a Connect server on the cluster, at one port."""
     port = spark_cluster.free_port()
     monkeypatch.setenv("PYSPARK_PYTHON", str(spark_cluster.PYTHON))
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
@@ -181,7 +172,6 @@ def serving(cluster, driver, monkeypatch):
 
 @pytest.fixture
 def client(driver, serving, tmp_path):
-    """Return what runs ticks without Java, on a Connect server."""
     without_java = tmp_path / "bin"
     without_java.mkdir()
     variables = driver.variables | {"PATH": str(without_java)}

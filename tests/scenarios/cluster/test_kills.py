@@ -29,12 +29,10 @@ spark.eventLog.compress false
 
 @pytest.fixture(scope="module")
 def january(lay_out):
-    """Return the first half of the month."""
     return lay_out("001")
 
 
 def ran_twice_at_once(events):
-    """Return the tasks of which two attempts ran at the same moment, as stage, its attempt, and number."""
     attempts = [
         ((each["Stage ID"], each["Stage Attempt ID"], each["Task Info"]["Index"]), each["Task Info"])
         for each in events

@@ -33,13 +33,11 @@ def bare(tmp_path_factory, environment, store_server):
 
 @pytest.fixture
 def warehouse():
-    """Return the address of an empty warehouse in the store."""
     return StoreUrl(f"s3://lake/{uuid4().hex}/warehouse")
 
 
 @pytest.fixture
 def type_it(environment, store_server, tmp_path, monkeypatch):
-    """Return a function that types a command in the project; it returns its code and what it said."""
     fetch(jars_folder(), jar_set("s3a"))
     write_project(tmp_path)
     for name, value in store_server.environment.items():
@@ -62,7 +60,6 @@ def type_it(environment, store_server, tmp_path, monkeypatch):
 
 
 def unpacked(cluster, pattern):
-    """Return whether every worker has unpacked the archive in a folder like this of its executors."""
     return all(
         list((worker.folder / "work").glob(f"app-*/*/{pattern}tidemark/bin/python")) for worker in cluster.workers
     )
@@ -70,7 +67,6 @@ def unpacked(cluster, pattern):
 
 @pytest.fixture
 def archive(type_it, tmp_path):
-    """Return the archive that the command packs."""
     code, said = type_it("package")
     assert 0 == code, said
     assert "stock-workers.tar.gz" in said

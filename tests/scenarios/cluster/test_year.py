@@ -18,12 +18,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.dear, pytest.mark.timeout(WITHIN_S 
 
 @pytest.fixture(scope="module")
 def january(lay_out):
-    """Return the whole year."""
     return lay_out(*FILES)
 
 
 def counted(driver):
-    """Return the numbers of flights at the newest cut."""
     found = accounting(Cuts(driver.warehouse, "flights").latest())
     return {name: getattr(found, name) for name in COUNTED}
 
@@ -37,7 +35,6 @@ def test_the_year_of_flights_is_exact(driver):
 
 
 def test_the_year_of_flights_is_exact_through_a_connect_server(client, serving):
-    """The client has no Java, and the server runs its jobs on the cluster."""
     with serving() as server:
         client = client.on(server.url)
         code, said = client.run(within_s=WITHIN_S)

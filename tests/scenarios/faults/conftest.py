@@ -20,7 +20,6 @@ class Undisturbed:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """Run one tick that nothing disturbs."""
     root = tmp_path_factory.mktemp("undisturbed")
     with Reader(root) as reader:
         assert "caught_up" == Order(root=root, notes=root / "crossed").run().said["outcome"]

@@ -32,10 +32,7 @@ class Aftermath:
 
 
 class Matrix:
-    """Runs cases before a test asks for them."""
-
     def __init__(self, folder: Path, crossed: Counter[str], connect_url: str | None) -> None:
-        """Run them below `folder`; `crossed` says how often an undisturbed tick crosses each boundary."""
         self._folder = folder
         self._crossed = crossed
         self._connect_url = connect_url
@@ -43,17 +40,14 @@ class Matrix:
         self._cases: dict[str, Future[Aftermath]] = {}
 
     def begin(self, names: Iterable[str]) -> None:
-        """Begin with these cases, in this order."""
         for name in names:
             self._cases.setdefault(name, self._pool.submit(self._run, name))
 
     def aftermath(self, name: str) -> Aftermath:
-        """Return what a case left."""
         self.begin([name])
         return self._cases[name].result()
 
     def close(self) -> None:
-        """Run no further case."""
         self._pool.shutdown(cancel_futures=True)
 
     def _run(self, name: str) -> Aftermath:

@@ -73,7 +73,6 @@ def build(config: CheckpointConfig = CONFIG, rows: Mapping[str, int] | None = No
 
 
 def expected_cut(orders: pl.DataFrame, rates: pl.DataFrame) -> dict[TableName, Rows]:
-    """Return what quarantine, silver and gold show at the cut at which bronze holds these rows."""
     good = orders.filter(pl.col("key") <= GOOD_KEY_MAX).select("split", "n", "key", "value")
     silver = good.join(rates.select("key", rate="value"), on="key")
     gold = silver.group_by("key").agg(pl.len().cast(pl.Int64), pl.sum("value"))
@@ -88,7 +87,6 @@ class LocalEngine:
     """
 
     def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
-        """Run one micro-batch."""
         writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
         reports = _reports(planned, effect, writer)
         return result_of(planned, effect, reports, duration_ms=1)
@@ -117,7 +115,6 @@ def _keyed(
 
 
 def _sent(spec: KeyedSpec, tag: int, rows: pl.DataFrame) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks that the product makes of these rows."""
     keyed = spec.inputs[tag]
     schema = arrow_schema(keyed.schema)
     group = (pl.col(keyed.keys[0]) * 37 % spec.max_parallelism).cast(pl.Int32)

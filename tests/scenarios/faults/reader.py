@@ -46,7 +46,6 @@ class Reader:
     """Looks at one warehouse from a thread of its own; `problems` says what no reader may ever see."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is read yet."""
         self._root = root
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
@@ -84,20 +83,17 @@ class Reader:
         self.problems += [f"cut {checkpoint}: {problem}" for problem in wrong_with(tables)]
 
     def __enter__(self) -> Self:
-        """Begin to look; leaving the block ends it."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Look no more."""
         self._stop.set()
         self._thread.join()
 
 
 def wrong_with(tables: dict[TableName, pl.DataFrame]) -> list[str]:
-    """Return what shows that these tables are not one cut, or hold a row twice."""
     wrong = []
     for table in (ORDERS, RATES, QUARANTINE, SILVER):
         twice = [row for row, count in Counter(tables[table].select("split", "n").rows()).items() if count > 1]
@@ -112,7 +108,6 @@ def wrong_with(tables: dict[TableName, pl.DataFrame]) -> list[str]:
 
 
 def newest_cut(root: Path) -> tuple[int, dict[TableName, int]]:
-    """Return the newest recorded checkpoint and each table's version; (0, {}) if none is recorded."""
     if _head(root / CUTS) < 1:
         return 0, {}
     rows = pl.read_delta(str(root / CUTS)).select("checkpoint", "table", "version").rows()
@@ -121,12 +116,10 @@ def newest_cut(root: Path) -> tuple[int, dict[TableName, int]]:
 
 
 def read(root: Path, table: TableName, version: int | None = None) -> pl.DataFrame:
-    """Return a table's rows, the newest or those of a version."""
     return pl.read_delta(str(root / table), version=version).select(_COLUMNS[table])
 
 
 def final_tables(root: Path) -> dict[str, Rows]:
-    """Return the rows of all tables as anyone reads them, in order; the newest cut must say the same."""
     _, versions = newest_cut(root)
     newest = {str(table): sorted(read(root, table).rows()) for table in TABLES}
     assert newest == {str(table): sorted(read(root, table, versions[table]).rows()) for table in TABLES}
@@ -149,7 +142,6 @@ def _named(root: Path, table: str) -> set[str]:
 
 
 def ids_used_twice(root: Path) -> list[int]:
-    """Return the checkpoint ids that two rows ever committed."""
     files = list((root / f"_tidemark/{JOB}/checkpoints/_rows").glob("*.parquet"))
     rows = pl.concat([pl.read_parquet(file) for file in files]).filter(pl.col("kind") == "checkpoint")
     used = Counter(checkpoint for checkpoint, _ in rows.select("checkpoint", "version").unique().rows())
@@ -157,6 +149,5 @@ def ids_used_twice(root: Path) -> list[int]:
 
 
 def _head(folder: Path) -> int:
-    """Return the newest version of a Delta log, -1 if there is none."""
     log = folder / "_delta_log"
     return max((int(path.stem) for path in log.glob("*[0-9].json")), default=-1) if log.is_dir() else -1

@@ -29,7 +29,6 @@ class At:
     _crossed: int = field(default=0)
 
     def __call__(self, name: str) -> bool:
-        """Return whether this crossing is one of those."""
         if name != self.name:
             return False
         self._crossed += 1
@@ -43,7 +42,6 @@ class LoseReply:
     at: At
 
     def __call__(self, name: str, root: Path) -> None:
-        """Lose the reply."""
         if self.at(name):
             raise OSError("the reply is lost")
 
@@ -56,7 +54,6 @@ class Hold:
     label: str
 
     def __call__(self, name: str, root: Path) -> None:
-        """Stand still."""
         if self.at(name):
             (root / f"{self.label}.here").touch()
             wait_for(root / f"{self.label}.go")
@@ -71,7 +68,6 @@ class ForbidUpserts:
     at: At
 
     def __call__(self, name: str, root: Path) -> None:
-        """Forbid them."""
         if self.at(name):
             append_only(root, value=True)
 
@@ -85,7 +81,6 @@ class HalfWritten:
     checks: int = field(default=0)
 
     def __call__(self, name: str, root: Path) -> None:
-        """Put it there before such a check, and take it away after it."""
         log = root / self.table / "_delta_log"
         if name == "before:CheckTables":
             self.checks += 1
@@ -100,7 +95,6 @@ class HalfWritten:
 
 
 def append_only(root: Path, *, value: bool) -> None:
-    """Make gold append-only, or free it again."""
     DeltaTable(str(root / GOLD)).alter.set_table_properties({"delta.appendOnly": str(value).lower()})
 
 

@@ -146,7 +146,6 @@ def _newest(root):
 
 
 def _says(root, version):
-    """Return what the winner of a version of `checkpoints` wrote there."""
     lines = (root / LOG / f"{version:020d}.json").read_text().splitlines()
     (said,) = [json.loads(line)["commitInfo"]["tidemark"] for line in lines if "commitInfo" in line]
     return said if isinstance(said, dict) else json.loads(said)

@@ -33,12 +33,10 @@ SECOND = 2
 
 
 def optimize(path):
-    """Compact the table's files into one."""
     DeltaTable(path).optimize.compact()
 
 
 def delete(path):
-    """Delete the rows of one key."""
     DeltaTable(path).delete("key = 3")
 
 
@@ -48,12 +46,10 @@ def vacuum(path):
 
 
 def add_column(path):
-    """Add a column that may be null."""
     DeltaTable(path).alter.add_columns([Field("remark", PrimitiveType("string"), nullable=True)])
 
 
 def change_feed(path):
-    """Enable a feature that changes nothing for our commits."""
     table = DeltaTable(path)
     table.alter.add_feature(TableFeatures.ChangeDataFeed, allow_protocol_versions_increase=True)
 
@@ -70,7 +66,6 @@ class Tables:
         return run_tick(build(self.rows), settings, engine=LocalEngine(), boundary=boundary)
 
     def more(self):
-        """Let rows come."""
         self.rows = {"a": 150, "b": 150}
 
     def path(self, table):
@@ -98,7 +93,6 @@ class Crossings:
         self._counted = Counter()
 
     def count(self, met):
-        """Count a crossing; return how often this boundary has now been crossed."""
         if met.startswith("before:PublishTable:"):
             self._mine.publishes = met == self._publishing
         if met == PUBLICATION and not self._mine.publishes:
@@ -193,7 +187,6 @@ def test_rows_that_a_neighbour_deletes_of_an_upsert_table_come_back_with_the_nex
 @pytest.mark.matrix
 @pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
 def test_a_new_column_of_an_append_table_is_null_in_what_comes(tables, strike, moment):
-    """ADD COLUMN goes on."""
     first, second = run_through(tables, strike, moment, BRONZE, lambda: add_column(tables.path(BRONZE)))
     assert ["", ""] == [first.message, second.message]
     assert expected_bronze(tables.rows) == set(tables.bronze().rows())
@@ -271,7 +264,6 @@ _WAY_OUT = re.compile(r"((?:ALTER|REORG) TABLE delta\.`[^`]+` .*?)(?: and (?=REO
 
 
 def _follow(spark, message):
-    """Run what the message tells a user to run, domain metadata after what needs it; return what was run."""
     statements = sorted(dict.fromkeys(_WAY_OUT.findall(message)), key=lambda each: "domainMetadata" in each)
     for statement in statements:
         spark.sql(statement)

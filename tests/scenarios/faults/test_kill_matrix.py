@@ -18,7 +18,6 @@ ON_SPARK = (
 
 
 def _begun(request, tmp_path_factory, undisturbed, label, connect_url=None):
-    """Return the matrix of this run, at work on the cases that were selected, in their order."""
     matrix = Matrix(tmp_path_factory.mktemp(label), undisturbed.crossed, connect_url)
     items = [item for item in request.session.items if item.function.__name__ == request.node.function.__name__]
     matrix.begin(item.callspec.params["name"] for item in items)
@@ -27,7 +26,6 @@ def _begun(request, tmp_path_factory, undisturbed, label, connect_url=None):
 
 @pytest.fixture(scope="session")
 def matrices():
-    """Return the matrices of this run by label; closed in the end."""
     begun = {}
     yield begun
     for matrix in begun.values():

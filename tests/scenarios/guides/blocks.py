@@ -26,7 +26,6 @@ class Block:
 
 
 def blocks(guide: Path) -> Iterator[Block]:
-    """Yield the guide's blocks in order."""
     text = guide.read_text(encoding="utf-8")
     for found in _BLOCK.finditer(text):
         named = _FILE.match(found["text"])
@@ -35,7 +34,6 @@ def blocks(guide: Path) -> Iterator[Block]:
 
 
 def write(block: Block, folder: Path) -> None:
-    """Write a block to its file. A package of the guide also gets an `__init__.py`, and is imported anew."""
     path = folder / block.path
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".py":
@@ -52,7 +50,6 @@ def python(*words: str) -> int:
 
 
 def main(guide: Path, folder: Path) -> None:
-    """Carry out the guide. Stop at the first failure, and name its line."""
     from jobs.cli.main import execute
 
     os.chdir(folder)

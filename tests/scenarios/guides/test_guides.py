@@ -19,7 +19,6 @@ TO_RUN = [guide for guide in GUIDES if any(blocks(guide))]
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
 def test_each_block_is_python_a_file_or_a_command_that_exists(guide):
-    """The test that runs a guide would skip a block of another kind."""
     for block in blocks(guide):
         where = f"{guide.name}:{block.line}"
         if block.kind == "python":

@@ -13,7 +13,6 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory):
-    """Return a running broker."""
     with running_broker(tmp_path_factory.mktemp("broker")) as started:
         yield started
 

@@ -23,8 +23,6 @@ METHODS = (
 
 
 def dying(when, method):
-    """Return a producer whose process dies at that moment."""
-
     def call(self, *arguments):
         if when == "after":
             getattr(confluent_kafka.Producer, method)(self, *arguments)
@@ -34,7 +32,6 @@ def dying(when, method):
 
 
 def batches(checkpoint, rows):
-    """Return the rows of a checkpoint, in two batches. Each row says which checkpoint it belongs to."""
     numbers = [f"{checkpoint}/{n}" for n in range(rows)]
     return [pa.record_batch({"n": pa.array(part)}) for part in (numbers[: rows // 2], numbers[rows // 2 :])]
 

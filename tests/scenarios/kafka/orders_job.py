@@ -11,7 +11,6 @@ SCHEMA = StructType().add("customer", StringType()).add("amount", LongType())
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline. The file has the arguments of the source."""
     told = json.loads((data / "kafka.json").read_text())
     pipeline = Pipeline("shop", config=CheckpointConfig(every_rows=told.pop("every_rows", 1_000)), parallelism=2)
     orders = pipeline.source("orders", KafkaSource(**{"schema": SCHEMA} | told))

@@ -8,7 +8,6 @@ COMMITTED, ALL = "read_committed", "read_uncommitted"
 
 
 def read(topic, level=COMMITTED):
-    """Return the records of a topic up to its end: Kafka partition, offset, key and value of each, in their order."""
     settings = {"bootstrap.servers": topic.servers, "group.id": "reader", "isolation.level": level}
     consumer = confluent_kafka.Consumer(settings | {"enable.partition.eof": True, "auto.offset.reset": "earliest"})
     try:
@@ -28,7 +27,6 @@ def read(topic, level=COMMITTED):
 
 
 def read_by_spark(spark, topic):
-    """Return the same, as Spark's own reader of Kafka sees it."""
     options = {"kafka.bootstrap.servers": topic.servers, "subscribe": topic.name, "kafka.isolation.level": COMMITTED}
     frame = spark.read.format("kafka").options(**options).load().select("partition", "offset", "key", "value")
     bytes_of = [(place, offset, *(each and bytes(each) for each in rest)) for place, offset, *rest in frame.collect()]
@@ -36,7 +34,6 @@ def read_by_spark(spark, topic):
 
 
 def table_of(records):
-    """Return the rows that the records of an upsert table lead to, by key. No record repeats what is there already."""
     shown, places = {}, {}
     for place, _, key, value in records:
         assert place == places.setdefault(key, place), "the records of a key have no order"

@@ -26,7 +26,6 @@ _SCHEMA = StructType().add("id", LongType()).add("customer", StringType())
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline. Its producers cross boundaries if the environment names one."""
     told = json.loads((data / "kafka.json").read_text())
     if os.environ.get(KILL_VARIABLE):
         transaction.Producer = crossing(boundary_from_environment())
@@ -76,7 +75,6 @@ def crossing(boundary, refused=lambda name: None):
 
 
 def _stopped(name):
-    """Stop this process (SIGSTOP) at the boundary that the environment names, once."""
     if name == os.environ.get(STOP_VARIABLE):
         os.environ[STOP_VARIABLE] = "never again"
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -38,7 +38,6 @@ class DiedTooError(BaseException):
 
 @pytest.fixture
 def own_broker(tmp_path):
-    """Return a broker that the test may let die."""
     broker = Broker(tmp_path / "broker")
     broker.start()
     yield broker

@@ -14,7 +14,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.d
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline: orders from files, and then from the topic that a file names."""
     told = json.loads((data / "kafka.json").read_text())
     pipeline = Pipeline("hybrid")
     source = FileSource(data / "orders", SCHEMA, bounded=True).then(KafkaSource(**told, schema=SCHEMA))
@@ -25,7 +24,6 @@ def build(data: Path) -> Pipeline:
 
 
 def orders(numbers: range) -> pl.DataFrame:
-    """Return orders, each with an amount of its own."""
     return pl.DataFrame({"customer": [f"c{number % 3}" for number in numbers], "amount": list(numbers)})
 
 

@@ -25,7 +25,6 @@ _NUMBERS = itertools.count(1)
 
 @pytest.fixture
 def served(broker):
-    """Let the source find the broker."""
     SERVED[:] = [broker]
     yield
     SERVED.clear()
@@ -48,7 +47,6 @@ def orders(folder: Path) -> KafkaSource:
 
 
 def order(number: int) -> str:
-    """Return an order as JSON."""
     return json.dumps({"customer": f"c{number % 3}", "amount": number})
 
 
@@ -98,6 +96,5 @@ class TestKafkaAndKillsOfTheBroker(SurvivesKills):
 
     @contextmanager
     def around(self, trial):
-        """Kill the broker while the tick is at work."""
         with dying(SERVED[0], trial.warehouse):
             yield

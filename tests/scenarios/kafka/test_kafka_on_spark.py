@@ -68,12 +68,10 @@ def orders(first, end):
 
 
 def amounts(cut):
-    """Return the amounts of bronze, sorted. Each order has an amount of its own."""
     return sorted(cut.arrow("bronze/orders").to_pandas()["amount"].dropna().astype(int))
 
 
 def rows_shown(job):
-    """Return how many orders the newest cut has. A job that was killed early has no cut."""
     try:
         return len(amounts(job.cuts.latest()))
     except NoSuchCutError:
@@ -214,7 +212,6 @@ def test_compacted_records_are_skipped(make_topic, trial):
 
 
 def wait_for_compaction(topic):
-    """Wait until the broker has compacted, and return the amounts that it kept."""
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as Place
 
@@ -238,7 +235,6 @@ def wait_for_compaction(topic):
 @pytest.mark.kill
 @pytest.mark.parametrize("boundary", ["after:RunMicroBatch#3", "after:AppendRow#2", "before:NotifyComplete#2"])
 def test_a_killed_tick_loses_and_doubles_nothing(make_topic, trial, boundary):
-    """It commits no offset of records that no completed checkpoint holds."""
     topic = make_topic(2)
     job = trial(servers=topic.servers, topics=topic.name, every_rows=100)
     topic.write(orders(0, 250), 0)
@@ -346,7 +342,6 @@ def test_a_connect_server_reads_kafka_if_it_has_the_jars(make_topic, trial, conn
 
 
 def test_a_password_is_written_nowhere(make_topic, broker, trial, monkeypatch, tmp_path, spark):
-    """It is not in the warehouse with its entries and traces, nor in the plan that Spark shows."""
     topic = make_topic()
     topic.write(orders(0, 10))
     monkeypatch.setenv("ORDERS_PASSWORD", PASSWORD)
@@ -391,7 +386,6 @@ def avro(number):
 
 
 def by_tasks(source, pieces):
-    """Return the rows that tasks read, in the source's own columns."""
     schema = arrow_schema(read_schema(source))
     return pa.Table.from_batches([batch for scan in source.scans(pieces) for batch in scan.batches(schema)], schema)
 
@@ -425,8 +419,6 @@ def test_rows_are_those_of_the_connector(make_topic, spark, form, schema, record
 
 
 def test_a_tick_over_plain_records_needs_no_connector(make_topic, job, monkeypatch):
-    """The connector fails here, and the tables have all records."""
-
     def refused(*_):
         raise AssertionError("the connector was asked")
 
@@ -458,7 +450,6 @@ def test_records_that_only_spark_can_judge_are_left_to_it(make_topic, job, monke
 
 
 def test_columns_and_settings_that_tasks_cannot_have_are_sparks(make_topic):
-    """The source offers no scan for them, nor after a task has left one to Spark."""
     topic = make_topic()
     topic.write([b"{}"])
     floats = StructType().add("customer", StringType()).add("price", "float")
@@ -500,7 +491,6 @@ def test_tasks_find_secrets_in_their_own_environment(make_topic, broker, monkeyp
 
 
 def test_records_that_vanish_before_a_task_reads_them_are_an_error(make_topic):
-    """The next look names the lost records."""
     topic = make_topic()
     topic.write(map(order, range(5)))
     source = KafkaSource(topic.servers, topic.name, SCHEMA)
@@ -514,7 +504,6 @@ def test_records_that_vanish_before_a_task_reads_them_are_an_error(make_topic):
 
 
 def test_a_task_waits_for_a_broker_and_then_names_it(tmp_path, monkeypatch):
-    """When the broker is back, the same scan reads the records."""
     broker = Broker(tmp_path / "broker")
     broker.start()
     try:
@@ -639,14 +628,12 @@ RECORDS = st.builds(
 
 
 def decoded(values):
-    """Return the rows that a task makes of these values. Raises LeftToSparkError."""
     batch = pa.RecordBatch.from_pydict({VALUE: pa.array(values, pa.binary())})
     (found,) = PLAIN.run(iter([batch]))
     return found
 
 
 def taken(value):
-    """Return whether a task decodes the value."""
     try:
         decoded([value])
     except LeftToSparkError:
@@ -655,7 +642,6 @@ def taken(value):
 
 
 def judged(spark, values):
-    """Require that a task makes the rows of these values that Spark makes of them."""
     in_order = [(number, None if value is None else bytearray(value)) for number, value in enumerate(values)]
     records = spark.createDataFrame(in_order, "offset long, value binary")
     form = RecordForm(format="json", value=SCHEMA_OF_PLAIN_JSON)
@@ -695,7 +681,6 @@ def test_many_records_are_taken_only_if_each_is():
 
 
 def all_taken(values):
-    """Return whether a task decodes all these values at once."""
     try:
         decoded(values)
     except LeftToSparkError:
@@ -704,7 +689,6 @@ def all_taken(values):
 
 
 def test_other_types_are_left_to_spark():
-    """A column of another type makes no JSON record plain."""
     numbers = ArrayType(LongType())
     for kind in (
         FloatType(),

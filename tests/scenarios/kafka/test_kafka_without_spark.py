@@ -32,7 +32,6 @@ def offsets(piece):
 
 
 def moved(piece):
-    """Return the offset at the end of a slice."""
     return json.loads(piece.end)["offset"]
 
 
@@ -147,14 +146,12 @@ def test_a_job_of_an_older_version_reads_new_partitions_from_their_start(make_to
 
 
 def test_the_state_of_another_source_is_refused(make_topic):
-    """The message offers a new id."""
     topic = make_topic()
     with pytest.raises(SourceError, match="no state of a KafkaSource: give the source an id of its own"):
         raw(topic.servers, topic.name).restore_state(CheckpointId(1), '{"offset": 1}')
 
 
 def test_a_start_time_begins_at_the_first_record_that_is_not_older(make_topic):
-    """A time after all records begins at the end."""
     topic = make_topic(retention_ms="-1")
     topic.write(["a"], timestamp=1_000_000)
     topic.write(["b", "c"], timestamp=2_000_000)
@@ -281,13 +278,11 @@ def test_a_wrong_address_is_reported_within_seconds():
 
 
 def test_an_unknown_topic_is_named(broker):
-    """The message also says what to do."""
     with pytest.raises(SourceError, match="has no topic ordres: create the topic, or correct its name"):
         raw(broker.servers, "ordres").splits()
 
 
 def test_a_log_in_takes_its_password_from_the_environment(make_topic, broker, monkeypatch):
-    """The message about a wrong password does not contain it. A missing variable is named."""
     topic = make_topic()
     topic.write(["a"])
     source = raw(broker.login_servers, topic.name, options=LOGIN, secrets={"sasl.password": "ORDERS_PASSWORD"})
@@ -302,7 +297,6 @@ def test_a_log_in_takes_its_password_from_the_environment(make_topic, broker, mo
 
 
 def test_missing_rights_are_named(make_topic, broker):
-    """The message says which right the user needs."""
     topic = make_topic()
     rule = AclBinding(
         ResourceType.TOPIC,

@@ -33,7 +33,6 @@ def sink_of(topic, **more):
 
 
 def publish(sink, checkpoint, rows=None):
-    """Publish a checkpoint of ten rows, or other rows."""
     sink.publish("job", OUT, checkpoint, batches(checkpoint, 10) if rows is None else rows)
 
 
@@ -188,7 +187,6 @@ def test_what_the_broker_refuses_is_one_sentence(make_topic, broker):
 
 @pytest.mark.dear
 def test_another_password_and_another_address_are_refused_within_seconds(broker, make_topic):
-    """No message has the password."""
     topic, began = make_topic(1), time.monotonic()
     wrong = KafkaSink(broker.login_servers, topic.name, options=LOGIN, secrets=lambda: {"sasl.password": "n0t-this"})
     for sink, said in (
@@ -225,7 +223,6 @@ def test_a_transaction_that_takes_too_long_is_refused_by_name(make_topic):
 @pytest.mark.dear
 @pytest.mark.timeout(300)
 def test_a_process_that_dies_at_any_call_leaves_each_row_once(make_topic):
-    """Another process dies before or after each call of the client. Then this one publishes the same checkpoint."""
     topic, moments = make_topic(2), [(when, method) for method in METHODS for when in ("before", "after")]
     for checkpoint, moment in enumerate(moments, start=1):
         program = [sys.executable, "-m", "tests.scenarios.kafka.dying_publisher", topic.servers, topic.name]
@@ -263,7 +260,6 @@ def test_processes_that_publish_at_the_same_time_leave_each_row_once(make_topic)
 @pytest.mark.dear
 @pytest.mark.timeout(300)
 def test_a_broker_that_dies_in_the_middle_of_a_publication_has_the_rows_once(tmp_path, monkeypatch):
-    """It is killed while rows are sent, after they are sent, and after the commit. It comes back after a while."""
     broker = Broker(tmp_path)
     broker.start()
     back = []

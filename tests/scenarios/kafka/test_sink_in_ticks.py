@@ -70,7 +70,6 @@ class Shop(Trial):
     """A trial of the pipeline with its topics by table."""
 
     def __init__(self, folder, topics, **told):
-        """Write what the pipeline is told. Three files with 15 orders each are there."""
         super().__init__(JOB, folder)
         self.topics, self.orders = topics, 0
         self.data.mkdir(parents=True)
@@ -81,17 +80,14 @@ class Shop(Trial):
             self.order()
 
     def order(self, rows=15):
-        """Deliver a file of orders. Customer 0 orders most often."""
         ids = range(self.orders, self.orders + rows)
         self.deliver("orders/shop", pl.DataFrame({"id": ids, "customer": [f"c{n % (1 + n % 6)}" for n in ids]}))
         self.orders += rows
 
     def at(self):
-        """Return the warehouse."""
         return Warehouse(self.warehouse, ProtocolPaths(JobName("shop")))
 
     def table(self, name):
-        """Return the rows of a table at the newest cut."""
         return self.cuts.latest().polars(name).collect().to_dicts()
 
 
@@ -107,13 +103,11 @@ def shop(tmp_path, make_topic, spark):
 
 
 def appended(records):
-    """Return how often each order is in the records."""
     assert all(int(key) == json.loads(value)["id"] for _, _, key, value in records)
     return Counter(json.loads(value)["id"] for _, _, _, value in records)
 
 
 def sizes_of(shop):
-    """Return the rows of the upsert table, by key."""
     return {str(row["orders"]): row for row in shop.table(SIZES)}
 
 

@@ -41,13 +41,10 @@ def answer_of(ask: Callable[[], Answer]) -> Answer | None:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of a test."""
-
     servers: str
     name: str
 
     def write(self, values: Iterable[str | bytes | None], partition: int = 0, **more: object) -> None:
-        """Write records to a Kafka partition, and wait until they are in."""
         producer = self._producer()
         for value in values:
             producer.produce(self.name, value, partition=partition, **more)
@@ -56,7 +53,6 @@ class Topic:
 
     @contextmanager
     def transaction(self, values: Iterable[str], partition: int = 0, *, commit: bool):
-        """Write records in a transaction. It is open within the block, and then committed or aborted."""
         producer = self._producer(**{"transactional.id": f"{self.name}-{time.monotonic_ns()}"})
         producer.init_transactions(WAIT_S)
         producer.begin_transaction()
@@ -70,16 +66,13 @@ class Topic:
             producer.abort_transaction(WAIT_S)
 
     def delete_records(self, before: int, partition: int = 0) -> None:
-        """Delete the records before an offset, as retention does."""
         asked = [TopicPartition(self.name, partition, before)]
         done(self.admin(), lambda admin: admin.delete_records(asked))
 
     def add_partitions(self, total: int) -> None:
-        """Give the topic more Kafka partitions."""
         done(self.admin(), lambda admin: admin.create_partitions([NewPartitions(self.name, total)]))
 
     def delete(self) -> None:
-        """Delete the topic, and wait until it is gone."""
         admin = self.admin()
         done(admin, lambda admin: admin.delete_topics([self.name]))
         limit = time.monotonic() + WAIT_S
@@ -88,7 +81,6 @@ class Topic:
             time.sleep(0.05)
 
     def committed(self, group: str, partitions: int) -> dict[int, int]:
-        """Return a group's committed offsets as a plain consumer sees them."""
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group})
         try:
             asked = [TopicPartition(self.name, partition) for partition in range(partitions)]
@@ -98,7 +90,6 @@ class Topic:
             consumer.close()
 
     def admin(self) -> AdminClient:
-        """Return a client of the broker."""
         return AdminClient({"bootstrap.servers": self.servers})
 
     def _producer(self, **more: str) -> Producer:
@@ -107,12 +98,9 @@ class Topic:
 
 @dataclass(frozen=True)
 class TopicMaker:
-    """Makes topics of one broker."""
-
     servers: str
 
     def made(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
-        """Make a topic, wait until the broker leads its Kafka partitions, and return it."""
         admin = AdminClient({"bootstrap.servers": self.servers})
         asked = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
         admin.create_topics([asked])[name].result(WAIT_S)

@@ -10,7 +10,6 @@ from tests.scenarios.modes.first_days import Rows, exact, lay_out
 
 @pytest.fixture(scope="session")
 def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the input files."""
     folder = tmp_path_factory.mktemp("days")
     flights_data.prepare(folder / "year")
     lay_out(folder / "year", folder / "data")
@@ -19,5 +18,4 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def expected(days: Path) -> dict[str, Rows]:
-    """Return every expected table, with each row once."""
     return exact(days)

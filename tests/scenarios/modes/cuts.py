@@ -37,13 +37,11 @@ class Cut:
 
 
 def records(root: Path) -> list[CheckpointRecord]:
-    """Return the retained checkpoints, oldest first."""
     _, rows = CheckpointStore(Warehouse(root, ProtocolPaths(JOB))).observe()
     return sorted((row for row in rows if isinstance(row, CheckpointRecord)), key=lambda row: row.checkpoint)
 
 
 def cuts(root: Path) -> Iterator[Cut]:
-    """Yield the retained checkpoints that are published, oldest first."""
     recorded = CutStore(Warehouse(root, ProtocolPaths(JOB)))
     for record in records(root):
         versions = recorded.read(record.checkpoint)
@@ -53,7 +51,6 @@ def cuts(root: Path) -> Iterator[Cut]:
 
 
 def final(root: Path) -> dict[str, Rows]:
-    """Return the tables as anyone reads them now."""
     return {table: multiset(pl.read_delta(str(root / table))) for table in TABLES}
 
 
@@ -70,7 +67,6 @@ def flying(root: Path, record: CheckpointRecord, upstream: str, downstream: str)
 
 
 def rows_in_flight(record: CheckpointRecord) -> int:
-    """Return how many rows a checkpoint holds in flight."""
     return sum(segment.rows for _, segment in in_flight(record))
 
 
@@ -92,7 +88,6 @@ def ahead(root: Path, cut: Cut) -> Rows:
 
 
 def newest(root: Path) -> Cut:
-    """Return the newest cut."""
     return list(cuts(root))[-1]
 
 
@@ -114,7 +109,6 @@ def _silver_of(root: Path, cut: Cut) -> pl.DataFrame:
 
 
 def _landed(root: Path, cut: Cut, upstream: str, downstream: str, table: str) -> pl.DataFrame:
-    """Return the rows of a table that are not on their way to the next vertex."""
     rows = cut.tables[table]
     on_their_way = flying(root, cut.record, upstream, downstream)
     if on_their_way is None:
@@ -123,7 +117,6 @@ def _landed(root: Path, cut: Cut, upstream: str, downstream: str, table: str) ->
 
 
 def _in(rows: pl.DataFrame, gone: Rows) -> pl.Series:
-    """Mark each row that is in `gone`, as often as it is in there."""
     left = Counter(gone)
     own = sorted(name for name in rows.columns if not name.startswith("_"))
     marks = []

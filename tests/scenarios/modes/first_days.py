@@ -32,7 +32,6 @@ Rows = Counter[tuple[object, ...]]
 
 
 def lay_out(year: Path, folder: Path) -> None:
-    """Write the first days of the input that `jobs.pipelines.flights_data` writes for a year, in the same order."""
     for kind in ("flights", "weather"):
         for origin in ORIGINS:
             first_half = pl.read_parquet(year / kind / origin / "001.parquet")
@@ -42,7 +41,6 @@ def lay_out(year: Path, folder: Path) -> None:
 
 
 def planned(data: Path, config: CheckpointConfig = CONFIG, *, parallelism: int = 2) -> JobPlan:
-    """Return the pipeline over this input."""
     whole = plan(flights.build(data), config=config, parallelism=parallelism)
     return replace(whole, rows_per_epoch={VertexId("weather"): EPOCH_WEATHER})
 
@@ -56,7 +54,6 @@ def enriched(flown: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
 
 
 def golds(silver: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return the two gold tables of these rows."""
     band = (pl.col("wind_speed") / 5).floor() * 5
     delays = pl.col("arr_delay")
     count, total = pl.len().cast(pl.Int64).alias("flights"), delays.sum().alias("arr_delay_sum")
@@ -80,6 +77,5 @@ def exact(data: Path) -> dict[str, Rows]:
 
 
 def multiset(rows: pl.DataFrame) -> Rows:
-    """Return the rows and how often each occurs, without the columns that Tidemark adds."""
     own = sorted(name for name in rows.columns if not name.startswith("_"))
     return Counter(rows.select(own).rows())

@@ -31,7 +31,6 @@ WAIT_S = 280
 
 
 def changed(**changes: object) -> CheckpointConfig:
-    """Return the configuration with these changes, validated."""
     return CheckpointConfig(**(CONFIG.model_dump() | changes))
 
 
@@ -52,7 +51,6 @@ def half_published_in_flight(name: str, fate: Fate) -> bool:
 
 
 def half_published_after_a_decline(name: str, fate: Fate) -> bool:
-    """Return True in the same situation if a checkpoint was declined before."""
     return half_published(name, fate) and fate.declined > 0
 
 
@@ -102,14 +100,12 @@ class Job:
         return run_tick(plan, settings, engine=SlowWeather(engine, fate), boundary=fate)
 
     def die(self, due: Due) -> bool:
-        """Run a tick that stops in this process as if it had died. Return whether it did."""
         fate = Fate(self.root, due)
         with suppress(Dead):
             self.tick(fate)
         return fate.dead
 
     def be_killed(self, due: Due) -> int | None:
-        """Run a tick in a process of its own that is killed there. Return its exit code."""
         server = multiprocessing.get_context("forkserver")
         alone = server.Process(target=_tick, args=(replace(self, spark=None), due))
         alone.start()
@@ -123,7 +119,6 @@ class Job:
         return [list(read(file.read_bytes().splitlines(keepends=True))) for file in files]
 
     def aborted(self) -> list[NotifyAborted]:
-        """Return the checkpoints that failed, in all ticks."""
         return [entry.body for trace in self.traces() for entry in trace if isinstance(entry.body, NotifyAborted)]
 
     def pending_at_a_time(self) -> int:

@@ -33,7 +33,6 @@ class SlowWeather:
     """
 
     def __init__(self, engine: Engine, fate: "Fate") -> None:
-        """Run on this engine, and close it in the end."""
         self._engine = engine
         self._fate = fate
         self._lock = threading.Lock()
@@ -41,7 +40,6 @@ class SlowWeather:
         self._rested_since = time.monotonic()
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
-        """Run one micro-batch, with its delay if it has one."""
         if effect.vertex == WEATHER and effect.micro_batch in LATE:
             self._wait_for_rest()
         with self._lock:
@@ -54,7 +52,6 @@ class SlowWeather:
                 self._rested_since = time.monotonic()
 
     def close(self) -> None:
-        """Close the engine."""
         self._engine.close()
 
     def _wait_for_rest(self) -> None:
@@ -82,7 +79,6 @@ class Fate:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, name: str) -> None:
-        """Cross a boundary, or die there."""
         with self._lock:
             self.declined += name == "after:NotifyAborted"
             self.dead = self.dead or self.due(name, self)

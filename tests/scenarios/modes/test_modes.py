@@ -44,7 +44,6 @@ EXACT = sorted(set(MODES) - {"at_least_once"})
 
 @pytest.fixture
 def job(spark, days, tmp_path):
-    """Return a function that makes this test's job in a mode."""
     return lambda mode: Job(data=days, root=tmp_path, config=MODES[mode].config, spark=spark)
 
 
@@ -61,7 +60,6 @@ def recover(job) -> None:
 
 
 def join(record):
-    """Return the statistics of the vertex that joins the inputs."""
     return next(vertex for vertex in record.statistics.vertices if vertex.vertex == "silver_flights")
 
 
@@ -262,7 +260,6 @@ class Flights:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def tick(self, ask: SavepointKind | None = None, *, parallelism: int = 2):
-        """Run a tick to its end. Its weather is slow at first."""
         inbox = Inbox()
         listener = TickListener() if ask is None else Asks(inbox, ask)
         engine = SlowWeather(SparkEngine(SparkConfig(cores=2), TickListener(), self.spark), Fate(self.root))
@@ -273,7 +270,6 @@ class Flights:
         return Warehouse(self.root, ProtocolPaths(JOB))
 
     def import_from(self, text: str, *, claim: bool = False) -> None:
-        """Restore an entry of another warehouse into this one."""
         origin = find_origin(text, self.root, JOB)
         assert isinstance(origin, ForeignRow)
         import_row(Import(origin=origin, root=self.root, plan=planned(self.data, self.config), claim=claim))

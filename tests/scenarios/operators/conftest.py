@@ -35,17 +35,14 @@ class Bench:
     copies: CopyUses = NO_USES
 
     def __post_init__(self):
-        """Begin without state."""
         self.state = self.state or [()] * self.parallelism
         self.ranges = self.ranges or [()] * self.parallelism
 
     @property
     def parallelism(self):
-        """Return the number of the vertex's subtasks."""
         return self.plan.spec.parallelism if isinstance(self.plan.spec, KeyedSpec) else 1
 
     def stage(self, rows: pa.Table) -> StagedSegment:
-        """Put rows into a file as an upstream vertex would."""
         path = f"upstream/_data/1/{len(list(self.warehouse.glob('upstream/_data/1/*')))}.parquet"
         (self.warehouse / path).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, self.warehouse / path)
@@ -71,11 +68,9 @@ class Bench:
         return done
 
     def read(self, files) -> pl.DataFrame:
-        """Return the rows of these handles."""
         return pl.concat([pl.read_parquet(self.warehouse / file.path, glob=False) for file in files])
 
     def upserted(self) -> pl.DataFrame:
-        """Return the rows that the upsert table's active files would show."""
         handles = [file.file for ranges in self.ranges for entry in ranges for file in entry.files]
         return self.read(dict.fromkeys(handles))
 

@@ -117,7 +117,6 @@ def pairs_of(columns):
 
 
 def aggregating(pairs, folder, parallelism=2):
-    """Return the plan of the vertex with every aggregate, into an upsert table."""
     pipeline = Pipeline("p", parallelism=parallelism)
     rows = pipeline.source("rows", FileSource(folder, ROWS))
     rows.key_by("k").aggregate("every", **{name: ours for name, (ours, _) in pairs.items()}).upsert("gold/every")
@@ -208,7 +207,6 @@ ROWS_OF_SUMS_LIKE_SPARK = StructType(
 
 
 def totals(schema=ROWS_OF_SUMS_LIKE_SPARK):
-    """Return the plan of the sum of every column by key."""
     sums = {f"sum_{name}": sum_of(name) for name in schema.names[1:]}
     aggregates = named_aggregates("vertex totals", ["k"], schema, sums)
     spec = aggregate_spec(

@@ -27,7 +27,6 @@ class Judge:
     """Gives each payment the newest rule of its class. A payment waits until there is a rule of its class."""
 
     def process(self, inputs, state):
-        """Return what waits now, and the payments that have a rule."""
         payments, rules = inputs
         new = payments.group_by("account").agg(pl.col("n"))
         every = new.join(state, on="account", how="left").select(
@@ -36,7 +35,6 @@ class Judge:
         return self._judged(every, rules)
 
     def broadcast_changed(self, state, broadcast):
-        """Let the payments go for whose class a rule has come."""
         return self._judged(state, broadcast)
 
     def _judged(self, every, rules):
@@ -51,7 +49,6 @@ class Judge:
 def declared(
     data, *, more=False, key="class", name="judged", renamed_from=None, sees=True, rules=RULES, latest_by="version"
 ):
-    """Return the pipeline. With `more` its rules have a column more; if it does not see them, it knows none."""
     pipeline = Pipeline("bank", parallelism=2)
     payments = pipeline.source("payments", SequenceSource(PAYMENTS, keys=13)).table(
         "bronze/payments", id="payments_kept"
@@ -67,30 +64,23 @@ def declared(
 
 
 class Waits:
-    """Lets all payments wait."""
-
     def process(self, inputs, state):
-        """Keep the numbers that wait."""
         return Processed(state=state, output=pl.DataFrame(schema={"n": int, "account": int, "rule": int}))
 
 
 def build(data):
-    """Return the pipeline, in another process too."""
     return declared(data)
 
 
 def build_renamed(data):
-    """Return the pipeline whose operator has another name."""
     return declared(data, name="checked", renamed_from="judged", rules={"r": 63})
 
 
 def build_renamed_with_more(data):
-    """Return the pipeline whose operator has another name, and whose rules have a column more."""
     return declared(data, more=True, name="checked", renamed_from="judged", rules={"r": 66})
 
 
 def build_by_version(data):
-    """Return the pipeline with another key of the broadcast."""
     return declared(data, key="version")
 
 
@@ -105,7 +95,6 @@ def build_blind(data):
 
 
 def judge(warehouse, operator="judged", cuts=None):
-    """Judge the state and the table of these cuts by the bronze rows. By default those are all cuts."""
     cuts = cuts or Cuts(warehouse, "bank").all()
     for cut in cuts:
         rules = cut.polars("bronze/rules").select(pl.col("n") % CLASSES, pl.col("n").alias("version")).collect()
@@ -153,7 +142,6 @@ def test_a_broadcast_survives_kills_and_goes_back_with_a_rollback(tmp_path, spar
 
 
 def test_rules_of_a_renamed_operator_get_a_column_and_stay(tmp_path, spark):
-    """The operator gets another name, then its rules a column more: rules from before have null there."""
     trial = Trial(build, tmp_path)
     trial.run(**SMALL)
     before = judge(trial.warehouse)[-1].state("judged_broadcast").polars().sort("class").collect()
@@ -165,7 +153,6 @@ def test_rules_of_a_renamed_operator_get_a_column_and_stay(tmp_path, spark):
 
 
 def newest_of(trial, operator):
-    """Judge the newest cut, and return its rules."""
     (cut,) = judge(trial.warehouse, operator, Cuts(trial.warehouse, "bank").all()[-1:])
     return cut.state(f"{operator}_broadcast").polars().collect()
 

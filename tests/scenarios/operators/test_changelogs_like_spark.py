@@ -80,8 +80,6 @@ def changes_steps(seed):
 
 
 def changes_of(steps):
-    """Return what builds the pipeline: rows, aggregate, filter, aggregate with a table, aggregate of that one."""
-
     def build(data):
         pipeline = Pipeline("changes", parallelism=2)
         source = SequenceSource(dict.fromkeys("ab", steps["rows"]), keys=steps["keys"], step=3)
@@ -99,7 +97,6 @@ def changes_of(steps):
 
 
 def changes_sql(steps):
-    """Return the queries of the two upsert tables over the view `rows`."""
     first = ", ".join(f"{query} as {name}" for name, (_, query) in FIRST.items())
     inner = f"select *, {steps['m']} as m, {steps['b']} as b from (select key, {first} from rows group by key)"
     columns = ", ".join(f"{OVER[name][1]} as {name}" for name in steps["over"])
@@ -181,7 +178,6 @@ def joins_sql(steps):
 
 
 def tops_steps(seed):
-    """Return a random pipeline: the key of the changelog, its filter, its order, and how many rows are first."""
     chance = random.Random(seed)  # noqa: S311 - test data
     return {
         "rows": 90,
@@ -194,8 +190,6 @@ def tops_steps(seed):
 
 
 def tops_of(steps):
-    """Return what builds the pipeline: rows, their aggregates, and the first rows of both, aggregated and joined."""
-
     def build(data):
         pipeline = Pipeline("tops", parallelism=2)
         source = SequenceSource(dict.fromkeys("ab", steps["rows"]), keys=steps["keys"], step=3)
@@ -221,13 +215,11 @@ def tops_of(steps):
 
 
 def numbered(rows, keys, order, columns):
-    """Return SQL that numbers the rows: by the order, then by the other columns."""
     by = ", ".join([*order, *(name for name in columns if name not in order)])
     return f"select *, row_number() over (partition by {keys} order by {by}) as nth from ({rows})"
 
 
 def tops_sql(steps):
-    """Return the queries of the upsert tables over the view `rows`."""
     own = "select nullif(n % 6, 0) as c, key, n, value from rows"
     latest = numbered(own, "c", ["n desc"], ["key", "value"])
     first = numbered(own, "c", ["value desc"], ["key", "n"])
@@ -270,7 +262,6 @@ QUERIES = {
 
 
 def unions_steps(seed):
-    """Return how the streams are filtered, and the type of the join that is one of them."""
     chance = random.Random(seed)  # noqa: S311 - test data
     return {
         "keys": chance.choice([7, 15]),
@@ -313,7 +304,6 @@ def unions_of(steps):
 
 
 def unions_sql(steps):
-    """Return the queries of the upsert tables over the view `rows`."""
     counted = f"select n % 4 as j, n from (select key, count(*) as n from rows group by key) where {steps['counted']}"
     sizes = f"select j, count(*) as of from ({counted}) group by j"
     thirds = "select n % 3 as j, max(n) as most from rows group by 1"
@@ -382,13 +372,11 @@ def alike(one, other):
 
 
 def in_order(rows):
-    """Return rows with sorted lists, in an order that does not depend on their floats."""
     plain = [tuple(sorted(each) if isinstance(each, list) else each for each in row) for row in rows]
     return sorted(plain, key=lambda row: repr([each for each in row if not isinstance(each, float)]))
 
 
 def judge(spark, trial, queries, aligned_from=0):
-    """Compare the tables of each cut with Spark SQL over its bronze rows. Return which had rows and which lost keys."""
     cuts = trial.cuts.all()
     assert len(cuts) > max(1, aligned_from)
     had, lost, before = set(), set(), {}
@@ -477,13 +465,10 @@ def test_an_aggregate_may_not_begin_after_the_one_that_it_reads(tmp_path, spark)
 
 
 def new_rows(cut, table):
-    """Return the rows of an append table of updates, sorted."""
     return sorted(cut.polars(table).collect().rows())
 
 
 def deduplicating(order_by, *, counted=False):
-    """Return what builds one vertex of first rows, over rows or over their counts."""
-
     def build(data):
         pipeline = Pipeline("tops", parallelism=2)
         rows = pipeline.source("rows", SequenceSource({"a": 90}, keys=7)).select("key", "n").key_by("key")
@@ -591,7 +576,6 @@ ROWS = StructType().add("k", LongType()).add("v", LongType()).add("gone", Boolea
 @pytest.mark.parametrize(("of_changes", "takes_changes"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("steps", ["none", "copies", "rule and copies"])
 def test_a_task_derives_what_spark_derives(tmp_path, spark, of_changes, takes_changes, steps):
-    """By files with and without kinds, of changelogs and of append-only streams, with rules and with copies."""
     values = {"k": [1, 2, 3, 4, 5, None], "v": [1, None, 3, None, 5, 6], "gone": [True, False, None, True, None, False]}
     kinds = [INSERT, DELETE, UPDATE_BEFORE, UPDATE_AFTER, None, UPDATE_BEFORE]
     tables = [pa.table(values, arrow_schema(ROWS)), pa.table(values, arrow_schema(ROWS))]

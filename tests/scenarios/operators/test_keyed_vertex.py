@@ -68,7 +68,6 @@ START = datetime(2013, 1, 1, 5, tzinfo=UTC)
 
 
 def flights(count, seed, carriers=12):
-    """Return made-up flights, some without carrier or delay."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, carriers, count)
     return pa.table(
@@ -83,7 +82,6 @@ def flights(count, seed, carriers=12):
 
 
 def totals(parallelism=2):
-    """Return the plan of the totals by carrier."""
     spec = aggregate_spec(
         vertex=vertex_id("totals"),
         rows=FLIGHTS,
@@ -98,7 +96,6 @@ def totals(parallelism=2):
 
 
 def by_carrier(*batches):
-    """Compute the totals of all rows at once."""
     rows = pl.concat([pl.from_arrow(batch) for batch in batches])
     total = pl.when(pl.col("delay").count() > 0).then(pl.col("delay").cast(pl.Int64).sum())
     return sorted(
@@ -110,7 +107,6 @@ def by_carrier(*batches):
 
 
 def shown(vertex):
-    """Return the rows that the upsert table shows."""
     return sorted(vertex.upserted().select("carrier", "n", "total", "most").rows(), key=str)
 
 
@@ -136,7 +132,6 @@ def test_an_untouched_subtask_writes_nothing(bench):
 
 
 def restored(vertex, parallelism):
-    """Return the state and ranges that each subtask gets at another parallelism: all that overlap its range."""
     ranges = key_group_ranges(parallelism=parallelism, max_parallelism=128)
 
     def overlap(files):
@@ -192,7 +187,6 @@ ENRICHED = StagedTable(table_name("silver/flights"), TableMode.APPEND, enrich_sc
 
 
 def enriched():
-    """Return the plan that gives flights their weather."""
     spec = enrich_spec(
         vertex=vertex_id("silver"),
         left=FLIGHTS,
@@ -208,7 +202,6 @@ def enriched():
 
 
 def weather(hours):
-    """Return the weather of these hours for every carrier. Hour 3 has no temperature."""
     rows = [(f"C{code}", hour) for code in range(1, 12) for hour in hours]
     return pa.table(
         {
@@ -260,7 +253,6 @@ SALES = StructType([StructField("item", StringType()), StructField("n", LongType
 
 
 def priced(parallelism):
-    """Return the plan that gives sales the latest price of their item."""
     spec = enrich_spec(
         vertex=vertex_id("priced"),
         left=SALES,
@@ -276,7 +268,6 @@ def priced(parallelism):
 
 
 def rows_of(schema, *rows):
-    """Return rows as an upstream vertex stages them."""
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], arrow_schema(schema))
 
 
@@ -333,7 +324,6 @@ class WithTotal:
     """Counts rows by key. It also emits one row for all keys together, under a key of its own."""
 
     def process(self, inputs, state):
-        """Return the counts of the touched keys, and their sum under the key ALL."""
         known = state.select("key", before="n")
         counted = inputs[0].group_by("key").agg(pl.len().cast(pl.Int64).alias("more")).join(known, on="key", how="left")
         new = counted.select("key", n=pl.col("more") + pl.col("before").fill_null(0))
@@ -342,7 +332,6 @@ class WithTotal:
 
 
 def tick(spark, root, function, parallelism):
-    """Run the job until it is caught up or fails."""
     pipeline = Pipeline(JobName("totals"), parallelism=parallelism)
     counts = StructType().add("n", LongType())
     output = StructType().add("key", LongType()).add("n", LongType())
@@ -388,7 +377,6 @@ KEYS = {
 
 
 def counted(kind, chain=None):
-    """Return the plan of a count by a key of this type."""
     rows = StructType().add("k", kind).add("n", LongType())
     spec = aggregate_spec(
         vertex=vertex_id("counts"),
@@ -402,7 +390,6 @@ def counted(kind, chain=None):
 
 
 def through_expressions(rows):
-    """Return the same rows, after expressions that Spark has to compute for each of them."""
     return rows.withColumn("n", F.col("n") + 1).filter("n > 0")
 
 
@@ -441,7 +428,6 @@ STEP = 2**60
 
 
 def tick_of_widening_a_sum(spark, root, rows, kind=None):
-    """Run the sum of so many numbers until it is caught up or fails. The values are cast to `kind` before the sum."""
     pipeline = Pipeline(JobName("sums"))
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, step=STEP))
     summed = numbers if kind is None else numbers.with_column("value", "value", kind)
@@ -450,7 +436,6 @@ def tick_of_widening_a_sum(spark, root, rows, kind=None):
 
 
 def total(root):
-    """Return the total that the table shows."""
     return pl.read_delta(str(root / "gold/sums"))["total"].to_list()
 
 

@@ -35,7 +35,6 @@ class Renaming:
     """Does what `Sorted` does, and calls a column of `odd` by its new name."""
 
     def process(self, inputs, state):
-        """Return the new totals and the rows of the outputs."""
         done = Sorted(("odd", "seen")).process(inputs, state)
         odd = done.outputs["odd"].rename({"n": "number"}).select(NUMBERED.names)
         return Processed(state=done.state, output=done.output, outputs={**done.outputs, "odd": odd})
@@ -45,11 +44,9 @@ class Sorted:
     """Counts and adds by key, puts odd rows out as `odd`, and a key that it sees for the first time as `seen`."""
 
     def __init__(self, outputs):
-        """Name the outputs that have rows."""
         self.outputs = outputs
 
     def process(self, inputs, state):
-        """Return the new totals and the rows of the outputs."""
         (rows,) = inputs
         now = rows.group_by("key").agg(pl.len().cast(pl.Int64).alias("rows"), pl.col("value").sum().alias("total"))
         new = pl.concat([now, state.select(now.columns)]).group_by("key").sum()
@@ -59,7 +56,6 @@ class Sorted:
 
 
 def declared(data, outputs=("odd", "seen"), put_out=None):
-    """Return the pipeline."""
     pipeline = Pipeline("sorted", parallelism=2)
     rows = pipeline.source("rows", SequenceSource(ROWS, keys=KEYS)).table("bronze/rows", id="bronze")
     output = StructType([rows.schema["key"], *TOTALS.fields])
@@ -75,17 +71,14 @@ def declared(data, outputs=("odd", "seen"), put_out=None):
 
 
 def build(data):
-    """Return the pipeline with both outputs, in another process too."""
     return declared(data)
 
 
 def without_seen(data):
-    """Return the pipeline without the output `seen`."""
     return declared(data, ("odd",))
 
 
 def renamed(data):
-    """Return the pipeline in which a column of the output `odd` has another name."""
     pipeline = Pipeline("sorted", parallelism=2)
     rows = pipeline.source("rows", SequenceSource(ROWS, keys=KEYS)).table("bronze/rows", id="bronze")
     output, outputs = StructType([rows.schema["key"], *TOTALS.fields]), {"odd": NUMBERED, "seen": SEEN}
@@ -106,7 +99,6 @@ def undeclared(data):
 
 
 def expected(bronze):
-    """Return what each table shows at the cut with these rows."""
     odd = bronze.filter(pl.col("n") % 2 == 1)
     totals = bronze.group_by("key").agg(pl.len().cast(pl.Int64).alias("rows"), pl.col("value").sum().alias("total"))
     return {
@@ -118,7 +110,6 @@ def expected(bronze):
 
 
 def judge(warehouse, cuts=None):
-    """Compare all tables of these cuts with what their bronze rows make. By default those are all cuts."""
     cuts = cuts or Cuts(warehouse, "sorted").all()
     for cut in cuts:
         for table, rows in expected(cut.polars("bronze/rows").collect()).items():
@@ -161,7 +152,6 @@ class Watches:
     """Puts each row out, and as `alerts` the rows of one number: most micro-batches have none."""
 
     def process(self, inputs, state):
-        """Keep the greatest number of each key."""
         (rows,) = inputs
         now = pl.concat([rows.select("key", "n"), state.select("key", "n")]).group_by("key").max()
         each = rows.select("n", "key", "split")
@@ -169,7 +159,6 @@ class Watches:
 
 
 def watched(data):
-    """Return a pipeline in which vertices read both outputs of one function: a union, and a join."""
     pipeline = Pipeline("watched", parallelism=2)
     rows = pipeline.source("rows", SequenceSource(ROWS, keys=KEYS)).table("bronze/rows", id="bronze")
     number = StructType().add("n", LongType())
@@ -257,7 +246,6 @@ def test_an_output_may_come_and_go_between_ticks(tmp_path, spark):
 
 
 def test_rows_of_an_output_that_was_not_declared_fail_by_name(tmp_path, spark):
-    """The message names the vertex, the output and how to declare it."""
     with pytest.raises(TickFailedError, match=r"operator sort: .*put out rows as 'seen', and its outputs are odd"):
         Trial(undeclared, tmp_path).run(**SMALL)
 
@@ -276,7 +264,6 @@ class Slow:
     """Puts each row out, slowly. So rows wait on the way to it."""
 
     def process(self, inputs, state):
-        """Return the rows, and keep the greatest number of each key."""
         time.sleep(0.7)
         rows = inputs[0].select("n", "key")
         return Processed(state=_greatest(rows, state), output=rows)
@@ -290,7 +277,6 @@ class SortedOfAnotherOutputOnSpark:
     """Puts each row out, odd numbers also as `odd` and even ones as `even`."""
 
     def process(self, inputs, state):
-        """Keep the greatest number of each key."""
         rows = inputs[0].select("n", "key")
         odd = pl.col("n") % 2 == 1
         sorted_out = {"odd": rows.filter(odd), "even": rows.filter(~odd)}
@@ -298,7 +284,6 @@ class SortedOfAnotherOutputOnSpark:
 
 
 def reading(output):
-    """Return the pipeline in which vertex `kept` reads this output. None is the function's own."""
     pipeline = Pipeline("sorted", parallelism=2)
     rows = pipeline.source("rows", SequenceSource(ROWS_OF_ANOTHER_OUTPUT_ON_SPARK, keys=13)).table(
         "bronze/rows", id="bronze"
@@ -313,35 +298,29 @@ def reading(output):
 
 
 def odd(data):
-    """Return the pipeline in which `kept` reads the odd rows."""
     return reading("odd")
 
 
 def own(data):
-    """Return the pipeline in which `kept` reads all rows."""
     return reading(None)
 
 
 def entries(warehouse):
-    """Return all entries of the job, with the version of their table."""
     return CheckpointStore(Warehouse(warehouse, ProtocolPaths(JobName("sorted")))).observe()
 
 
 def newest(warehouse):
-    """Return the newest checkpoint's entry."""
     _, rows = entries(warehouse)
     return max((row for row in rows if isinstance(row, CheckpointRecord)), key=lambda row: row.checkpoint)
 
 
 def flying(record):
-    """Return how many odd rows the checkpoint holds in flight to `kept`."""
     edge = EdgeId(VertexId("sort"), VertexId("kept"))
     segments = (segment for channel, segment in in_flight(record) if channel.edge == edge)
     return sum(file.rows for each in segments for file in each.files if "/_output=odd/" in file.path)
 
 
 def shown(cut, table="silver/kept"):
-    """Return the numbers that a table shows at the cut."""
     return sorted(cut.polars(table).collect()["n"].to_list())
 
 

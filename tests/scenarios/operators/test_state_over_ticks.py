@@ -54,7 +54,6 @@ class Remember:
     says: str
 
     def process(self, inputs, state):
-        """Return the counts of the touched keys. The text column is the other column of the state."""
         (text,) = [name for name in state.columns if name not in ("key", "n")]
         counted = inputs[0].group_by("key").agg(pl.len().cast(pl.Int64).alias("more"))
         both = counted.join(state, on="key", how="left").with_columns(pl.col("n").cast(pl.Int64).fill_null(0))
@@ -63,7 +62,6 @@ class Remember:
 
 
 def job(rows: int, count: DataType, text: str, **config: object) -> JobPlan:
-    """Return the job that counts `rows` numbers by key. Its state has the columns `count` and `text`."""
     pipeline = Pipeline(JOB, parallelism=2)
     state = StructType().add("n", count).add(text, StringType())
     output = StructType().add("key", LongType()).add("n", LongType())
@@ -73,29 +71,24 @@ def job(rows: int, count: DataType, text: str, **config: object) -> JobPlan:
 
 
 def tick(spark, root: Path, planned: JobPlan) -> None:
-    """Run one tick until it is caught up."""
     report = run_tick(planned, RuntimeSettings(warehouse=root), spark=spark)
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
 
 
 def counts(rows: int) -> list[tuple[int, int]]:
-    """Return the counts that the table must show after so many rows."""
     return [(key, len(range(key, rows, KEYS))) for key in range(KEYS)]
 
 
 def shown(root: Path) -> list[tuple[int, int]]:
-    """Return the rows that the table shows."""
     return sorted(pl.read_delta(str(root / "gold/counts")).select("key", "n").rows())
 
 
 def newest_row(root: Path) -> CheckpointRecord:
-    """Return the newest checkpoint's entry."""
     seen = JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely).observe()
     return max((row for row in seen.rows if isinstance(row, CheckpointRecord)), key=lambda row: row.checkpoint)
 
 
 def state_files(root: Path) -> list:
-    """Return the handles of the newest checkpoint's state."""
     (vertex,) = [was for was in newest_row(root).vertices if was.vertex == "counts"]
     return [keyed.file for snapshot in vertex.subtasks for keyed in snapshot.state]
 
@@ -172,7 +165,6 @@ class Count:
     name: str
 
     def process(self, inputs, state):
-        """Return the counts of the touched keys."""
         more = inputs[0].group_by("key").agg(pl.len().cast(state.schema[self.name]).alias("more"))
         both = more.join(state, on="key", how="left").with_columns(pl.col(self.name).fill_null(0))
         new = both.select("key", (pl.col(self.name) + pl.col("more")).alias(self.name))
@@ -180,7 +172,6 @@ class Count:
 
 
 def tick_of_renamed_columns_on_spark(spark, root, rows, name, *, parallelism, kind, renamed):
-    """Count so many numbers in columns with these names, until the job is caught up."""
     pipeline = Pipeline(JOB, parallelism=parallelism)
     state, output = StructType().add(name, kind), StructType().add("key", LongType()).add(name, LongType())
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=KEYS)).key_by("key")
@@ -217,7 +208,6 @@ GROUPS = 32_768
 
 
 def numbers(draw, bits):
-    """Return whole numbers, among them the outermost ones."""
     most = 2 ** (bits - 1)
     return [-most, -1, 0, 1, most - 1] + [draw.randrange(-most, most) for _ in range(ROWS - 5)]
 
@@ -236,7 +226,6 @@ def texts(draw):
 
 
 def decimals(draw, digits, scale):
-    """Return decimals of all lengths, among them those at which a byte more is needed."""
     most = 10**digits - 1
     edges = [sign * (2**bits + more) for bits in range(0, 127, 8) for sign in (1, -1) for more in (-1, 0, 1)]
     edges += [sign * (2 ** (bits - 1) + more) for bits in range(8, 127, 8) for sign in (1, -1) for more in (-1, 0, 1)]
@@ -248,7 +237,6 @@ def decimals(draw, digits, scale):
 
 
 def columns():
-    """Return a column of each type, with nulls."""
     draw = random.Random(7)  # noqa: S311 - reproducible rows, no secret
     moments = [draw.randrange(-(10**17), 10**17) for _ in range(ROWS)]
     made = {
@@ -317,7 +305,6 @@ def test_keys_of_other_types_and_rules_of_sparks_are_left_to_spark():
 
 
 def stateless(*rules):
-    """Return a step without state that judges these rules."""
     schema = StructType().add("a", StringType())
     table = StagedTable(table_name("quarantine/q"), TableMode.APPEND, quarantine_schema(schema))
     return StatelessSpec(vertex=vertex_id("v"), schema=schema, rules=rules, quarantine=table if rules else None)

@@ -74,7 +74,6 @@ RULES = (RowRule("has a delay", "delay is not null"), RowRule("is late", lambda:
 
 
 def bronze(**changes):
-    """Return the plan of a bronze vertex with these changes."""
     fields = {
         "vertex": vertex_id("bronze"),
         "schema": SCHEMA,
@@ -101,7 +100,6 @@ def test_all_rows_go_to_the_table_and_failing_ones_also_to_quarantine(bench):
 
 @pytest.mark.parametrize("rows", [pytest.param(None, id="no segment"), pytest.param(ROWS.slice(0, 0), id="no row")])
 def test_an_empty_micro_batch_writes_nothing(bench, rows):
-    """It answers nevertheless."""
     assert (SubtaskOutput(),) == bench(bronze()).run(rows).outputs
 
 
@@ -144,7 +142,6 @@ def test_a_worker_keeps_its_imports_from_the_garbage_collector(bench):
 
 
 def _counts(_batches):
-    """Yield how many objects are frozen and how many are not, where a report and a worker's name are expected."""
     frozen, alive = str(gc.get_freeze_count()), str(len(gc.get_objects()))
     yield pa.RecordBatch.from_pydict({"report": [frozen], "worker": [alive]})
 
@@ -172,7 +169,6 @@ SHOWN = StructType().add("k", LongType()).add("n", LongType()).add("x", StringTy
 
 
 def summed(*steps, name="sums"):
-    """Return the plan of a sum by key, after these steps."""
     spec = aggregate_spec(
         vertex=vertex_id(name),
         rows=ROWS_OF_PLANNED_JOBS,
@@ -185,7 +181,6 @@ def summed(*steps, name="sums"):
 
 
 def written(expression):
-    """Return the plan of a table whose column `x` has this expression's value."""
     table = StagedTable(table_name("bronze/rows"), TableMode.APPEND, SHOWN)
     spec = StatelessSpec(vertex=vertex_id("rows"), schema=SHOWN, table=table)
     return VertexPlan(
@@ -194,17 +189,14 @@ def written(expression):
 
 
 def rows(*numbers):
-    """Return rows of one key with these numbers."""
     return pa.table({"k": pa.array([5] * len(numbers), pa.int64()), "n": pa.array(numbers, pa.int64())})
 
 
 def emitted(bench, table):
-    """Run a micro-batch, and return the rows that it emits."""
     return bench.read([file for output in bench.run(table).outputs for file in output.emitted])
 
 
 def plans(bench):
-    """Return how many plans wait to be used again."""
     return len(bench.jobs._plans)
 
 
@@ -289,7 +281,6 @@ def test_a_plan_goes_when_its_job_fails(bench):
 
 
 def test_vertices_use_one_plan_at_the_same_time(spark, tmp_path):
-    """Each job has its own work."""
     jobs = PlannedJobs(spark)
     names = [f"v{number}" for number in range(8)]
     for name in names:
@@ -321,13 +312,11 @@ def test_sparks_event_log_hides_the_work(spark):
 
 
 def name_worker(batches):
-    """Yield the process that runs this, as text."""
     for batch in batches:
         yield pa.record_batch({"before": [str(os.getpid())] * batch.num_rows})
 
 
 def report_both(batches):
-    """Yield the process that ran the function before, and this one."""
     for batch in batches:
         yield pa.record_batch({"report": batch.column(0), "worker": [str(os.getpid())] * batch.num_rows})
 

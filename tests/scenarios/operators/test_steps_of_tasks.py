@@ -39,7 +39,6 @@ PLUS_ONE = with_column("delay", "delay + 1", LongType())
 
 
 def rules(*kinds):
-    """Return row rules: each says that a column is null or not, or is a whole expectation."""
     expectations = [
         Expectation(f"expect_column_values_to_{kind}be_null", {"column": column}) if isinstance(column, str) else column
         for kind, column in kinds
@@ -52,7 +51,6 @@ POSITIVE = rules(("", Expectation("expect_column_values_to_be_between", {"column
 
 
 def plan_of(*steps, schema=CHOSEN, checks=()):
-    """Return the plan of a vertex that writes a table, and failing rows to quarantine."""
     spec = StatelessSpec(
         vertex=vertex_id("bronze"),
         schema=schema,
@@ -66,7 +64,6 @@ def plan_of(*steps, schema=CHOSEN, checks=()):
 
 
 def segments(warehouse):
-    """Write the rows into a file of the warehouse and return the segment that names it."""
     path = warehouse / "rows.parquet"
     pq.write_table(ROWS, path)
     return (StagedSegment((FileHandle(path.name, ROWS.num_rows, path.stat().st_size, 0),)),)
@@ -86,14 +83,12 @@ def segments(warehouse):
     ],
 )
 def test_tasks_scan_files_unless_a_step_is_sparks(tmp_path, steps, by_tasks):
-    """One step with an expression is enough to leave the scan to Spark."""
     (reads,) = plan_of(*steps).inputs
     assert by_tasks == (scanned_input(reads, segments(tmp_path), tmp_path) is not None)
 
 
 @pytest.mark.parametrize(("checks", "by_tasks"), [((), True), (NULLS, True), ((*NULLS, *POSITIVE), False)])
 def test_a_vertex_with_row_rules_scans_files_if_its_tasks_can_judge_all(checks, by_tasks):
-    """A rule about values is Spark's."""
     assert by_tasks == may_scan(plan_of(schema=WIDE, checks=checks).spec, 0)
 
 
@@ -110,7 +105,6 @@ def both_ways(bench, monkeypatch, plan):
 
 @pytest.mark.spark
 def test_the_rows_of_a_choice_are_those_of_spark(bench, monkeypatch):
-    """They have the chosen columns in their order, and all their values."""
     ours, theirs = both_ways(bench, monkeypatch, plan_of(*CHOICE))
     assert ours["bronze/routes"].columns == ["delay", "route"]
     assert ours["bronze/routes"].rows() == [(5, "EWR-SFO"), (None, None), (None, "JFK-LAX"), (7, "LGA-BOS"), (8, None)]
@@ -132,7 +126,6 @@ def test_the_good_rows_are_those_of_spark(bench, monkeypatch, kept):
 @pytest.mark.spark
 @pytest.mark.parametrize(("checks", "failing"), [(NULLS, 5), (NULLS[:2], 3), (NULLS[2:3], 2), (NULLS[3:], 2)])
 def test_failing_rows_are_those_of_spark_with_the_names_of_their_rules(bench, monkeypatch, checks, failing):
-    """All rows are in the table. A row that fails several rules names all, in their order."""
     ours, theirs = both_ways(bench, monkeypatch, plan_of(schema=WIDE, checks=checks))
     assert set(ours) == {"bronze/routes", "quarantine/routes"}
     assert ours["bronze/routes"].height == ROWS.num_rows

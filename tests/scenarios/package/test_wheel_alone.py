@@ -21,7 +21,6 @@ OTHERS = ("orchestration.py", "checkpointing/__init__.py")
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory, wheel_file):
-    """Return an environment that holds the wheel without an extra."""
     folder = tmp_path_factory.mktemp("base")
     install(folder, wheel_file)
     return folder / "env"
@@ -29,7 +28,6 @@ def base(tmp_path_factory, wheel_file):
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory, wheel_file):
-    """Return a project that `tidemark init` wrote, in an environment that holds the wheel and what it asks for."""
     folder = tmp_path_factory.mktemp("alone")
     install(folder, wheel_file)
     said = run(folder / "env/bin/tidemark", "init", "shop", cwd=folder, environment=without_this_checkout())
@@ -71,7 +69,6 @@ def test_a_project_may_have_packages_of_any_name_but_one(base, tmp_path):
 
 
 def test_its_own_tests_pass(shop):
-    """`make test`: the project's tests run on the wheel."""
     assert "3 passed" in run("make", "test", cwd=shop, environment=without_this_checkout())
 
 

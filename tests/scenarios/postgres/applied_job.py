@@ -9,7 +9,6 @@ BRONZE, ROWS, HISTORY, TOTALS = "bronze/bank", "silver/giro", "silver/giro_histo
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline. Environment variables name the database's URL and the slot."""
     bank = PostgresChanges("env:BANK_URL", "bank", os.environ["BANK_SLOT"], staged=data / "bank")
     config = CheckpointConfig(every_rows=40, slice_rows_max=20, retained=50)
     pipeline = Pipeline("applied", config=config, parallelism=1)

@@ -9,7 +9,6 @@ BRONZE, GIRO, SAVINGS = "bronze/bank", "silver/giro", "silver/savings"
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline. Environment variables name the database's URL and the slot."""
     bank = PostgresChanges("env:BANK_URL", "bank", os.environ["BANK_SLOT"], staged=data / "bank", new_columns="evolve")
     config = CheckpointConfig(every_rows=40, slice_rows_max=20, retained=20, state_backend="incremental")
     pipeline = Pipeline("bank", config=config, parallelism=1)

@@ -25,12 +25,10 @@ TARGETS = {BRONZE: "numbers", GOLD: "sums"}
 
 
 def two_phases(_data):
-    """Return the pipeline with sinks that vote, as the command line finds it."""
     return pipeline_of(two_phase=True)
 
 
 def both(**how):
-    """Return the planned pipeline."""
     return plan(pipeline_of(**how))
 
 
@@ -41,7 +39,6 @@ def chosen(words):
 
 
 def pipeline_of(*, retained=2, appends=True, upserts=True, two_phase=False, tolerates=0):
-    """Return the pipeline, or without the sink of one table. With `two_phase`, the sinks vote."""
     config = CONFIG.model_copy(update={"retained": retained, "tolerable_failures": tolerates})
     pipeline = Pipeline(JOB, config=config, parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS))
@@ -53,13 +50,11 @@ def pipeline_of(*, retained=2, appends=True, upserts=True, two_phase=False, tole
 
 
 def tick(root, boundary=cross_freely, *, planned=None, **limits):
-    """Run a tick that takes the job from one that died in this process."""
     settings = RuntimeSettings(warehouse=root, take_over=True, limits=TickLimits(**limits))
     return run_tick(planned or both(), settings, engine=LocalEngine(), boundary=boundary)
 
 
 def killed(root, boundary, occurrence=1, *options):
-    """Run a tick in a process of its own. Return whether it was killed there."""
     words = [sys.executable, __file__, str(root), boundary, str(occurrence), *options]
     env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
@@ -68,7 +63,6 @@ def killed(root, boundary, occurrence=1, *options):
 
 
 def shown(root, bank, *tables):
-    """Return what the newest cut shows, and what the targets of these tables have, each as sorted rows by table."""
     named = {str(table): TARGETS[table] for table in tables or TARGETS}
     cut = {table: rows for table, rows in read_cut(root).items() if table in named}
     columns = {BRONZE: "split, n, key, value, _split, _position", GOLD: "key, rows, total"}

@@ -13,7 +13,6 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def postgres():
-    """Return the server that all tests of a run share."""
     server = PostgresServer()
     yield server
     server.close()

@@ -27,26 +27,22 @@ class Bank:
     """One database with its publication, and a source of its changes."""
 
     def __init__(self, server, name, staged):
-        """Make the tables. `staged` is the folder of the source."""
         self.server, self.name, self.staged = server, name, staged
         self.connection = psycopg.connect(server.url(name), autocommit=True)
         self.connection.execute(TABLES)
         self.sources = []
 
     def source(self, **options):
-        """Return a source of the two tables, as a new process makes it."""
         named = {"publication": "bank", "slot": f"{self.name}_slot", "staged": self.staged} | options
         source = PostgresChanges(named.pop("url", self.server.url(self.name)), **named)
         self.sources.append(source)
         return source
 
     def sql(self, text, *values):
-        """Run a statement in its own transaction, and return its rows, if any."""
         found = self.connection.execute(text, values or None)
         return found.fetchall() if found.description else []
 
     def reconnect(self):
-        """Connect again, after the server was killed."""
         self.connection = psycopg.connect(self.server.url(self.name), autocommit=True)
 
     def close(self):
@@ -71,19 +67,16 @@ class Bank:
 
 
 def polled(source, position=None, rows_max=1_000_000):
-    """Return the next slice after a position, or None if there is none."""
     return source.poll(PollSource(VertexId("bank"), SPLIT, position, rows_max))
 
 
 def slices(source, position=None, rows_max=1_000_000):
-    """Yield the slices from a position to the end."""
     while (found := polled(source, position, rows_max)) is not None:
         yield found
         position = found.end
 
 
 def rows_of(source, *pieces):
-    """Return the rows of slices in order, with `_position`. No Spark reads them."""
     parts = []
     for piece in pieces:
         for part in SliceDetail.parse(piece.detail).ranges:
@@ -94,12 +87,10 @@ def rows_of(source, *pieces):
 
 
 def all_rows(source, position=None, rows_max=1_000_000):
-    """Return all rows after a position."""
     return rows_of(source, *slices(source, position, rows_max))
 
 
 def newest(rows, table, keys=("id",)):
-    """Return the newest row of each key, computed from the changes as a reader of bronze does it."""
     state = {}
     for row in rows.filter(pl.col("_table") == f"public.{table}").sort("_position").to_dicts():
         values = row[f"public_{table}"]

@@ -9,7 +9,6 @@ TABLE = "bronze/numbers"
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline. An environment variable has the database's URL."""
     del data
     config = CheckpointConfig(every_rows=20, slice_rows_max=10, retained=20)
     pipeline = Pipeline("numbers", config=config, parallelism=1)

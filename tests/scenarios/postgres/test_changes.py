@@ -26,7 +26,6 @@ from tests.scenarios.postgres.reading import SPLIT, Bank, all_rows, newest, poll
 
 
 def now(bank, table):
-    """Return a table's rows from the server."""
     return {row[0]: row for row in bank.sql(f"SELECT * FROM {table}")}
 
 
@@ -35,7 +34,6 @@ def as_rows(state):
 
 
 def test_the_snapshot_comes_first_and_then_each_change(bank):
-    """Then come insert, update, update of a key, delete and truncate, each with its transaction."""
     source = bank.source()
     first = polled(source)
     assert 20 == first.rows
@@ -115,7 +113,6 @@ def test_changes_since_the_newest_checkpoint_are_staged_again_after_the_folder_i
 
 
 def test_transactions_around_the_snapshot_are_neither_missed_nor_applied_twice(bank):
-    """Writers run while the snapshot is taken. A counter in each row shows each of their transactions."""
     stop, done = threading.Event(), []
 
     def write(number):
@@ -278,10 +275,6 @@ def test_columns_have_the_types_of_the_catalog(bank):
 
 
 def test_a_value_that_the_server_did_not_send_is_not_null(bank):
-    """An update that does not touch a large value lists its column.
-
-    With a full replica identity, the value is there.
-    """
     large = "x" * 10 + "".join(map(str, range(5_000)))
     bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
     bank.sql("UPDATE giro SET note = %s WHERE id = 1", large)
@@ -399,7 +392,6 @@ def test_words_name_places_between_transactions(bank):
 
 
 def test_the_next_tick_reads_new_columns(bank):
-    """Rows from the change on wait for a source with the columns. Rows that were staged before have null in them."""
     bank.sql("CREATE DOMAIN cents AS numeric(12, 2)")
     first = polled(bank.source(new_columns="evolve"))
     bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
@@ -428,7 +420,6 @@ def test_the_next_tick_reads_new_columns(bank):
 
 
 def test_a_large_pull_with_a_new_column_is_read_whole(bank, monkeypatch):
-    """Rows that were staged before the source met the column are dropped and read again with the column."""
     monkeypatch.setattr(staging, "_MESSAGES_AT_ONCE", 3)
     first = polled(bank.source(new_columns="evolve"))
     for number in range(10):
@@ -451,7 +442,6 @@ UPDATE = "UPDATE giro SET balance = 55 WHERE id = 5"
 
 
 def read_once(bank):
-    """Read the snapshot and a change, as a first tick does. Return the position."""
     source = bank.source()
     end = polled(source).end
     bank.sql("UPDATE savings SET balance = 1 WHERE id = 1")
@@ -610,7 +600,6 @@ def stop(server):
 
 
 def back_up(server):
-    """Stop the server and copy its files, the slots with them."""
     stop(server)
     shutil.rmtree(server.folder / "backup", ignore_errors=True)
     shutil.copytree(server.data, server.folder / "backup", symlinks=True)

@@ -27,7 +27,6 @@ TOTAL = 2_000
 
 @pytest.fixture
 def trial(bank, tmp_path, monkeypatch, spark):
-    """Return a trial of the pipeline. Its URL holds a password."""
     monkeypatch.setenv("BANK_URL", bank.server.url(bank.name, f"postgres:{CANARY}"))
     monkeypatch.setenv("BANK_SLOT", f"{bank.name}_slot")
     trial = Trial("tests.scenarios.postgres.bank_job:build", tmp_path / "trial")
@@ -69,13 +68,11 @@ class Transfers:
 
 
 def balance(cut):
-    """Return the sum of both tables at a cut."""
     tables = (cut.polars(name).collect() for name in (GIRO, SAVINGS))
     return sum(table.filter(~table["_is_deleted"])["balance"].sum() for table in tables)
 
 
 def assert_whole(trial, bank):
-    """Assert that every cut shows whole transactions, and that the newest one shows the server's rows."""
     cuts = trial.cuts.all()
     assert [TOTAL] * len(cuts) == [balance(cut) for cut in cuts]
     newest_cut = trial.cuts.latest()
@@ -176,7 +173,6 @@ def test_a_rollback_and_a_savepoint_go_back_behind_the_slot(trial, bank):
 
 
 def warehouse(trial):
-    """Return the options that name a trial's warehouse."""
     return ["--warehouse", str(trial.warehouse)]
 
 
@@ -193,7 +189,6 @@ MOVE = "UPDATE giro SET id = %s, note = NULL WHERE id = %s AND NOT EXISTS (SELEC
 
 @pytest.fixture
 def trial_of_applied_changes(bank, tmp_path, monkeypatch, spark):
-    """Return a trial of the pipeline."""
     monkeypatch.setenv("BANK_URL", bank.server.url(bank.name))
     monkeypatch.setenv("BANK_SLOT", f"{bank.name}_slot")
     trial = Trial("tests.scenarios.postgres.applied_job:build", tmp_path / "trial")

@@ -107,6 +107,5 @@ class TestPostgresAndKillsOfTheServer(SurvivesKills):
 
     @contextmanager
     def around(self, trial):
-        """Kill the server while the tick is at work."""
         with dying(SERVED[0], trial.warehouse):
             yield

@@ -36,7 +36,6 @@ def refused(words, call, *arguments):
 
 
 def test_an_unfit_publication_is_refused(bank):
-    """It is missing, lacks a table, or has a table without a replica identity."""
     refused("CREATE PUBLICATION nowhere FOR TABLE", bank.source(publication="nowhere").schema)
     refused("ALTER PUBLICATION bank ADD TABLE public.nowhere", bank.source(tables=["public.nowhere"]).schema)
     bank.sql("CREATE PUBLICATION empty")
@@ -116,7 +115,6 @@ def test_the_doctor_finds_a_slot_that_is_gone(bank):
 
 
 def test_a_folder_of_another_origin_or_with_a_gap_is_refused(bank):
-    """Its staged files are of another slot, or one of them is missing or replaced, or the snapshot is missing."""
     source = bank.source()
     position = polled(source).end
     for number in (1, 2):
@@ -172,7 +170,6 @@ def test_a_changed_table_is_refused(bank):
     ],
 )
 def test_a_table_that_cannot_be_followed_is_refused(bank, change, words):
-    """It was dropped, renamed, recreated, or removed from the publication."""
     source = bank.source()
     position = polled(source).end
     bank.sql(change)
@@ -222,7 +219,6 @@ def test_a_missing_server_is_no_fault_of_the_pipeline(bank, tmp_path, capsys):
 
 @pytest.mark.dear
 def test_a_server_without_logical_decoding_is_refused():
-    """The message names its `wal_level`, and how to set it."""
     server = PostgresServer(SETTINGS.replace("logical", "replica", 1))
     try:
         source = PostgresChanges(server.url(), "bank", "slot", staged=server.folder / "staged")
@@ -291,7 +287,6 @@ UPDATE savings SET balance = balance + 30 WHERE id = 2;
 @pytest.mark.dear
 @pytest.mark.spark
 def test_the_guide_works(bank, tmp_path):
-    """Its SQL, its pipelines and its reader work, before and after a transfer and an update of a key."""
     bank.sql("DROP PUBLICATION bank; DROP TABLE giro, savings")
     bank.sql(re.search(r"^```\n(CREATE TABLE.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)[1])
     for block in blocks(GUIDE):

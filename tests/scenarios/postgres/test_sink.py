@@ -95,7 +95,6 @@ def test_two_processes_publish_a_checkpoint_once(bank, sink):
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(bank, sink, table, said):
-    """The message names the column, and nothing was created."""
     bank.sql(f"CREATE TABLE sales ({table})")
     with pytest.raises(SinkError, match=said) as refused:
         sink.prepare("job", "out/sales", numbers(1)[0].schema)
@@ -165,7 +164,6 @@ def test_a_lost_reply_of_the_commit_changes_nothing(bank, sink, monkeypatch):
 
 @pytest.fixture
 def trial(bank, tmp_path, monkeypatch, spark):
-    """Return a trial of the pipeline. Its URL holds a password."""
     monkeypatch.setenv("TARGET_URL", bank.server.url(bank.name, f"postgres:{CANARY}"))
     return Trial("tests.scenarios.postgres.sink_job:build", tmp_path / "trial")
 
@@ -175,7 +173,6 @@ def at(trial):
 
 
 def assert_exact(trial, bank):
-    """Assert that the target has the rows of the newest cut, and no file has the password."""
     cut = trial.cuts.latest().polars(TABLE).collect()
     assert sorted(cut.iter_rows()) == sorted(bank.sql(f"SELECT {', '.join(cut.columns)} FROM numbers"))
     files = [path for path in trial.warehouse.rglob("*") if path.is_file()]

@@ -26,13 +26,11 @@ pytestmark = pytest.mark.dear
 
 @pytest.fixture
 def root(bank, tmp_path, monkeypatch):
-    """Return an empty warehouse. The sinks' URL is set, with a password."""
     monkeypatch.setenv(URL, bank.server.url(bank.name, f"postgres:{CANARY}"))
     return tmp_path / "warehouse"
 
 
 def assert_exact(root, bank, *tables):
-    """Assert that the targets of these tables, or both, show the newest cut."""
     cut, there = shown(root, bank, *tables)
     assert cut == there
 
@@ -89,7 +87,6 @@ def test_a_revoked_right_stops_the_job_until_it_is_there_again(root, bank, monke
 
 @pytest.fixture
 def own_bank(tmp_path, monkeypatch):
-    """Return a database of a server of its own, which the test may kill."""
     server = PostgresServer()
     made = Bank(server, "postgres", tmp_path / "staged")
     monkeypatch.setenv(URL, server.url())
@@ -123,7 +120,6 @@ def _later(server):
 
 @pytest.mark.timeout(180)
 def test_a_full_disk_of_the_server_stops_the_job_until_there_is_room(own_bank, tmp_path):
-    """The tables lie on a small disk. The tick fails by name, and so does the next one. Then there is room."""
     folder = own_bank.server.folder / "small"
     folder.mkdir()
     own = ["chown", str(own_bank.server.user or "root"), str(folder)]

@@ -15,8 +15,6 @@ INSERT INTO tidemark_published VALUES ('job', 'gold/sales', 1)
 
 @pytest.fixture
 def sink_into(bank):
-    """Return a function that returns a prepared sink into this table, and the checkpoint that it has."""
-
     def made(table, job="job"):
         sink = PostgresSink(bank.server.url(bank.name), table)
         return sink, sink.prepare_upsert(job, "gold/sales", SCHEMA, ("id",))
@@ -25,7 +23,6 @@ def sink_into(bank):
 
 
 def changes():
-    """Return a checkpoint of which one row has changed since checkpoint 1."""
     return Known(FIRST, since=1, changed=FIRST.slice(0, 1))
 
 
@@ -65,7 +62,6 @@ def test_another_target_in_the_pipeline_gets_the_whole_table(bank, sink_into):
 
 
 def test_two_projects_of_one_name_share_a_schema(bank, sink_into):
-    """Each target has its own number."""
     (one, _), (two, _) = sink_into("one"), sink_into("two")
     one.apply("job", "gold/sales", 7, Known(FIRST))
     two.apply("job", "gold/sales", 1, Known(FIRST.slice(1)))

@@ -58,7 +58,6 @@ RECOVERING = (f"after:RollForwardOutside:{BRONZE}", f"after:RollForwardOutside:{
 
 @pytest.fixture(scope="module")
 def preparing():
-    """Return a server that prepares transactions."""
     server = PostgresServer(PREPARING)
     yield server
     server.close()
@@ -66,7 +65,6 @@ def preparing():
 
 @pytest.fixture
 def bank(preparing, tmp_path, monkeypatch):
-    """Return a new database of this server."""
     name = f"bank{time.monotonic_ns()}"
     with psycopg.connect(preparing.url(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
@@ -81,25 +79,21 @@ def bank(preparing, tmp_path, monkeypatch):
 
 
 def tick(root, *more, **how):
-    """Run a tick whose sinks vote."""
     return any_tick(root, *more, planned=how.pop("planned", None) or both(two_phase=True), **how)
 
 
 def prepared(bank):
-    """Return the names of the prepared transactions, without the number of the target."""
     names = bank.sql("SELECT gid FROM pg_prepared_xacts WHERE database = current_database() ORDER BY gid")
     return [gid.split("/")[:4] + gid.split("/")[5:] for (gid,) in names]
 
 
 def assert_exact(root, bank):
-    """Assert that both targets show the newest cut, and that no transaction is left."""
     cut, there = shown(root, bank)
     assert (cut, []) == (there, prepared(bank))
 
 
 @pytest.fixture
 def root(tmp_path):
-    """Return an empty warehouse."""
     return tmp_path / "warehouse"
 
 
@@ -149,7 +143,6 @@ def test_a_violated_constraint_declines_the_checkpoint(root, bank):
 
 
 def test_a_deferred_constraint_declines_the_checkpoint_too(root, bank):
-    """The server checks it when it prepares the transaction."""
     tick(root, checkpoints=1)
     first = newest(root).checkpoint
     bank.sql("ALTER TABLE numbers ADD CONSTRAINT once UNIQUE (split, key, n) DEFERRABLE INITIALLY DEFERRED")
@@ -179,7 +172,6 @@ def test_a_job_tolerates_checkpoints_that_a_sink_declines(root, bank):
 
 
 def test_a_revoked_right_declines_the_checkpoint(root, bank, monkeypatch):
-    """The message names the table, and nothing of the checkpoint is committed."""
     bank.sql("CREATE ROLE voter LOGIN; GRANT CREATE ON SCHEMA public TO voter")
     monkeypatch.setenv(URL, bank.server.url(bank.name, "voter"))
     tick(root, checkpoints=1)
@@ -293,7 +285,6 @@ def test_the_doctor_shows_what_a_dead_tick_has_prepared(root, bank, monkeypatch,
 
 @pytest.fixture
 def sink(bank):
-    """Return a sink into a table that was created."""
     made = PostgresSink(f"env:{URL}", "sales", two_phase=True)
     assert 0 == made.prepare("job", OUT, SCHEMA)
     return made
@@ -329,7 +320,6 @@ def test_what_somebody_rolled_back_by_hand_is_written_again(bank, sink):
 
 
 def test_lost_replies_change_nothing(bank, sink, monkeypatch):
-    """The connection breaks after the server has prepared, and after it has committed what was prepared."""
     lost, real = [], psycopg.Connection.execute
 
     def execute(self, statement, *arguments, **more):
@@ -351,7 +341,6 @@ def test_lost_replies_change_nothing(bank, sink, monkeypatch):
 
 
 def test_a_name_that_is_too_long_is_refused(bank):
-    """PostgreSQL would refuse it at each checkpoint."""
     long = PostgresSink(f"env:{URL}", "sales", two_phase=True)
     with pytest.raises(SinkError, match="are too long for the name of a prepared transaction"):
         long.prepare("job", "out/" + "x" * 150, SCHEMA)
@@ -392,7 +381,6 @@ OUT_OF_REFUSED_ROWS = "out/t"
 
 @pytest.fixture
 def root_of_refused_rows(tmp_path, bank, monkeypatch):
-    """Return an empty warehouse. The pipeline finds the database."""
     monkeypatch.setenv(URL, bank.server.url(bank.name))
     return tmp_path / "warehouse"
 
@@ -432,7 +420,6 @@ def test_a_refused_row_declines_the_checkpoint(root_of_refused_rows, bank, table
 
 
 def wedged(root, bank, target="sums"):
-    """Let a constraint come between the question and the commit point. Return the checkpoint before and the message."""
     tick_of_refused_rows(root, checkpoints=1, planned=both(retained=1))
     first, done = newest(root).checkpoint, []
 
@@ -474,7 +461,6 @@ def test_a_pipeline_without_the_sink_leads_on(root_of_refused_rows, bank):
 
 @contextmanager
 def preparing_server():
-    """Return a server that prepares transactions."""
     server = PostgresServer(f"{SETTINGS}\nmax_prepared_transactions = 4\n")
     try:
         yield server
@@ -545,7 +531,6 @@ def test_refused_rows_of_an_append_table(bank):
 
 @pytest.fixture
 def roots(tmp_path, bank, monkeypatch):
-    """Return a warehouse of two checkpoints that has published them, and the folder of another one."""
     monkeypatch.setenv(URL, bank.server.url(bank.name))
     for _ in range(2):
         tick_of_sinks_after_import(tmp_path / "one", checkpoints=1)
@@ -553,13 +538,11 @@ def roots(tmp_path, bank, monkeypatch):
 
 
 def wanted(roots, checkpoint, **how):
-    """Return the import of a checkpoint of the first warehouse into the other one."""
     origin = find_origin(f"{roots[0]}@{checkpoint}", roots[1], JOB)
     return Import(origin=origin, root=roots[1], plan=both(), **how)
 
 
 def findings(root):
-    """Return what the doctor finds in the sinks."""
     warehouse = Warehouse(root, ProtocolPaths(JOB))
     rows = JobStores(warehouse, cross_freely).rows()
     sections = sink_sections(warehouse, lambda: both().sinks, state_of(warehouse, rows), rows)

@@ -13,7 +13,6 @@ SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "paid": pa.decimal128
 
 
 def rows(*made):
-    """Return rows of the table, each of an id, a name, an amount and tags."""
     return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in made], SCHEMA)
 
 
@@ -26,16 +25,13 @@ class Known(TableChanges):
     keys = ("id",)
 
     def __init__(self, table, since=None, changed=None, deleted=()):
-        """Take the whole table, and what has changed since then."""
         self._table, self._since = table, since
         self._difference = Difference(changed or pa.table({}), pa.table({"id": pa.array(deleted, pa.int64())}))
 
     def since(self, checkpoint):
-        """Return the changes if they are known."""
         return self._difference if checkpoint == self._since else None
 
     def whole(self):
-        """Return all rows."""
         return self._table.to_batches(max_chunksize=2)
 
 
@@ -46,12 +42,10 @@ def sink(bank):
 
 
 def prepared(sink, keys=("id",)):
-    """Prepare the target. Return the checkpoint that it shows."""
     return sink.prepare_upsert("job", "gold/sales", SCHEMA, keys)
 
 
 def apply(sink, checkpoint, changes):
-    """Apply the changes of a checkpoint."""
     sink.apply("job", "gold/sales", checkpoint, changes)
 
 
@@ -62,12 +56,10 @@ def there(bank):
 
 
 def as_rows(table):
-    """Return a table's rows as the server returns them."""
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
 def left_over(bank):
-    """Return the staging tables that exist."""
     return bank.sql("SELECT relname FROM pg_class WHERE relname LIKE 'tidemark_rows%'")
 
 
@@ -98,7 +90,6 @@ def test_a_target_with_another_checkpoint_gets_the_whole_table(bank, sink):
 
 
 def test_a_table_of_keys_alone(bank, sink):
-    """There is nothing to update then."""
     schema = pa.schema({"id": pa.int64()})
     sink.prepare_upsert("job", "gold/sales", schema, ("id",))
     for checkpoint in (1, 2):
@@ -137,7 +128,6 @@ def test_a_unique_index_is_a_key_and_further_columns_keep_their_values(bank, sin
 
 
 def test_a_table_with_rows_of_others_is_refused(bank, sink):
-    """The sink would delete them. Its own rows are no obstacle."""
     prepared(sink)
     bank.sql("INSERT INTO sales VALUES (1)")
     with pytest.raises(SinkError, match="has rows, and this job has written none of them: empty it"):
@@ -148,7 +138,6 @@ def test_a_table_with_rows_of_others_is_refused(bank, sink):
 
 
 def test_a_violated_constraint_names_the_row_and_leaves_nothing(bank, sink):
-    """A check, a null key, and a key of another table. The target is as it was before."""
     bank.sql("CREATE TABLE names (name text PRIMARY KEY); INSERT INTO names VALUES ('a'), ('c')")
     prepared(sink)
     bank.sql("ALTER TABLE sales ADD CHECK (paid < 100), ADD FOREIGN KEY (name) REFERENCES names")

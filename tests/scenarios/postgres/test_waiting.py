@@ -24,7 +24,6 @@ ROWS = [pa.record_batch({"n": pa.array([1], pa.int64())})]
 
 @pytest.fixture
 def server():
-    """Return a server that prepares transactions."""
     made = PostgresServer(f"{SETTINGS}\nmax_prepared_transactions = 4\n")
     yield made
     with psycopg.connect(made.url(), autocommit=True) as connection:
@@ -84,7 +83,6 @@ def test_a_transaction_of_a_former_target_is_named(server, tmp_path):
 
 @pytest.fixture
 def impatient(server, monkeypatch):
-    """Return the server's address. Clients look for a silent server each second."""
     monkeypatch.setattr(client, "SILENT_S", 1.0)
     monkeypatch.setattr(client, "_PATIENCE_S", 2.0)
     return f"{server.url()}?connect_timeout=2"

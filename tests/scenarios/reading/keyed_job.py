@@ -58,7 +58,6 @@ class KeyedJob:
     model: dict[int, Rows] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make the job's tables."""
         self.warehouse = Warehouse(self.root, ProtocolPaths(JOB), now_ms=lambda: self.checkpoint * 1000)
         self.table = self.warehouse.paths.state_table(OPERATOR)
         self._rows, self._cuts = CheckpointStore(self.warehouse), CutStore(self.warehouse)
@@ -67,13 +66,11 @@ class KeyedJob:
         self._publisher = Publisher(self.warehouse, logs)
 
     def epoch(self, changes: Mapping[Key, Value | None], on_their_way: int = 0) -> int:
-        """Change keys (None: the key goes), complete a checkpoint, publish it; return its id."""
         self.commit(changes, on_their_way)
         self.publish()
         return self.checkpoint
 
     def commit(self, changes: Mapping[Key, Value | None], on_their_way: int = 0) -> None:
-        """Append the row of the next checkpoint and drop those that are retained no more."""
         self.checkpoint += 1
         for key, value in changes.items():
             if value is None:
@@ -98,7 +95,6 @@ class KeyedJob:
         assert isinstance(self._rows.append(self.row, version, subsumed), Appended)
 
     def publish(self) -> None:
-        """Publish the newest row and record its cut; drop the cuts of rows that are gone."""
         assert self.row is not None
         files = {keyed.file.path: keyed.file for subtask in self.row.vertices[0].subtasks for keyed in subtask.state}
         publication = Publication(self.table, TableMode.STATE, files=tuple(files.values()))
@@ -157,18 +153,15 @@ class KeyedJob:
 
 
 def group_of(key: Key) -> int:
-    """Return a key's key group: any function of the key will do."""
     place, day = key
     return (day * 3 + len(place or "")) % KEY_GROUPS
 
 
 def ordered(rows) -> Rows:
-    """Return rows in an order that does not mind null keys."""
     return sorted(rows, key=lambda row: (row[1], row[0] or "", row[0] is None))
 
 
 def a_life(job: KeyedJob, seed: int, epochs: int = 9) -> KeyedJob:
-    """Let a job change keys at random, lose some, and change its parallelism now and then; return it."""
     chance = Random(seed)  # noqa: S311 - the same life each time
     for number in range(epochs):
         if number % 3 == 2:

@@ -10,7 +10,6 @@ from tests.scenarios.reading.keyed_job import JOB, KeyedJob, ordered
 
 @pytest.fixture
 def typed(tmp_path, capsys):
-    """Return what a command shows of a job with two cuts: (exit code, stdout, stderr)."""
     job = KeyedJob(tmp_path)
     job.epoch({("LAX", 1): (1, [7]), ("SFO", 2): (5, []), (None, 3): (2, [])})
     job.epoch({("LAX", 1): (2, [7, 8]), ("SFO", 2): None}, on_their_way=40)
@@ -27,7 +26,6 @@ def typed(tmp_path, capsys):
 
 
 def cells(text):
-    """Return the cells of a printed table, row by row."""
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
 
 
@@ -55,12 +53,10 @@ def test_an_older_state_and_single_keys_can_be_asked_for(typed):
 
 
 def test_without_an_operator_those_with_state_are_listed(typed):
-    """With their keys and columns."""
     assert [["by_key", "place, day", "rows, seen", "2"]] == cells(typed("state")[1])
 
 
 def test_the_printed_query_is_all_that_duckdb_needs(typed):
-    """Only SQL goes to stdout."""
     code, out, err = typed("state", "by_key", "--sql", "duckdb", "--at", "1")
     assert (ExitCode.DONE, "") == (code, err)
     assert typed.job.model[1] == ordered(duckdb.connect().sql(out).fetchall())
@@ -79,21 +75,18 @@ def test_the_printed_query_is_all_that_duckdb_needs(typed):
     ],
 )
 def test_what_was_typed_wrong_is_said_with_what_there_is(typed, words, said):
-    """The exit code is 2, with one line."""
     code, out, err = typed(*words.split())
     assert (ExitCode.USAGE, "", 1) == (code, out, len(err.splitlines()))
     assert said in err
 
 
 def test_a_cut_by_time_shows_the_versions_of_that_time(typed):
-    """And the command that reads the state at it."""
     code, out, _ = typed("cut", JOB, "1970-01-01T00:00:01Z")
     assert (ExitCode.DONE, [["_tidemark/counts/state/by_key", "1"]]) == (code, cells(out))
     assert "tidemark state counts by_key --at 1 --warehouse" in out
 
 
 def test_a_time_before_the_first_cut_names_the_first_and_the_last(typed):
-    """With their times."""
     code, _, err = typed("cut", JOB, "1969-12-31T00:00:00Z")
     assert ExitCode.NOT_THERE == code
     assert "no cut of counts that is kept was published by 19" in err

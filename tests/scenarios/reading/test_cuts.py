@@ -100,7 +100,6 @@ def test_a_checkpoint_that_is_committed_only_is_not_read(job):
 
 
 def test_words_and_names_that_mean_nothing_are_refused(job):
-    """Before anything is read."""
     with pytest.raises(
         InvalidMomentError, match="'yesterday' names no cut: write a checkpoint id like 7, 'latest', or"
     ):
@@ -245,7 +244,6 @@ def test_rows_in_flight_are_counted_and_not_mixed_in(tmp_path):
 
 
 def test_a_cut_in_hand_keeps_its_state_while_its_row_is_subsumed(tmp_path):
-    """While the next checkpoint is committed and not recorded, the state is still the cut's."""
     job = a_life(KeyedJob(tmp_path, retained=1), seed=6, epochs=3)
     cuts = Cuts(tmp_path, JOB)
     before = cuts.latest()
@@ -259,7 +257,6 @@ def test_a_cut_in_hand_keeps_its_state_while_its_row_is_subsumed(tmp_path):
 
 
 def test_an_unknown_operator_is_answered_with_those_that_there_are(tmp_path):
-    """The message names them."""
     KeyedJob(tmp_path).epoch({})
     with pytest.raises(
         NoSuchOperatorError, match="cut 1 of counts has no state of an operator 'nope': there is only by_key"
@@ -311,7 +308,6 @@ class Readers:
             self.look()
 
     def look(self) -> None:
-        """Read both tables and the state at the newest cut, if there is one."""
         try:
             cut = self._cuts.latest()
         except (NeverRunError, NoSuchCutError):

@@ -47,7 +47,6 @@ def history(tmp_path_factory):
 
 @pytest.fixture
 def root(history, tmp_path):
-    """Return a copy of it for one test."""
     return shutil.copytree(history, tmp_path / "warehouse")
 
 
@@ -59,19 +58,16 @@ def advanced(root, now_ms=None):
 
 
 def contents(cut):
-    """Return the rows of both output tables at a cut."""
     return {table: sorted(cut.polars(table).collect().rows()) for table in (str(BRONZE), str(GOLD))}
 
 
 def started(root, name, lease_ms=HOUR_MS):
-    """Start a reader in a process of its own; return it, and the checkpoint of the cut that it reserved."""
     words = [sys.executable, "-c", READER, str(root), name, str(lease_ms)]
     program = subprocess.Popen(words, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True)
     return program, int(program.stdout.readline())
 
 
 def killed(program):
-    """Kill a reader at once."""
     os.kill(program.pid, signal.SIGKILL)
     program.communicate()
 
@@ -93,12 +89,10 @@ def test_a_reserved_cut_stays_readable_through_ticks_and_clean_ups(root):
 
 
 def state_of(cut):
-    """Return the operator's state at a cut: a row for each key."""
     return sorted(cut.state("by_key").polars().collect().rows())
 
 
 def forget_past_entries(root):
-    """Delete the files of subsumed entries of `checkpoints`, as a tick does an hour later."""
     folder = root / "_tidemark" / JOB / "checkpoints"
     active = {Path(file).name for file in DeltaTable(str(folder)).file_uris()}
     for file in (folder / "_rows").iterdir():

@@ -41,7 +41,6 @@ def tick(tmp_path: Path) -> Callable[..., TickReport]:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[object, ...]]]:
-    """Return the tables as a run leaves them that nothing disturbed."""
     root = tmp_path_factory.mktemp("undisturbed")
     run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine())
     return read_cut(root)

@@ -36,7 +36,6 @@ def craft_column(root: Path, checkpoint: int, column: str, value: object) -> Non
 
 
 def craft_cut(root: Path, change: Change) -> None:
-    """Change every entry of `cuts` in place."""
     _rewrite(at(root).path(at(root).paths.cuts), change)
 
 

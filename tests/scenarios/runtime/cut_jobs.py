@@ -34,7 +34,6 @@ CONFIG = CheckpointConfig(every_rows=20, rows_of=("orders",), slice_rows_max=4, 
 
 
 def shop(rows: int) -> Pipeline:
-    """Return the upstream pipeline: in each epoch it reads as many orders as payments."""
     pipeline = Pipeline(SHOP, config=CONFIG)
     for name in SOURCES:
         pipeline.source(name, SequenceSource({"all": rows}), rows_per_epoch=20).table(
@@ -44,7 +43,6 @@ def shop(rows: int) -> Pipeline:
 
 
 def report(folder: Root, config: CheckpointConfig = CONFIG) -> Pipeline:
-    """Return the downstream pipeline, which copies both tables of the upstream one."""
     pipeline = Pipeline(REPORT, config=config)
     for name in SOURCES:
         source = CutSource(folder / SHOP, SHOP, f"silver/{name}", schema=schema())
@@ -61,11 +59,9 @@ class CopyEngine:
     """Runs vertices that only write down the rows of a source, in this process."""
 
     def __init__(self, folder: Root) -> None:
-        """Read upstream tables in this folder."""
         self._folder = folder
 
     def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
-        """Run one micro-batch."""
         table = planned.spec.table
         segments = [segment for entry in effect.inputs for segment in entry.segments]
         if not segments:
@@ -94,20 +90,15 @@ class CopyEngine:
 
 
 class Prints(TickListener):
-    """Prints a line for each checkpoint."""
-
     def completed(self, record: CheckpointRecord, notes, versions) -> None:
-        """Print its number."""
         print(record.checkpoint, flush=True)
 
 
 def planned(job: str, folder: Root, rows: int = 0) -> JobPlan:
-    """Return the plan of one of both jobs."""
     return plan(shop(rows) if job == SHOP else report(folder))
 
 
 def tick(job: str, folder: Root, rows: int = 0, *, warehouse: Root | None = None, **settings):
-    """Run one tick of one of both jobs. The upstream warehouse lies in `folder`, and so does its own by default."""
     settings = RuntimeSettings(warehouse=warehouse or folder / job, **settings)
     return run_tick(planned(job, folder, rows), settings, Prints(), engine=CopyEngine(folder))
 

@@ -67,7 +67,6 @@ VERSIONS = {"first": FIRST, "second": SECOND, "third": THIRD, "renamed": RENAMED
 
 
 def build(rows: int, version: Version = FIRST) -> JobPlan:
-    """Return the planned job over so many numbers; the key of a number is its rest."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     was = version.was.get
     source = pipeline.source(version.source, SequenceSource({"a": rows}, keys=KEYS), renamed_from=was("source"))
@@ -90,17 +89,14 @@ def tick(
     boundary: Boundary | None = None,
     allowed: bool = False,
 ) -> TickReport:
-    """Run one tick of that version without Spark until it is caught up."""
     return run(root, build(rows, version), listener=listener, boundary=boundary, allowed=allowed)
 
 
 def tick_named(root: Path, rows: int, name: str) -> TickReport:
-    """Run one tick of the version of that name, perhaps in a process of its own."""
     return tick(root, rows, VERSIONS[name])
 
 
 def laid_out(root: Path, rows: int, version: Version = FIRST) -> None:
-    """Lay out a warehouse in which one tick of that version has run."""
     copied(root, (JOB, rows, repr(version)), lambda made: tick(made, rows, version))
 
 
@@ -112,7 +108,6 @@ def run(
     boundary: Boundary | None = None,
     allowed: bool = False,
 ) -> TickReport:
-    """Run one tick of the job until it is caught up, by the tasks that Spark would run."""
     settings = RuntimeSettings(warehouse=root, allow_non_restored_state=allowed)
     report = run_tick(job, settings, listener, engine=LocalEngine(), boundary=boundary)
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message), report.message
@@ -120,51 +115,40 @@ def run(
 
 
 class Notes(TickListener):
-    """Remembers what was noted of each checkpoint."""
-
     def __init__(self) -> None:
-        """Begin with nothing noted."""
         self.notes: list[str] = []
 
     def completed(self, record, notes, versions):
-        """Remember."""
         self.notes.extend(notes)
 
 
 def at(root: Path) -> Warehouse:
-    """Return the job's warehouse in that folder."""
     return Warehouse(root, ProtocolPaths(JOB))
 
 
 def newest(root: Path) -> CheckpointRecord:
-    """Return the row that the next tick begins from."""
     found = newest_checkpoint(CheckpointStore(at(root)).observe()[1])
     assert found is not None
     return found
 
 
 def versions(root: Path) -> dict[str, int]:
-    """Return each table's newest Delta version."""
     return {table: DeltaTable(str(root / table)).version() for table in TABLES}
 
 
 def columns(root: Path, table: TableName, version: int | None = None) -> list[str]:
-    """Return the names of a table's columns."""
     return [field.name for field in DeltaTable(str(root / table), version=version).schema().fields]
 
 
 def shown(root: Path, table: TableName, version: int | None = None) -> list[tuple[object, ...]]:
-    """Return a table's rows, sorted."""
     frame = pl.read_delta(str(root / table), version=version)
     return sorted(frame.select(sorted(frame.columns)).rows(), key=repr)
 
 
 def at_cut(root: Path, checkpoint: int) -> dict[str, tuple[list[str], list[tuple[object, ...]]]]:
-    """Return each table's columns and rows as any reader finds them by that checkpoint's cut."""
     cut = CutStore(at(root)).read(CheckpointId(checkpoint)) or {}
     return {table: (sorted(columns(root, table, cut[table])), shown(root, table, cut[table])) for table in TABLES}
 
 
 def now(root: Path) -> dict[str, tuple[list[str], list[tuple[object, ...]]]]:
-    """Return each table's columns and rows as they are."""
     return {table: (sorted(columns(root, table)), shown(root, table)) for table in TABLES}

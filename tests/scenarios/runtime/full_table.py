@@ -26,14 +26,12 @@ class Disk:
     """The small disk of bronze's staged files. It takes nothing from the first cut on, until two checkpoints failed."""
 
     def __init__(self, folder: Path, how: str) -> None:
-        """Mount it."""
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE_KIB}k", "tmpfs", str(folder)], check=True)
         self._folder, self._how = folder, how
         self._ballast = folder / "ballast"
         self._refused = False
 
     def refuse(self, name: str) -> None:
-        """Take nothing any more, once."""
         if name != "after:RecordCut" or self._refused:
             return
         self._refused = True
@@ -48,7 +46,6 @@ class Disk:
                 return
 
     def accept(self) -> None:
-        """Be writable again."""
         if self._how == "read-only":
             self._remount("rw")
         else:
@@ -62,19 +59,16 @@ class Repairs(TickListener):
     """Writes down what fails, and repairs the disk when a second checkpoint has failed."""
 
     def __init__(self, disk: Disk) -> None:
-        """Nothing has failed."""
         self._disk = disk
         self.failures: list[tuple[int, str, str]] = []
         self.held_back: list[str] = []
 
     def failed(self, checkpoint, reason, message):
-        """Take note."""
         self.failures.append((checkpoint, reason.name, message))
         if len(self.failures) == 2:
             self._disk.accept()
 
     def progress(self, progress):
-        """Take note of what is held back."""
         if isinstance(progress, MicroBatchHeldBack):
             self.held_back.append(progress.error)
 
@@ -87,7 +81,6 @@ def unreferenced(root: Path) -> list[str]:
 
 
 def main() -> None:
-    """Mount, tick, print."""
     root, how = Path(sys.argv[1]), sys.argv[2]
     staged = root / BRONZE / "_data"
     staged.mkdir(parents=True)

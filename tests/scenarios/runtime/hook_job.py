@@ -48,19 +48,16 @@ class Notebook(MasterHook):
 
 
 def hooked(*hooks: tuple[str, MasterHook], config=CONFIG, timeout_s: float = 30.0) -> JobPlan:
-    """Return the planned numbers with these hooks."""
     return plan(with_hooks(declared(config=config), *hooks, timeout_s=timeout_s))
 
 
 def with_hooks(pipeline: Pipeline, *hooks: tuple[str, MasterHook], timeout_s: float = 30.0) -> Pipeline:
-    """Return the pipeline with these hooks."""
     for name, hook in hooks:
         assert pipeline.hook(name, hook, timeout_s=timeout_s) is pipeline
     return pipeline
 
 
 def notes(path: Path) -> list[list[object]]:
-    """Return what the notebook was called with, oldest first."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 

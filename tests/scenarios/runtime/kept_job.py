@@ -61,7 +61,6 @@ VERSIONS = {"first": FIRST, "renamed": RENAMED, "dropped": DROPPED, "by_key_rena
 
 
 def build(rows: int, version: Version = FIRST, table: str = TABLE, was: str | None = None) -> JobPlan:
-    """Return the planned job over so many numbers. Every further column holds a copy of `value`."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=1)
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=KEYS)).drop(SPLIT_COLUMN, POSITION_COLUMN)
     for name in ("amount", "sum"):
@@ -79,7 +78,6 @@ def run(
     listener: TickListener | None = None,
     boundary: Boundary | None = None,
 ) -> TickReport:
-    """Run one tick of a job until it is caught up, by the tasks that Spark would run."""
     settings = RuntimeSettings(warehouse=root)
     report = run_tick(job, settings, listener, engine=LocalEngine(), boundary=boundary)
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message), report.message
@@ -93,49 +91,40 @@ def tick(
     listener: TickListener | None = None,
     boundary: Boundary | None = None,
 ) -> TickReport:
-    """Run one tick of that version without Spark until it is caught up."""
     return run(root, build(rows, version), listener, boundary)
 
 
 def laid_out(root: Path, rows: int, version: Version = FIRST) -> None:
-    """Lay out a warehouse in which one tick of that version has run."""
     copied(root, (JOB, rows, repr(version)), lambda made: tick(made, rows, version))
 
 
 def at(root: Path | StoreUrl) -> Warehouse:
-    """Return the job's warehouse in that folder."""
     return Warehouse(root, ProtocolPaths(JOB))
 
 
 def newest(root: Path | StoreUrl) -> CheckpointRecord:
-    """Return the entry that the next tick begins from."""
     found = newest_checkpoint(CheckpointStore(at(root)).observe()[1])
     assert found is not None
     return found
 
 
 def columns(root: Path, version: int | None = None) -> list[str]:
-    """Return the names of the table's columns, in their order."""
     return [field.name for field in DeltaTable(str(root / TABLE), version=version).schema().fields]
 
 
 def shown(root: Path, *names: str, version: int | None = None) -> list[tuple[object, ...]]:
-    """Return these columns of the table's rows, sorted by n."""
     return pl.read_delta(str(root / TABLE), version=version).select(names).sort("n").rows()
 
 
 def numbers(rows: Iterable[int]) -> list[tuple[int, int]]:
-    """Return n and value of these numbers."""
     return [(n, n) for n in rows]
 
 
 def version_at(root: Path, checkpoint: int) -> int:
-    """Return the table's Delta version at a checkpoint's cut."""
     return (CutStore(at(root)).read(CheckpointId(checkpoint)) or {})[TABLE]
 
 
 def foreign(root: Path, *ns: int, name: str | None = "value") -> None:
-    """Append rows as another program does, with the value in the column of this name, if the table has one."""
     values = pa.array(ns, pa.int64())
     rows = {"n": values, "key": pa.array([n % KEYS for n in ns], pa.int64())} | ({name: values} if name else {})
     write_deltalake(str(root / TABLE), pa.table(rows), mode="append")

@@ -23,7 +23,6 @@ CONFIG = CheckpointConfig(slice_rows_max=4, micro_batch_rows_max=8, retained=9)
 
 
 def build(rows: int) -> JobPlan:
-    """Return the planned job over so many numbers."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource({"a": rows, "b": rows}, keys=KEYS))
     numbers.overwrite(TABLE, version="n", partition_by=["key"], id="newest")
@@ -31,7 +30,6 @@ def build(rows: int) -> JobPlan:
 
 
 def tick(root: Path | StoreUrl, rows: int, *, hold: bool = False) -> TickReport:
-    """Run one tick, by the tasks that Spark would run."""
     settings = RuntimeSettings(warehouse=root, limits=TickLimits(hold=hold))
     report = run_tick(build(rows), settings, engine=LocalEngine())
     assert report.outcome is not TickOutcome.FAILED, report.message
@@ -39,16 +37,13 @@ def tick(root: Path | StoreUrl, rows: int, *, hold: bool = False) -> TickReport:
 
 
 def at(root: Path | StoreUrl) -> Warehouse:
-    """Return the job's warehouse in that folder."""
     return Warehouse(root, ProtocolPaths(JOB))
 
 
 def expected(rows: int) -> list[tuple[int, int]]:
-    """Return what the table shows after so many numbers of each split: of each key the last one, twice."""
     last = {n % KEYS: n for n in range(rows)}
     return sorted((key, n) for key, n in last.items() for _ in range(2))
 
 
 def shown(root: Path | StoreUrl) -> list[tuple[int, int]]:
-    """Return what the newest cut shows."""
     return sorted(Cuts(root, JOB).latest().polars(TABLE).collect().select("key", "n").rows())

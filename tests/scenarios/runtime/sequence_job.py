@@ -57,7 +57,6 @@ CONFIG = CheckpointConfig(every_rows=100, slice_rows_max=50, micro_batch_rows_ma
 def build(
     rows: dict[str, int] | None = None, *, keys: int = KEYS, config: CheckpointConfig = CONFIG, bounded: bool = False
 ) -> JobPlan:
-    """Return the planned pipeline."""
     return plan(declared(rows, keys=keys, config=config, bounded=bounded))
 
 
@@ -73,12 +72,10 @@ def hybrid(live: dict[str, int] | None = None, *, bounded: bool = False) -> JobP
 
 
 def as_pipeline(_data: Path) -> Pipeline:
-    """Return the pipeline as the command line finds it."""
     return declared()
 
 
 def without_aggregate(_data: Path) -> Pipeline:
-    """Return the pipeline without its gold table."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
     return pipeline
@@ -92,7 +89,6 @@ def declared(
 
 
 def over(source: Source, config: CheckpointConfig) -> Pipeline:
-    """Return the pipeline over any source of numbers."""
     pipeline = Pipeline(JOB, config=config, parallelism=2)
     numbers = pipeline.source("numbers", source).table(BRONZE, id="bronze")
     numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
@@ -103,11 +99,9 @@ class LocalEngine:
     """Runs the pipeline's two operators in this process; writes the very files that tasks would."""
 
     def __init__(self, *, gate: Path | None = None) -> None:
-        """Let every micro-batch wait until the file `gate` is there."""
         self._gate = gate
 
     def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
-        """Run one micro-batch."""
         while self._gate is not None and not self._gate.exists():
             time.sleep(0.01)
         writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
@@ -140,7 +134,6 @@ _SCHEMAS = dict(build().table_schemas)
 
 
 def planned_schema(table: TableName):
-    """Return the Arrow schema that the planner declared for a table."""
     return _SCHEMAS[table]
 
 
@@ -193,7 +186,6 @@ def _aggregated(
 
 
 def read_cut(root: Root) -> dict[str, list[tuple[object, ...]]]:
-    """Return the rows of both tables at the newest cut, in order."""
     from checkpointing.metadata.paths import ProtocolPaths
 
     cuts = CutStore(Warehouse(root, ProtocolPaths(JOB)))
@@ -215,7 +207,6 @@ def ticked(
     trace_bytes: int | None = None,
     take_over: bool = False,
 ) -> TickReport:
-    """Run one tick in a process of its own. With `trace_bytes` it waits for more, and its traces are full then."""
     waits = trace_bytes is not None
     settings = RuntimeSettings(
         warehouse=root,
@@ -231,7 +222,6 @@ _MADE: dict[Hashable, Path] = {}
 
 
 def copied(root: Path, name: Hashable, make: Callable[[Path], object]) -> None:
-    """Copy the warehouse of that name to `root`. The first time, `make` makes it. A warehouse can be moved."""
     if name not in _MADE:
         made = Path(tempfile.mkdtemp(prefix="tidemark-prepared-"))
         atexit.register(shutil.rmtree, made, ignore_errors=True)
@@ -243,33 +233,27 @@ def copied(root: Path, name: Hashable, make: Callable[[Path], object]) -> None:
 
 
 def run(root: Path, checkpoints: int | None = None, **how: object) -> TickReport:
-    """Run a tick without Spark; end it after so many checkpoints."""
     limits = TickLimits(checkpoints=checkpoints)
     planned = how.pop("plan", None) or build()
     return run_tick(planned, RuntimeSettings(warehouse=root, limits=limits, **how), engine=LocalEngine())
 
 
 def at(root: Path) -> Warehouse:
-    """Return the job's warehouse in that folder."""
     return Warehouse(root, ProtocolPaths(JOB))
 
 
 def records(root: Path) -> dict[int, CheckpointRecord]:
-    """Return the job's checkpoints and savepoints by id."""
     _, rows = CheckpointStore(at(root)).observe()
     return {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
 
 
 def wanted(text: str, root: Path, **how: object) -> Import:
-    """Return the import that `--from TEXT` means, into that warehouse."""
     origin = find_origin(text, root, JOB)
     assert isinstance(origin, ForeignRow)
     return Import(origin=origin, root=root, plan=how.pop("plan", None) or build(), **how)
 
 
 def dies_copying(root: Root, checkpoint: int, to: Root, after: int) -> None:
-    """Copy a savepoint, and die by SIGKILL after so many files."""
-
     def die(copied: Copied) -> None:
         if copied.files == after:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -278,7 +262,6 @@ def dies_copying(root: Root, checkpoint: int, to: Root, after: int) -> None:
 
 
 def dies_importing(text: str, into: Path, boundary: str, *, claim: bool = False) -> None:
-    """Restore an entry from elsewhere, and die by SIGKILL at that boundary."""
     import_row(wanted(text, into, claim=claim), boundary=KillAt(boundary))
 
 
@@ -287,44 +270,37 @@ STATE = f"_tidemark/{JOB}/state/by_key"
 
 
 def tick(root: Path, checkpoints: int | None = None, *, plan: JobPlan = KEEPS_ALL) -> TickReport:
-    """Run a tick without Spark; end it after so many checkpoints."""
     settings = RuntimeSettings(warehouse=root, limits=TickLimits(checkpoints=checkpoints))
     return run_tick(plan, settings, engine=LocalEngine())
 
 
 def ticks(root: Path, times: int, *, plan: JobPlan = KEEPS_ALL) -> list[int]:
-    """Run so many ticks of one checkpoint each; return the ids that are there then, in order."""
     for _ in range(times):
         tick(root, 1, plan=plan)
     return sorted(records(root))
 
 
 def laid_out(root: Path, checkpoints: int) -> list[int]:
-    """Lay a warehouse of so many ticks of one checkpoint each out there; return their ids."""
     copied(root, (JOB, checkpoints), lambda made: ticks(made, checkpoints))
     return sorted(records(root))
 
 
 def newest(root: Path) -> CheckpointRecord:
-    """Return the row that the next tick begins from."""
     found = newest_checkpoint(tuple(records(root).values()))
     assert found is not None
     return found
 
 
 def at_cut(root: Path, checkpoint: int) -> dict[str, list[tuple[object, ...]]]:
-    """Return the tables' rows as any reader finds them by that checkpoint's cut."""
     versions = CutStore(at(root)).read(CheckpointId(checkpoint)) or {}
     tables = (BRONZE, GOLD)
     return {str(each): sorted(pl.read_delta(str(root / each), version=versions[each]).rows()) for each in tables}
 
 
 def append_foreign(root: Path, n: int) -> None:
-    """Append a row of another writer to bronze."""
     row = {"split": ["x"], "n": [n], "key": [1], "value": [1], "_split": ["x"], "_position": [n]}
     write_deltalake(str(root / BRONZE), pl.DataFrame(row).to_arrow(), mode="append")
 
 
 def dies_going_back(root: Path, checkpoint: int, boundary: str) -> None:
-    """Go back, and die by SIGKILL at that boundary."""
     roll_back(at(root), checkpoint, boundary=KillAt(boundary))

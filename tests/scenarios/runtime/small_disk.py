@@ -33,7 +33,6 @@ def tick(root: Path) -> str:
 
 
 def tick_here(root: Path) -> str:
-    """Run a tick; return its outcome and message, or the refusal."""
     faulthandler.enable()
     faulthandler.dump_traceback_later(TICK_S, exit=True)
     try:
@@ -44,7 +43,6 @@ def tick_here(root: Path) -> str:
 
 
 def fill(folder: Path, free_kib: int) -> Path:
-    """Write a file that leaves so much room."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -56,7 +54,6 @@ def fill(folder: Path, free_kib: int) -> Path:
 
 
 def main() -> None:
-    """Mount, tick, repair, tick."""
     folder, free = Path(sys.argv[1]), sys.argv[2]
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE_KIB}k", "tmpfs", str(folder)], check=True)
     root = folder / "warehouse"

@@ -17,12 +17,10 @@ class SqliteMirror(UpsertSink):
     """Shows an upsert table in a SQLite file. `how` lists, for each checkpoint, whether only changes were written."""
 
     def __init__(self, file: Path) -> None:
-        """Name the file."""
         self.file = file
         self.how: list[tuple[int, bool]] = []
 
     def prepare_upsert(self, job, table, schema, keys):
-        """Create the tables. Return the newest checkpoint."""
         del table, schema, keys
         with closing(sqlite3.connect(self.file)) as database, database:
             database.execute(f"CREATE TABLE IF NOT EXISTS mirror ({COLUMNS}, PRIMARY KEY (key))")
@@ -30,7 +28,6 @@ class SqliteMirror(UpsertSink):
             return self._newest(database, job)
 
     def apply(self, job, table, checkpoint, changes):
-        """Write what has changed, or the whole table, and the checkpoint's number."""
         del table
         with closing(sqlite3.connect(self.file)) as database, database:
             database.execute("BEGIN IMMEDIATE")
@@ -49,7 +46,6 @@ class SqliteMirror(UpsertSink):
             database.execute("INSERT OR REPLACE INTO shown VALUES (?, ?)", (job, checkpoint))
 
     def shown(self) -> tuple[int, list[tuple[object, ...]]]:
-        """Return the newest checkpoint and the rows."""
         with closing(sqlite3.connect(self.file)) as database:
             rows = database.execute(f"SELECT {COLUMNS} FROM mirror ORDER BY key").fetchall()
             return self._newest(database, JOB), rows
@@ -60,7 +56,6 @@ class SqliteMirror(UpsertSink):
 
 
 def mirrored(sink, *, keys=KEYS, retained=9):
-    """Return the planned pipeline of numbers whose gold table has this sink."""
     pipeline = Pipeline(JOB, config=CONFIG.model_copy(update={"retained": retained}), parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=keys)).table(BRONZE, id="bronze")
     numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD, sink=sink)

@@ -75,7 +75,6 @@ def state_files(root):
 
 
 def contents(root):
-    """Return the rows of both tables as their logs show them now."""
     return {str(table): sorted(pl.read_delta(str(root / table)).rows()) for table in (BRONZE, GOLD)}
 
 
@@ -186,7 +185,6 @@ def test_a_death_between_the_steps_is_made_up_for(tmp_path, undisturbed, monkeyp
 
 
 def test_a_tick_that_dies_while_it_is_asked_is_noticed(tmp_path, undisturbed):
-    """The asking process does not wait for ever. It says which tick died, and the job is at rest."""
     root = tmp_path / "warehouse"
     run(root, 1)
     process = RunningProcess(ticked, root, gate=tmp_path / "never").process
@@ -211,7 +209,6 @@ def test_a_tick_that_dies_while_it_is_asked_is_noticed(tmp_path, undisturbed):
 
 
 def lease(root):
-    """Return the lease as it lies there, without spaces."""
     try:
         return (root / "_tidemark/numbers/lease").read_text().replace(" ", "")
     except FileNotFoundError:
@@ -247,7 +244,6 @@ def test_at_rest_nothing_is_asked(tmp_path, typed):
     ],
 )
 def test_a_wrong_cancellation_says_what_to_type(tmp_path, typed, words, code, said):
-    """Nothing is created."""
     got, _, err = typed(*words, "--warehouse", tmp_path / "none")
     assert code is got, err
     assert said in err
@@ -255,7 +251,6 @@ def test_a_wrong_cancellation_says_what_to_type(tmp_path, typed, words, code, sa
 
 
 def test_a_first_start_accepts_tables_without_transactions_of_a_job(tmp_path, undisturbed):
-    """Tables that exist without Tidemark's transactions are used as before."""
     inbox = Inbox()
     inbox.put(StopRequested(StopKind.NOW))
     settings = RuntimeSettings(warehouse=tmp_path, limits=TickLimits())
@@ -292,13 +287,11 @@ class NoEngine:
 
 
 def tick(root: Path, *, bounded: bool = True, rows: dict[str, int] | None = None, engine: object = None):
-    """Run a tick without Spark."""
     planned = build(rows, config=ONE, bounded=bounded)
     return run_tick(planned, RuntimeSettings(warehouse=root), engine=engine or LocalEngine())
 
 
 def versions(root: Path) -> int:
-    """Return how many log entries the job's table of checkpoints has."""
     return len([*(root / "_tidemark/numbers/checkpoints/_delta_log").glob("*.json")])
 
 
@@ -358,7 +351,6 @@ def test_rows_after_the_end_are_read_only_if_the_source_is_not_bounded_any_more(
 
 
 def test_a_rollback_to_before_the_end_lets_the_job_finish_again(tmp_path):
-    """And a rollback to the finished entry finishes it without a tick."""
     tick(tmp_path, bounded=False, rows={"a": 100, "b": 100})
     before = newest_restorable(at(tmp_path)).checkpoint
     tick(tmp_path)
@@ -381,7 +373,6 @@ def test_a_job_that_begins_from_a_finished_one_is_finished(tmp_path):
 
 
 def test_a_finished_job_whose_table_lost_its_newest_entry_is_repaired(tmp_path):
-    """A tick that finds a table behind its cut does what every tick does, and then says that the job is finished."""
     tick(tmp_path)
     log = tmp_path / "bronze/numbers/_delta_log"
     max(log.glob("*.json")).unlink()

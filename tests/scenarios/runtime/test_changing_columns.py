@@ -46,7 +46,6 @@ OLD = {BRONZE: ["key", "n", "split"], GOLD: ["key", "n"]}
 
 
 def names(root):
-    """Return the columns of bronze and gold, sorted."""
     return {table: sorted(columns(root, table)) for table in OLD}
 
 
@@ -178,7 +177,6 @@ def test_a_column_that_went_stays_away_from_a_table_that_lost_that_entry(tmp_pat
 
 
 def test_a_change_that_the_table_cannot_follow_is_refused_before_the_claim(tmp_path):
-    """The message names checkpoint, table, column, both types and the way out."""
     laid_out(tmp_path, HALF, SECOND)
     before = newest(tmp_path)
     other = Version({"n": count(), "top": max_of("split")}, values=True)
@@ -205,7 +203,6 @@ HERE = "tests.scenarios.runtime.test_changing_columns"
 
 
 def declared(**columns):
-    """Return the numbers' pipeline with these aggregates instead."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table(BRONZE_OF_CHANGED_MEANING, id="bronze")
     numbers.key_by("key").aggregate("by_key", **columns).upsert(GOLD_OF_CHANGED_MEANING)
@@ -213,7 +210,6 @@ def declared(**columns):
 
 
 def counting(_data):
-    """Return the pipeline in which a sum has become a count, and a count a maximum."""
     return declared(rows=max_of("value"), total=count())
 
 
@@ -247,13 +243,11 @@ def test_another_aggregate_under_an_old_name_is_refused_before_the_claim(root, c
 
 
 def test_every_checkpoint_records_what_its_state_means(root):
-    """The entry alone says it, also in a copy."""
     (by_key,) = [vertex for vertex in records(root)[2].vertices if vertex.vertex == "by_key"]
     assert ["rows count()", "total sum(value bigint)"] == [f"{each.column} {each}" for each in by_key.meanings]
 
 
 def test_a_dry_run_in_place_shows_every_change_and_fails(root, typed):
-    """All changed columns in one table with both meanings; then the first that is refused, with the way out."""
     before = sorted(str(path) for path in root.rglob("*"))
     code, out, err = typed("run", f"{HERE}:counting", "--warehouse", root, "--dry-run")
     assert ExitCode.FAILED is code

@@ -156,7 +156,6 @@ def overtaken(tick):
 
 
 def must_be_the_newest_alone(root: Path) -> None:
-    """The newest checkpoint and the one before have their cuts, and no other checkpoint has one."""
     assert 2 == len(records(root))
     assert frozenset(records(root)) == CutStore(at(root)).recorded()
 
@@ -259,7 +258,6 @@ def test_it_is_named_left_alone_and_replaced_when_its_time_is_over(held, answere
 
 
 def test_a_holder_that_lives_renews_the_lease_that_it_was_given(held, answered):
-    """The holder renews the lease that it was given. As long as it does, it is left alone."""
     answered("run", PIPELINE, "--warehouse", held)
     given = LeaseStore(at(held)).read()
     assert LeaseStore(at(held)).renew(given.generation, FAR, 90_000)

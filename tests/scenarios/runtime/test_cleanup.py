@@ -47,12 +47,10 @@ ORPHAN = "11111111-2222-3333-4444-555555555555"
 
 
 def at_ms(root: Path, now_ms: int) -> Warehouse:
-    """Return the warehouse as of that moment."""
     return Warehouse(root, ProtocolPaths(JOB), now_ms=lambda: now_ms)
 
 
 def staged(root: Path) -> set[str]:
-    """Return every file below a folder for staged ones."""
     return {str(path.relative_to(root)) for path in root.rglob("_data/**/*") if path.is_file()}
 
 
@@ -71,7 +69,6 @@ def _paths(folder: Path, version: int | None) -> list[str]:
 
 
 def orphan(root: Path, table: str = str(BRONZE), generation: int = 1, name: str = "") -> str:
-    """Leave a file that no row and no log names, and return its path."""
     plain = str(StagedName(VertexId("bronze"), 0, ORPHAN))
     path = f"{table}/_data/{generation}/{name or plain}"
     (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +77,6 @@ def orphan(root: Path, table: str = str(BRONZE), generation: int = 1, name: str 
 
 
 def whole(root: Path) -> None:
-    """Read every retained cut by version and every named file by its checksum."""
     for cut in CutStore(at(root)).all().values():
         for table, version in cut.items():
             assert DeltaTable(root / table, version=version).to_pyarrow_table().num_rows >= 0
@@ -103,13 +99,11 @@ def history(tmp_path_factory):
 
 @pytest.fixture
 def root(history, tmp_path):
-    """Return a copy of it for one test."""
     return shutil.copytree(history, tmp_path / "warehouse")
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """Return the tables as a run leaves them that nothing disturbed."""
     root = tmp_path_factory.mktemp("expected")
     run(root, plan=build(ROWS))
     return read_cut(root)
@@ -166,7 +160,6 @@ def test_readers_have_their_grace(root):
 
 
 def test_a_dry_run_changes_nothing(root):
-    """Not a byte of the warehouse, and no claim."""
     orphan(root)
     _leave_a_cut_behind(root)
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
@@ -189,7 +182,6 @@ def test_what_a_killed_process_left_goes_wherever_it_lies(root):
 
 
 def test_a_file_that_cannot_be_deleted_is_told_and_stops_no_other(root, monkeypatch):
-    """The clean-up goes on, and names the file with the reason."""
     stuck, real = orphan(root), Path.unlink
 
     def refuses(path, *, missing_ok=False):
@@ -242,7 +234,6 @@ def test_what_an_optimize_left_goes_once_no_cut_needs_it(root):
 
 
 def _leave_a_cut_behind(root: Path) -> int:
-    """Drop a row and the savepoint that builds on it as a tick that dies before its next cut; return its id."""
     oldest = min(records(root))
     saved = next(number for number, record in records(root).items() if record.is_savepoint)
     stores = JobStores(at(root), lambda name: None)
@@ -283,7 +274,6 @@ def test_what_is_committed_and_not_published_keeps_what_it_builds_on(tmp_path, t
 
 
 def test_a_cut_that_is_recorded_late_can_be_read(tmp_path, tick, monkeypatch):
-    """A tick published a checkpoint, and died before it recorded the cut. Others compacted before and after that."""
     planned = build(ROWS, config=CONFIG.model_copy(update={"retained": 1}))
     run(tmp_path, 2, plan=planned)
     DeltaTable(tmp_path / BRONZE).optimize.compact()
@@ -367,7 +357,6 @@ def first_entry(root, table):
 
 
 def log_checkpoints(root):
-    """Write a Delta log checkpoint of each table, as a tick does every fifty versions."""
     for table in (BRONZE, GOLD):
         DeltaTable(root / table).create_checkpoint()
 

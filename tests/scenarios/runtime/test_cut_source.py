@@ -53,7 +53,6 @@ def poll(source, position=None, cut=None, rows_max=1_000):
 
 
 def to_the_cut(source, position=None, cut=None, rows_max=1_000):
-    """Return every slice up to the newest cut."""
     while (piece := poll(source, position, cut, rows_max)) is not None:
         yield piece
         position, cut = piece.end, piece.cut
@@ -109,7 +108,6 @@ def test_a_missing_job_and_an_unfit_table_are_named(tick, tmp_path, source):
 
 @pytest.mark.parametrize("changed", [{"unaligned": True}, {"mode": CheckpointingMode.AT_LEAST_ONCE}])
 def test_a_mode_that_shows_a_part_of_a_cut_is_refused(changed, tmp_path):
-    """In both other modes a table may show only a part of the rows before a barrier."""
     pipeline = Pipeline("other", config=CheckpointConfig(**changed))
     source = CutSource(tmp_path, "shop", "silver/orders", schema=StructType().add("n", LongType()))
     pipeline.source("orders", source).table("bronze/orders", id="kept")
@@ -127,7 +125,6 @@ def test_the_source_sees_a_rollback_of_the_upstream_job(tick, tmp_path, source):
     any_entry = next(row for row in CheckpointStore(warehouse).observe()[1] if isinstance(row, CheckpointRecord))
 
     def resting_on(piece):
-        """Return an entry of a downstream job whose single split stands there."""
         vertex = next(each for each in any_entry.vertices if each.splits)
         stands = (replace(vertex.subtasks[0], position=piece.end),)
         return any_entry.model_copy(
@@ -238,7 +235,6 @@ def last(source, position):
 
 @pytest.fixture
 def url(store_server, monkeypatch):
-    """Return an empty prefix; the environment reaches the server."""
     for name, value in store_server.environment.items():
         monkeypatch.setenv(name, value)
     return StoreUrl(f"s3://lake/{uuid4().hex}")
@@ -340,7 +336,6 @@ ROWS_PER_ROUND = 300
 
 
 def rests(folder):
-    """Check that each downstream cut shows both tables as they are at one upstream cut; return these cuts."""
     upstream, seen = Cuts(folder / SHOP, SHOP), []
     for cut in Cuts(folder / REPORT, REPORT).all():
         (below,) = cut.rests_on
@@ -353,7 +348,6 @@ def rests(folder):
 
 
 def killed(folder, rows, chance):
-    """Run a tick of each job at the same time, and kill each at a moment of its own; say whether it still ran."""
     programs = {}
     for job in (SHOP, REPORT):
         command = [sys.executable, cut_jobs.__file__, job, str(folder), str(rows)]

@@ -91,12 +91,10 @@ VERSIONS = {"operator": OPERATOR, "upsert": UPSERT, "append": APPEND, "source": 
 
 
 def numbers(root, table=BRONZE):
-    """Return the numbers that a bronze table holds, sorted."""
     return sorted(row[1] for row in shown(root, table))
 
 
 def sums(rows):
-    """Return what gold shows after so many rows."""
     return [(key, rows // 7 + (key < rows % 7)) for key in range(7)]
 
 
@@ -109,7 +107,6 @@ def must_be_exact(root, version, rows):
 
 
 def rows_of_state(root, state):
-    """Return an operator's state as its table shows it: base and deltas, the newest row of each key."""
     found = {}
     for row in DeltaTable(str(root / state)).to_pyarrow_table().to_pylist():
         found[row["key"]] = max(found.get(row["key"], 0), row["n"])
@@ -209,7 +206,6 @@ def test_a_rename_needs_no_file_that_left_its_table(tmp_path):
 
 
 def test_rows_of_others_in_an_append_table_come_along(tmp_path):
-    """Others may append to an append table. The new table shows their rows as the old one did."""
     laid_out(tmp_path, HALF)
     frame = pl.read_delta(str(tmp_path / BRONZE)).head(1).with_columns(n=pl.lit(-1, dtype=pl.Int64))
     frame.write_delta(str(tmp_path / BRONZE), mode="append")
@@ -279,7 +275,6 @@ def test_a_savepoint_of_before_restores_elsewhere_under_the_new_names(tmp_path):
 
 
 def unnamed(root, table):
-    """Return the staged files of a table that no row names."""
     rows = (row for row in CheckpointStore(at(root)).observe()[1] if isinstance(row, CheckpointRecord))
     named = frozenset().union(*(files_of(row) for row in rows))
     there = (path.relative_to(root).as_posix() for path in (root / table / "_data").rglob("*.parquet"))
@@ -390,7 +385,6 @@ def test_what_the_user_leaves_behind_stays_behind(tmp_path):
 
 
 def _named(root):
-    """Return the files that the newest row names."""
     return [
         keyed.file.path
         for vertex in newest(root).vertices
@@ -497,7 +491,6 @@ def test_a_rollback_is_refused_if_rows_of_others_have_another_column_of_that_nam
 
 
 def test_files_that_come_back_keep_the_names_of_their_cut(tmp_path):
-    """In the cut, `amount` is the renamed `value`, and `value` is a new column. The files have them as they are."""
     laid_out_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN)
     first = newest_of_names_used_again(tmp_path).checkpoint
     tick_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, RENAMED_OF_NAMES_USED_AGAIN)

@@ -39,12 +39,10 @@ def history(tmp_path_factory):
 
 @pytest.fixture
 def root(history, tmp_path):
-    """Return a copy of it for one test."""
     return shutil.copytree(history, tmp_path / "warehouse")
 
 
 def of_job(root: Path, *, verify: bool = False, grace_ms: int = DAY_MS) -> dict[str, str]:
-    """Return what is found of the job, each with its repair; findings about the machine are left out."""
     found: Examination = examine(at(root), grace_ms, SparkConfig(), verify=verify)
     return {
         finding.what: finding.repair
@@ -55,7 +53,6 @@ def of_job(root: Path, *, verify: bool = False, grace_ms: int = DAY_MS) -> dict[
 
 
 def _left_behind(root: Path) -> Path:
-    """Leave one unneeded file in a warehouse, and return its path."""
     clean_up(at(root), 0)
     path = root / BRONZE / "_data/1" / "bronze-9-11111111-2222-3333-4444-555555555555.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +61,6 @@ def _left_behind(root: Path) -> Path:
 
 
 def the_one(found: dict[str, str]) -> tuple[str, str]:
-    """Return the only finding."""
     ((what, repair),) = found.items()
     return what, repair
 
@@ -146,7 +142,6 @@ def test_a_damaged_snapshot_is_named_with_the_older_one_to_go_back_to(root, dama
 
 
 def test_a_damaged_savepoint_may_be_given_up(root):
-    """No tick begins from it, so the repair is the command that disposes of it."""
     saved = savepoint_at_rest(at(root)).checkpoint
     run(root, 1)
     others = {file.path for number, row in records(root).items() if number != saved for file in handles_to_restore(row)}
@@ -260,7 +255,6 @@ def test_a_program_gets_numbers_and_hears_what_was_not_looked_at(root, typed):
 
 
 def test_a_page_says_what_was_not_looked_at(root, typed, monkeypatch):
-    """A healthy job is called so except for that. With the pipeline's code, all was looked at."""
     monkeypatch.setattr("jobs.doctor.examination.machine_section", _no_machine)
     _, out, _ = typed("doctor", "numbers", "--warehouse", root)
     assert "is healthy, except what was not looked at" in out.replace("\n", " ")

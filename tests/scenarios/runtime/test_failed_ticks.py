@@ -35,7 +35,6 @@ LEAST = "expect_column_values_to_be_between"
 
 
 def ran(root, least: int, listener: TickListener | None = None, **config):
-    """Run a tick whose suite wants values from `least` on; the sequence begins at 0."""
     pipeline = Pipeline(JOB, config=CONFIG.model_copy(update=config), parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
     numbers.expect(Expectation(LEAST, {"column": "n", "min_value": least}), suite="large")
@@ -64,7 +63,6 @@ def test_a_rejected_checkpoint_is_listed_and_found_until_the_job_goes_on(tmp_pat
 
 
 def test_a_tolerated_failure_is_listed_and_is_no_finding(tmp_path, answered, monkeypatch):
-    """The job went on. The list still says which checkpoint failed, and why."""
     failing = iter([True])
 
     def judge(*_):
@@ -84,7 +82,6 @@ def test_a_tolerated_failure_is_listed_and_is_no_finding(tmp_path, answered, mon
 
 
 def release(**changes) -> Release:
-    """Return a release with one failed checkpoint."""
     failed = CheckpointFailure(checkpoint=CheckpointId(2), reason=CheckpointFailureReason.QUALITY, message="m", at_ms=5)
     ended = TickEnd(outcome="failed", reason=CheckpointFailureReason.QUALITY, message="two\nlines", failed=(failed,))
     parts = {"generation": 1, "next_id": 3, "at_ms": 9, "nonce": "n", "ended": ended}
@@ -161,8 +158,6 @@ def is_killed(batches):
 
 
 class RaisesKeyed:
-    """A keyed function that raises."""
-
     def process(self, inputs, state):
         helper()
 
@@ -209,7 +204,6 @@ def failed(planned, root, spark):
     ids=["worker", "chain", "keyed function", "column"],
 )
 def test_a_function_that_raises_is_named_with_file_and_line(planned, vertex, kind, tmp_path, spark, capfd):
-    """The sentence has vertex, error, file and line. The traceback follows, in the trace too."""
     report = failed(planned(), tmp_path, spark)
     sentence = sentence_of(report.message)
     assert sentence.startswith(f"micro-batch 1 of vertex {vertex} failed: {kind}")
@@ -232,7 +226,6 @@ def test_a_worker_that_dies_is_a_sentence(function, tmp_path, spark):
 
 
 def test_a_checkpoint_that_expires_names_the_vertex_that_hangs(tick, tmp_path):
-    """When the checkpoint's time is over, the message names the vertex that hangs, and what to set."""
     gate = tmp_path / "gate"
     config = CheckpointConfig(**(CONFIG.model_dump() | {"timeout_ms": 200}))
     try:

@@ -46,20 +46,16 @@ WHERE_IT_MATTERS = [*SHORT, *(pytest.param(*each, marks=pytest.mark.dear) for ea
 
 
 def hold(root: Path, rows: dict[str, int] | None = None, **how: object) -> TickReport:
-    """Run a tick that holds its cut."""
     settings = RuntimeSettings(warehouse=root, limits=TickLimits(hold=True))
     return run_tick(build(rows), settings, engine=LocalEngine(), **how)
 
 
 def tick(root: Path, rows: dict[str, int] | None = None) -> TickReport:
-    """Run a tick that commits."""
     return run_tick(build(rows), RuntimeSettings(warehouse=root), engine=LocalEngine())
 
 
 @pytest.fixture
 def waiting(tmp_path, monkeypatch):
-    """Return a warehouse with a checkpoint of some rows, after which a cut waits for approval."""
-
     def made(root: Path) -> None:
         tick(root, SOME)
         hold(root)
@@ -70,12 +66,10 @@ def waiting(tmp_path, monkeypatch):
 
 
 def waits(root: Path) -> bool:
-    """Return whether a cut waits."""
     return held_cut(records(root).values()) is not None
 
 
 def test_nothing_shows_before_the_approval_and_all_of_it_after(tmp_path):
-    """The tick ends at the cut that it holds. Approved, the cut is a checkpoint, and the next tick goes on from it."""
     tick(tmp_path, SOME)
     before = contents(tmp_path)
     held = hold(tmp_path)
@@ -105,7 +99,6 @@ def test_ticks_that_hold_and_people_who_approve_come_to_the_same_tables(tmp_path
 
 @pytest.mark.dear
 def test_the_pending_cut_can_be_read(waiting):
-    """Its tables are what the approval makes of them, and its own rows can be read alone."""
     cuts = Cuts(waiting, JOB)
     pending = cuts.pending()
     assert (str(BRONZE), str(GOLD)) == pending.tables == pending.changed
@@ -175,7 +168,6 @@ def test_what_is_not_there_is_not_settled(tmp_path):
 
 @pytest.mark.dear
 def test_a_damaged_cut_is_not_approved(waiting):
-    """A file of it is gone. Nothing is committed, and the cut can be rejected."""
     held = held_cut(records(waiting).values())
     lost = next(file.path for table in held.tables for file in table.adds)
     (waiting / lost).unlink()
@@ -214,7 +206,6 @@ def test_a_rejection_that_dies_never_was_or_is_whole(waiting, undisturbed, bound
 @pytest.mark.dear
 @pytest.mark.parametrize("boundary", ["before:AppendRow", "after:AppendRow", "before:Release"])
 def test_a_tick_that_dies_while_it_holds_loses_nothing(tmp_path, undisturbed, monkeypatch, boundary):
-    """Before its entry, the next tick holds a cut of the same rows. After it, that cut waits."""
     monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     with suppress(Dead):
         hold(tmp_path, boundary=Mortal(boundary))
@@ -240,7 +231,6 @@ def test_a_rejection_beside_an_approval_takes_nothing_from_it(waiting, undisturb
 
 
 def test_the_commands_show_and_settle_the_cut(waiting, typed):
-    """`cut pending` shows what it brings, `checkpoints list` and `doctor` name it, `approve` publishes it."""
     where = ("--warehouse", waiting)
     held = held_cut(records(waiting).values()).checkpoint
     code, said, _ = typed("cut", JOB, "pending", *where)

@@ -58,25 +58,21 @@ class Elsewhere(SequenceSource):
         super().__init__(rows, keys=KEYS, bounded=True)
 
     def named(self, split, position):
-        """Refuse the position of any other source."""
         raise SourceError(f"{position} is no position of {split}")
 
 
 def discovered(root: Path, planned):
-    """Return what the source of the pipeline offers after the newest entry."""
     (found,) = discover(planned.sources, newest_restorable(at(root))).values()
     return found
 
 
 def rows(root: Path) -> Counter[str]:
-    """Return how many rows of each split the newest cut shows. No row is there twice."""
     shown = [(split, place) for *_, split, place in read_cut(root)["bronze/numbers"]]
     assert len(shown) == len(set(shown))
     return Counter(split for split, _ in shown)
 
 
 def cuts(root: Path) -> list[Counter[str]]:
-    """Return how many rows of each split each recorded cut shows."""
     store = CutStore(at(root))
     versions = [store.read(cut)[BRONZE] for cut in sorted(store.recorded())]
     tables = [pl.read_delta(str(root / BRONZE), version=version) for version in versions]
@@ -100,7 +96,6 @@ def test_history_is_read_first_and_live_rows_follow_in_the_same_tick(tmp_path):
     "boundary", [each if each == IN_MAKE_TEST else pytest.param(each, marks=pytest.mark.dear) for each in KILLS]
 )
 def test_a_job_that_is_killed_around_the_switch_reads_every_row_once(tmp_path, boundary):
-    """No cut shows a live row before all of history."""
     killed(tick, tmp_path, kill_at=boundary)
     assert TickOutcome.CAUGHT_UP is tick(tmp_path).outcome
     assert DUE == rows(tmp_path)
@@ -128,7 +123,6 @@ def test_a_reset_of_history_reads_it_again_and_then_goes_on_with_live_rows(tmp_p
 
 
 def numbers(root: Path) -> Counter[tuple[str, int]]:
-    """Return how often the newest cut shows each number of each split, whatever part it was read in."""
     return Counter((row[0].removeprefix("1."), row[1]) for row in read_cut(root)[BRONZE])
 
 
@@ -152,7 +146,6 @@ def test_a_job_that_read_one_source_alone_goes_on_with_it_as_the_first_part(tmp_
 
 
 def test_a_finished_job_goes_on_with_a_new_part_behind_its_source(tmp_path):
-    """All of history was read by a source without parts. Only live rows are left."""
     assert TickOutcome.FINISHED is tick(tmp_path, build(HISTORY, bounded=True)).outcome
     assert [0, 0, 90] == [offer.lag.rows for offer in discovered(tmp_path, hybrid()).splits.values()]
     tick(tmp_path)

@@ -44,14 +44,12 @@ from tests.scenarios.runtime.test_cancelling import contents
 
 @pytest.fixture
 def root(tmp_path):
-    """Return a warehouse with two checkpoints."""
     run(tmp_path / "warehouse", 2)
     return tmp_path / "warehouse"
 
 
 @pytest.fixture
 def copy(root, tmp_path):
-    """Return the copy of a savepoint of the second checkpoint."""
     row = savepoint_at_rest(at(root))
     copy_savepoint(at(root), row.checkpoint, tmp_path / "copy")
     return tmp_path / "copy"
@@ -100,7 +98,6 @@ def test_a_fork_of_the_newest_row_that_was_never_published(root, tmp_path, undis
 
 
 def run_dying(root, boundary):
-    """Run a tick that dies at that boundary."""
     from jobs.tick.tick import run_tick
     from jobs.tick.tick_settings import RuntimeSettings
     from tests.scenarios.runtime.sequence_job import LocalEngine, build
@@ -110,7 +107,6 @@ def run_dying(root, boundary):
 
 
 def adds(row):
-    """Return the files of bronze that a row holds."""
     return [file for table in row.tables if table.table == BRONZE for file in table.adds]
 
 
@@ -124,7 +120,6 @@ def test_claiming_uses_the_copy_up(copy, tmp_path, undisturbed):
 
 
 def test_a_warehouse_in_use_is_never_claimed(root, tmp_path):
-    """--claim deletes a folder only if it is the copy of one savepoint."""
     with pytest.raises(SavepointRefusedError, match=r"--claim would delete .* a warehouse in use"):
         import_row(wanted(str(root), tmp_path / "fork", claim=True))
     assert not (tmp_path / "fork").exists()
@@ -215,7 +210,6 @@ def test_a_fresh_start_leaves_no_file_of_a_restore_behind(copy, tmp_path):
 
 
 def renamed(**how):
-    """Return the pipeline with another column type or without its aggregate."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=7)).table(BRONZE, id="bronze")
     if "vertex" in how:
@@ -255,7 +249,6 @@ def test_what_from_means(root, copy, tmp_path):
     ],
 )
 def test_a_from_that_leads_nowhere_says_what_is_there(root, tmp_path, monkeypatch, text, said):
-    """The message also says how to get there."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SavepointRefusedError, match=said):
         find_origin(text, root, JOB)
@@ -270,7 +263,6 @@ WORDS = PositionWords(SOURCES)
 
 
 def positions(root):
-    """Return where the splits of the newest row stand."""
     vertex = next(vertex for vertex in newest(root).vertices if vertex.splits)
     return dict(zip(vertex.splits, (subtask.position for subtask in vertex.subtasks), strict=True))
 
@@ -290,7 +282,6 @@ def test_a_source_is_read_again_from_its_start(tmp_path):
 
 
 def test_one_split_goes_to_its_end_and_the_other_stays(tmp_path):
-    """Skipped rows are never counted."""
     laid_out(tmp_path, 1)
     stood = positions(tmp_path)
     plan, _ = reset(at(tmp_path), SOURCES, Reset("numbers", "end", "b"))
@@ -331,7 +322,6 @@ def test_what_is_not_there_is_answered_with_what_is(tmp_path, asked, error, said
 
 
 def test_a_job_that_has_nothing_yet_is_refused(tmp_path):
-    """Without a checkpoint there is nothing to move."""
     JobStores(at(tmp_path / "new"), cross_freely)
     with pytest.raises(SavepointRefusedError, match="completed no checkpoint yet"):
         reset(at(tmp_path / "new"), SOURCES, Reset("numbers", "start"))

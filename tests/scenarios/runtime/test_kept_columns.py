@@ -61,14 +61,12 @@ HALF = 20
 
 
 def files(root):
-    """Return the columns of each file that the table shows, by its path."""
     actions = DeltaTable(str(root / TABLE)).get_add_actions()
     paths = [str(path) for path in pa.table(actions).column("path").to_pylist()]
     return {path: pq.ParquetFile(root / TABLE / path).schema_arrow.names for path in paths}
 
 
 def entry(root, version):
-    """Return the actions of a log entry, by kind."""
     lines = (root / TABLE / "_delta_log" / f"{version:020}.json").read_text().splitlines()
     return [next(iter(json.loads(line).items())) for line in lines]
 
@@ -150,7 +148,6 @@ def test_a_file_that_somebody_rewrote_meanwhile_is_written_again(tmp_path):
 
 @pytest.mark.parametrize("rows_of_others", [True, False])
 def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, rows_of_others):
-    """The column has its old name again, in rows of others too, from before and from after the rename."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     others = [100, 200] if rows_of_others else []
@@ -270,7 +267,6 @@ def test_a_dropped_column_is_gone_and_old_cuts_show_it(tmp_path):
 
 
 def test_a_rollback_brings_a_dropped_column_back(tmp_path):
-    """Its values are there again, and the version of before goes on."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 1, DROPPED)
@@ -281,7 +277,6 @@ def test_a_rollback_brings_a_dropped_column_back(tmp_path):
 
 
 def test_the_name_of_a_dropped_column_cannot_come_back(tmp_path):
-    """Its old values would come back."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, DROPPED)
     tick(tmp_path, HALF + 2, Version(("n", "key")))
@@ -341,7 +336,6 @@ def test_all_at_once(tmp_path):
 
 
 def test_a_dry_run_shows_each_change(tmp_path):
-    """Each change is one row: what it was, what it is now, and what becomes of the values."""
     laid_out(tmp_path, HALF)
 
     def told(version):
@@ -417,7 +411,6 @@ def test_a_widened_column_is_read_from_old_files_as_they_are(tmp_path):
 
 
 def test_a_rollback_behind_a_widening_refuses_wider_values_of_others(tmp_path):
-    """No reader narrows them. Narrow ones from before stay."""
     laid_out(tmp_path, HALF, NARROW)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 1)
@@ -448,7 +441,6 @@ def test_wider_values_that_come_between_a_rollback_and_its_publication_stop_it(t
 
 
 def tick_of_type(root, kind):
-    """Run a tick of a version with another type of the value."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=1)
     source = pipeline.source("numbers", SequenceSource({"a": HALF + 1}, keys=7)).with_column("value", "value", kind)
     source.select("n", "key", "value").table(TABLE, id="kept")

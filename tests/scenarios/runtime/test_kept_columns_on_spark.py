@@ -29,14 +29,12 @@ HALF = 20
 
 
 def by_spark(spark, root, *names, version=None):
-    """Return these columns as Spark reads them, sorted by n."""
     reader = spark.read.format("delta")
     frame = (reader if version is None else reader.option("versionAsOf", version)).load(str(root / TABLE))
     return sorted(tuple(row) for row in frame.select(*names).collect())
 
 
 def test_spark_reads_each_version_under_its_own_columns(tmp_path, neighbour):
-    """Renamed, then dropped: old versions show the column as it was then."""
     laid_out(tmp_path, HALF)
     foreign(tmp_path, 100)
     tick(tmp_path, HALF + 1, RENAMED)

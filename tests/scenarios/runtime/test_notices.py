@@ -57,7 +57,6 @@ from tests.scenarios.runtime.sequence_job import (
 
 
 def listening(*listeners, source=None, config=CONFIG):
-    """Return the numbers pipeline with these listeners and this source."""
     pipeline = Pipeline(JOB, config=config, parallelism=2)
     numbers = pipeline.source("numbers", source or SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
     numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
@@ -112,18 +111,15 @@ class Committing(CommitsToFile):
 
 
 def all_published(root: Path):
-    """Return the checkpoints that are committed and published, by id."""
     seen = JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely).observe()
     return {row.checkpoint: row for row in seen.rows if getattr(row, "checkpoint", None) in seen.cuts}
 
 
 def published(root: Path):
-    """Return the newest checkpoint that is committed and published, None if there is none."""
     return newest_checkpoint(tuple(all_published(root).values()))
 
 
 def test_a_listener_hears_each_completion_once_and_in_order(tick):
-    """The listener hears the id of each completed checkpoint of a tick. None was aborted."""
     first, second = Hears(), Hears()
     report = tick(plan=listening(first, second))
     ids = [record.checkpoint for record in report.completed]
@@ -153,7 +149,6 @@ def test_a_listener_that_raises_stops_no_other_and_not_the_tick(tick, tmp_path, 
 
 
 def test_an_aborted_checkpoint_is_told_with_its_reason(tick, tmp_path):
-    """A table forbids the checkpoint. The listener hears that it was aborted and why, and never that it is complete."""
     listener = Hears()
     tick(plan=build(rows={"a": 50, "b": 50}))
     before = published(tmp_path).checkpoint
@@ -207,7 +202,6 @@ def test_positions_outside_never_go_back(tmp_path):
 
 
 def _committed(file):
-    """Return what was committed outside, as a source was told it."""
     found = committed_in(file)
     return None if found is None else (found.checkpoint, dict(found.positions))
 
@@ -244,7 +238,6 @@ TIMEOUT_MS = 1_000
 
 
 def judged(timeout_ms=TIMEOUT_MS):
-    """Return the numbers with a suite on bronze; a checkpoint may take so long."""
     config = type(CONFIG)(**(CONFIG.model_dump() | {"timeout_ms": timeout_ms, "tolerable_failures": 9}))
     pipeline = Pipeline(JOB, config=config, parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
@@ -286,7 +279,6 @@ class SlowFirst:
 
 
 def run_judged(tmp_path, monkeypatch, timeout_ms=TIMEOUT_MS, **how):
-    """Run a tick whose first judgement hangs until it is cancelled; return what must be true of it."""
     slow, failed = SlowFirst(), Failed()
     monkeypatch.setattr(Judge, "judge", slow.judge)
     report = run_tick(judged(timeout_ms), RuntimeSettings(warehouse=tmp_path), failed, **how)
@@ -381,17 +373,14 @@ HERE = "tests.scenarios.runtime.test_notices"
 
 
 def with_reports(data) -> Pipeline:
-    """Return the numbers with a report, and with one that raises."""
     return as_pipeline(data).report(total).report(broken)
 
 
 def total(cut: Cut) -> str:
-    """Return what gold adds up to at the cut."""
     return f"cut {cut.checkpoint}: {cut.polars(GOLD).collect()['rows'].sum()} rows [counted]"
 
 
 def broken(_cut: Cut) -> str:
-    """Raise as a report with a bug does."""
     raise KeyError("no such column")
 
 
@@ -427,18 +416,15 @@ GOES_ON = {"tolerable_failures": 9}
 
 
 def tolerant(**changes):
-    """Return the configuration with these changes."""
     return type(CONFIG)(**(CONFIG.model_dump() | GOES_ON | changes))
 
 
 def rows_at(root):
-    """Return the checkpoints of the warehouse, oldest first."""
     rows = JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely).rows()
     return sorted((row for row in rows if isinstance(row, CheckpointRecord)), key=lambda row: row.checkpoint)
 
 
 def states(root):
-    """Return what the newest row holds of its hooks."""
     return {held.hook: json.loads(held.state) for held in rows_at(root)[-1].hooks}
 
 
@@ -452,12 +438,10 @@ def traces_hold(root):
 
 @pytest.fixture
 def notebook(tmp_path_factory):
-    """Return where a hook keeps its notes: outside the warehouse."""
     return tmp_path_factory.mktemp("outside") / "notes.ndjson"
 
 
 def test_a_hooks_state_is_in_each_row_and_given_back_to_the_next_tick(tick, tmp_path, notebook):
-    """The hook is reset, asked for each checkpoint, and closed. The next tick restores it to the newest checkpoint."""
     report = tick(plan=hooked(("notebook", Notebook(notebook))))
     assert TickOutcome.CAUGHT_UP is report.outcome
     asked = [["trigger", number, number] for number in (1, 2, 3)]
@@ -482,14 +466,12 @@ class Answers(MasterHook):
 
 
 def fails_first(checkpoint):
-    """Raise at the first checkpoint, and be well afterwards."""
     if checkpoint == 1:
         raise OSError("no ink")
     return checkpoint
 
 
 def is_late_first(checkpoint):
-    """Take too long for the first checkpoint."""
     if checkpoint == 1:
         time.sleep(1.0)
     return checkpoint
@@ -534,8 +516,6 @@ def test_a_state_that_json_cannot_hold_is_refused_by_name(tick, state, says):
 
 
 def test_a_hook_that_cannot_be_restored_fails_the_tick_and_nothing_is_read(tick, tmp_path):
-    """The message names the hook; the next tick begins at the same checkpoint."""
-
     def broken(checkpoint, state):
         raise ValueError("torn page")
 
@@ -560,7 +540,6 @@ def test_state_without_its_hook_is_refused_and_a_new_hook_is_told_that_it_has_no
 
 
 def test_a_dry_run_and_a_checkpoint_show_the_hooks(tick, tmp_path, capsys):
-    """Before a restore: which hook gets what, and which state stays behind; `checkpoints show` shows what is held."""
     from jobs.showing.checkpoints import render_timeline
     from jobs.showing.plans import left_behind, render_restore
     from jobs.sources.position_words import PositionWords
@@ -628,7 +607,6 @@ def test_a_tick_that_is_killed_at_a_hook_loses_nothing(tmp_path, notebook, undis
 
 
 def states_of(row):
-    """Return the notebook's state in a row."""
     return json.loads(row.hooks[0].state)
 
 

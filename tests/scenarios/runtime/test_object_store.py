@@ -57,7 +57,6 @@ PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 
 @pytest.fixture
 def url(store_server, monkeypatch):
-    """Return an empty warehouse's URL; the environment reaches the server."""
     for name, value in store_server.environment.items():
         monkeypatch.setenv(name, value)
     return StoreUrl(f"s3://lake/{uuid4().hex}/warehouse")
@@ -65,7 +64,6 @@ def url(store_server, monkeypatch):
 
 @pytest.fixture(scope="session")
 def s3_jars():
-    """Fetch what Spark needs to read S3, if it is missing."""
     fetch(jars_folder(), jar_set("s3a"))
 
 
@@ -126,7 +124,6 @@ def test_of_several_claims_exactly_one_is_in(url):
 @pytest.mark.dear
 @pytest.mark.usefixtures("s3_jars")
 def test_spark_reads_and_writes_a_store(url, undisturbed):
-    """A tick that is killed on Spark and the next one: tasks write to the store themselves, Spark reads by s3a."""
     alone = SparkConfig(cores=1, memory="512m")
     killed(ticked, url, on_spark=alone, kill_at="after:AppendRow#2")
     assert "caught_up" == Running(ticked, url, on_spark=alone).wait().said["outcome"]
@@ -135,7 +132,6 @@ def test_spark_reads_and_writes_a_store(url, undisturbed):
 
 @pytest.mark.dear
 def test_a_savepoint_moves_between_folder_and_store(url, undisturbed, typed, tmp_path):
-    """`savepoint --to` a URL and a folder, `run --from` each of them, into the other kind of warehouse."""
     run(url, checkpoints=2)
     where = ("--warehouse", str(url))
     other = StoreUrl(f"{url}-copy")
@@ -232,7 +228,6 @@ def test_a_clean_up_leaves_a_stores_newest_cut_whole(url, undisturbed):
     ],
 )
 def test_a_store_that_cannot_serve_is_refused_before_the_claim(url, typed, monkeypatch, change, said):
-    """In one sentence, by each command."""
     for name, value in change.items():
         monkeypatch.setenv(name, value)
     named = url if change else StoreUrl("s3://nowhere/w")
@@ -313,7 +308,6 @@ HALF = 20
 
 
 def rows(url, *names):
-    """Return these columns of the newest cut, sorted by n."""
     return Cuts(url, JOB).latest().polars(TABLE).collect().select(names).sort("n").rows()
 
 
@@ -395,7 +389,6 @@ def proxy(store_server):
 
 @pytest.fixture
 def slow_url(proxy, monkeypatch):
-    """Return an empty warehouse's URL; the environment reaches the server by the proxy."""
     for name, value in proxy.environment.items():
         monkeypatch.setenv(name, value)
     proxy.harm()

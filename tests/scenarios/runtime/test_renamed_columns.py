@@ -50,12 +50,10 @@ ROWS = Version({"rows": count(renamed_from="n")})
 
 
 def sums(rows):
-    """Return what gold shows of a count and a greatest value after so many rows."""
     return [(key, (rows - key + 6) // 7, (rows - 1 - key) // 7 * 7 + key) for key in range(7)]
 
 
 def must_be_exact(root, names, rows):
-    """Judge table and state: these columns, and every row counted once."""
     count_, top = names
     for table in (GOLD, STATE):
         assert {"key", *names} == {name for name in columns(root, table) if not name.startswith("_")}
@@ -178,7 +176,6 @@ def test_a_reader_finds_each_cut_under_its_own_names(tmp_path):
 
 
 def test_a_savepoint_of_before_restores_elsewhere_under_the_new_names(tmp_path):
-    """`savepoint --to` and `run --from`: the footers in the copy say the old names."""
     root, copy, fork = (tmp_path / name for name in ("root", "copy", "fork"))
     tick(root, HALF, SECOND)
     row = savepoint_at_rest(at(root))
@@ -202,7 +199,6 @@ def test_a_row_that_was_written_before_columns_were_recorded(tmp_path, monkeypat
 
 
 def told(root, version):
-    """Return what a dry run shows: verdicts by thing and column."""
     restored, planned = newest(root), build(HALF, version)
     changes = all_changes(planned, restored, find_migrations(planned, restored, root))
     return {(each.thing, each.column): (each.was, each.now, each.verdict) for each in changes}
@@ -298,7 +294,6 @@ def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
 
 
 def two_branches(root, numbers, others, **column):
-    """Count numbers by key in this column, beside a table of other rows; run until it is caught up."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     counted = pipeline.source("numbers", SequenceSource({"a": numbers}, keys=7)).key_by("key")
     counted.aggregate("sums", **column).upsert(GOLD)

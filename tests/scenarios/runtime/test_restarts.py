@@ -51,7 +51,6 @@ from tests.scenarios.runtime.sequence_job import (
 
 
 def restarting(**settings):
-    """Return the pipeline with a fixed delay of nothing, or as said."""
     given = {"restart_strategy": "fixed_delay", "restart_attempts": 3, "restart_delay_ms": 0} | settings
     return build(config=type(CONFIG)(**(CONFIG.model_dump() | given)))
 
@@ -81,8 +80,6 @@ class Shaky(LocalEngine):
 
 
 class Restarts(TickListener):
-    """Notes each restart, and each claim."""
-
     def __init__(self) -> None:
         self.heard: list[Restarting] = []
         self.claims: list[int] = []
@@ -96,12 +93,10 @@ class Restarts(TickListener):
 
 
 def stores_at(root):
-    """Open the job's stores as another process would."""
     return JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely)
 
 
 def test_an_operator_that_fails_twice_then_works_ends_with_exact_tables(tick, tmp_path, undisturbed):
-    """Each restart is the next generation, and its reason is reported. In the end every row is in the tables once."""
     engine, noted = Shaky(2), Restarts()
     report = tick(plan=restarting(), engine=engine, listener=noted)
     assert (TickOutcome.CAUGHT_UP, 2, 3) == (report.outcome, report.restarts, report.generation)
@@ -129,7 +124,6 @@ def test_the_failure_after_the_last_restart_ends_the_tick(tick, tmp_path, undist
 
 
 def test_a_source_that_cannot_be_read_for_a_while_is_read_later(tick, tmp_path, undisturbed, monkeypatch):
-    """Polls that fail, and splits that cannot be listed at a restart, are failures like any other."""
     polled, listed = Counter(), Counter()
     poll, splits = SequenceSource.poll, SequenceSource.splits
 
@@ -228,7 +222,6 @@ def rival_claim(root):
 
 
 def test_who_claims_the_job_during_the_delay_keeps_it(tick, tmp_path):
-    """The restart does not take the job over: it ends, and names the holder."""
     stores = []
 
     class Claims(Restarts):
@@ -297,7 +290,6 @@ def test_a_checkpoint_that_a_dead_tick_committed_counts_for_no_limit(tick, monke
 
 
 def loses_its_jvm(root):
-    """Run a tick on Spark that loses its JVM before the third micro-batch, and restarts."""
     crossed = Counter()
 
     def boundary(name):
@@ -348,7 +340,6 @@ def run(root, bounds, inbox=None, **limits):
 
 
 def traces(root):
-    """Return the trace files, oldest first."""
     return sorted((root / "_tidemark/numbers/traces").iterdir(), key=lambda path: int(path.stem))
 
 

@@ -54,19 +54,16 @@ SPOILED = [(spoil_missing, "is missing"), (spoil_short, "bytes instead of"), (sp
 
 
 def state_file(root, checkpoint):
-    """Return a state file that this row needs and no older one."""
     rows = records(root)
     older = {file for each, row in rows.items() if each < checkpoint for file in states(row)}
     return root / min(states(rows[checkpoint]) - older)
 
 
 def states(row):
-    """Return the paths of a row's state files."""
     return {keyed.file.path for vertex in row.vertices for subtask in vertex.subtasks for keyed in subtask.state}
 
 
 def version(root):
-    """Return the version of `checkpoints`."""
     return JobStores(at(root), cross_freely, beyond_damage=True).observe().version
 
 
@@ -92,7 +89,6 @@ def test_a_tick_names_the_damage_and_the_way_back(tmp_path, undisturbed, spoil, 
 
 @pytest.mark.parametrize(("spoil", "said"), SPOILED)
 def test_a_rollback_to_a_damaged_row_names_an_older_good_one(tmp_path, spoil, said):
-    """No entry is appended, and no table changes."""
     first, second, _ = laid_out(tmp_path, 3)
     spoil(state_file(tmp_path, second))
     before, shown = version(tmp_path), contents(tmp_path)
@@ -116,7 +112,6 @@ def test_a_lost_table_file_is_found_too(tmp_path):
 
 
 def test_a_committed_checkpoint_that_cannot_be_published_is_left_behind(tmp_path, undisturbed, monkeypatch):
-    """Its staged file is lost before its tables show it. The tick says so, and the rollback goes on without it."""
     _, second = laid_out(tmp_path, 2)
     expected = at_cut(tmp_path, second)
     settings = RuntimeSettings(warehouse=tmp_path)
@@ -321,7 +316,6 @@ HALF = 35
 
 
 def build(rows, *, one="one", two="two", swapped=False, one_was=None, two_was=None):
-    """Return a job that counts by key and by number; `one` names the vertex and the tables of the counts by key."""
     before = {one: two, two: one} if swapped else {}
     former = {one: one_was or before.get(one), two: two_was or before.get(two)}
     pipeline = Pipeline(job_name(JOB_OF_SWAPPED_NAMES), config=CONFIG, parallelism=2)
@@ -341,13 +335,11 @@ def build(rows, *, one="one", two="two", swapped=False, one_was=None, two_was=No
 
 
 def tick_of_swapped_names(root, rows, **names):
-    """Run one tick without Spark."""
     report = run_tick(build(rows, **names), RuntimeSettings(warehouse=root), engine=LocalEngineOfSwappedNames())
     assert report.message == ""
 
 
 def must_be_exact(root, rows, one="one", two="two"):
-    """Judge both golds and both bronzes."""
     assert [(key, rows // 7 + (key < rows % 7)) for key in range(7)] == shown(root, f"gold/{one}")
     assert [(number, 1) for number in range(rows)] == sorted(shown(root, f"gold/{two}"))
     for name in (one, two):

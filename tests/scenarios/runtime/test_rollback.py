@@ -69,7 +69,6 @@ UNHURRIED = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retain
 
 
 def state_rows(root, version=None):
-    """Return the rows of the state table."""
     return sorted(pl.read_delta(str(root / STATE), version=version).rows())
 
 
@@ -96,7 +95,6 @@ def test_tables_state_and_positions_go_back_in_one_row(tmp_path, undisturbed):
 
 
 def test_a_dry_run_tells_all_and_changes_nothing(tmp_path):
-    """It shows tables with versions, files and rows, positions with rows to read again, and abandoned checkpoints."""
     first, second, third = laid_out(tmp_path, 3)
     before = JobStores(at(tmp_path), cross_freely).observe()
     plan = preview_rollback(at(tmp_path), first)
@@ -141,7 +139,6 @@ def test_a_rollback_is_rolled_back(tmp_path, undisturbed):
 
 
 def asked(root, kind, *, after=0, plan=KEEPS_ALL):
-    """Run a tick that is asked for a savepoint after so many micro-batches; return the savepoint's id."""
     inbox, left = Inbox(), [after]
     before = set(records(root))
 
@@ -174,7 +171,6 @@ def test_a_stop_s_savepoint_outlives_the_line_and_can_be_gone_back_to(tmp_path, 
 
 
 def lowest_n(root):
-    """Return the lowest n of each active file of bronze, as its log says."""
     actions = pa.table(DeltaTable(str(root / BRONZE)).get_add_actions(flatten=True))
     return actions["min.n"].to_pylist()
 
@@ -196,7 +192,6 @@ def test_a_plain_savepoint_is_gone_back_to_with_what_it_held_pending(tmp_path, u
 
 @pytest.mark.dear
 def test_checkpoints_of_another_parallelism_are_left_and_gone_back_to(tmp_path, undisturbed):
-    """From three subtasks back to the cut of two, and on as if nothing had been."""
     first, *_ = laid_out(tmp_path, 1)
     expected = read_cut(tmp_path)
     three = plan(declared(config=KEEPS_ALL.config), parallelism=3, config=KEEPS_ALL.config)
@@ -209,7 +204,6 @@ def test_checkpoints_of_another_parallelism_are_left_and_gone_back_to(tmp_path, 
 
 
 def test_what_others_appended_stays(tmp_path):
-    """Rows that another writer appended before and after N are still in the table."""
     first, *_ = laid_out(tmp_path, 1)
     expected = at_cut(tmp_path, first)[str(BRONZE)]
     append_foreign(tmp_path, 1)
@@ -223,7 +217,6 @@ def test_what_others_appended_stays(tmp_path):
 
 
 def test_an_append_only_table_says_how_to_let_it_go_back(tmp_path):
-    """The property is named; nothing is appended."""
     first, *_ = laid_out(tmp_path, 2)
     DeltaTable(str(tmp_path / BRONZE)).alter.set_table_properties({"delta.appendOnly": "true"})
     rows = set(records(tmp_path))
@@ -288,13 +281,11 @@ MODULE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 
 
 def typed(capsys, *words):
-    """Return what a command says on stdout, without the breaks of its lines."""
     execute([str(word) for word in words])
     return " ".join(capsys.readouterr().out.split())
 
 
 def test_the_plan_and_the_end_say_the_same_rows_and_none_below_zero(tmp_path, capsys):
-    """A rollback reads rows again. The way forward, to a savepoint, skips them, and the commands name the module."""
     first, *_ = laid_out(tmp_path, 2)
     saved = savepoint_at_rest(at(tmp_path)).checkpoint
     rows = newest(tmp_path).statistics.rows
@@ -323,7 +314,6 @@ def test_a_plan_without_positions_that_can_be_counted_says_what_the_checkpoints_
 
 @pytest.mark.dear
 def test_what_others_compacted_before_n_stays_compacted(tmp_path):
-    """An OPTIMIZE before N belongs to what the table shows at N."""
     laid_out(tmp_path, 1)
     append_foreign(tmp_path, 1)
     DeltaTable(str(tmp_path / BRONZE)).optimize.compact()
@@ -348,7 +338,6 @@ def test_a_compaction_of_old_files_after_n_is_not_undone(tmp_path):
 
 
 def merged(root, times=1):
-    """Let another writer append a row and merge all files of bronze, so many times. Return the table."""
     table = DeltaTable(str(root / BRONZE))
     for number in range(times):
         append_foreign(root, 1_000 + number)
@@ -439,7 +428,6 @@ APPEND = Version(bronze=TableName("bronze/all"), was={"bronze": BRONZE_OF_PLANNE
 
 
 def numbers(root):
-    """Return the numbers that the bronze table holds, sorted."""
     return sorted(row[1] for row in shown(root, BRONZE_OF_PLANNED_REMOVALS))
 
 

@@ -52,7 +52,6 @@ from tests.scenarios.runtime.sequence_job import (
 
 @pytest.fixture
 def root_of_savepoint_copies(tmp_path):
-    """Return a warehouse with two checkpoints and a savepoint of the second."""
     root = tmp_path / "warehouse"
     run(root, 2)
     savepoint_at_rest(at(root))
@@ -60,12 +59,10 @@ def root_of_savepoint_copies(tmp_path):
 
 
 def newest(root):
-    """Return the id of the newest row."""
     return CheckpointId(max(records(root)))
 
 
 def there(folder):
-    """Return what lies in a folder, hidden names included."""
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -113,7 +110,6 @@ def test_what_others_appended_is_part_of_the_table(root_of_savepoint_copies, tmp
 
 @pytest.mark.parametrize("name", ["full", "inside", "file"])
 def test_a_folder_in_use_is_refused(root_of_savepoint_copies, tmp_path, name):
-    """A folder with something in it, a file, and one inside the warehouse are left as they are."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full/note").touch()
     (tmp_path / "file").touch()
@@ -164,7 +160,6 @@ def test_deletion_vectors_are_refused_by_table(root_of_savepoint_copies, tmp_pat
 
 
 def paths(table):
-    """Return a table's files as its log names them."""
     return [uri.rpartition("/numbers/")[2] for uri in table.file_uris()]
 
 
@@ -184,7 +179,6 @@ def test_a_full_disk_leaves_nothing(root_of_savepoint_copies, tmp_path, monkeypa
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_written(root_of_savepoint_copies, tmp_path, monkeypatch):
-    """Both numbers are named."""
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr("jobs.storage.copy_folder.shutil.disk_usage", lambda path: usage)
     with pytest.raises(SavepointNotCopiedError, match=r"files are \d+ bytes, and .* has room for 10"):
@@ -205,7 +199,6 @@ def test_a_killed_copy_is_not_there_and_the_next_one_sweeps_up(root_of_savepoint
 
 
 def test_a_row_that_is_not_there_is_refused_with_those_that_are(root_of_savepoint_copies, tmp_path):
-    """The message lists the ids that exist."""
     ids = ", ".join(str(each) for each in sorted(records(root_of_savepoint_copies)))
     with pytest.raises(SavepointNotCopiedError, match=f"numbers has no savepoint 99: there are {ids}"):
         copy_savepoint(at(root_of_savepoint_copies), CheckpointId(99), tmp_path / "copy")
@@ -216,12 +209,10 @@ def test_a_row_that_is_not_there_is_refused_with_those_that_are(root_of_savepoin
 
 
 def nobody_waits(waiting):
-    """Fail: a job at rest is asked for nothing."""
     raise AssertionError(f"waited: {waiting}")
 
 
 def hold(root):
-    """Claim the job as a live tick would, with a lease."""
     stores = JobStores(at(root), cross_freely)
     seen = stores.observe()
     newest = max(row.generation for row in seen.rows)
@@ -290,7 +281,6 @@ def test_what_a_savepoint_names_outlives_the_retained_checkpoints(tmp_path):
 
 
 def test_a_job_that_never_ran_or_completed_nothing_has_no_savepoint(tmp_path):
-    """The refusal says how to get there, and creates nothing."""
     with pytest.raises(NeverRunError, match=r"numbers has never run in .*start it with 'tidemark run numbers'"):
         take_savepoint(at(tmp_path / "none"), nobody_waits)
     assert not (tmp_path / "none").exists()
@@ -302,7 +292,6 @@ def test_a_job_that_never_ran_or_completed_nothing_has_no_savepoint(tmp_path):
 
 @pytest.mark.parametrize("kind", [SavepointKind.DRAIN, SavepointKind.SUSPEND])
 def test_a_stop_of_a_job_at_rest_says_that_nothing_runs(tmp_path, kind):
-    """And why it is at rest."""
     run(tmp_path, 1)
     with pytest.raises(NothingRunsError, match=r"no tick of numbers runs in .*the last tick ended normally"):
         stop(at(tmp_path), kind, nobody_waits)
@@ -402,7 +391,6 @@ PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 
 @pytest.fixture
 def root(tmp_path):
-    """Return a warehouse with two checkpoints."""
     run(tmp_path / "warehouse", 2)
     return tmp_path / "warehouse"
 
@@ -417,7 +405,6 @@ def test_a_savepoint_at_rest_is_told_with_its_files_and_how_to_drop_it(root, typ
 
 
 def test_a_savepoint_with_a_copy_tells_where_and_how_to_restore_it(root, typed, tmp_path):
-    """Files, bytes, the folder, and the command."""
     code, out, _ = typed("savepoint", "numbers", "--to", tmp_path / "copy", "--warehouse", root)
     assert ExitCode.DONE is code
     sizes = [file.stat().st_size for file in (tmp_path / "copy").rglob("_data/*/*.parquet")]
@@ -428,7 +415,6 @@ def test_a_savepoint_with_a_copy_tells_where_and_how_to_restore_it(root, typed, 
 
 
 def test_a_folder_in_use_is_refused_before_a_savepoint_is_taken(root, typed, tmp_path):
-    """No unwanted savepoint is left."""
     before = set(records(root))
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").touch()
@@ -454,7 +440,6 @@ def test_disposing_is_told_and_a_held_job_keeps_its_savepoint(root, typed):
 
 
 def test_lists_know_savepoints(root, typed):
-    """A plain savepoint is counted as one, has no cut, and says after which checkpoint it was taken."""
     number = savepoint_at_rest(at(root)).checkpoint
     _, out, _ = typed("checkpoints", "list", "numbers", "--warehouse", root)
     assert "numbers: 2 checkpoints retained, 1 savepoint" in out
@@ -517,7 +502,6 @@ def test_the_newest_own_row_goes_on_as_always_and_says_so(root, typed, undisturb
     ],
 )
 def test_a_wrong_from_says_what_to_type(root, typed, words, said):
-    """Nothing runs, and nothing changes."""
     before = pl.read_delta(str(root / BRONZE)).height
     code, _, err = typed("run", PIPELINE, *words, "--warehouse", root)
     assert code in (ExitCode.FAILED, ExitCode.USAGE, ExitCode.NOT_THERE)

@@ -68,7 +68,6 @@ DAY_MS = 86_400_000
 
 
 def entries(root, table=BRONZE):
-    """Return the entries of a table's log, oldest first."""
     return sorted((root / table / "_delta_log").glob("*.json"))
 
 
@@ -105,7 +104,6 @@ def cut_off(entry):
 
 
 def of_job(root):
-    """Return what the doctor finds of the job, each with what repairs it."""
     sections = [
         each for each in examine(at(root), DAY_MS, SparkConfig(), verify=False).sections if each.name != "machine"
     ]
@@ -113,12 +111,10 @@ def of_job(root):
 
 
 def version(root):
-    """Return the version of `checkpoints`."""
     return CheckpointStore(at(root)).observe()[0]
 
 
 def all_cuts(root):
-    """Return what every recorded cut shows."""
     return {each: at_cut(root, each) for each in CutStore(at(root)).recorded()}
 
 
@@ -279,7 +275,6 @@ def test_a_rollback_is_published_only_onto_what_it_was_planned_on(tmp_path, undi
 
 
 def test_an_entry_that_is_cut_off_is_named_and_moving_it_away_helps(tmp_path, undisturbed):
-    """The newest entry is cut off. The tick and the doctor say the same, and the command that they print works."""
     laid_out(tmp_path, 2)
     cut_off(entries(tmp_path)[-1])
     with pytest.raises(TablesBehindError, match="the newest entry of its log, is cut off") as refused:
@@ -316,7 +311,6 @@ def test_a_log_that_nobody_can_load_is_named(tmp_path, undisturbed, damage, said
 
 
 def test_a_savepoint_at_rest_brings_the_tables_back_first(tmp_path):
-    """The tables are whole before the savepoint's entry is in."""
     _, second = laid_out(tmp_path, 2)
     before = at_cut(tmp_path, second)
     empty_the_newest(tmp_path, BRONZE)
@@ -325,7 +319,6 @@ def test_a_savepoint_at_rest_brings_the_tables_back_first(tmp_path):
 
 
 def test_a_rollback_brings_the_tables_back_first(tmp_path):
-    """The dry run says so. Afterwards the tables show the same as at that checkpoint."""
     _, second, _ = laid_out(tmp_path, 3)
     before = at_cut(tmp_path, second)
     delete_the_newest_two(tmp_path, BRONZE)
@@ -358,7 +351,6 @@ def test_a_cut_that_a_table_no_longer_has_is_not_read(tmp_path):
 
 
 def test_a_tick_says_what_it_published_again(tmp_path):
-    """It names the table, what the table showed, and the repeated checkpoints."""
     first, second = laid_out(tmp_path, 2)
     empty_the_newest(tmp_path, BRONZE)
     heard = []
@@ -406,7 +398,6 @@ def root(tmp_path):
 
 
 def test_with_the_flag_the_tick_leaves_the_state_behind_and_reads_on(root, answered):
-    """The tick does what the dry run allowed: it catches up, and later ticks need no flag."""
     code, said = answered("run", WITHOUT, "--warehouse", root, ALLOW, "--dry-run")
     assert ExitCode.DONE is code, said
     code, said = answered("run", WITHOUT, "--warehouse", root, ALLOW)
@@ -426,7 +417,6 @@ class Disk:
     """Knows which files' bytes were synced, and which names, by the folders that were."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Watch every fsync of this process from now on."""
         self._bytes: set[int] = set()
         self._names: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -445,7 +435,6 @@ class Disk:
                 self._names[entry.path] = entry.inode()
 
     def after_a_power_cut(self, root: Path, to: Path) -> None:
-        """Copy what is durable of a folder."""
         for path in sorted(root.rglob("*")):
             seen = path.stat()
             named = all(self._is_named(each) for each in (path, *path.parents) if each != root and root in each.parents)
@@ -564,7 +553,6 @@ class Failed(TickListener):
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_log_that_can_be_read_again_costs_a_checkpoint_and_nothing_else(tick, tmp_path, undisturbed, times):
-    """The message names the table and the cause; the tick catches up, with the tables of an undisturbed run."""
     failed = Failed()
     config = CONFIG.model_copy(update={"tolerable_failures": times})
     report = tick(plan=build(config=config), listener=failed, boundary=partial(HalfWritten(GOLD, times), root=tmp_path))

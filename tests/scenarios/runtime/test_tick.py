@@ -58,18 +58,15 @@ from tests.scenarios.runtime.sequence_job import (
 
 
 def stores_at(root: Path) -> JobStores:
-    """Open the job's stores as another process would."""
     return JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely)
 
 
 def files_of(root: Path) -> dict[str, int]:
-    """Return every file of the output tables with its size."""
     tables = [root / BRONZE, root / GOLD]
     return {str(path): path.stat().st_size for table in tables for path in table.rglob("*") if path.is_file()}
 
 
 def entries(trace: Path):
-    """Return the lines of a trace."""
     return read(trace.read_bytes().splitlines(keepends=True))
 
 
@@ -103,7 +100,6 @@ class NoEngine(LocalEngine):
 
 
 def test_a_tick_ends_caught_up_with_every_row_once(tick, tmp_path):
-    """After a tick every number is in bronze once and counted once in gold, at one cut."""
     report = tick()
     assert TickOutcome.CAUGHT_UP is report.outcome
     tables = read_cut(tmp_path)
@@ -235,7 +231,6 @@ class Running:
 
 @contextmanager
 def running(root, **how):
-    """Run a tick within this block."""
     tick = Running(root, **how).start()
     try:
         yield tick
@@ -244,12 +239,10 @@ def running(root, **how):
 
 
 def requests(root):
-    """Return what lies in the job's folder of requests."""
     return sorted(path.name for path in (root / "_tidemark/numbers/requests").iterdir())
 
 
 def patiently(waiting):
-    """Wait for half a minute and no longer."""
     assert waiting.seconds < 30, waiting
 
 
@@ -295,7 +288,6 @@ def test_a_stop_ends_the_tick_with_a_published_savepoint(tmp_path, undisturbed, 
 
 
 def test_a_tick_that_ends_leaves_the_asker_to_do_it_at_rest(tmp_path):
-    """Asked too late, the tick says that it ended; a savepoint is then taken at rest, a stop has nothing to stop."""
     run(tmp_path, 1)
     asked = threading.Event()
     gate = tmp_path / "gate"
@@ -317,7 +309,6 @@ def test_a_tick_that_ends_leaves_the_asker_to_do_it_at_rest(tmp_path):
 
 
 def test_a_malformed_request_harms_no_tick(tmp_path, undisturbed):
-    """The answer says what is wrong. The tick ends as it would without the request."""
     run(tmp_path, 1)
     folder = tmp_path / "_tidemark/numbers/requests"
     folder.mkdir()
@@ -342,7 +333,6 @@ def test_whoever_stops_waiting_takes_the_request_back(tmp_path):
 
 
 def test_a_failing_savepoint_is_told_with_the_reason(tmp_path, monkeypatch):
-    """The user reads the reason that the tick gives."""
     run(tmp_path, 1)
     with running(tmp_path):
         monkeypatch.setattr("jobs.tick.at_rest.request_client.RequestFolder.answer_to", refused)
@@ -351,7 +341,6 @@ def test_a_failing_savepoint_is_told_with_the_reason(tmp_path, monkeypatch):
 
 
 def refused(folder, request):
-    """Answer as a tick does whose savepoint failed."""
     from jobs.warehouse.requests import AnswerStatus, SavepointAnswer
 
     del folder
@@ -369,7 +358,6 @@ CONFIG_OF_RANGES_IN_PARTS = CheckpointConfig(every_rows=4, slice_rows_max=1, mic
 
 
 def totals(rows):
-    """Return a job whose micro-batches have one row each. Each key has a partition, and so a file, of its own."""
     pipeline = Pipeline(JOB_OF_RANGES_IN_PARTS, config=CONFIG_OF_RANGES_IN_PARTS, parallelism=1)
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=4)).drop(SPLIT_COLUMN, POSITION_COLUMN)
     sums = numbers.key_by("key").aggregate("sums", total=sum_of("value"))

@@ -87,7 +87,6 @@ def on_a_small_disk(folder, free):
 
 
 def rows_of(tables):
-    """Return rows as JSON has them."""
     return json.loads(json.dumps(tables))
 
 
@@ -110,7 +109,6 @@ def test_a_disk_that_takes_nothing_is_a_sentence_and_loses_nothing(free, first, 
 
 
 def test_traces_that_are_a_file_are_refused_before_the_claim(tick, warehouse, tmp_path):
-    """The doctor says the same."""
     tick()
     rows = sorted(path.name for path in (tmp_path / warehouse.paths.checkpoints / "_delta_log").iterdir())
     traces = warehouse.path(warehouse.paths.traces)
@@ -126,17 +124,12 @@ def test_traces_that_are_a_file_are_refused_before_the_claim(tick, warehouse, tm
 
 
 def found_by_the_doctor(warehouse):
-    """Return what the doctor finds in the section of the places."""
     sections = examine(warehouse, 0, SparkConfig(), verify=False).sections
     return [finding.what for section in sections if section.name == "places" for finding in section.findings]
 
 
 @pytest.mark.usefixtures("in_time")
 def test_named_pipes_hang_nobody(tick, warehouse, tmp_path, undisturbed):
-    """Pipes lie in place of lease, request and trace.
-
-    The tick goes on, answers the request, and the doctor names the lease.
-    """
     for name in (warehouse.paths.lease, f"{warehouse.paths.requests}/abc.json", warehouse.paths.trace(1)):
         warehouse.path(name).parent.mkdir(parents=True, exist_ok=True)
         os.mkfifo(warehouse.path(name))
@@ -154,7 +147,6 @@ def test_named_pipes_hang_nobody(tick, warehouse, tmp_path, undisturbed):
 
 @pytest.mark.usefixtures("in_time")
 def test_an_answer_that_is_a_named_pipe_is_none(warehouse):
-    """The asking process goes on waiting for an answer that it can read."""
     folder = RequestFolder(warehouse)
     asked = folder.ask(SavepointKind.PLAIN, warehouse_holder())
     os.mkfifo(warehouse.path(f"{warehouse.paths.requests}/{asked.request}.answer.json"))
@@ -180,7 +172,6 @@ def test_only_a_regular_file_is_read(tmp_path):
 
 @pytest.mark.parametrize("typed", ["run {own}", "cut {own}", "doctor {own}", "savepoint {own}", "cleanup {own}"])
 def test_a_warehouse_that_is_a_file_is_refused_by_name(typed, tmp_path, capsys):
-    """Each command says what the path is, and writes nothing."""
     file = tmp_path / "file"
     file.write_text("x")
     own = "tests.scenarios.runtime.sequence_job:as_pipeline"
@@ -199,7 +190,6 @@ def test_a_warehouse_that_is_a_file_is_refused_by_name(typed, tmp_path, capsys):
 
 
 def ticked(folder, *how, timeout_s=120):
-    """Return what the program told of its tick."""
     program = str(Path(__file__).with_name("full_table.py"))
     command = ["unshare", "--map-root-user", "--mount", sys.executable, program, str(folder), *how]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -246,12 +236,10 @@ OWN = ("checkpoints", "cuts")
 
 
 def own(root, name):
-    """Return the folder of one of the job's own tables."""
     return root / f"_tidemark/{JOB}/{name}"
 
 
 def row_files(root, name):
-    """Return its files, oldest first."""
     return sorted((own(root, name) / "_rows").glob("*.parquet"))
 
 
@@ -272,7 +260,6 @@ def test_lost_files_of_cuts_are_rebuilt(tmp_path, undisturbed, which):
 
 
 def test_a_savepoint_at_rest_tells_a_lost_cut_again_first(tmp_path):
-    """Every cut is recorded again once its entry is in."""
     laid_out(tmp_path, 2)
     before = CutStore(at(tmp_path)).all()
     row_files(tmp_path, "cuts")[0].unlink()
@@ -296,7 +283,6 @@ def test_a_cut_that_nothing_proves_is_refused_by_name(tmp_path, capsys):
 
 
 def strange(root, name, mode):
-    """Write a row into one of the job's own tables, as another writer."""
     table = DeltaTable(str(own(root, name)))
     schema = pa.schema(table.schema())
     row = pa.Table.from_pylist([dict.fromkeys(schema.names)], schema=schema)
@@ -336,7 +322,6 @@ def test_what_others_overwrite_is_refused_and_the_command_takes_it_back(tmp_path
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_log_of_our_own_that_cannot_be_loaded_is_named(tmp_path, capsys, name):
-    """An entry in the middle is missing: one sentence with the entry and the way out, no traceback."""
     laid_out(tmp_path, 2)
     (own(tmp_path, name) / "_delta_log" / f"{1:020d}.json").unlink()
     with pytest.raises(TableLogDamagedError, match=rf"{name}: entry {1:020d}.json is missing.*from a backup"):
@@ -362,7 +347,6 @@ def test_a_lost_file_of_checkpoints_is_refused_and_the_rollback_that_is_offered_
 
 
 def holds(path, checkpoint):
-    """Return whether a file of `checkpoints` holds the row of that checkpoint."""
     import pyarrow.parquet as pq
 
     return checkpoint in pq.read_table(path, columns=["checkpoint"]).column(0).to_pylist()
@@ -378,7 +362,6 @@ EVIL = b"written by somebody else"
 
 @pytest.fixture
 def copy(tmp_path):
-    """Return a savepoint's copy."""
     run(tmp_path / "warehouse", 2)
     row = savepoint_at_rest(at(tmp_path / "warehouse"))
     copy_savepoint(at(tmp_path / "warehouse"), row.checkpoint, tmp_path / "copy")
@@ -387,7 +370,6 @@ def copy(tmp_path):
 
 @pytest.fixture
 def victim(tmp_path):
-    """Return a file that belongs to no warehouse."""
     path = tmp_path / "home" / "victim.txt"
     path.parent.mkdir()
     path.write_text("precious")
@@ -406,8 +388,6 @@ def _handle(path, content=EVIL, inline=True):
 
 
 def _with_state(handle):
-    """Return the change that gives the aggregate one more state file, one that its base has ended."""
-
     def change(row):
         subtask = row["vertices"][-1]["subtasks"][0]
         subtask["state"].insert(0, {**subtask["state"][-1], "file": handle})
@@ -454,7 +434,6 @@ def test_disposing_deletes_no_file_outside(tmp_path, victim, typed, path):
 
 
 def test_a_subsumed_checkpoint_deletes_no_file_outside(tmp_path, victim, typed):
-    """A tick in the crafted warehouse would discard the victim with the checkpoint that names it."""
     root = tmp_path / "warehouse"
     run(root, 1)
     (number,) = records(root)
@@ -560,7 +539,6 @@ def test_a_copy_with_symbolic_links_is_refused(copy, tmp_path, typed, part):
 
 
 def test_a_pipe_in_a_copy_is_no_file(copy, tmp_path, typed):
-    """Reading it would wait for ever."""
     file = next((copy / "bronze/numbers/_data").rglob("*.parquet"))
     file.unlink()
     os.mkfifo(file)

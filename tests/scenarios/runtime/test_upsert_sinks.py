@@ -24,18 +24,15 @@ def mirror(tmp_path):
 
 @pytest.fixture
 def root(tmp_path):
-    """Return an empty warehouse."""
     return tmp_path / "warehouse"
 
 
 def assert_shown(root, mirror, checkpoint=None):
-    """Assert that the target shows the newest cut of the gold table."""
     rows = read_cut(root)[GOLD]
     assert (newest(root).checkpoint if checkpoint is None else checkpoint, rows) == mirror.shown()
 
 
 def dies(root, plan, boundary, occurrence=1):
-    """Run a tick, and let its process die at a boundary. Return whether it did."""
     try:
         take_over(root, plan, Mortal(boundary, occurrence))
     except Dead:
@@ -44,7 +41,6 @@ def dies(root, plan, boundary, occurrence=1):
 
 
 def take_over(root, plan, boundary=cross_freely):
-    """Run a tick that takes the job from one that died in this process."""
     settings = RuntimeSettings(warehouse=root, take_over=True)
     run_tick(plan, settings, engine=LocalEngine(), boundary=boundary)
 
@@ -71,8 +67,6 @@ def test_each_checkpoint_gives_the_sink_its_changes(root, mirror):
     ],
 )
 def test_a_server_that_is_away_blames_no_row(root, mirror, monkeypatch, method, said):
-    """Before the commit and after it. The next tick goes on as it is."""
-
     def away(*args):
         raise SinkAwayError("no reply")
 
@@ -181,7 +175,6 @@ def test_a_rollback_without_the_pipeline_is_refused_or_leaves_the_sink(root, mir
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("step", ["AppendRow", f"RollForward:{GOLD}", f"RollForwardOutside:{GOLD}", "RollForwardCut"])
 def test_a_rollback_that_dies_is_finished_by_the_next_tick(root, mirror, side, step):
-    """Or it never happened."""
     sink = mirrored(mirror)
     tick(root, 1, plan=sink)
     first = newest(root).checkpoint

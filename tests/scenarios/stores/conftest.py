@@ -62,7 +62,6 @@ class Tables:
         self._micro_batch = 0
 
     def stage(self, table: TableName, rows: dict[str, int]) -> FileHandle:
-        """Write a staged file of these rows, as a micro-batch of generation 1 would."""
         self._micro_batch += 1
         name = StagedName(VertexId("join"), self._micro_batch, str(uuid4()))
         path = self.warehouse.paths.staged_file(table, Generation(1), name)

@@ -62,7 +62,6 @@ SCHEMA = pa.schema([pa.field("id", pa.int64()), *(pa.field(name, kind) for name,
 
 @pytest.fixture
 def table(warehouse, silver):
-    """Return a table with one file for each row. Row n has the n-th value of each column, or null."""
     logs = TableLogs(warehouse)
     OutputTables(warehouse, logs).ensure(silver, SCHEMA, TableMode.APPEND)
     writer = StagedFiles(str(warehouse.root), warehouse.paths.job, Generation(1), VertexId("rows"), 1)
@@ -77,19 +76,16 @@ def table(warehouse, silver):
 
 
 def by_delta_rs(table, name, value):
-    """Ask the dataset of delta-rs."""
     wanted = pc.field(name) == pa.scalar(value, SCHEMA.field(name).type)
     return DeltaTable(table).to_pyarrow_dataset().to_table(filter=wanted)["id"].to_pylist()
 
 
 def by_polars(table, name, value):
-    """Ask Polars' scan of the log."""
     kind = pl.from_arrow(SCHEMA.empty_table()).schema[name]
     return pl.scan_delta(table).filter(pl.col(name) == pl.lit(value, dtype=kind)).collect()["id"].to_list()
 
 
 def by_duckdb(table, name, value):
-    """Ask DuckDB, which gives its filters to the dataset of delta-rs."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("t", DeltaTable(table).to_pyarrow_dataset())
@@ -99,7 +95,6 @@ def by_duckdb(table, name, value):
 
 
 def by_spark(table, name, value):
-    """Ask Spark's Delta reader."""
     rows = SparkSession.active().read.format("delta").load(table)
     written = value.isoformat() if isinstance(value, date) else str(value)
     found = rows.filter(F.col(name) == F.lit(written).cast(rows.schema[name].dataType)).select("id").collect()

@@ -71,7 +71,6 @@ def _folder(warehouse) -> Path:
 
 
 def test_any_store_reads_the_entries_newest_first(warehouse, rows):
-    """One process reads the entries that another one appended, the newest version first."""
     store = CheckpointStore(warehouse)
     assert (0, ()) == store.observe()
     assert Appended(1) == store.append(rows.claim(1), 0)
@@ -99,7 +98,6 @@ def test_the_latest_entries_are_the_observed_ones_after_any_append_or_removal(wa
 
 
 def test_sql_users_can_read_an_entry(warehouse, rows):
-    """The table has plain columns beside the payload."""
     CheckpointStore(warehouse).append(rows.checkpoint(4), 0)
     (row,) = DeltaTable(str(_folder(warehouse))).to_pyarrow_table().to_pylist()
     assert ("checkpoint", 4, 1, "1/4", 1) == tuple(
@@ -291,7 +289,6 @@ def test_an_entry_of_a_newer_format_stops_the_observer_by_name(warehouse, rows):
 
 
 def append_many(root, host, count):
-    """Append `count` claims, each at the version that was seen last. Return the versions that won."""
     store, won = CheckpointStore(Warehouse(root, ProtocolPaths(job_name("flights")))), []
     for number in range(count):
         version, _ = store.observe()
@@ -377,7 +374,6 @@ def test_a_large_entry_is_read_by_any_store_and_the_next_writes_what_changed(war
 
 
 def test_an_entry_that_is_marked_keeps_its_manifests(warehouse, rows):
-    """A rollback marks entries as abandoned: their handles stay where they are."""
     store, record = CheckpointStore(warehouse), large_record(numbered(100, 30), NONE)
     store.append(record, 0)
     store.append(rows.claim(4), 1, marks={CheckpointId(1): True})
@@ -430,7 +426,6 @@ def test_a_reader_whose_entry_is_dropped_before_it_reads_the_manifests_reads_aga
 
 @pytest.fixture
 def low(monkeypatch):
-    """Let the smallest entry have manifests."""
     monkeypatch.setattr(checkpoints, "SIZES", LOW)
 
 
@@ -515,7 +510,6 @@ class Life:
                 self.cuts.maintain()
 
     def files(self) -> int:
-        """Return how many files the job has."""
         return sum(len(names) for _, _, names in os.walk(self.warehouse.root))
 
     def _append(self, row, gone=()) -> None:

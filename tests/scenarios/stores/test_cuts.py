@@ -24,7 +24,6 @@ SILVER, GOLD = TableName("silver/flights"), TableName("gold/routes")
 
 
 def test_a_cut_is_read_back_by_its_checkpoint(warehouse):
-    """Any process reads the versions of all tables."""
     CutStore(warehouse).record(ONE, [(SILVER, 3), (GOLD, 4)])
     cuts = CutStore(warehouse)
     assert {SILVER: 3, GOLD: 4} == cuts.read(ONE)
@@ -33,7 +32,6 @@ def test_a_cut_is_read_back_by_its_checkpoint(warehouse):
 
 
 def test_recording_again_changes_nothing(warehouse):
-    """The first record of a cut is the cut."""
     cuts = CutStore(warehouse)
     cuts.record(ONE, [(SILVER, 3)])
     cuts.record(ONE, [(SILVER, 9)])
@@ -43,7 +41,6 @@ def test_recording_again_changes_nothing(warehouse):
 
 
 def test_a_later_cut_removes_the_cuts_of_subsumed_checkpoints(warehouse):
-    """The commit of a new cut removes the cuts of checkpoints that are not retained."""
     cuts = CutStore(warehouse)
     cuts.record(ONE, [(SILVER, 1)])
     cuts.record(TWO, [(SILVER, 2)])
@@ -76,8 +73,6 @@ def test_two_different_cuts_recorded_at_once_are_both_kept(warehouse):
 
 
 def test_a_log_that_always_fails_is_a_clear_error(warehouse):
-    """The error names the checkpoint and the cause."""
-
     def hook(now):
         if now is CommitMoment.BEFORE:
             raise OSError("disk full")
@@ -105,7 +100,6 @@ ONE_OF_NEEDED_CUTS, STOP, BACK, NEXT = (CheckpointId(number) for number in (1, 2
 
 @pytest.fixture
 def stores(warehouse, silver, schema):
-    """Return the stores of a job with one append table."""
     stores = JobStores(warehouse, cross_freely)
     stores.ensure([Table(silver, TableMode.APPEND)], {silver: schema})
     return stores
@@ -149,7 +143,6 @@ def test_a_job_that_never_ran_is_seen_as_empty(warehouse):
 
 
 def test_a_committed_but_unpublished_entry_is_seen_and_rolled_forward(warehouse, tables, silver, schema, rows):
-    """The observation has the entries, whether the holder lives, and its lease, before and after publishing."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     file = tables.stage(silver, {"a": 1})
     record = TableRecord(table=silver, mode=TableMode.APPEND, adds=(file,), parent_version=0)

@@ -24,7 +24,6 @@ IN_SET, NOT_IN_SET = "expect_column_values_to_be_in_set", "expect_column_values_
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory):
-    """Return one judge for all tests, as a tick has one. Its files lie in one folder."""
     judge = Judge(tmp_path_factory.mktemp("judged"))
     judge.warm_up().join()
     return judge
@@ -42,7 +41,6 @@ def _judged(judge, table, *expectations):
 
 
 def test_a_failed_suite_names_values_files_and_ways_out(judge):
-    """The report names only the file with the bad row, and a person can act on it."""
     good = _write(judge, pa.table({"distance": pa.array([1, 2, None], pa.int32())}), name="good.parquet")
     bad = _write(judge, pa.table({"distance": pa.array([3, -7], pa.int32())}), name="bad.parquet")
     suite = Suite("sane", "silver/flights", (Expectation(BETWEEN, {"column": "distance", "min_value": 0}),))
@@ -63,7 +61,6 @@ def test_a_failed_suite_names_values_files_and_ways_out(judge):
 
 
 def test_a_verdict_survives_its_json(judge):
-    """The checkpoint keeps the verdict that the judge gave."""
     when = datetime(2013, 1, 1, tzinfo=UTC)
     table = pa.table({"t": pa.array([when], pa.timestamp("us", "UTC"))})
     verdict = _judged(judge, table, Expectation(BETWEEN, {"column": "t", "min_value": when}))
@@ -262,7 +259,6 @@ def _find(rule: str) -> str:
 )
 @given(rows=_rows, expectation=_expectations)
 def test_a_row_rule_rejects_exactly_the_rows_that_great_expectations_does(judge, rows, expectation):
-    """They agree on every row, with nulls, quotes and empty sets too."""
     table = pa.table(
         {
             "a": pa.array([row[0] for row in rows], pa.int64()),

@@ -90,7 +90,6 @@ def test_a_table_without_any_commit_is_made_anew_with_other_columns(tables, anot
 
 
 def test_a_table_of_another_job_is_refused(tables, silver, schema):
-    """Two jobs never write one table."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     other = Warehouse(tables.warehouse.root, ProtocolPaths(job_name("other")))
     with pytest.raises(TableMismatchError, match="table silver/flights belongs to job flights"):
@@ -153,7 +152,6 @@ def test_a_constraint_stops_by_name_and_dropping_it_helps(tables, silver, schema
 
 
 def test_an_append_only_table_stops_an_upsert_by_name(tables, silver, schema):
-    """The check names it before the commit point, and the publisher after it."""
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     first, second = tables.stage(silver, {"a": 1}), tables.stage(silver, {"b": 1})
     tables.publisher.publish(Publication(silver, TableMode.UPSERT, files=(first,)), CheckpointId(1))
@@ -199,18 +197,15 @@ COMES = "column late is new and holds only what came after checkpoint 1"
 
 
 def opened(tables, table, version=None):
-    """Return the table as any reader would open it."""
     return DeltaTable(str(tables.warehouse.path(table)), version=version)
 
 
 def names(tables, table, version=None):
-    """Return the names of the columns."""
     return [field.name for field in opened(tables, table, version).schema().fields]
 
 
 @pytest.fixture
 def appended(tables, silver, schema):
-    """Return an append table that shows checkpoint 1, with the columns k and v."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     says = Publication(silver, TableMode.APPEND, adds=(tables.stage(silver, {"a": 1}),), columns=(K, V))
     assert isinstance(tables.publisher.publish(says, CheckpointId(1)), TablePublished)
@@ -218,7 +213,6 @@ def appended(tables, silver, schema):
 
 
 def wider(tables, table, number, **parts):
-    """Publish the column `late` with a file that has it."""
     file = tables.stage(table, {"b": 2})
     says = Publication(table, TableMode.APPEND, adds=(file,), columns=(K, V, LATE), **parts)
     return tables.publisher.publish(says, CheckpointId(number))
@@ -254,7 +248,6 @@ def test_going_back_removes_the_column_with_its_files(tables, appended):
 
 
 def test_a_foreign_column_stays_when_our_columns_come_and_go(tables, appended):
-    """Only columns that one of our entries listed can be removed."""
     opened(tables, appended).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
     wider(tables, appended, 2)
     assert ["k", "v", "note", "late"] == names(tables, appended)
@@ -351,17 +344,14 @@ K, V = TableColumn("k", "string"), TableColumn("v", "long")
 
 
 def opened_of_descriptions(tables, table) -> DeltaTable:
-    """Return the table as any reader would open it."""
     return DeltaTable(str(tables.warehouse.path(table)))
 
 
 def comments(table: DeltaTable) -> dict[str, str]:
-    """Return the columns' comments by name."""
     return {field.name: field.metadata["comment"] for field in table.schema().fields if field.metadata}
 
 
 def published(tables, table, number, columns=(K, V)) -> str:
-    """Publish a checkpoint of one file, and return its note."""
     says = Publication(table, TableMode.APPEND, adds=(tables.stage(table, {str(number): 1}),), columns=columns)
     done = tables.publisher.publish(says, CheckpointId(number))
     assert isinstance(done, TablePublished)
@@ -444,12 +434,10 @@ def writer(warehouse):
 
 
 def rows(schema, *keys):
-    """Return a row per key."""
     return pa.Table.from_pylist([{"k": key, "v": 1} for key in keys], schema=schema)
 
 
 def publish(tables, number, *files, columns=()):
-    """Publish a state table's files. If columns are given, the entry says that the table has these from now on."""
     gone = ("gone",) if columns == IN_NEW else ()
     publication = Publication(STATE, TableMode.STATE, files=files, columns=columns, leaving=gone)
     answer = tables.publisher.publish(publication, CheckpointId(number))
@@ -459,12 +447,10 @@ def publish(tables, number, *files, columns=()):
 
 
 def opened_of_state_tables(tables, version=None):
-    """Return the state table as any reader opens it."""
     return DeltaTable(str(tables.warehouse.path(STATE)), version=version)
 
 
 def names_of_state_tables(table):
-    """Return name and type of each column."""
     return {field.name: field.type.type for field in table.schema().fields}
 
 
@@ -474,7 +460,6 @@ IS = {"k": "string", "v": "long", "more": "string"}
 
 @pytest.fixture
 def evolving(tables, another, writer):
-    """Return the tables of a later process, whose columns are new, and a published file with the old columns."""
     tables.output.ensure(STATE, OLD, TableMode.STATE)
     old = writer.write(STATE, rows(OLD, "a"))
     publish(tables, 1, old)
@@ -546,7 +531,6 @@ def test_a_state_in_the_entry_is_written_to_its_place_when_it_is_published(table
 
 
 def test_a_missing_file_also_stops_the_change_of_columns(evolving, writer):
-    """The columns do not change for a file that nobody can read."""
     later, _ = evolving
     file = writer.write(STATE, rows(NEW, "a"))
     gone = replace(file, path=file.path.replace("join-1-", "join-9-"))

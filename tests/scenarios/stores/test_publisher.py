@@ -51,7 +51,6 @@ def test_publishing_again_changes_nothing_and_answers_the_same_version(tables, a
 
 
 def test_an_append_adds_and_an_upsert_becomes_exactly_its_files(tables, another, silver, schema):
-    """Publishing adds files to an append table. An upsert table shows exactly the published files."""
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     kept, old, new = (tables.stage(silver, {name: number}) for number, name in enumerate("abc"))
     _publish(tables, _publication(TableMode.UPSERT, silver, kept, old), 1)
@@ -153,10 +152,6 @@ APPEND_EXPECTED = {
 @pytest.mark.parametrize("between", [True, False], ids=["during", "before"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_foreign_commit_at_any_step_doubles_nothing(tables, silver, schema, mode, foreign, between):
-    """An append publishes after it.
-
-    An upsert sets the table back to its files, and the note names the foreign commit.
-    """
     warehouse = tables.warehouse
     path = str(warehouse.path(silver))
     tables.output.ensure(silver, schema, mode)
@@ -185,7 +180,6 @@ def test_a_foreign_commit_at_any_step_doubles_nothing(tables, silver, schema, mo
 
 
 def test_a_missing_or_short_staged_file_is_named_and_nothing_is_published(warehouse, tables, silver, schema):
-    """No reader finds a table whose file is missing."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     whole, broken = tables.stage(silver, {"a": 1}), tables.stage(silver, {"b": 1})
     warehouse.path(broken.path).write_bytes(b"PAR1")
@@ -199,7 +193,6 @@ def test_a_missing_or_short_staged_file_is_named_and_nothing_is_published(wareho
 
 
 def test_a_file_of_another_table_is_refused(tables, silver, schema):
-    """A table's log names no file outside its folder."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     foreign = tables.stage("gold/routes", {"a": 1})
     result = _publish(tables, _publication(TableMode.APPEND, silver, foreign), 1)
@@ -207,7 +200,6 @@ def test_a_file_of_another_table_is_refused(tables, silver, schema):
 
 
 def test_a_missing_table_is_a_failure_by_name(tables, silver):
-    """delta-rs does not panic."""
     result = _publish(tables, _publication(TableMode.APPEND, silver), 1)
     assert isinstance(result, PublishFailed)
     assert "table silver/flights: its log cannot be used" in result.error
@@ -232,18 +224,15 @@ def test_a_log_checkpoint_keeps_opening_cheap_and_removes_no_version(warehouse, 
 
 @pytest.fixture
 def compactor(warehouse):
-    """Return what compacts tables in generation 2."""
     return Compactor(warehouse, Generation(2), lambda: False)
 
 
 def publish(tables, table, checkpoint, *files, compactions=()):
-    """Publish files, and compactions."""
     publication = Publication(table, TableMode.APPEND, adds=files, compactions=compactions)
     return tables.publisher.publish(publication, CheckpointId(checkpoint))
 
 
 def filled(tables, table, schema, files=4):
-    """Make a table of small files, one for each checkpoint. Return their handles."""
     tables.output.ensure(table, schema, TableMode.APPEND)
     staged = [tables.stage(table, {f"{number}": number, f"{number}+": number}) for number in range(files)]
     for checkpoint, file in enumerate(staged, start=1):
@@ -252,24 +241,20 @@ def filled(tables, table, schema, files=4):
 
 
 def asked(table, files_min=3, bytes_max=1_000_000):
-    """Return a request for one table."""
     return CompactFiles((table,), files_min, bytes_max)
 
 
 def active(tables, table):
-    """Return the active files, relative to the warehouse."""
     opened = DeltaTable(str(tables.warehouse.path(table)))
     return {f"{table}/{path}" for path in pa.table(opened.get_add_actions()).column("path").to_pylist()}
 
 
 def content(tables, table):
-    """Return the rows of the table."""
     rows = DeltaTable(str(tables.warehouse.path(table))).to_pyarrow_table()
     return sorted(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))
 
 
 def only(answer):
-    """Return the compactions of an answer about one table."""
     (found,) = answer.found
     return found.compactions
 
@@ -344,7 +329,6 @@ def test_files_of_others_are_left_alone(tables, compactor, silver, schema):
 
 
 def test_one_request_ends_after_a_large_file_and_says_that_there_is_more(tables, compactor, warehouse, silver, schema):
-    """The next request goes on. In the end, each file is as large as it may be."""
     size = filled(tables, silver, schema, files=12)[0].bytes
     first = compactor.compact(asked(silver, bytes_max=4 * size))
     assert (silver,) == first.more
@@ -391,7 +375,6 @@ CITIES = ["a/b", "100 % {x}", "größe=1", None, "it s %2F", "C:*?", "x"]
 
 @pytest.fixture(params=["folder", "store"])
 def place(request, warehouse):
-    """Return a warehouse in a folder, and one in an object store."""
     if request.param == "folder":
         return warehouse
     server, patch = request.getfixturevalue("store_server"), request.getfixturevalue("monkeypatch")
@@ -406,26 +389,22 @@ class Laid:
     schema = pa.schema([("city", pa.string()), ("n", pa.int64())])
 
     def __init__(self, warehouse, table, mode):
-        """Create the table."""
         self.warehouse, self.table, self.mode, self.logs = warehouse, table, mode, TableLogs(warehouse)
         self.output = OutputTables(warehouse, self.logs)
         self.output.ensure(table, self.schema, mode, partitioned_by=BY)
 
     def stage(self, number, *, by=BY):
-        """Stage a row for each city."""
         job = self.warehouse.paths.job
         writer = StagedFiles(str(self.warehouse.root), job, Generation(1), VertexId("rows"), number)
         rows = pa.table({"city": CITIES, "n": [number] * len(CITIES)}, schema=self.schema)
         return writer.write_partitions(self.table, rows, by)
 
     def publish(self, checkpoint, *files, removes=()):
-        """Publish these files as a checkpoint, in a process of its own."""
         adds, whole = (files, ()) if self.mode is TableMode.APPEND else ((), files)
         publication = Publication(self.table, self.mode, adds=adds, files=whole, removes=removes)
         return Publisher(self.warehouse, TableLogs(self.warehouse)).publish(publication, CheckpointId(checkpoint))
 
     def rows(self):
-        """Return what a reader of the newest version gets."""
         query = (
             QueryBuilder().register("t", DeltaTable(str(self.warehouse.place(self.table)))).execute("SELECT * FROM t")
         )
@@ -439,7 +418,6 @@ class Laid:
 
 
 def of(*numbers):
-    """Return the rows of these micro-batches."""
     return sorted(((city, number) for number in numbers for city in CITIES), key=str)
 
 
@@ -463,7 +441,6 @@ def test_files_of_all_partitions_are_published_replaced_and_removed(place, silve
 
 
 def test_another_layout_is_refused(place, silver):
-    """A tick is refused at its start. A file of another layout is never published."""
     laid = Laid(place, silver, TableMode.APPEND)
     for by in ((), ("n",)):
         with pytest.raises(TableMismatchError, match="is laid out by city, and the pipeline says"):

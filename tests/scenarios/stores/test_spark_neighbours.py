@@ -21,8 +21,6 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def made(tables, schema):
-    """Return a function that publishes a table. It returns the table's name, and its path as SQL names it."""
-
     def make(name, mode):
         table = table_name(f"silver/{name}")
         tables.output.ensure(table, schema, mode)
@@ -45,7 +43,6 @@ def _next(tables, table, mode, files, checkpoint=2):
 
 
 def test_spark_reads_tables_entries_and_cuts(spark, tables, warehouse, made, rows):
-    """SQL reads the published table at its cut, the entries and the cuts as plain Delta tables."""
     table, name, files = made("read", TableMode.UPSERT)
     store, cuts = CheckpointStore(warehouse), CutStore(warehouse)
     store.append(rows.claim(1), 0)
@@ -69,7 +66,6 @@ def test_sparks_optimize_of_an_upsert_table_is_undone_and_named(neighbour, table
 
 
 def _follow(spark, *texts):
-    """Run the SQL that the problems tell a user to type."""
     for text in texts:
         for statement in re.findall(r"((?:ALTER|REORG) TABLE delta\.`[^`]+` .*?)(?: and (?=REORG)|, then|; |$)", text):
             spark.sql(statement)
@@ -86,7 +82,6 @@ def _follow(spark, *texts):
 def test_a_feature_that_can_be_dropped_is_named_and_its_way_out_works(
     neighbour, tables, made, name, statement, feature
 ):
-    """The problems name feature and version. Their SQL frees the table, and nothing is lost."""
     table, sql_name, files = made(name, TableMode.UPSERT)
     neighbour.sql(f"ALTER TABLE {sql_name} {statement}")
     problems = tables.output.check([table])

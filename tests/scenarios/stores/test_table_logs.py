@@ -67,7 +67,6 @@ def _rows(folder, version=None):
 
 @pytest.mark.parametrize(("floor", "first"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6), (8, 6)], ids=str)
 def test_a_log_begins_at_the_newest_log_checkpoint_up_to_the_floor(folder, floor, first):
-    """Every version from the floor on reads as before, and the table goes on."""
     assert (first > 0) is log_lengths.drop_entries(local(folder), floor, kept_s=0, now_s=NOW_S)
     assert list(range(first, VERSIONS)) == _entries(folder)
     for version in range(max(floor, first), VERSIONS):
@@ -77,7 +76,6 @@ def test_a_log_begins_at_the_newest_log_checkpoint_up_to_the_floor(folder, floor
 
 
 def test_an_entry_stays_until_it_is_old_enough(folder):
-    """The age of the entry with which the log would begin counts."""
     assert not log_lengths.drop_entries(local(folder), 8, kept_s=86_401, now_s=NOW_S)
     os.utime(folder / "_delta_log" / f"{6:020d}.json", (NOW_S, NOW_S))
     assert log_lengths.drop_entries(local(folder), 8, kept_s=60, now_s=NOW_S)
@@ -121,7 +119,6 @@ VERSIONS_OF_COPIED_LOG = 7
 
 @pytest.mark.parametrize("checkpoint_at", [-1, 0, 4, VERSIONS_OF_COPIED_LOG])
 def test_a_copied_log_has_the_same_table(warehouse, rows, checkpoint_at):
-    """Only the newest Delta log checkpoint and the entries after it are needed."""
     folder = _log_of_checkpoints(warehouse, rows)
     for version in {checkpoint_at, checkpoint_at // 2} - {-1}:
         DeltaTable(str(folder), version=version).create_checkpoint()
@@ -151,7 +148,6 @@ def test_a_log_with_a_gap_or_a_checkpoint_in_parts_is_not_copied(warehouse, rows
 
 
 def test_a_missing_table_cannot_be_copied():
-    """The store creates it then."""
     with scratch_folder() as folder, pytest.raises(Exception, match="log"):
         copied(folder)
 
@@ -192,7 +188,6 @@ def test_a_log_in_a_store_has_a_checkpoint_every_few_versions_and_keeps_its_entr
 
 
 def test_a_clean_up_reads_the_entries_of_a_log_at_the_same_time(store_server, monkeypatch, warehouse):
-    """Each entry adds a file and removes the one of the entry before, and the history is in their order."""
     with Proxy(store_server, latency_ms=20) as proxy:
         for name, value in proxy.environment.items():
             monkeypatch.setenv(name, value)
@@ -230,7 +225,6 @@ def test_the_entries_of_a_log_are_those_that_delta_rs_tells(warehouse, tables, s
 
 @pytest.fixture
 def folder_of_table_history(tmp_path):
-    """Return a table with appends, a delete, an overwrite, a compaction and a restore that brings files back."""
     folder = tmp_path / "numbers"
     for n in range(3):
         pl.DataFrame({"n": [n, -n]}).write_delta(str(folder), mode="append")
@@ -326,7 +320,6 @@ class Beside:
         self._commit([*(remove(path, 1) for path in self.log.known().paths()), _file()])
 
     def gets_columns(self):
-        """Commit a column more than our newest look saw, with a file."""
         if self.overtaken:
             self.looks()
         loaded = self.log.known().loaded
@@ -419,7 +412,6 @@ def test_a_process_knows_what_the_log_says(steps):
 @pytest.mark.dear
 @pytest.mark.parametrize("first", STEPS)
 def test_a_process_knows_what_the_log_says_after_any_three_steps(first):
-    """Every order of three steps."""
     for second in STEPS:
         for third in STEPS:
             _must_hold([first, second, third])
@@ -431,7 +423,6 @@ def test_a_process_knows_what_the_log_says_after_any_three_steps(first):
 
 @pytest.fixture
 def stores(warehouse, silver, schema):
-    """Return the stores of a job with one table, which a claim holds."""
     stores = JobStores(warehouse, cross_freely)
     stores.ensure([Table(silver, TableMode.APPEND)], {silver: schema})
     return stores
@@ -439,7 +430,6 @@ def stores(warehouse, silver, schema):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """Count how often a log is read."""
     seen = []
     for name in ("update_incremental", "transaction_version"):
         plain = getattr(DeltaTable, name)
@@ -452,7 +442,6 @@ def reads(monkeypatch):
 
 
 def _checkpoint(stores, rows, tables, silver, number):
-    """Commit a checkpoint as a tick does; return the table's version."""
     assert () == stores.check([silver])
     stores.append(rows.checkpoint(number), number - 1)
     file = tables.stage(silver, {f"k{number}": number})
