@@ -3,7 +3,6 @@
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from checkpointing.columns import columns_then
 from checkpointing.identifiers import InvalidNameError
 from checkpointing.renamed_columns import ColumnRenames, renamed_columns, unrenamable
 from checkpointing.state_evolution import ChangeKind, Column, StateSchema, renamed_inside
@@ -23,34 +22,11 @@ class Nothing:
         raise AssertionError("planning calls no function")
 
 
-@pytest.mark.parametrize(
-    ("now", "then", "found"),
-    [
-        (["k", "m"], ["k", "n"], {"m": "n"}),
-        (["k", "m"], ["k", "m"], {}),
-        (["k", "m"], ["k", "n", "m"], {}),
-        (["k", "m"], ["k"], {}),
-        (["k"], ["k", "n"], {}),
-    ],
-    ids=["old name", "renamed already", "both names", "neither", "not wanted"],
-)
-def test_a_file_without_the_new_name_has_the_old_one(now, then, found):
-    """The file's own columns decide, so a finished rename has no further effect."""
-    assert found == columns_then(now, then, DECLARED)
-
-
 def judged(now, then, declared=DECLARED, of_cut=()):
     """Return column, old name, new name and refusal of each change."""
     renames = ColumnRenames(declared, dict(of_cut))
     changes = renamed_columns(ChangeKind.TABLE_SCHEMA, THING, now, then, renames)
     return [(each.column, each.was, each.now, bool(each.refused)) for each in changes]
-
-
-def test_a_due_rename_is_one_change():
-    """It says both names."""
-    assert [("m", "n", "m", False)] == judged(["k", "m"], ["k", "n"])
-    assert [] == judged(["k", "m"], ["k", "m"])
-    assert [] == judged(["k", "x"], ["k", "n"])
 
 
 def test_both_names_in_one_file_are_refused():

@@ -109,6 +109,13 @@ def test_an_entry_that_found_the_table_empty_needs_no_older_one():
     assert [2, 3] == again(seen(rows, {2: 1, 3: 2}, log(0, 0)))
 
 
+def test_a_parent_whose_cut_was_corrected_to_an_empty_table_needs_no_older_entry():
+    """Entry 5 found the table at version 3. Later its parent's cut was corrected: there, the table is at version 0."""
+    rows = (row(5, parent_version=3),)
+    assert [5] == again(seen(rows, {4: 0, 5: 6}, log(0, 0)))
+    assert None is again(seen(rows, {4: 3, 5: 6}, log(0, 0)))
+
+
 def test_a_version_number_that_was_used_again_proves_nothing():
     """The log entry at version 2 was published again, so it is not the version that entry 5 found."""
     rows = (row(5, parent_version=2),)

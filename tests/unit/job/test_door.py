@@ -187,6 +187,18 @@ def test_files_of_a_failed_epoch_are_in_the_next_entry(job):
     assert ["out-1", "out-2"] == [each.path for _, files in asked.files for each in files]
 
 
+def test_segments_keep_their_order(job):
+    """The slices of a split reach its vertex in their order, over several micro-batches too."""
+    story = job.story(job.two_sources(), {"slice_rows_max": 2, "micro_batch_rows_max": 4})
+    met = []
+    for _ in range(3):
+        story.offers("left", 2)
+        story.offers("left", 2)
+        met += rows_given(story.all(RunMicroBatch)[0], 0)
+        story.finishes()
+    assert [("0", "2"), ("2", "4"), ("4", "6"), ("6", "8"), ("8", "10"), ("10", "12")] == met
+
+
 def test_a_source_without_credit_is_not_polled(job):
     """A full channel stops its source until a micro-batch has taken its bytes."""
     story = job.story(job.two_sources(), {}, credit_bytes=30)
@@ -475,6 +487,17 @@ def test_a_door_that_begins_at_a_finished_entry_ends_at_once(job, graph):
 
 # ------------------------------------------------------------------
 # Rows trigger checkpoints (A11): how many at a time, and which rows an entry counts.
+
+
+@pytest.mark.parametrize(("concurrent", "pending"), [(1, 1), (2, 2)])
+def test_rows_trigger_as_many_checkpoints_as_may_be_pending(job, concurrent, pending):
+    """The configuration may allow a second epoch's barrier while the first checkpoint is pending."""
+    story = job.story(unequal(), {**THREE, "max_concurrent": concurrent}, linger_ms=0)
+    story.offers("left", 3)
+    assert 2 == story.door.next_id
+    story.offers("left", 3)
+    story.passes(5_000)
+    assert pending + 1 == story.door.next_id
 
 
 def test_estimated_rows_pace_like_others_and_are_marked(job):

@@ -1,10 +1,6 @@
 """The asynchronous part in the job door: when a checkpoint ends, its judgements are cancelled (J3, B2)."""
 
-from datetime import date
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
@@ -13,12 +9,9 @@ from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import EdgeId, Generation, JobName, TableName, VertexId
 from checkpointing.job.operator_run import (
-    NoVersionError,
     OperatorRun,
     broadcasts_left,
     handed_to_all,
-    newest,
-    restored_broadcasts,
 )
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits, live_files
 from checkpointing.messages import (
@@ -36,9 +29,8 @@ from checkpointing.messages import (
     SuitesJudged,
     TickOutcome,
 )
-from checkpointing.metadata.paths import ProtocolPaths, StagedName, parse_staged_name, partition_of, staged_name_in
-from checkpointing.metadata.record import TableKeys, VertexRecord
-from checkpointing.partitions import TableVersion, VersionKind, folder_of, version_of_folder
+from checkpointing.metadata.paths import ProtocolPaths, StagedName
+from checkpointing.metadata.record import TableKeys
 
 TIMEOUT_MS = 5_000
 
@@ -229,20 +221,6 @@ def test_what_one_subtask_wrote_all_hold(job):
     assert [(own, whole(job, "r")), (whole(job, "r"),)] == [each.ranges for each in outputs]
 
 
-def test_a_micro_batch_without_broadcast_rows_changes_nothing(job):
-    """The outputs stay what they are."""
-    outputs = (SubtaskOutput(), SubtaskOutput(ranges=(RangeFiles(TOTALS.name, ()),)))
-    assert outputs == handed_to_all((TOTALS, RULES), outputs)
-
-
-def test_each_new_subtask_gets_the_whole_state(job):
-    """Three subtasks follow two. An old subtask that had finished has no state, and is passed over."""
-    held = (SubtaskSnapshot(finished=True), SubtaskSnapshot(ranges=(whole(job, "r"),)))
-    was = VertexRecord(vertex="joined", micro_batch=1, subtasks=held)
-    assert ((whole(job, "r"),),) * 3 == restored_broadcasts((TOTALS, RULES), was, 3)
-    assert ((), ()) == restored_broadcasts((TOTALS,), was, 2)
-
-
 def test_a_restore_gives_the_state_to_every_subtask(job):
     """The live files of each subtask are its own range of the table, and all of the broadcast state."""
     graph = job.two_sources(parallelism=1)
@@ -425,58 +403,3 @@ def keyed(number, version, partition=""):
     name = StagedName(VertexId("prices"), number, f"{number:032x}", partition, version.folder)
     file = FileHandle(PATHS.staged_file(TABLE, Generation(1), name), 1, 1, 0)
     return KeyedFile(file, KeyedFileKind.BASE, 0, 0, Version(Generation(1), number))
-
-
-VALUES = {
-    VersionKind.NUMBER: (st.integers(-(2**63), 2**63 - 1), str),
-    VersionKind.DATE: (st.dates(), date.isoformat),
-    VersionKind.TIME: (st.datetimes(), lambda at: at.isoformat(timespec="microseconds")),
-    VersionKind.TEXT: (st.text(), str),
-}
-
-
-@given(data=st.data(), kind=st.sampled_from(VersionKind))
-def test_versions_are_in_the_order_of_their_values(data, kind):
-    """A folder's name tells the version, and is read back as it was given."""
-    values, text = VALUES[kind]
-    one, other = data.draw(values), data.draw(values)
-    versions = [TableVersion(kind, text(value)) for value in (one, other)]
-    assert (one < other) == (versions[0].order < versions[1].order)
-    assert versions == [version_of_folder(version.folder) for version in versions]
-    assert "=" not in versions[0].folder.partition(".")[0]
-
-
-def test_a_time_in_utc_is_told_from_one_without_a_zone():
-    """Both are compared as they are written, and a column has only one of them."""
-    at = "2024-05-01T00:00:00.000000"
-    utc = TableVersion(VersionKind.TIME, f"{at}Z")
-    assert "version.time.2024-05-01T00%3A00%3A00.000000Z" == utc.folder
-    assert utc != TableVersion(VersionKind.TIME, at)
-
-
-@given(values=st.lists(st.tuples(st.text(min_size=1), st.text(min_size=1)), max_size=2), text=st.text())
-def test_a_file_has_a_partition_and_a_version(values, text):
-    """Neither is taken for the other, also if a partition column is called like a version's folder."""
-    version = TableVersion(VersionKind.TEXT, text)
-    folder = folder_of([("version.text.", "x"), *values])
-    name = StagedName(VertexId("prices"), 3, "0" * 32, folder, version.folder)
-    assert name == parse_staged_name(str(name))
-    path = PATHS.staged_file(TABLE, Generation(1), name)
-    assert (("version.text.", "x"), *values) == partition_of(path)
-    assert version == version_of_folder(staged_name_in(path).version)
-
-
-@pytest.mark.parametrize(
-    "folder", ["version.number.x", "version.number.", "version.double.1", "version", "version.number.1/d=1", "2024"]
-)
-def test_no_micro_batch_writes_into_such_a_folder(folder):
-    """So an entry from outside that names a file there is refused, before a version is compared."""
-    assert parse_staged_name(f"{folder}/prices-1-{'0' * 32}.parquet") is None
-
-
-def test_a_file_without_a_version_is_no_file_of_an_overwrite_table():
-    """The error names the file."""
-    name = StagedName(VertexId("prices"), 1, "0" * 32)
-    path = PATHS.staged_file(TABLE, Generation(1), name)
-    with pytest.raises(NoVersionError, match=path):
-        newest([KeyedFile(FileHandle(path, 1, 1, 0), KeyedFileKind.BASE, 0, 0, Version(Generation(1), 1))])

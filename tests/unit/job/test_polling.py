@@ -4,8 +4,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from checkpointing.channel_items import AlignmentType, Barrier, ChannelState, RangeFiles, SourceSlice, StagedSegment
 from checkpointing.commit.recovery import has_finished
@@ -26,11 +24,8 @@ from checkpointing.job.polling import (
     Pacing,
     SourceReaders,
     UnknownSplitError,
-    in_first_part,
-    parts_of,
-    read_alone,
 )
-from checkpointing.job.restoring import CutDoesNotFitError, in_flight
+from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
 from checkpointing.job.tick_end import Cause, CheckpointIds, Ending, Next
 from checkpointing.messages import (
@@ -82,96 +77,10 @@ def test_an_epoch_has_exactly_its_number_of_rows(seed):
             own.found_idle(poll.source, poll.split, -1_000)
 
 
-def test_a_barrier_is_due_once_an_epoch():
-    """After the request it is not due again, however long the coordinator waits. The next epoch has its own."""
-    own = readers(every_rows=5)
-    for epoch in range(2):
-        for poll in list(own.polls(epoch, ALL)):
-            answer(own, poll, poll.max_rows)
-        assert own.barrier_due
-        own.barrier_asked()
-        assert not own.barrier_due
-        own.barrier_sent()
-
-
-def test_a_cap_holds_for_its_source_alone():
-    """A source with a cap sends this many rows between two barriers. The others go on, and `quota_spent` says so."""
-    own = readers(caps={"weather": 5})
-    polls = {poll.split: poll for poll in own.polls(0, ALL)}
-    assert 5 == polls["w"].max_rows
-    answer(own, polls["w"], 5)
-    assert own.quota_spent
-    assert [] == list(own.polls(0, ALL))
-    own.barrier_sent()
-    assert [("w", "5")] == [(poll.split, poll.position) for poll in own.polls(0, ALL)]
-
-
 def test_splits_share_the_quota():
     """No split takes the whole quota from the others. Three splits and ten rows give 4, 3, 3."""
     own = readers(every_rows=10, counted=frozenset({"flights"}))
     assert [4, 3, 3] == [poll.max_rows for poll in own.polls(0, ALL) if poll.source == "flights"]
-
-
-def test_a_source_whose_cap_is_spent_leaves_its_share():
-    """The other source gets all that is left of the quota, also if it is asked first."""
-    own = readers(every_rows=10, caps={"flights": 1})
-    first, weather = own.polls(0, ALL)
-    answer(own, first, 1)
-    own.barrier_sent()
-    (second,) = own.polls(0, ALL)
-    answer(own, second, 1)
-    answer(own, weather, 1)
-    assert [("w", 8)] == [(poll.split, poll.max_rows) for poll in own.polls(0, ALL)]
-
-
-def test_splits_take_turns():
-    """If only one row may be read, each split gets it in turn."""
-    own = readers(every_rows=1, counted=frozenset({"flights"}))
-    met = set()
-    for _ in range(8):
-        for poll in list(own.polls(0, ALL)):
-            answer(own, poll, 1)
-            met.add(poll.split)
-        own.barrier_sent()
-    assert {"e", "j", "l", "w"} == met
-
-
-def test_an_idle_source_is_polled_again_after_a_pause():
-    """It is not polled before the end of the pause. `next_poll_ms` has the time."""
-    own = readers()
-    for poll in list(own.polls(0, ALL)):
-        own.found_idle(poll.source, poll.split, 100)
-    assert own.all_idle
-    assert [] == list(own.polls(599, ALL))
-    assert 600 == own.next_poll_ms(599)
-    assert 4 == len(list(own.polls(600, ALL)))
-
-
-def test_a_poll_of_an_idle_split_keeps_no_tick_running():
-    """`polling` counts only splits that may have rows."""
-    own = readers()
-    for poll in list(own.polls(0, ALL)):
-        own.found_idle(poll.source, poll.split, 0)
-    assert 4 == len(list(own.polls(500, ALL)))
-    assert not own.polling
-    assert own.is_polling("weather")
-
-
-def test_a_poll_that_is_due_sets_no_timer():
-    """A split that is due but has no credit waits for credit. The time of the next poll is the other split's."""
-    own = readers()
-    for place, poll in enumerate(list(own.polls(0, ALL))):
-        own.found_idle(poll.source, poll.split, place * 100)
-    assert 600 == own.next_poll_ms(500)
-    assert own.next_poll_ms(10_000) is None
-
-
-def test_nothing_is_read_after_the_stop():
-    """A tick that is about to end polls nothing more."""
-    own = readers()
-    own.stopped = True
-    assert [] == list(own.polls(0, ALL))
-    assert own.next_poll_ms(0) is None
 
 
 def test_a_reader_begins_at_the_cut():
@@ -181,16 +90,6 @@ def test_a_reader_begins_at_the_cut():
     assert "40" == poll.position
     answer(own, poll, 3)
     assert ["43", None] == [own.position(SubtaskId("flights", index)) for index in (1, 2)]
-
-
-def test_rows_sent_counts_across_barriers():
-    """`rows` counts since the last barrier, and `rows_sent` since the start."""
-    own = readers()
-    for rows in (3, 4):
-        answer(own, next(iter(own.polls(0, lambda subtask: subtask == SubtaskId("weather", 0)))), rows)
-        assert rows == own.rows
-        own.barrier_sent()
-    assert (0, 7) == (own.rows, own.rows_sent)
 
 
 def test_an_answer_without_a_poll_is_refused():
@@ -276,9 +175,6 @@ def test_rows_of_another_cut_are_an_error_of_the_source(wrong):
 
 
 LEFT, RIGHT = VertexId("left"), VertexId("right")
-PARTS = {LEFT: ("1.", "2.")}
-_names = st.text("ab.", min_size=1, max_size=4).filter(lambda name: name[0] != ".")
-_snapshots = st.tuples(st.none() | st.integers(0, 9).map(str), st.booleans(), st.integers(0, 3))
 
 
 def cut(job, splits):
@@ -313,37 +209,6 @@ def positions(record, begin=""):
         split.removeprefix(begin): (each.position, each.finished)
         for split, each in zip(left.splits, left.subtasks, strict=True)
     }
-
-
-def slices(record):
-    return [(channel, segment) for channel, segment in in_flight(record)]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(splits=st.dictionaries(_names, _snapshots, min_size=1, max_size=4))
-def test_the_first_part_gets_the_names_and_nothing_else_changes(job, splits):
-    """Positions, ends and rows in flight stay, and so does the other source. A second time nothing happens."""
-    record = cut(job, splits)
-    assert (LEFT,) == read_alone(record, PARTS)
-    then = in_first_part(record, PARTS)
-    assert all(split.startswith("1.") for split in then.vertices[0].splits)
-    assert positions(record) == positions(then, "1.")
-    before = [
-        (channel, replace(each, split=SplitId(f"1.{each.split}")) if each.source == LEFT else each)
-        for channel, each in slices(record)
-    ]
-    assert before == slices(then)
-    assert record.vertices[1] == then.vertices[1]
-    assert () == read_alone(then, PARTS)
-    assert then is in_first_part(then, PARTS)
-
-
-def test_a_source_without_parts_keeps_its_names(job):
-    """Neither does a source change that had parts at the cut, or whose splits have mixed names."""
-    record = cut(job, {"a": ("3", False, 1)})
-    assert record is in_first_part(record, parts_of(job.two_sources()))
-    mixed = cut(job, {"a": ("3", False, 1), "2.b": ("3", False, 0)})
-    assert mixed is in_first_part(mixed, PARTS)
 
 
 # ------------------------------------------------------------------
@@ -463,21 +328,6 @@ def test_a_tick_ends_caught_up_when_all_rows_are_committed(uncommitted, seen, ex
     assert expected == asked_of_parts(ending, **seen)
 
 
-def test_a_tick_for_a_duration_goes_on_while_idle():
-    """Without `until_caught_up`, an idle tick commits what it has read, and waits. When its time is over, it stops."""
-    ending = Ending(TickLimits(until_caught_up=False, duration_ms=100))
-    ending.started(1_000)
-    assert 1_100 == ending.wake_at_ms
-    assert Next.GO_ON is asked_of_parts(ending, 1_050)
-    ending.uncommitted = True
-    assert Next.CHECKPOINT is asked_of_parts(ending, 1_050)
-    assert ending.reads
-    assert Next.CHECKPOINT is asked_of_parts(ending, 1_100)
-    assert not ending.reads
-    ending.completed(uncommitted=False)
-    assert STOPPED == asked_of_parts(ending, 1_100)
-
-
 def test_the_first_failure_is_the_one_that_is_reported():
     """A failure ends the tick as soon as nothing is in doubt. Failures that follow from it are not reported."""
     ending = Ending(TickLimits())
@@ -486,16 +336,6 @@ def test_the_first_failure_is_the_one_that_is_reported():
     assert Next.GO_ON is asked_of_parts(ending, in_doubt=True)
     assert EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, "out of memory") == asked_of_parts(ending)
     assert ending.over
-
-
-def test_now_wins_over_after_checkpoint():
-    """A user who asks to stop now does not wait for a checkpoint that somebody requested earlier."""
-    ending = Ending(TickLimits())
-    ending.uncommitted = True
-    ending.stop_requested(StopKind.NOW)
-    ending.stop_requested(StopKind.AFTER_CHECKPOINT)
-    assert Next.GO_ON is asked_of_parts(ending, in_doubt=True, quiet=False)
-    assert STOPPED == asked_of_parts(ending, quiet=False)
 
 
 def test_a_stop_that_came_during_a_savepoint_counts_when_that_fails():
@@ -512,15 +352,6 @@ def test_a_stop_that_came_during_a_savepoint_counts_when_that_fails():
     assert Next.CHECKPOINT is asked_of_parts(ending)
     ending.completed(uncommitted=False)
     assert STOPPED == asked_of_parts(ending)
-
-
-def test_a_tick_ends_after_its_checkpoints():
-    """With `checkpoints=2`, the second completion ends the tick, even if it is not quiet."""
-    ending = Ending(TickLimits(checkpoints=2))
-    ending.completed(uncommitted=True)
-    assert Next.GO_ON is asked_of_parts(ending, quiet=False)
-    ending.completed(uncommitted=True)
-    assert STOPPED == asked_of_parts(ending, quiet=False)
 
 
 # ------------------------------------------------------------------ credit

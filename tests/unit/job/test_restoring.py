@@ -10,17 +10,12 @@ from checkpointing.commit.cleanup import is_leftover
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFileKind, Version
-from checkpointing.identifiers import ChannelId, EdgeId, Generation, JobName, SubtaskId, TableName
+from checkpointing.identifiers import EdgeId, Generation, JobName, TableName
 from checkpointing.job.renaming import relocated_files
 from checkpointing.job.restoring import (
     CutDoesNotFitError,
-    acknowledged,
-    channel_now,
     check_fits,
-    completed_store,
-    in_flight,
     live_files,
-    positions,
     tables_left,
     unfit_tables,
 )
@@ -45,22 +40,6 @@ def one_source(*splits):
     return JobGraph((Vertex("s", VertexKind.SOURCE, len(splits), splits=splits),), ())
 
 
-def test_splits_are_found_by_name(job):
-    """A split continues at its position, even if its index has changed. A new split begins at its start."""
-    was = one_source("a", "b")
-    cut = job.record(was, 3, {"s": (SubtaskSnapshot(position="10"), SubtaskSnapshot(position="20"))})
-    found = positions(one_source("b", "new", "a"), cut)
-    assert {SubtaskId("s", 0): "20", SubtaskId("s", 1): None, SubtaskId("s", 2): "10"} == found
-
-
-def test_without_a_cut_everything_begins_at_its_start():
-    """Without an entry, every position is None, nothing is live and nothing is in flight."""
-    graph = one_source("a")
-    assert {SubtaskId("s", 0): None} == positions(graph, None)
-    assert [()] == [files.state for files in live_files(Vertex("k", VertexKind.KEYED, 1), None, 128)]
-    assert [] == list(in_flight(None))
-
-
 def test_a_subtask_gets_the_files_that_overlap_its_key_range(job):
     """Two subtasks become three. The middle one reads files of both, and the others files of one (D3)."""
     graph = job.two_sources(parallelism=2)
@@ -79,22 +58,6 @@ def test_a_subtask_gets_the_files_that_overlap_its_key_range(job):
     ]
     without_table = live_files(Vertex("joined", VertexKind.KEYED, 3), cut, 128)
     assert [(), (), ()] == [own.ranges for own in without_table]
-
-
-def test_files_of_several_subtasks_come_oldest_first(job):
-    """After restores at other parallelisms, several snapshots have files of one key. The newest must come last."""
-    graph = job.two_sources(parallelism=2)
-    both = job.keyed("both", 0, 127, Version(2, 1))
-    halves = (
-        SubtaskSnapshot(state=(job.keyed("low", 0, 63, Version(1, 1)), both)),
-        SubtaskSnapshot(
-            state=(job.keyed("high", 64, 127, Version(1, 1)), both, job.keyed("top", 64, 127, Version(3, 1)))
-        ),
-    )
-    (whole,) = live_files(
-        graph.vertex("joined").__class__("joined", VertexKind.KEYED, 1), job.record(graph, 3, {"joined": halves}), 128
-    )
-    assert ["low", "high", "both", "top"] == [each.file.path for each in whole.state]
 
 
 def test_a_missing_split_is_refused(job):
@@ -117,21 +80,6 @@ def test_another_number_of_key_groups_is_refused(job):
     """Keys would be in other groups. The message says which number to set."""
     with pytest.raises(CutDoesNotFitError, match="set it back to 128"):
         check_fits(one_source("a"), job.record(one_source("a"), 3, {}), 64)
-
-
-def test_rows_in_flight_need_their_edge(job):
-    """Rows in flight on an edge that no longer exists would be lost, so they are refused.
-
-    A narrower edge is allowed.
-    """
-    graph = job.two_sources()
-    held = tuple(job.in_flight_of(EdgeId("left", "joined", 0), 4, "f"))
-    cut = job.record(graph, 3, {"joined": (SubtaskSnapshot(in_flight=held),)})
-    check_fits(graph, cut, 128)
-    assert [ChannelId(EdgeId("left", "joined", 0), 0)] == [channel_now(graph, channel) for channel, _ in in_flight(cut)]
-    swapped = JobGraph(graph.vertices, (EdgeId("left", "joined", 1), EdgeId("right", "joined", 0)))
-    with pytest.raises(CutDoesNotFitError, match=r"in flight on left->joined:0"):
-        check_fits(swapped, cut, 128)
 
 
 ODD_THEN = r"checkpoint 3 holds .* to 'joined', whose input 1 read the output 'odd' of 'right' and reads "
@@ -178,23 +126,6 @@ def reads(cut, outputs):
     return cut.model_copy(update={"vertices": tuple(vertices)})
 
 
-def test_the_store_knows_every_retained_state_file(job):
-    """A file of an old retained checkpoint is deleted only with that checkpoint (D4).
-
-    Table files are never in the store.
-    """
-    graph = job.two_sources()
-    old, new = (job.keyed(name, 0, 127, Version(1, 1)) for name in ("old", "new"))
-    cuts = [
-        job.record(graph, number, {"joined": (SubtaskSnapshot(state=(file,)),)})
-        for number, file in ((2, new), (1, old))
-    ]
-    store = completed_store(tuple(cuts), 2)
-    assert 2 == store.latest_id
-    assert (("old", "old"),) == acknowledged(SubtaskSnapshot(state=(old,))).shared
-    assert () == acknowledged(SubtaskSnapshot(ranges=(RangeFiles("out/t", (new,)),))).shared
-
-
 COUNTED = ColumnMeaning(column="n", function="count")
 ROWS = ColumnMeaning(column="_rows", function="rows")
 
@@ -217,13 +148,6 @@ def recorded(job, *vertices):
     meant = dict(vertices)
     known = tuple(was.model_copy(update={"meanings": meant[was.vertex]}) for was in cut.vertices)
     return cut.model_copy(update={"vertices": known})
-
-
-def test_a_vertex_that_takes_changes_goes_on_with_the_state_of_both(job):
-    """Both are in the cut, or neither is, and the state has all columns."""
-    both = recorded(job, ("first", (COUNTED,)), ("second", (COUNTED, ROWS)))
-    check_fits(changes(COUNTED, ROWS), both, 128)
-    check_fits(changes(COUNTED, ROWS), recorded(job), 128)
 
 
 @pytest.mark.parametrize(
@@ -290,12 +214,6 @@ def cut(job):
 WAS = graph(by_user="gold/by_user", by_route="gold/by_route")
 
 
-def test_the_same_tables_fit(cut):
-    """They fit in another order too, and beside a table of a new vertex."""
-    assert [] == list(unfit_tables(WAS, cut(WAS)))
-    assert [] == list(unfit_tables(graph(by_route="gold/by_route", by_user="gold/by_user", more="gold/more"), cut(WAS)))
-
-
 @pytest.mark.parametrize(
     ("now", "says"),
     [
@@ -323,13 +241,6 @@ def test_a_table_that_would_lose_its_rows_is_refused_by_name(cut, now, says):
     with pytest.raises(CutDoesNotFitError, match=f"checkpoint 3 .*{says}.*--allow-non-restored-state"):
         check_fits(now, cut(WAS), 128)
     check_fits(now, cut(WAS), 128, allow_non_restored_state=True)
-
-
-def test_a_new_upsert_table_beside_old_state_is_refused(cut):
-    """It would show only the keys that change from now on. A new append table is allowed."""
-    was = graph(by_user=None)
-    with pytest.raises(CutDoesNotFitError, match="holds state of 'by_user', and table gold/by_user is new beside it"):
-        check_fits(graph(by_user="gold/by_user"), cut(was), 128)
 
 
 def test_a_renamed_vertex_is_named_with_the_new_one(cut):
@@ -388,15 +299,6 @@ def test_foreign_files_and_files_of_one_name_stay_apart():
     files, links = moved(*paths)
     assert 3 == len(links) == len({file.path for file in files})
     assert all(parse_staged_name(file.path.rpartition("/")[2]) for file in files)
-
-
-def test_inline_files_and_files_elsewhere_need_no_link():
-    """A small state is inside its entry. A table that keeps its name keeps its files."""
-    (file,), links = moved(f"{OLD}/_data/3/sums-1-{UNIQUE}.parquet", inline="AA==")
-    assert file.path.startswith(f"{NEW}/_data/7/")
-    assert {} == links
-    (other,), links = moved("gold/older/part-0.parquet")
-    assert ("gold/older/part-0.parquet", {}) == (other.path, links)
 
 
 # ------------------------------------------------------------------

@@ -40,7 +40,6 @@ from checkpointing.messages import (
     StopKind,
     StopRequested,
     SubtaskOutput,
-    SuitesJudged,
     TableCheckFailed,
     TickOutcome,
 )
@@ -69,21 +68,6 @@ def test_a_pause_doubles_with_each_failure_in_a_row():
     assert pause.is_over(now_ms)
     fails(pause, Reason.CHECKPOINT_EXPIRED, now_ms)
     assert FIRST_MS == pause.until_ms - now_ms
-
-
-@pytest.mark.parametrize("reason", [Reason.CHECKPOINT_SUBSUMED, Reason.CHECKPOINT_DECLINED_SUBSUMED])
-def test_a_failure_that_does_not_count_causes_no_pause(reason):
-    """It belongs to the normal life of a job."""
-    pause = Pause()
-    fails(pause, reason, 1)
-    assert pause.is_over(1)
-
-
-def test_a_failed_savepoint_causes_no_pause():
-    """A user asked for it."""
-    pause = Pause()
-    fails(pause, Reason.CHECKPOINT_EXPIRED, 1, SavepointKind.PLAIN)
-    assert pause.is_over(1)
 
 
 @pytest.fixture
@@ -151,11 +135,17 @@ def test_a_tick_that_was_taken_over_ends_after_its_next_failed_checkpoint(story,
     assert f"the job was claimed by {job.claim.holder}, generation 2" == story.end.message
 
 
-def test_a_normal_end_of_a_checkpoint_needs_no_look(story):
-    """A rejected epoch ends the tick, and its cause is known."""
-    story.checks("table out/joined has lost column v")
-    assert Reason.TABLE_CHANGED is story.end.reason
-    assert [] == story.all_told(LookForRival)
+def test_a_tick_that_holds_its_job_goes_on_and_looks_after_each_failure(story):
+    """The next checkpoint is tried after the pause. While a look is in progress, no second one begins."""
+    fail_of_rival(story)
+    story.passes(1_000)
+    fail_of_rival(story)
+    assert [LookForRival(1)] == story.all_told(LookForRival)
+    story.tell(RivalSeen(None))
+    assert story.end is None
+    story.passes(2_000)
+    fail_of_rival(story)
+    assert [LookForRival(1)] * 2 == story.all_told(LookForRival)
 
 
 # ------------------------------------------------------------------
@@ -189,19 +179,6 @@ def answers(story):
 
 
 # ------------------------------------------------------------------ plain
-
-
-def test_the_tick_waits_for_a_requested_savepoint(job):
-    """All rows are committed, but a request waits for a checkpoint to end. It is fulfilled before the tick ends."""
-    story = job.story(job.two_sources(), {"unaligned": True, "interval_ms": 10_000}, seed=1)
-    story.passes(10_000)
-    assert 1 == len(story.all(CheckTables))
-    story.tell(asked(PLAIN))
-    story.is_idle("left", "right")
-    assert story.end is None
-    story.commits()
-    row = story.appends()
-    assert [SavepointTaken("mine", row.checkpoint), EndTick(TickOutcome.CAUGHT_UP)] == story.told[-2:]
 
 
 def test_a_plain_savepoint_that_fails_leaves_the_job_as_it_was(job):
@@ -290,22 +267,6 @@ def test_a_request_after_the_end_is_refused(job):
     assert [REASON.CHECKPOINT_COORDINATOR_SHUTDOWN] == [told.reason for told in answers(story)]
 
 
-def test_a_stop_ends_pending_checkpoints_first(job):
-    """As in Flink, the scheduler stops and pending checkpoints end. Then the barrier of the stop is sent."""
-    story = job.story(job.two_sources(), {"every_rows": 3, "rows_of": ("left",)}, linger_ms=0)
-    story.offers("left", 3)
-    story.tell(asked(PLAIN, "first"))
-    story.tell(asked(DRAIN, "stop"))
-    assert [("first", REASON.CHECKPOINT_COORDINATOR_SUSPEND)] == [
-        (told.request, told.reason) for told in answers(story)
-    ]
-    assert [1, 2] == sorted(told.checkpoint for told in story.all_told(NotifyAborted))
-    story.finishes()
-    story.finishes()
-    assert 3 == story.commits().checkpoint
-    assert EndTick(TickOutcome.STOPPED) == story.end
-
-
 def test_the_declined_savepoint_of_a_stop_fails_the_job(job):
     """Half of the job has stopped, so it cannot go on (11; FLINK-12858). The request is answered first."""
     story = job.story(job.two_sources(judged=True), {"tolerable_failures": 9}, linger_ms=0)
@@ -345,24 +306,6 @@ def test_a_drain_runs_a_last_micro_batch_and_sends_the_end_downstream(job):
     row = story.commits()
     assert (True, {"out/bronze", "out/joined"}) == (row.pinned, {table.table for table in row.tables})
     assert [SavepointTaken("mine", row.checkpoint), EndTick(TickOutcome.STOPPED)] == story.told[-2:]
-
-
-def test_a_suspend_ends_no_input(job):
-    """Waiting rows stay in the state, and no micro-batch is a last one."""
-    story = job.story(chain(), linger_ms=0)
-    story.offers("left", 3)
-    story.tell(asked(SUSPEND))
-    story.finishes("bronze")
-    assert [False] == [run.end_of_input for run in story.all(RunMicroBatch)]
-
-
-def test_a_failed_drain_fails_the_job(job):
-    """Its last micro-batch fails. The job fails, the request is answered, and nothing was committed."""
-    story = job.story(job.two_sources(judged=True))
-    story.tell(asked(DRAIN))
-    story.finishes()
-    story.tell(SuitesJudged("joined", 1, passed=False, report="{}", message="bad"))
-    assert (1, TickOutcome.FAILED) == (len(answers(story)), story.end.outcome)
 
 
 # ------------------------------------------------------------------ rows
@@ -467,6 +410,19 @@ def test_a_held_checkpoint_is_an_entry_and_the_end(held):
     (end,) = [told for told in story.told if isinstance(told, EndTick)]
     assert TickOutcome.HELD is end.outcome
     assert f"cut {row.checkpoint} of" in end.message
+
+
+def test_a_tick_that_holds_refuses_a_stop_and_takes_a_savepoint(job):
+    """A stop would publish. A plain savepoint publishes nothing, and the tick goes on."""
+    story = job.story(job.two_sources(), linger_ms=0, limits=HOLD)
+    story.offers("left", 3)
+    story.tell(SavepointRequested("stop", SavepointKind.SUSPEND))
+    (refused,) = [told for told in story.told if isinstance(told, SavepointFailed)]
+    assert CheckpointFailureReason.CHECKPOINT_DECLINED is refused.reason
+    assert "tidemark cancel" in refused.message
+    story.tell(SavepointRequested("keep", SavepointKind.PLAIN))
+    story.finishes()
+    assert RowKind.SAVEPOINT is story.appends().kind
 
 
 def test_a_held_cut_is_kept_and_nobody_begins_from_it(held):
