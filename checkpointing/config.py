@@ -136,7 +136,7 @@ class CheckpointConfig(BaseModel):
     The one before the newest stays, so that there is a way back if a table or sink never takes the newest.
     """
     retain_on_cancellation: bool = True
-    """Whether checkpoints stay when the job is cancelled. If not, only savepoints do."""
+    """Whether checkpoints stay when the job is cancelled. If not, only savepoints do. Only a cancellation uses it."""
     unaligned: bool = False
     """Whether barriers overtake rows that wait. The checkpoint then stores these rows as channel state."""
     alignment_timeout_ms: Milliseconds | None = Field(default=None, ge=0)

@@ -16,7 +16,7 @@ from typing import Final
 from checkpointing.state_evolution import Change, ChangeKind
 
 NOT_RECORDED: Final = "not recorded"
-"""Shown for a column whose checkpoint does not record its meaning: entries of format 3 and older."""
+"""Shown for a column whose checkpoint does not record its meaning."""
 
 PROCESS: Final = "process"
 """The function of state that a user's own keyed function writes."""

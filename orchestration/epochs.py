@@ -1,6 +1,6 @@
 """The metadata of an epoch for Dagster: numbers for every table, from a completed checkpoint's entry."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -10,11 +10,12 @@ from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
 from checkpointing.percentiles import Distribution
+from jobs.showing.checkpoints import FailedCheckpoint, failed_checkpoints
 from jobs.sources.position_words import PositionWords, positions_of
 from jobs.tick.discovery import Discovered, InputLook
 from jobs.tick.tick_settings import TickReport
 from jobs.warehouse.checkpoints import rests_on
-from orchestration.pictures import alignment_picture
+from orchestration.pictures import alignment_picture, failures_table
 
 Metadata = dict[str, dg.MetadataValue]
 
@@ -61,7 +62,13 @@ def cut_metadata(epoch: Epoch) -> Metadata:
         "alignment_ms": dg.MetadataValue.int(max((each.alignment_ms for each in statistics.vertices), default=0)),
         "bytes_held": dg.MetadataValue.int(sum(each.bytes_held for each in statistics.vertices)),
         "delta_versions": dg.MetadataValue.json(versions),
+        **failures(failed_checkpoints([epoch.record])),
     }
+
+
+def failures(failed: Sequence[FailedCheckpoint]) -> Metadata:
+    """Return the metadata about checkpoints that failed; nothing if none did."""
+    return {"failed_checkpoints": dg.MetadataValue.md(failures_table(failed))} if failed else {}
 
 
 def _epoch_metadata(epoch: Epoch) -> Metadata:

@@ -14,13 +14,16 @@ from jobs.settings import Layer, TickSettings, launchpad_layer
 REPORT_EVERY: Final = "report_every"
 REPORT_EVERY_DEFAULT: Final = 5
 
+OF_CANCEL: Final = "retain_on_cancellation"
+"""Only the job that cancels uses this setting."""
+
 _FIRST: Final = ("until_caught_up", "checkpoints", "duration_ms", "hold", "take_over", "warehouse", "data")
 """The fields that users set most often come first."""
 
 
 def launchpad_schema() -> dict[str, dg.Field]:
-    """Return the configuration of a tick: every setting, none required."""
-    names = [*_FIRST, *(name for name in TickSettings.model_fields if name not in _FIRST)]
+    """Return the configuration of a tick: every setting that a tick uses, none required."""
+    names = [*_FIRST, *(name for name in TickSettings.model_fields if name not in (*_FIRST, OF_CANCEL))]
     fields = {name: _field(name) for name in names}
     fields[REPORT_EVERY] = dg.Field(
         dg.Int,

@@ -1,4 +1,4 @@
-"""The Dagster jobs besides the tick: savepoint, stop, rollback, approval, rejection and clean-up.
+"""The Dagster jobs besides the tick: savepoint, stop, cancellation, rollback, approval, rejection and clean-up.
 
 They have another tag than ticks, so that a stop does not wait in Dagster's queue for the tick that it stops. A job that
 may not run beside a tick is refused, and the message names the holder.
@@ -13,22 +13,22 @@ from typing import Any, Final
 import dagster as dg
 from rich.console import RenderableType
 
-from checkpointing.identifiers import TableName
 from checkpointing.messages import SavepointKind
+from jobs.pipeline.job_plan import JobPlan
 from jobs.settings import InvalidSettingsError, TickSettings
 from jobs.showing.plans import render_cleanup, render_rollback
 from jobs.showing.quantities import plural, size
-from jobs.sinks.port import TableSink
 from jobs.sources.position_words import PositionWords
 from jobs.storage.address import parsed
-from jobs.tick.at_rest.request_client import Taken, Waiting, stop, take_savepoint
+from jobs.tick.at_rest.cancellation import delete_checkpoints
+from jobs.tick.at_rest.request_client import Taken, Waiting, end_now, stop, take_savepoint
 from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
 from jobs.tick.cleaning import clean_up, plan_cleanup
 from jobs.tick.interrupts import ending_in_time
 from jobs.tick.rollback_plan import RollbackRefusedError
 from jobs.warehouse.cuts_table import CutsNotRecordedError
-from jobs.warehouse.output_tables import TableNotCopyableError
-from jobs.warehouse.refusals import RollForwardError, SavepointRefusedError, TickRefusedError
+from jobs.warehouse.output_tables import TableMismatchError, TableNotCopyableError
+from jobs.warehouse.refusals import NotCancelledError, RollForwardError, SavepointRefusedError, TickRefusedError
 from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from jobs.warehouse.savepoint_copy import (
     FileNotCopiedError,
@@ -40,7 +40,7 @@ from jobs.warehouse.savepoint_copy import (
 from jobs.warehouse.warehouse import Warehouse
 from orchestration.approval import approved, rejected
 from orchestration.deployment import Deployment
-from orchestration.launchpad import given_settings, setting_fields
+from orchestration.launchpad import OF_CANCEL, given_settings, setting_fields
 from orchestration.pictures import as_text, block
 from orchestration.tags import ABOUT_TAG
 from orchestration.tick import ended_by_force
@@ -48,6 +48,8 @@ from orchestration.tick import ended_by_force
 _TOLD_EVERY_S: Final = 10.0
 _REFUSALS: Final = (
     SavepointRefusedError,
+    NotCancelledError,
+    TableMismatchError,
     SavepointNotCopiedError,
     TableNotCopyableError,
     FileNotCopiedError,
@@ -61,17 +63,17 @@ _REFUSALS: Final = (
 
 DRY_RUN: Final = "dry_run"
 LEAVE_OUTSIDE: Final = "leave_outside"
-_SETTINGS: Final = ("warehouse", "reader_grace_ms")
+_SETTINGS: Final = ("warehouse", "reader_grace_ms", OF_CANCEL)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The job's warehouse and settings, the words for its positions, and its pipeline's outside sinks."""
+    """The job's warehouse and settings, the words for its positions, and its pipeline as planned."""
 
     warehouse: Warehouse
     settings: TickSettings
     words: PositionWords
-    sinks: Mapping[TableName, TableSink]
+    plan: JobPlan
 
 
 Operation = Callable[[dg.OpExecutionContext, Asked], Mapping[str, Any]]
@@ -109,6 +111,13 @@ def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
         ),
         _operation_job(
             deployment,
+            "cancel",
+            _cancel,
+            setting_fields(OF_CANCEL),
+            f"End the running tick of {job} at once. Its checkpoints stay, unless retain_on_cancellation is false.",
+        ),
+        _operation_job(
+            deployment,
             "rollback",
             _rollback,
             {
@@ -140,7 +149,7 @@ def _settling_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
         _operation_job(
             deployment,
             "approve",
-            lambda run, asked: approved(run, asked.warehouse, asked.sinks),
+            lambda run, asked: approved(run, asked.warehouse, asked.plan.sinks),
             {},
             f"Publish {about}",
         ),
@@ -170,7 +179,7 @@ def _operation_job(
             settings = deployment.resolved(given)
             warehouse = deployment.warehouse(settings)
             words = PositionWords(deployment.plan.sources)
-            context.add_output_metadata(operation(context, Asked(warehouse, settings, words, deployment.plan.sinks)))
+            context.add_output_metadata(operation(context, Asked(warehouse, settings, words, deployment.plan)))
 
     @dg.job(
         name=f"{name}_{verb}",
@@ -219,13 +228,31 @@ def _stop(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
     return {**_told(taken), "kind": config["kind"]}
 
 
+def _cancel(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
+    warehouse, job = asked.warehouse, asked.plan.job
+    ended = end_now(warehouse, _teller(context))
+    by = ended.by or f"nobody: {ended.why}"
+    if asked.settings.retain_on_cancellation:
+        context.log.info("%s is cancelled; its checkpoints stay. Ended: %s", job, by)
+        return {"ended": str(by)}
+    deleted = delete_checkpoints(warehouse, asked.plan)
+    gone, kept = list(map(int, deleted.checkpoints)), [int(record.checkpoint) for record in deleted.kept]
+    context.log.info("%s is cancelled, and its checkpoints %s are deleted. Ended: %s", job, gone, by)
+    return {
+        "ended": str(by),
+        "deleted_checkpoints": dg.MetadataValue.json(gone),
+        "deleted_files": deleted.files,
+        "kept_savepoints": dg.MetadataValue.json(kept),
+    }
+
+
 def _rollback(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
     checkpoint, warehouse = context.op_config["checkpoint"], asked.warehouse
     leaves = bool(context.op_config[LEAVE_OUTSIDE])
     if context.op_config[DRY_RUN]:
         plan = preview_rollback(warehouse, checkpoint, leave_outside=leaves)
         return {"plan": _shown(context, render_rollback(plan, asked.words, str(plan.job)))}
-    done = roll_back(warehouse, checkpoint, sinks=asked.sinks, leave_outside=leaves)
+    done = roll_back(warehouse, checkpoint, sinks=asked.plan.sinks, leave_outside=leaves)
     said = f"{warehouse.paths.job} is back at {done.plan.target.checkpoint}, as {done.record.checkpoint}"
     context.log.info("%s; the next tick reads again what came after it", said)
     for note in done.notes:

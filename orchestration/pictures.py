@@ -2,16 +2,13 @@
 
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
 from rich.console import Console, RenderableType
 
-from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import BarrierRecord, CheckpointRecord, RowKind, VertexStatistics
-from jobs.showing.checkpoints import figures
+from jobs.showing.checkpoints import FailedCheckpoint, figures
 from jobs.showing.quantities import moment, seconds, size
 from jobs.user_code import sentence_of
 
@@ -42,21 +39,13 @@ def checkpoints_table(records: Iterable[CheckpointRecord]) -> str:
     return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class FailedCheckpoint:
-    """A checkpoint that failed while its job went on, or that ended the job."""
-
-    checkpoint: CheckpointId
-    reason: CheckpointFailureReason
-    message: str
-
-
 def failures_table(failed: Iterable[FailedCheckpoint]) -> str:
-    """Return checkpoints that failed as a Markdown table, newest first: the reason, and the first line of the cause."""
-    lines = ["| checkpoint | failed | because |", "|---:|---|---|"]
+    """Return checkpoints that failed as a Markdown table, newest first: the reason, the cause, and what to do."""
+    lines = ["| checkpoint | UTC | | because | what to do |", "|---:|---|---|---|---|"]
     for each in sorted(failed, key=lambda one: -one.checkpoint)[:CHECKPOINTS_SHOWN]:
         cause = sentence_of(each.message or each.reason.message).replace("|", "\\|")
-        lines.append(f"| {each.checkpoint} | `{each.reason.name}` | {cause} |")
+        when = moment(each.at_ms)[5:].replace("-", "\N{NON-BREAKING HYPHEN}")
+        lines.append(f"| {each.checkpoint} | {when} | {each.status}: `{each.reason.name}` | {cause} | {each.todo} |")
     return "\n".join(lines)
 
 

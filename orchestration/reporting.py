@@ -1,6 +1,5 @@
 """Reports a running tick to Dagster: materializations, and a few lines of log."""
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -24,14 +23,12 @@ from orchestration.epochs import (
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
     Epoch,
-    Metadata,
     passed_over,
     row_count,
     source_metadata,
 )
 from orchestration.naming import Naming
 from orchestration.observation import RowCounts, Standing
-from orchestration.pictures import CHECKPOINTS_SHOWN, FailedCheckpoint, failures_table
 from orchestration.told import Asset, Told
 
 
@@ -73,8 +70,6 @@ class EpochReporter(TickListener):
         self._seen = 0
         self.held: dict[dg.AssetKey, News] = {}
         """The changes of this tick that are not reported yet."""
-        self.failures: deque[FailedCheckpoint] = deque(maxlen=CHECKPOINTS_SHOWN)
-        """The newest checkpoints of this tick that failed."""
 
     def claimed(self, claim: Claim, why: str) -> None:
         """Log this tick's generation and why it could claim the job."""
@@ -105,8 +100,7 @@ class EpochReporter(TickListener):
             self._context.log.warning("checkpoint %d: %s", record.checkpoint, note)
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
-        """Log why a checkpoint failed, and keep it for the metadata of the run."""
-        self.failures.append(FailedCheckpoint(checkpoint, reason, message))
+        """Log why a checkpoint failed."""
         self._context.log.warning("%s", failure_line(checkpoint, reason, message))
 
     def progress(self, progress: Progress) -> None:
@@ -117,10 +111,6 @@ class EpochReporter(TickListener):
             self._context.log.info("%s", state_line(progress.uses))
         for line in warnings(progress):
             self._context.log.warning("%s", line)
-
-    def failed_checkpoints(self) -> Metadata:
-        """Return the metadata about checkpoints that failed; empty if none did."""
-        return {"failed_checkpoints": dg.MetadataValue.md(failures_table(self.failures))} if self.failures else {}
 
     def report_held(self) -> None:
         """Report all changes that are held back, once."""

@@ -9,9 +9,10 @@ import dagster as dg
 
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.launch import Launch
 from jobs.settings import InvalidSettingsError
+from jobs.showing.checkpoints import failed_checkpoints
 from jobs.showing.summary import reported
 from jobs.tick.driver import Inbox
 from jobs.tick.interrupts import ending_in_time
@@ -19,7 +20,7 @@ from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from jobs.warehouse.refusals import JobHeldError, TickRefusedError
 from orchestration.checks import kept_results, rejected_results
 from orchestration.deployment import Deployment
-from orchestration.epochs import Metadata, checkpoint_counts, row_count
+from orchestration.epochs import Metadata, checkpoint_counts, failures, row_count
 from orchestration.health_checks import log_look
 from orchestration.launchpad import REPORT_EVERY, given_settings
 from orchestration.observation import RowCounts, Standing, standing
@@ -78,7 +79,7 @@ def _tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> I
         case TickOutcome.FAILED:
             reporter.report_held()
             log_look(deployment, started, context.op_execution_context)
-            yield from _failed(deployment, started, report, reporter, context)
+            yield from _failed(deployment, started, report, context)
         case TickOutcome.STOPPED if inbox.stop_requested:
             reporter.report_held()
             raise dg.DagsterExecutionInterruptedError
@@ -127,7 +128,6 @@ def _failed(
     deployment: Deployment,
     started: Launch,
     report: TickReport,
-    reporter: EpochReporter,
     context: dg.AssetExecutionContext,
 ) -> Iterator[Events]:
     """Yield the failed checks if a suite rejected rows or could not be judged; then raise the failure."""
@@ -140,7 +140,7 @@ def _failed(
     reason = "" if report.reason is None else f"{report.reason.message}: "
     raise dg.Failure(
         f"{reason}{report.message}",
-        metadata=_numbers(report, reporter, report.completed) | {"generation": dg.MetadataValue.int(report.generation)},
+        metadata=_numbers(report, report.completed) | {"generation": dg.MetadataValue.int(report.generation)},
         allow_retries=not lasting,
     )
 
@@ -158,7 +158,7 @@ def _succeeded(
     reports = [as_text(shown) for shown in reported(plan, started.settings.warehouse)]
     for text in reports:
         context.log.info("%s", text)
-    materialized = tuple(_materialized(_ended(report, reporter, stands, reports), reporter, stands))
+    materialized = tuple(_materialized(_ended(report, stands, reports), reporter, stands))
     if not materialized:
         context.log.info("%s: the tables have not changed since the last report; nothing is materialized", outcome)
     yield from materialized
@@ -186,23 +186,24 @@ def _materialized(ended: Metadata, reporter: EpochReporter, stands: Standing) ->
         )
 
 
-def _ended(report: TickReport, reporter: EpochReporter, stands: Standing, reports: Sequence[str]) -> Metadata:
+def _ended(report: TickReport, stands: Standing, reports: Sequence[str]) -> Metadata:
     """Return the metadata of a tick; the pipeline's own reports come last."""
     return {
         "outcome": dg.MetadataValue.text(report.outcome.value),
         "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
-        **_numbers(report, reporter, [*stands.records, *report.completed]),
+        **_numbers(report, [*stands.rows, *report.completed]),
         **({"report": dg.MetadataValue.md(block("\n\n".join(reports)))} if reports else {}),
     }
 
 
-def _numbers(report: TickReport, reporter: EpochReporter, records: Sequence[CheckpointRecord]) -> Metadata:
-    """Return what a failed and a successful tick both report; the newest of `records` are shown as a table."""
+def _numbers(report: TickReport, rows: Sequence[Row]) -> Metadata:
+    """Return what a failed and a successful tick both report; the newest checkpoints of `rows` are shown as a table."""
+    records = [row for row in rows if isinstance(row, CheckpointRecord)]
     return {
         "completed_checkpoints": dg.MetadataValue.int(len(report.completed)),
         "restarts": dg.MetadataValue.int(report.restarts),
         **checkpoint_counts(report),
-        **reporter.failed_checkpoints(),
+        **failures(failed_checkpoints(rows, (report.generation, report.failed))),
         "last_checkpoints": dg.MetadataValue.md(checkpoints_table(records)),
         "trace": dg.MetadataValue.path(report.trace),
     }

@@ -41,7 +41,6 @@ class TickConfig(dg.Config):
     tolerable_failures: int | None = None
     tolerable_poll_failures: int | None = None
     retained: int | None = None
-    retain_on_cancellation: bool | None = None
     unaligned: bool | None = None
     alignment_timeout_ms: Time | None = None
     max_alignment_bytes: int | None = None

@@ -38,15 +38,12 @@ def tables_left(graph: JobGraph, record: CheckpointRecord) -> tuple[TableName, .
 
 
 def unfit_tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[str]:
-    """Yield what happens to each table that cannot keep its rows under this graph, and the ways out.
-
-    An entry from before format 4 lists only upsert tables.
-    """
+    """Yield what happens to each table that cannot keep its rows under this graph, and the ways out."""
     known = tables_of(record)
     new = [table.name for vertex in graph.operators() for table in vertex.tables if table.name not in known]
     new = [name for name in new if not is_state_table(name)]
     for name in tables_left(graph, record):
-        there = f", and {', '.join(new)} {'is' if len(new) == 1 else 'are'} new in it" if new and record.columns else ""
+        there = f", and {', '.join(new)} {'is' if len(new) == 1 else 'are'} new in it" if new else ""
         yield (
             f"has table {name}, which the pipeline no longer has{there}: under another name a table begins without "
             f"the rows that it had. Name it {name} again, say renamed_from={name!r} where it has its new name, or "
@@ -54,12 +51,10 @@ def unfit_tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[str]:
         )
     before = {was.vertex: was for was in record.vertices}
     for vertex in graph.operators():
-        yield from _unfit_sets(vertex, before, known if record.columns else None)
+        yield from _unfit_sets(vertex, before, known)
 
 
-def _unfit_sets(
-    vertex: Vertex, before: dict[VertexId, VertexRecord], known: tuple[TableName, ...] | None
-) -> Iterator[str]:
+def _unfit_sets(vertex: Vertex, before: dict[VertexId, VertexRecord], known: tuple[TableName, ...]) -> Iterator[str]:
     was = before.get(vertex.id)
     for table in vertex.tables:
         if table.mode not in (TableMode.UPSERT, TableMode.OVERWRITE):
@@ -72,7 +67,7 @@ def _unfit_sets(
                 f"has table {table.name} as written by {writer!r}, and now {vertex.id!r} writes it: it would show only "
                 f"{left} from now on. Let {writer!r} write it again, or {_ACCEPT}"
             )
-        elif upserts and known is not None and table.name not in known and was is not None and _table_holds_state(was):
+        elif upserts and table.name not in known and was is not None and _table_holds_state(was):
             yield (
                 f"holds state of {vertex.id!r}, and table {table.name} is new beside it: it would show only the keys "
                 f"that are touched from now on. Begin without state under another id, or {_ACCEPT}"
@@ -94,12 +89,9 @@ def written_otherwise(table: Table, record: CheckpointRecord) -> tuple[str, str]
 
 
 def _written_as(name: TableName, record: CheckpointRecord) -> tuple[TableMode, tuple[str, ...]]:
-    """Return the table's mode at the cut, and its key columns or its version column.
-
-    An entry from before format 4 names only upsert tables, and no key columns.
-    """
+    """Return the table's mode at the cut, and its key columns or its version column."""
     keys = {each.table: (each.mode, each.columns) for was in record.vertices for each in was.table_keys}
-    return keys.get(name, (TableMode.APPEND if record.columns else TableMode.UPSERT, ()))
+    return keys.get(name, (TableMode.APPEND, ()))
 
 
 def _declared_as(mode: TableMode, keys: tuple[str, ...]) -> str:
@@ -108,10 +100,8 @@ def _declared_as(mode: TableMode, keys: tuple[str, ...]) -> str:
 
 
 def tables_of(record: CheckpointRecord) -> tuple[TableName, ...]:
-    """Return the output tables of the cut. An entry from before format 4 lists only upsert tables."""
-    if record.columns:
-        return tuple(each.table for each in record.columns if not is_state_table(each.table))
-    return tuple(dict.fromkeys(name for was in record.vertices for name in _ranges(was)))
+    """Return the output tables of the cut."""
+    return tuple(each.table for each in record.columns if not is_state_table(each.table))
 
 
 def _ranges(was: VertexRecord) -> Iterator[TableName]:

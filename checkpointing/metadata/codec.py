@@ -54,41 +54,6 @@ def _each(document: Document, name: str, new: Document) -> Document:
     return document | {name: [new | each if isinstance(each, dict) else each for each in there]}
 
 
-def _pinned(kind: str, document: Document) -> Document:
-    """Format 2 says whether a cut is pinned. In format 1 savepoints were pinned, and nothing else."""
-    if kind in (RowKind.CHECKPOINT.value, RowKind.SAVEPOINT.value):
-        document = {"pinned": kind == RowKind.SAVEPOINT.value, **document}
-    return document
-
-
-def _on_its_line(kind: str, document: Document) -> Document:
-    """Format 3 knows rollbacks. In format 2 no entry was ever abandoned, and no table lost files of ours."""
-    if kind in (RowKind.CHECKPOINT.value, RowKind.SAVEPOINT.value):
-        document = {"abandoned": False, **_each(document, "tables", {"removes": []})}
-    return document
-
-
-def _with_meanings_and_columns(kind: str, document: Document) -> Document:
-    """Format 4 records what state columns mean, the keys of upsert tables and the columns of every table."""
-    if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
-        document = {"columns": [], **_each(document, "vertices", {"meanings": None, "table_keys": []})}
-    return document
-
-
-def _with_renames_subtasks_and_hooks(kind: str, document: Document) -> Document:
-    """Format 5 records renames, measurements of subtasks, and the state of master hooks. Older entries have none."""
-    if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
-        document = {"renames": [], "hooks": [], **document}
-    return document
-
-
-def _with_manifests(kind: str, document: Document) -> Document:
-    """Format 6 may keep handles in manifests. An older entry names all its files itself."""
-    if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
-        document = {"manifests": [], **document}
-    return document
-
-
 def _with_what_came_to_format_6(kind: str, document: Document) -> Document:
     """Format 7 has fields that versions added to format 6 without a new number. An entry without one says nothing."""
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
@@ -99,17 +64,8 @@ def _with_what_came_to_format_6(kind: str, document: Document) -> Document:
     return document
 
 
-STEPS: Mapping[int, Step] = MappingProxyType(
-    {
-        1: _pinned,
-        2: _on_its_line,
-        3: _with_meanings_and_columns,
-        4: _with_renames_subtasks_and_hooks,
-        5: _with_manifests,
-        6: _with_what_came_to_format_6,
-    }
-)
-"""Format n -> the step to n + 1."""
+STEPS: Mapping[int, Step] = MappingProxyType({6: _with_what_came_to_format_6})
+"""Format n -> the step to n + 1. Version 0.1.0 wrote format 6. No version that was released wrote an older one."""
 
 
 class UnknownFormatError(ValueError):

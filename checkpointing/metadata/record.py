@@ -79,7 +79,7 @@ class Claim(_Persisted):
 
 
 class CheckpointFailure(_Persisted):
-    """A checkpoint of a tick that failed, and why: what `tidemark checkpoints list` shows of it (E6)."""
+    """A checkpoint of a tick that failed or was declined, and why: commands and Dagster list it (E6)."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailureReason
@@ -140,10 +140,10 @@ class VertexRecord(_Persisted):
     splits: tuple[str, ...] = ()
     """The split of each subtask, for a source."""
     meanings: tuple[ColumnMeaning, ...] | None = None
-    """How the columns of its state were computed. None in entries of format 3 and older, which did not record it."""
+    """How the columns of its state were computed. None: nobody recorded it."""
 
     table_keys: tuple[TableKeys, ...] = ()
-    """The keys of the upsert and overwrite tables that it writes. Entries of format 3 and older did not record them."""
+    """The keys of the upsert and overwrite tables that it writes."""
     coordinator: str | None = None
     """The state of a source's coordinator as JSON (A7). None: it has none, or the entry is older than this field."""
     outputs_read: tuple[str | None, ...] | None = None
@@ -224,7 +224,7 @@ class BarrierRecord(_Persisted):
 class SubtaskStatistics(_Persisted):
     """The measurements of a vertex's subtasks in an epoch, a column for each. The i-th item is subtask i's (E6).
 
-    A column is empty if no subtask measured it, as in every entry of format 4 and older. An item is None if this
+    A column is empty if no subtask measured it. An item is None if this
     subtask did not measure it. A subtask takes some forty bytes here, and at least ten times as many for its snapshot.
     So the entry grows by a tenth at any parallelism. The fields mean the same as those of `SnapshotMetrics`.
     """
@@ -257,8 +257,7 @@ class VertexStatistics(_Persisted):
     bytes_out: int = 0
     busy_ms: int = 0
     start_delay_ms: int | None = None
-    """From the trigger to the vertex's first barrier. Entries of format 4 and older have None here and in the next two.
-    """
+    """From the trigger to the vertex's first barrier. None here and in the next two: it was not measured."""
     bytes_processed: int | None = None
     """Bytes that the gate let through between the first barrier and the last."""
     async_ms: int | None = None
@@ -303,6 +302,8 @@ class Statistics(_Persisted):
     """The suites' verdicts, as the judge's JSON (J3)."""
     counts: CheckpointCounts | None = None
     """The checkpoints of its generation when the entry was written, including itself. None: they were not counted."""
+    failed: tuple[CheckpointFailure, ...] = ()
+    """The newest checkpoints of its tick that had failed when the entry was written. 0.1.0 did not list them."""
 
 
 class HookState(_Persisted):
@@ -348,16 +349,16 @@ class CheckpointRecord(_Persisted):
     vertices: tuple[VertexRecord, ...]
     tables: tuple[TableRecord, ...]
     columns: tuple[TableColumns, ...] = ()
-    """The columns of every table at this cut. Entries from before format 4 do not list them (D6)."""
+    """The columns of every table at this cut (D6)."""
     renames: tuple[Rename, ...] = ()
     """The renames that the pipeline declared when the entry was written. They have happened, and do not happen again.
     """
     hooks: tuple[HookState, ...] = ()
-    """The state of every master hook that has some. Entries of format 4 and older have none."""
+    """The state of every master hook that has some."""
     outside: tuple[TableName, ...] = ()
     """The tables that had an outside sink. It gets the rows that a checkpoint adds, or shows an upsert table."""
     manifests: tuple[ManifestReference, ...] = ()
-    """The manifests whose handles come before those of the snapshots, in this order. Format 5 and older have none."""
+    """The manifests whose handles come before those of the snapshots, in this order."""
     held_in: tuple[str, ...] = Field(default=(), exclude=True, max_length=0)
     """The paths of the manifests that hold a whole entry. It is not stored: only `commit.manifests` fills it in."""
     statistics: Statistics

@@ -463,6 +463,7 @@ def _statistics(statistics: Statistics, subtasks: Mapping[VertexId, int]) -> Non
     each_valid("vertices", statistics.vertices, lambda vertex: _of_vertex(vertex, subtasks.get(vertex.vertex)))
     if statistics.counts is not None:
         valid_inside("counts", statistics.counts, _counts)
+    each_valid("failed", statistics.failed, _failed_checkpoint)
 
 
 def _counts(counts: CheckpointCounts) -> None:

@@ -271,11 +271,16 @@ def explain(pipeline: Pipeline = None, data: Data = None, parallelism: Paralleli
     show(chosen(pipeline), layer({"data": data, "parallelism": parallelism}), console())
 
 
-def list_checkpoints(pipeline: Pipeline = None, warehouse: Warehouse = None) -> None:
-    """List the retained checkpoints, and who holds the job."""
+def list_checkpoints(
+    pipeline: Pipeline = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
+    warehouse: Warehouse = None,
+) -> None:
+    """List the retained and the failed checkpoints, and who holds the job."""
     from jobs.cli.read_commands import list_checkpoints as show  # noqa: PLC0415 - imports delta-rs
 
-    show(chosen(pipeline), layer({"warehouse": warehouse}), console())
+    show(chosen(pipeline), layer({"warehouse": warehouse}), console(), as_json=as_json)
 
 
 def show_checkpoint(

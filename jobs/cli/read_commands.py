@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from checkpointing.identifiers import JobName
-from checkpointing.metadata.record import CheckpointRecord, Release, Row
+from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.cli.errors import CommandError, ExitCode, naming_pipeline, with_pipeline
 from jobs.cli.explain import prepared
 from jobs.cli.naming import position_words, sinks_of, sources_of, warehouse_of
@@ -27,7 +27,7 @@ from jobs.reading import Cuts, NoSuchCutError, OperatorState
 from jobs.reading.moments import PENDING
 from jobs.reading.state_sql import DIALECTS, Dialect
 from jobs.settings import Layer, resolve
-from jobs.showing.checkpoints import render_checkpoints, render_timeline
+from jobs.showing.checkpoints import checkpoints_as_json, render_checkpoints, render_timeline
 from jobs.showing.cut import render_cut, render_operators, render_pending, render_state
 from jobs.showing.plans import render_cleanup
 from jobs.showing.quantities import count, plural, size
@@ -168,13 +168,16 @@ def package(reference: str, to: Path | None, given: Layer, out: Console) -> None
 # `tidemark checkpoints list` and `tidemark checkpoints show`. They read entries and change nothing.
 
 
-def list_checkpoints(pipeline: str, given: Layer, out: Console) -> None:
-    """Show the retained checkpoints of a job, newest first, and who holds it; raise NeverRunError."""
+def list_checkpoints(pipeline: str, given: Layer, out: Console, *, as_json: bool = False) -> None:
+    """Show the retained and the failed checkpoints of a job, newest first, and who holds it; raise NeverRunError."""
     warehouse = warehouse_of(pipeline, given)
     rows, cuts = _rows(warehouse), CutStore(warehouse).entries()
     holder = _holder(state_of(warehouse, rows))
-    releases = [row for row in rows if isinstance(row, Release)]
-    out.print(render_checkpoints(warehouse.paths.job, _newest_first(rows), cuts, holder, releases))
+    if as_json:
+        found = checkpoints_as_json(warehouse.paths.job, rows, cuts, holder)
+        out.print(json.dumps(found, indent=1), soft_wrap=True, markup=False, highlight=False)
+    else:
+        out.print(render_checkpoints(warehouse.paths.job, rows, cuts, holder))
 
 
 def show_checkpoint(

@@ -70,7 +70,7 @@ from jobs.tick.listener import (
     TickListener,
 )
 from jobs.tick.listener import Progress as Work
-from jobs.tick.renaming import renaming_in
+from jobs.tick.renaming import find_renaming
 from jobs.tick.start_checks import fitting
 from jobs.tick.state_migration import all_changes, find_migrations, migrated
 from jobs.tick.tick import run_tick
@@ -197,7 +197,7 @@ def _fitting(started: Launch, record: CheckpointRecord, root: Root, out: Console
     """Return the plan that the entry restores into; its files lie below `root`. If a change is refused, show all."""
     allowed = started.settings.allow_non_restored_state
     try:
-        renaming = renaming_in(Warehouse(root, ProtocolPaths(started.plan.job)), started.plan.graph, record)
+        renaming = find_renaming(started.plan.graph, record)
         record = renaming.record or record
         plan = fitting(started.plan, renaming, allow_non_restored_state=allowed)
         migrations = find_migrations(plan, record, root)
@@ -394,6 +394,9 @@ def run(reference: str, given: Layer, out: Console, progress: Console, restoring
     Raises what `prepared`, `restore` and `run_tick` raise, and CommandError for a failed tick.
     """
     _quiet_logs()
+    if "retain_on_cancellation" in given.values:
+        way = f"type 'tidemark cancel {reference} --set retain_on_cancellation=…', or set it in the pipeline"
+        raise CommandError(f"a tick does not use retain_on_cancellation: {way}", ExitCode.USAGE)
     started = prepared(reference, given)
     with naming_pipeline(reference, started.plan.job):
         with closing(started.plan.sources):

@@ -1,4 +1,4 @@
-"""`tidemark checkpoints list`: one line per retained checkpoint, newest first."""
+"""`tidemark checkpoints list`: one line per retained or failed checkpoint, newest first."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,16 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from checkpointing.channel_items import AlignmentType
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, EdgeId, SplitId, TableName
+from checkpointing.identifiers import CheckpointId, EdgeId, Generation, SplitId, TableName
 from checkpointing.metadata.record import (
+    CheckpointFailure,
     CheckpointRecord,
+    Claim,
     Release,
+    Row,
     RowKind,
     SubtaskStatistics,
     TableRecord,
@@ -32,6 +36,9 @@ from jobs.sources.position_words import PositionWords
 
 NOT_MEASURED: Final = "not measured"
 """Shown for a number that was not measured, as in entries of older versions. It is never shown as 0."""
+
+FAILED_SHOWN: Final = 10
+"""The list shows so many of the newest failed checkpoints. `--json` has all that are known."""
 
 SUBTASKS_SHOWN: Final = 16
 """If a vertex has more subtasks, the slowest ones are shown. `--subtasks` shows all."""
@@ -234,20 +241,95 @@ def right(grid: Grid, *columns: int) -> Grid:
     return grid
 
 
-def render_checkpoints(
-    job: str,
-    records: Iterable[CheckpointRecord],
-    published: Iterable[CheckpointId],
-    holder: str,
-    releases: Iterable[Release] = (),
-) -> RenderableType:
-    """Return the retained checkpoints of a job as a table, the failed ones of its newest ticks, and who holds it."""
-    shown, cuts = list(records), frozenset(published)
+@dataclass(frozen=True, slots=True)
+class FailedCheckpoint:
+    """A checkpoint that failed or was declined: in which generation, when, why, and what to do now."""
+
+    checkpoint: CheckpointId
+    generation: Generation
+    at_ms: int
+    reason: CheckpointFailureReason
+    message: str
+    todo: str
+
+    @property
+    def status(self) -> str:
+        """How it ended: a task or a suite declined it, or it failed otherwise."""
+        declined = self.reason.name.startswith("CHECKPOINT_DECLINED") or self.reason is CheckpointFailureReason.QUALITY
+        return "declined" if declined else "failed"
+
+
+def failed_checkpoints(
+    rows: Iterable[Row], more: tuple[Generation, Sequence[CheckpointFailure]] = (Generation(0), ())
+) -> list[FailedCheckpoint]:
+    """Return the failed checkpoints that entries and releases list, newest first, each once.
+
+    `more` are those of a generation whose entries may not list them.
+    """
+    known = list(rows)
+    told = {failed.checkpoint: (more[0], failed) for failed in more[1]}
+    for row in known:
+        listed: tuple[CheckpointFailure, ...] = ()
+        if isinstance(row, CheckpointRecord):
+            listed = row.statistics.failed
+        elif isinstance(row, Release) and row.ended is not None:
+            listed = row.ended.failed
+        told |= {failed.checkpoint: (row.generation, failed) for failed in listed}
+    line = sorted(row.checkpoint for row in _records(known) if row.commits and not row.abandoned)
+    return [
+        FailedCheckpoint(checkpoint, generation, failed.at_ms, failed.reason, failed.message, _todo(checkpoint, line))
+        for checkpoint, (generation, failed) in sorted(told.items(), reverse=True)
+    ]
+
+
+def _todo(checkpoint: CheckpointId, line: Sequence[CheckpointId]) -> str:
+    later = next((each for each in line if each > checkpoint), None)
+    if later is None:
+        return "remove the cause: the next checkpoint has its rows"
+    return f"nothing: checkpoint {later} has its rows"
+
+
+def _records(rows: Iterable[Row]) -> list[CheckpointRecord]:
+    found = (row for row in rows if isinstance(row, CheckpointRecord))
+    return sorted(found, key=lambda record: record.checkpoint, reverse=True)
+
+
+def ticks_that_failed(rows: Iterable[Row]) -> Iterator[tuple[Generation, str]]:
+    """Yield each tick that failed or died, with when and why, newest first. The newest claim may still be held.
+
+    A death leaves no release. A claim of the same process follows when a tick goes on in another attempt.
+    """
+    known = list(rows)
+    claims = {row.generation: row for row in sorted_claims(known)}
+    releases = {row.generation: row for row in known if isinstance(row, Release)}
+    said = {failed.message for failed in failed_checkpoints(known)}
+    for generation, claim in sorted(claims.items(), reverse=True):
+        ended, next_claim = releases.get(generation), claims.get(Generation(generation + 1))
+        if ended is not None:
+            if ended.ended is not None and ended.ended.has_failed and ended.ended.message not in said:
+                yield generation, f"failed {moment(ended.at_ms)} UTC: {ended.ended.message}"
+        elif next_claim is not None and next_claim.holder != claim.holder:
+            own = max((each.checkpoint for each in _records(known) if each.generation == generation), default=None)
+            done = "no retained checkpoint is its own" if own is None else f"its last checkpoint is {own}"
+            yield generation, f"died, or was taken over: {claim.holder} began it {moment(claim.at_ms)} UTC; {done}"
+
+
+def sorted_claims(rows: Iterable[Row]) -> list[Claim]:
+    """Return the claims, in the order in which they were made. A claim that only reserves ids comes last."""
+    return sorted((row for row in rows if isinstance(row, Claim)), key=lambda claim: (claim.generation, claim.last_id))
+
+
+def render_checkpoints(job: str, rows: Iterable[Row], published: Iterable[CheckpointId], holder: str) -> RenderableType:
+    """Return the retained and the failed checkpoints of a job as a table, why they failed, and who holds the job."""
+    known, cuts = list(rows), frozenset(published)
+    shown, failed = _records(known), failed_checkpoints(known)[:FAILED_SHOWN]
     columns = ("checkpoint", "kind", "triggered, UTC", "rows", "to commit", "aligned for", "held", "state", "cut")
     grid = right(Grid(*columns), 0, 3, 4, 5, 6, 7)
     grid.columns[2].no_wrap = True
-    for record in shown:
-        grid.add_row(*_cells(record), _cut(record, cuts))
+    lines = {record.checkpoint: (*_cells(record), _cut(record, cuts)) for record in shown}
+    lines |= {one.checkpoint: (str(one.checkpoint), one.status, *[""] * 6, "none") for one in failed}
+    for _, cells in sorted(lines.items(), reverse=True):
+        grid.add_row(*cells)
     held = [record.checkpoint for record in shown if record.kind is RowKind.HELD]
     savepoints = sum(record.is_savepoint for record in shown) - len(held)
     retained = f": {plural(len(shown) - savepoints - len(held), 'checkpoint')} retained"
@@ -257,30 +339,55 @@ def render_checkpoints(
         f", {plural(savepoints, 'savepoint')}" if savepoints else "",
         f", cut {held[0]} waits for approval" if held else "",
     )
-    failed = failure_lines(releases)
-    return Group(heading, grid, *_gaps(shown), *failed, *_measured(shown), Text(holder, style="dim"))
+    said = [
+        f"checkpoint {one.checkpoint} {one.status} (generation {one.generation}, {moment(one.at_ms)} UTC): "
+        f"{one.message}. What to do: {one.todo}"
+        for one in failed
+    ]
+    said += [f"the tick of generation {generation} {how}" for generation, how in ticks_that_failed(known)]
+    ended = (Text(line, style="yellow") for line in said)
+    return Group(heading, grid, *_gaps(shown, failed), *ended, *_measured(shown), Text(holder, style="dim"))
 
 
-def failure_lines(releases: Iterable[Release]) -> Iterator[Text]:
-    """Yield why checkpoints and ticks failed, the newest first. A checkpoint that failed its tick is told once."""
-    told: set[CheckpointId] = set()
-    for release in sorted(releases, key=lambda release: release.generation, reverse=True):
-        ended = release.ended
-        if ended is None:
-            continue
-        where = f"(generation {release.generation}, {{}} UTC)"
-        messages = [failed.message for failed in ended.failed]
-        if ended.has_failed and ended.message not in messages:
-            yield _failed(f"the tick failed {where.format(moment(release.at_ms))}", ended.message)
-        for failed in reversed(ended.failed):
-            if failed.checkpoint not in told:
-                told.add(failed.checkpoint)
-                what = f"checkpoint {failed.checkpoint} failed {where.format(moment(failed.at_ms))}"
-                yield _failed(what, failed.message)
-
-
-def _failed(what: str, message: str) -> Text:
-    return Text(f"{what}: {message}", style="yellow")
+def checkpoints_as_json(
+    job: str, rows: Iterable[Row], published: Iterable[CheckpointId], holder: str
+) -> dict[str, object]:
+    """Return what `render_checkpoints` shows, for programs. Times are ms since 1970, UTC."""
+    known, cuts = list(rows), frozenset(published)
+    return {
+        "job": job,
+        "holder": holder,
+        "checkpoints": [
+            {
+                "checkpoint": record.checkpoint,
+                "kind": record.kind.value,
+                "generation": record.generation,
+                "parent": record.parent,
+                "triggered_ms": record.statistics.triggered_ms,
+                "committed_ms": record.statistics.committed_ms,
+                "rows": record.statistics.rows,
+                "state_bytes": sum(file.bytes for file in state_files(record)),
+                "savepoint": record.is_savepoint and record.kind is not RowKind.HELD,
+                "abandoned": record.abandoned,
+                "finished": record.finished,
+                "published": record.checkpoint in cuts,
+            }
+            for record in _records(known)
+        ],
+        "failed": [
+            {
+                "checkpoint": one.checkpoint,
+                "status": one.status,
+                "generation": one.generation,
+                "at_ms": one.at_ms,
+                "reason": one.reason.name,
+                "message": one.message,
+                "what_to_do": one.todo,
+            }
+            for one in failed_checkpoints(known)
+        ],
+        "failed_ticks": [{"generation": generation, "how": how} for generation, how in ticks_that_failed(known)],
+    }
 
 
 def _measured(shown: list[CheckpointRecord]) -> Iterator[RenderableType]:
@@ -292,11 +399,11 @@ def _measured(shown: list[CheckpointRecord]) -> Iterator[RenderableType]:
         yield counts_line(max(ticks, key=lambda record: record.checkpoint))
 
 
-def _gaps(shown: Iterable[CheckpointRecord]) -> Iterator[Text]:
+def _gaps(shown: Iterable[CheckpointRecord], failed: Iterable[FailedCheckpoint]) -> Iterator[Text]:
     """Say why a checkpoint's id does not follow its parent's. Each id is given out only once, used or not."""
-    records = list(shown)
+    records, listed = list(shown), {one.checkpoint for one in failed}
     for record in records:
-        beside = {each.checkpoint for each in records if each.parent == record.parent}
+        beside = listed | {each.checkpoint for each in records if each.parent == record.parent}
         between = set(range(record.parent + 1, record.checkpoint)) - beside
         if between and record.parent:
             yield Text(

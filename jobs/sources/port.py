@@ -130,6 +130,19 @@ class CommitsPositions(Protocol):
 
 
 @runtime_checkable
+class HearsAborts(Protocol):
+    """Optional for a source: hears that a checkpoint failed or was declined, as a listener does (F1).
+
+    In Flink, a `SourceReader` and a `SplitEnumerator` hear it as `CheckpointListener`s. Tidemark's own sources need
+    nothing of it, because the next checkpoint has the same positions or later ones.
+    """
+
+    def notify_checkpoint_aborted(self, checkpoint: CheckpointId, reason: str) -> None:
+        """Take note. If it raises, the tick logs and shows the error and goes on."""
+        ...
+
+
+@runtime_checkable
 class NamesPositions(Protocol):
     """Optional for a source: says in words where a position lies. Commands, messages and Dagster show the words."""
 

@@ -7,7 +7,7 @@ ends when the door says so, or with an error if the door or an effect raises an 
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
@@ -16,6 +16,7 @@ from checkpointing.commit.recovery import completion
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
+    AppendRow,
     CancelJudgement,
     Effect,
     EndTick,
@@ -31,6 +32,7 @@ from checkpointing.messages import (
     TimeAdvanced,
     WakeAt,
 )
+from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.trace import TickBroken, TickStarted, Traced
 from jobs.tick.effect_pool import Answer, Crew, EffectBroke, Handlers
 from jobs.tick.listener import Narrator
@@ -224,6 +226,8 @@ class Driver:
                 case SavepointTaken() | SavepointFailed():
                     taken = isinstance(effect, SavepointTaken)
                     self._stopped = self._stopped or (taken and effect.request in self._stops)
+                case AppendRow(row=CheckpointRecord() as record):
+                    self._crew.start(replace(effect, row=self._narrator.with_failed(record)))
                 case _:
                     self._crew.start(effect)
 

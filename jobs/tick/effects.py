@@ -65,7 +65,16 @@ from jobs.quality.expectation import Suite
 from jobs.quality.judge import Judge, JudgementCancelledError
 from jobs.quality.verdict import NO_ROWS, VERDICTS, Verdict, not_judged, not_looked, verdicts_in
 from jobs.sources.delta.upstream_job import UpstreamHolds
-from jobs.sources.port import CommitsPositions, OwnState, Source, SourceError, has_ended, layers
+from jobs.sources.port import (
+    CommitsPositions,
+    HearsAborts,
+    OwnState,
+    Source,
+    SourceError,
+    every_layer,
+    has_ended,
+    layers,
+)
 from jobs.sources.position_words import PositionWords
 from jobs.storage.folder import Folder
 from jobs.tick.engine import Engine
@@ -252,13 +261,19 @@ class Notices:
         shown_to: TickListener,
         upstream: UpstreamHolds,
     ) -> None:
-        """Notify the sources that commit positions, and these listeners; report errors to `shown_to`."""
+        """Notify the sources that want to hear, and these listeners; report errors to `shown_to`."""
         self._upstream = upstream
         self._sources = [
             (name, layer)
             for name, source in sources.items()
             for layer in layers(source)
             if isinstance(layer, CommitsPositions)
+        ]
+        self._hear_aborts = [
+            (name, layer)
+            for name, source in sources.items()
+            for layer in every_layer(source)
+            if isinstance(layer, HearsAborts)
         ]
         self._listeners = listeners
         self._shown_to = shown_to
@@ -278,8 +293,11 @@ class Notices:
         self._guarded("the upstream job", checkpoint, partial(self._upstream.rest_on, positions))
 
     def aborted(self, effect: NotifyAborted) -> None:
-        """Notify the listeners that a checkpoint failed."""
+        """Notify the sources and the listeners that a checkpoint failed."""
         why = effect.message or effect.reason.message
+        for name, source in self._hear_aborts:
+            heard = partial(source.notify_checkpoint_aborted, effect.checkpoint, why)
+            self._guarded(f"source {name}", effect.checkpoint, heard)
         for listener in self._listeners:
             call = partial(listener.notify_checkpoint_aborted, effect.checkpoint, why)
             self._guarded(_name(listener), effect.checkpoint, call)

@@ -50,7 +50,7 @@ COMPLETED_KEPT: Final = 1_000
 
 
 FAILED_KEPT: Final = 10
-"""A tick remembers so many of its newest failed checkpoints for its release."""
+"""A tick remembers so many of its newest failed checkpoints for its entries and its release."""
 
 _ENDS: Final = frozenset(
     {
@@ -277,8 +277,8 @@ class Narrator:
         self._running: dict[VertexId, _Running] = {}
         self.count = 0
         """How many checkpoints completed, including those that are no longer remembered."""
-        self.failed: deque[CheckpointFailure] = deque(maxlen=FAILED_KEPT)
-        """The newest failed checkpoints of this tick."""
+        self.failed: tuple[CheckpointFailure, ...] = ()
+        """The newest failed checkpoints of this tick. Other threads read it."""
         self.counts = CheckpointCounts()
         """How many checkpoints the ended attempts triggered, and how those ended (E6)."""
 
@@ -320,7 +320,7 @@ class Narrator:
         """See an effect before it is carried out."""
         match effect:
             case AppendRow(row=CheckpointRecord() as record):
-                self._record, self._notes, self._versions = record, (), {}
+                self._record, self._notes, self._versions = self.with_failed(record), (), {}
             case RecordCut():
                 self._versions = dict(effect.versions)
             case NotifyComplete() if self._record is not None and self._record.checkpoint == effect.checkpoint:
@@ -338,6 +338,16 @@ class Narrator:
             case _:
                 return
 
+    def with_failed(self, record: CheckpointRecord) -> CheckpointRecord:
+        """Return the entry with the checkpoints of this tick that have failed.
+
+        So they are known while the tick runs, and after its death.
+        """
+        if not self.failed:
+            return record
+        statistics = record.statistics.model_copy(update={"failed": self.failed})
+        return record.model_copy(update={"statistics": statistics})
+
     def _fail(self, effect: NotifyAborted) -> None:
         """Remember a failed checkpoint. One that the end of the tick aborted has not failed."""
         if effect.reason not in _ENDS:
@@ -345,7 +355,7 @@ class Narrator:
             told = CheckpointFailure(
                 checkpoint=effect.checkpoint, reason=effect.reason, message=message, at_ms=self._now_ms
             )
-            self.failed.append(told)
+            self.failed = (*self.failed, told)[-FAILED_KEPT:]
 
     def _tell_slow(self) -> None:
         for vertex, running in self._running.items():

@@ -27,16 +27,13 @@ from checkpointing.job.renaming import (
 )
 from checkpointing.metadata.paths import laid_out_otherwise, staging_folder
 from checkpointing.metadata.record import CheckpointRecord, Rename
-from checkpointing.renamed_columns import declared_renames
 from jobs.operators.spec import KeyedSpec
 from jobs.pipeline.job_plan import JobPlan
 from jobs.warehouse.boundaries import LINK_RENAMED, RENAME_COLUMNS, Boundary, around
-from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import JobStores
-from jobs.warehouse.output_tables import TableNotCopyableError, appended_files, with_columns
+from jobs.warehouse.output_tables import TableNotCopyableError, appended_files
 from jobs.warehouse.renamed_files import TakenNameError
 from jobs.warehouse.savepoint_copy import FileNotCopiedError, link_files
-from jobs.warehouse.warehouse import Warehouse
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +64,6 @@ def find_renaming(graph: JobGraph, restored: CheckpointRecord | None) -> Renamin
     due = due_renames(graph, restored)
     record, parts = under_new_names(graph, restored, due) if due else restored, parts_of(graph)
     return Renaming(restored, in_first_part(record, parts), due, read_alone(record, parts))
-
-
-def renaming_in(warehouse: Warehouse, graph: JobGraph, record: CheckpointRecord) -> Renaming:
-    """Return the renames of an entry that may be of an older format; its columns come from this warehouse's tables."""
-    cuts = {} if record.columns else CutStore(warehouse).all()
-    return find_renaming(graph, with_columns(warehouse, record, names_before(graph), cuts))
-
-
-def names_before(graph: JobGraph) -> tuple[TableName, ...]:
-    """Return the names of all tables, and the old names of those that are declared as renamed."""
-    before = (TableName(rename.was) for rename in declared_renames(graph))
-    return tuple(dict.fromkeys([*(table.name for table in graph.tables()), *before]))
 
 
 class RenameFailedError(Exception):

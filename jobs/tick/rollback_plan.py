@@ -191,10 +191,7 @@ def plan_rollback(
     history = _history(stores, rows, pending)
     _must_be_as_published(stores, target, history)
     tables = tables_back(stores.warehouse, target, history)
-    names = [table.record.table for table in tables]
-    target = stores.told(target, names)
-    now = None if newest is None else stores.told(newest, names)
-    tables = with_columns_back(stores.warehouse, tables, target, now, pending)
+    tables = with_columns_back(stores.warehouse, tables, target, newest, pending)
     _must_be_sound(stores, target, tables, checksums=checksums)
     plan = RollbackPlan(
         job=stores.warehouse.paths.job,

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
@@ -11,7 +11,7 @@ import structlog
 
 from checkpointing.commit.at_rest import Stamp
 from checkpointing.commit.columns import due_renames_of_columns
-from checkpointing.commit.fencing import Refused, newest_checkpoint
+from checkpointing.commit.fencing import Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation, TableName
@@ -65,7 +65,6 @@ from jobs.tick.renaming import (
     Renaming,
     find_renaming,
     link_renamed,
-    names_before,
     rename_columns,
 )
 from jobs.tick.request_watcher import RequestWatcher
@@ -197,13 +196,8 @@ class Beginning:
         return tuple(dict.fromkeys([*names, *self.renaming.tables_then(self.plan.graph)]))
 
     def observe(self, stores: JobStores, run_ended: Callable[[str], bool | None] | None) -> Observed:
-        """Return what a start must know; the newest row says its columns, also if it was written before rows did."""
-        seen = observe_sound(stores, run_ended)
-        newest = newest_checkpoint(seen.rows)
-        if newest is None:
-            return seen
-        told = stores.told(newest, names_before(self.plan.graph))
-        return replace(seen, rows=tuple(told if row is newest else row for row in seen.rows))
+        """Return what a start must know."""
+        return observe_sound(stores, run_ended)
 
     def examine(self, question: Question, stores: JobStores, seen: Observed, plan: RecoveryPlan) -> None:
         """Raise unless the tick may begin where the plan says."""
@@ -480,7 +474,7 @@ class TickCarrier(Carrier):
         end = self._end
         if end is None:
             return row
-        failed = tuple(self._narrator.failed)
+        failed = self._narrator.failed
         if isinstance(end, EndTick):
             told = TickEnd(
                 outcome=end.outcome.value, reason=end.reason, message=kept_message(end.message), failed=failed
@@ -517,5 +511,6 @@ class TickCarrier(Carrier):
             seconds=time.monotonic() - self._started,
             trace=self.warehouse.path(self.warehouse.paths.trace(generation)),
             counts=self._narrator.counts,
+            failed=self._narrator.failed,
             restarts=finish.restarts,
         )

@@ -12,7 +12,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
-from checkpointing.metadata.record import CheckpointCounts, CheckpointRecord
+from checkpointing.metadata.record import CheckpointCounts, CheckpointFailure, CheckpointRecord
 from jobs.settings import DEFAULT_READER_GRACE_MS, DEFAULT_TABLE_LOG_KEEP_MS
 from jobs.spark.session import SparkConfig
 from jobs.storage.address import Root
@@ -72,3 +72,5 @@ class TickReport:
     trace: Path
     restarts: int = 0
     counts: CheckpointCounts
+    failed: tuple[CheckpointFailure, ...] = ()
+    """The newest checkpoints of all attempts that failed, oldest first."""

@@ -40,7 +40,7 @@ from jobs.warehouse.cuts_table import Cut, CutsNotRecordedError, CutStore, Reser
 from jobs.warehouse.delta_log import DeltaLog, Durability
 from jobs.warehouse.lease import LeaseStore, is_alive
 from jobs.warehouse.log_writing import EntryTakenError
-from jobs.warehouse.output_tables import OutputTables, Shows, with_columns
+from jobs.warehouse.output_tables import OutputTables, Shows
 from jobs.warehouse.outside_publishing import NO_SINKS, OutsideSinks
 from jobs.warehouse.publisher import Publisher
 from jobs.warehouse.refusals import NeverRunError, UnusableWarehouseError
@@ -109,10 +109,6 @@ class JobStores:
         """Return the newest claim if its generation is later; raises what reading entries raises."""
         with self._rows:
             return rival_of(self._checkpoints.latest(), generation)
-
-    def told(self, record: CheckpointRecord, tables: Iterable[TableName]) -> CheckpointRecord:
-        """Return an entry with the columns of its tables, whatever its format; see `with_columns`."""
-        return with_columns(self.warehouse, record, tables, {} if record.columns else self.recorded_cuts())
 
     @property
     def damaged(self) -> tuple[DamagedRow, ...]:

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
 
-from checkpointing.columns import TableColumn, TableColumns
+from checkpointing.columns import TableColumn
 from checkpointing.commit.columns import differ, is_one_of
 from checkpointing.commit.net_files import keyed_tables, nothing_staged
 from checkpointing.graph import TableMode
@@ -22,7 +22,6 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.paths import is_data_file, laid_out_otherwise, relative_to_table
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.sinks.port import NOTHING_SAID, Description
-from jobs.state.files import schemas_of
 from jobs.warehouse.cuts_table import Cut
 from jobs.warehouse.delta_log import DeltaLog
 from jobs.warehouse.file_checks import logged_files, not_removable
@@ -467,42 +466,3 @@ def _in_log(warehouse: Warehouse, name: TableName, version: int | None) -> Itera
                 "partition no entry tells: move its rows into the pipeline's input, or name another table"
             )
         yield FileHandle(f"{name}/{path}", file.rows or 0, file.bytes, UNKNOWN_CRC32, file.statistics)
-
-
-# ------------------------------------------------------------------
-# Finds the columns that tables had at an old entry, one written before format 4, which does not list them (D6).
-
-
-def with_columns(
-    warehouse: Warehouse, record: CheckpointRecord, tables: Iterable[TableName], cuts: Mapping[CheckpointId, Cut]
-) -> CheckpointRecord:
-    """Return the entry with the columns of these tables, unless it lists its columns already.
-
-    A state table has the columns of its files, if they agree. Any other table has the columns in its log at the entry's
-    cut. A plain savepoint has its parent's cut. For an entry that is not published yet, the newest version counts,
-    because the Tidemark that wrote such an entry added the columns first. Raises TableNotCopyableError for an
-    unreadable log.
-    """
-    if record.columns:
-        return record
-    keyed = dict(keyed_tables(record, warehouse.paths.job))
-    cut = cuts.get(record.checkpoint if record.commits else record.parent, {})
-    schemas = {
-        name: _of_files(warehouse, keyed.get(name)) or _of_log(warehouse, name, cut.get(name)) for name in tables
-    }
-    found = (TableColumns(name, columns_of_schema(schema)) for name, schema in schemas.items() if schema is not None)
-    return record.model_copy(update={"columns": tuple(found)})
-
-
-def _of_files(warehouse: Warehouse, state: TableRecord | None) -> Schema | None:
-    if state is None or state.mode is not TableMode.STATE:
-        return None
-    footers = schemas_of(str(warehouse.root), state.files)
-    schemas = [Schema.from_arrow(footer) for footer in footers if footer is not None]
-    agree = schemas and len({columns_of_schema(schema) for schema in schemas}) == 1
-    return schemas[0] if agree else None
-
-
-def _of_log(warehouse: Warehouse, name: TableName, version: int | None) -> Schema | None:
-    there = DeltaLog(warehouse.place(warehouse.paths.table(name))).exists()
-    return load(warehouse, name, version).schema() if there else None

@@ -215,6 +215,7 @@ def _statistics() -> Fields:
         "vertices": vertices,
         "verdicts": ["all is well"],
         "counts": {"total": 6, "in_progress": 1, "completed": 4, "failed": 1, "restored": 1},
+        "failed": [{"checkpoint": 11, "reason": "QUALITY", "message": "too few", "at_ms": 61}],
     }
 
 

@@ -25,9 +25,8 @@ Fields = dict[str, Any]
 """A JSON object."""
 
 PRESENT: Final = 7
-_FIRST: Final = {"rollback": 3, "reset": 3}
-"""The first format that knew a kind, if it was not format 1."""
-_SUBTASKS: Final = ("task_ms", "sync_ms", "rows_in", "rows_out", "bytes_out", "checkpointed_bytes")
+OLDEST: Final = 6
+"""What version 0.1.0 wrote. No version that was released wrote an older format."""
 _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (7, "columns.dropped", []),
     (7, "columns.columns.first", ""),
@@ -38,23 +37,7 @@ _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (7, "vertices.coordinator", None),
     (7, "vertices.outputs_read", None),
     (7, "outside", []),
-    (3, "abandoned", False),
-    (3, "tables.removes", []),
-    (4, "tables.leaving", []),
-    (4, "columns", []),
-    (4, "vertices.meanings", None),
-    (4, "vertices.table_keys", []),
-    (5, "tables.planned_on", None),
-    (5, "renames", []),
-    (5, "hooks", []),
-    (5, "statistics.counts", None),
-    (5, "statistics.rows_estimated", 0),
-    (5, "statistics.vertices.start_delay_ms", None),
-    (5, "statistics.vertices.bytes_processed", None),
-    (5, "statistics.vertices.async_ms", None),
-    (5, "statistics.vertices.subtasks", {name: [] for name in _SUBTASKS}),
-    (6, "manifests", []),
-    (6, "tables.of_snapshots", False),
+    (7, "statistics.failed", []),
 )
 """The format in which a field appeared, its place, and what an entry of an older format says instead.
 
@@ -73,11 +56,6 @@ class WrittenOfOlderFormats(NamedTuple):
     """True if this format can hold everything in the entry, so that nothing was left out."""
 
 
-def formats_of(kind: str) -> range:
-    """Return the formats that knew this kind of entry, including the present one."""
-    return range(_FIRST.get(kind, 1), PRESENT + 1)
-
-
 def written(row: Row, number: int) -> WrittenOfOlderFormats:
     """Return the entry as a version with this format wrote it."""
     text = encode(row, writer="spec")
@@ -88,9 +66,6 @@ def written(row: Row, number: int) -> WrittenOfOlderFormats:
             if number < since:
                 _leave_out(older, place)
                 _say(meant, place, says)
-        if number < 2:  # noqa: PLR2004 - every savepoint was pinned then, and nothing else
-            del older["pinned"]
-            meant["pinned"] = envelope["kind"] == "savepoint"
     envelope["format"] = older["format"] = number
     return WrittenOfOlderFormats(envelope, meant, says_all=number == PRESENT or meant == from_json(text)["row"])
 
@@ -155,8 +130,8 @@ def another_kind_outside(envelope: Fields, random: Random) -> bool:
 
 
 def a_kind_or_format_of_nobody(envelope: Fields, random: Random) -> bool:
-    """Say a kind or a format that no version has written yet."""
-    field, value = random.choice([("kind", "barrier"), ("format", PRESENT + 1), ("format", 0), ("format", -1)])
+    """Say a kind or a format that no released version has written."""
+    field, value = random.choice([("kind", "barrier"), ("format", PRESENT + 1), ("format", OLDEST - 1), ("format", 0)])
     envelope[field] = value
     return True
 
@@ -325,7 +300,7 @@ class _Texts:
 
     def as_stored(self, row: Row) -> Row:
         kind = kind_of(row).value
-        number = self._random.choice(formats_of(kind))
+        number = self._random.randint(OLDEST, PRESENT)
         envelope, meant, says_all = written(row, number)
         text = json.dumps(envelope)
         try:

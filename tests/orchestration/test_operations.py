@@ -93,6 +93,21 @@ def test_a_stop_ends_the_running_tick(operate, tmp_path):
     assert "suspend" == told(done)["kind"]
 
 
+def test_a_cancellation_keeps_the_checkpoints_or_deletes_them(run_job, operate, tmp_path):
+    """Without a running tick there is nobody to end. Savepoints stay in any case."""
+    run_job()
+    done = operate("cancel")
+    assert done.success
+    assert {"ended"} == set(told(done))
+    assert told(done)["ended"].startswith("nobody: ")
+    assert read_cut(tmp_path / "warehouse")
+    savepoint = told(operate("savepoint"))["savepoint"]
+    gone = told(operate("cancel", retain_on_cancellation=False))
+    assert savepoint - 1 in gone["deleted_checkpoints"]
+    assert [savepoint] == gone["kept_savepoints"]
+    assert [] == told(operate("cancel", retain_on_cancellation=False))["deleted_checkpoints"]
+
+
 def test_a_rollback_is_shown_and_then_done(run_job, operate, tmp_path):
     """Tried dry it changes nothing; done, the tables are at the older checkpoint; the next tick reads on from it."""
     run_job()

@@ -20,13 +20,14 @@ from checkpointing.job.restoring import CutDoesNotFitError, in_flight
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import NotifyAborted, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, Claim
 from checkpointing.partitions import NO_VALUE
 from checkpointing.trace import read
 from jobs.pipeline import Pipeline
 from jobs.pipeline.planning import plan
 from jobs.pipelines import offsets_100_105
 from jobs.sources.hybrid import SequenceSource
+from jobs.sources.port import WrappedSource
 from jobs.tick.at_rest.roll_back import roll_back
 from jobs.tick.listener import Restarting, TickListener
 from jobs.tick.renaming import RenameFailedError
@@ -40,7 +41,7 @@ from jobs.warehouse.savepoint_copy import copy_savepoint
 from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.processes import Dead, Mortal
 from tests.scenarios.runtime.hook_job import Notebook, notes, with_hooks
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, declared, read_cut
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, declared, over, read_cut
 from tidemark import CutSource, DeltaSource, count, max_of, sum_of
 from tidemark import Pipeline as PipelineOfPartitionsOnSpark
 from tidemark import SequenceSource as SequenceSourceOfPartitionsOnSpark
@@ -105,7 +106,7 @@ class Hears(TickListener):
     """Writes down what a pipeline's listener and a tick's listener are told; raises in the pipeline's, if told so."""
 
     def __init__(self, error=None):
-        self.complete, self.restarts, self._error = [], [], error
+        self.complete, self.aborted, self.restarts, self._error = [], [], [], error
 
     def notify_checkpoint_complete(self, checkpoint):
         self.complete.append(checkpoint)
@@ -113,7 +114,9 @@ class Hears(TickListener):
             raise self._error
 
     def notify_checkpoint_aborted(self, checkpoint, reason):
-        raise AssertionError((checkpoint, reason))
+        self.aborted.append((checkpoint, reason))
+        if self._error is not None:
+            raise self._error
 
     def progress(self, progress):
         if isinstance(progress, Restarting):
@@ -123,8 +126,11 @@ class Hears(TickListener):
 # ------------------------------------------------------------------ triggering
 
 
-def test_the_interval_triggers_and_the_pause_after_each_checkpoint_is_kept(tick):
-    """The clock alone triggers, and never sooner than the pause after a checkpoint has completed (A1)."""
+def test_the_interval_triggers_and_the_pause_after_each_checkpoint_is_kept(tick, tmp_path):
+    """The clock alone triggers, first after the pause, and never sooner than the pause after a checkpoint (A1, A2).
+
+    When the job ends, the clock triggers no more.
+    """
     by_time = changed(every_rows=None, interval_ms=20, min_pause_ms=PAUSE_MS, retained=4)
     limits = TickLimits(until_caught_up=False, checkpoints=4)
     report = tick(declared(config=by_time), limits=limits)
@@ -132,6 +138,9 @@ def test_the_interval_triggers_and_the_pause_after_each_checkpoint_is_kept(tick)
     lives = [record.statistics for record in report.completed]
     assert 4 == len(lives)
     assert all(after.triggered_ms - before.committed_ms >= PAUSE_MS for before, after in pairwise(lives))
+    (claim,) = [row for row in stores_at(tmp_path).rows() if isinstance(row, Claim)]
+    assert lives[0].triggered_ms - claim.at_ms >= PAUSE_MS
+    assert (4, 4, 0) == (report.counts.total, report.counts.completed, report.counts.in_progress)
 
 
 def test_ids_rise_over_ticks_and_deaths_and_none_is_used_twice(tick, tmp_path):
@@ -178,15 +187,49 @@ def test_a_rows_statistics_say_what_the_epoch_was(tick):
         assert statistics.triggered_ms <= min(arrived) <= bronze.acknowledged_ms <= statistics.committed_ms
 
 
-def test_every_listener_hears_each_completion_once_though_one_raises(tick, tmp_path, undisturbed):
-    """A listener that raises stops neither the other one nor the tick (F1, F2)."""
-    raises, hears = Hears(RuntimeError("I heard nothing")), Hears()
-    pipeline = declared()
+class HearingSource(WrappedSource):
+    """A source that hears which checkpoints failed."""
+
+    def __init__(self):
+        super().__init__(SequenceSource(ROWS, keys=KEYS))
+        self.aborted = []
+
+    def notify_checkpoint_aborted(self, checkpoint, reason):
+        self.aborted.append((checkpoint, reason))
+
+
+def test_every_listener_hears_each_completion_once_though_one_raises(tick, tmp_path, undisturbed, monkeypatch):
+    """A listener that raises stops neither the others nor the tick. All hear of a failed checkpoint too (F1, F2, E5).
+
+    One failure is tolerated, and the next checkpoint has its rows. Two in a row fail the job.
+    """
+    failing, check = [True, True], JobStores.check
+
+    def away_for_a_while(*given):
+        if failing:
+            failing.pop()
+            raise OSError("the log is away")
+        return check(*given)
+
+    def away(hears):
+        return [checkpoint for checkpoint, why in hears.aborted if "the log is away" in why]
+
+    monkeypatch.setattr(JobStores, "check", away_for_a_while)
+    raises, hears, source = Hears(RuntimeError("I heard nothing")), Hears(), HearingSource()
+    pipeline = over(source, changed(tolerable_failures=1))
     pipeline.listen(raises)
     pipeline.listen(hears)
     report = tick(pipeline)
+    assert (TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE) == (report.outcome, report.reason)
+    assert "2 consecutive checkpoints failed, tolerable_failures is 1" in report.message
+    assert ([1, 2], []) == (away(hears), hears.complete)
+    failing[:] = [True]
+    report = tick(pipeline)
     assert ("", TickOutcome.CAUGHT_UP) == _told(report)
-    assert [record.checkpoint for record in report.completed] == raises.complete == hears.complete
+    first, *_ = completed = [record.checkpoint for record in report.completed]
+    assert [1, 2, first - 1] == away(hears)
+    assert hears.aborted == raises.aborted == source.aborted
+    assert completed == raises.complete == hears.complete
     assert undisturbed == read_cut(tmp_path)
 
 
@@ -219,7 +262,10 @@ def test_state_without_an_operator_is_refused_by_name_and_changes_nothing(tick, 
 
 
 def test_a_failed_job_restarts_in_its_tick_and_ends_with_exact_tables(tick, tmp_path, undisturbed):
-    """A micro-batch fails twice and then works: two restarts, each as a new generation (G4)."""
+    """A micro-batch fails twice and then works: two restarts, each as a new generation (G4).
+
+    If the strategy allows one restart only, the second failure fails the tick.
+    """
     left = [2]
 
     def fails_twice(name):
@@ -231,9 +277,15 @@ def test_a_failed_job_restarts_in_its_tick_and_ends_with_exact_tables(tick, tmp_
         restart_strategy=RestartStrategyKind.FIXED_DELAY, restart_attempts=3, restart_delay_ms=0, tolerable_failures=0
     )
     hears = Hears()
+    once = tick(declared(config=restarting.model_copy(update={"restart_attempts": 1})), boundary=fails_twice)
+    assert (TickOutcome.FAILED, 1) == (once.outcome, once.restarts)
+    assert "out of paper" in once.message
+    assert 0 == DeltaTable(str(tmp_path / BRONZE)).to_pyarrow_table().num_rows
+    left[:] = [2]
     report = tick(declared(config=restarting), boundary=fails_twice, listener=hears)
     assert ("", TickOutcome.CAUGHT_UP, 2) == (*_told(report), report.restarts)
     assert 2 == len(hears.restarts)
+    assert once.generation + 3 == report.generation
     assert undisturbed == read_cut(tmp_path)
 
 
@@ -296,11 +348,13 @@ KEEPS_ALL = {"retained": 50}
 def tick_of_modes_on_spark(spark, tmp_path):
     """Return a function that runs the worked example to its end with these changes to its configuration."""
 
-    def run(folder=tmp_path, **changes):
+    def run(folder=tmp_path, checkpoints=None, **changes):
         config = CheckpointConfig(**(offsets_100_105.CONFIG.model_dump() | KEEPS_ALL | changes))
         planned = plan(offsets_100_105.build(folder), config=config)
-        report = run_tick(planned, RuntimeSettings(warehouse=folder), spark=spark)
-        assert ("", TickOutcome.CAUGHT_UP) == (report.message, report.outcome)
+        limits = TickLimits(checkpoints=checkpoints)
+        report = run_tick(planned, RuntimeSettings(warehouse=folder, limits=limits), spark=spark)
+        ends = TickOutcome.CAUGHT_UP if checkpoints is None else TickOutcome.STOPPED
+        assert ("", ends) == (report.message, report.outcome)
         return report
 
     return run
@@ -320,12 +374,17 @@ def rows_in_flight(record) -> int:
 
 
 def test_unaligned_the_barrier_overtakes_records_and_the_checkpoint_holds_them(tick_of_modes_on_spark, tmp_path):
-    """Records before barrier 1 are counted or in flight, each once, and a restore would lose none (C5)."""
-    first, *_ = tick_of_modes_on_spark(unaligned=True).completed
+    """Records before barrier 1 are counted or in flight, each once (C5).
+
+    The table lacks the rows in flight. The next tick begins with them, and none is lost.
+    """
+    (first,) = tick_of_modes_on_spark(checkpoints=1, unaligned=True).completed
     vertex = at_the_count(first)
     assert AlignmentType.UNALIGNED is vertex.alignment
     assert 0 < rows_in_flight(first)
     assert BEFORE_BARRIER_1 == vertex.rows_in + rows_in_flight(first)
+    assert vertex.rows_in == sum(records for records, _ in counts(tmp_path).values())
+    tick_of_modes_on_spark(unaligned=True)
     assert EXACT == counts(tmp_path)
 
 

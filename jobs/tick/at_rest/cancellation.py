@@ -17,7 +17,7 @@ from checkpointing.tick.attempts import CANCELLATION, CLEANUP
 from checkpointing.tick.messages import Work, Worked
 from jobs.pipeline.job_plan import JobPlan
 from jobs.tick.at_rest.task_at_rest import Task, done_at_rest
-from jobs.tick.renaming import find_renaming, names_before
+from jobs.tick.renaming import find_renaming
 from jobs.tick.start_checks import must_not_be_ahead
 from jobs.warehouse.boundaries import Boundary, around, cross_freely
 from jobs.warehouse.cleanup import delete_leftovers, own_folders
@@ -75,7 +75,7 @@ def _drop_rows(stores: JobStores, plan: JobPlan, boundary: Boundary) -> tuple[Ch
     def ensure(recovery: RecoveryPlan) -> None:
         if recovery.roll_forward is None:
             return
-        renaming = find_renaming(plan.graph, stores.told(recovery.roll_forward, names_before(plan.graph)))
+        renaming = find_renaming(plan.graph, recovery.roll_forward)
         stores.ensure(
             plan.graph.tables(),
             plan.table_schemas,

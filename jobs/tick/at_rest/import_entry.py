@@ -23,7 +23,7 @@ from jobs.pipeline.job_plan import JobPlan
 from jobs.storage.address import Root, absolute, is_same, parsed
 from jobs.storage.copy_folder import delete_at_once
 from jobs.tick.at_rest.task_at_rest import Task, done_at_rest
-from jobs.tick.renaming import Renaming, renaming_in
+from jobs.tick.renaming import Renaming, find_renaming
 from jobs.warehouse.boundaries import Boundary, around, cross_freely
 from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.cuts_table import CutStore
@@ -193,7 +193,7 @@ def restorable(wanted: Import) -> Renaming:
         )
     known = {vertex.id for vertex in wanted.plan.graph.vertices}
     tables = wanted.plan.modes
-    renaming = renaming_in(wanted.origin.warehouse, wanted.plan.graph, wanted.origin.record)
+    renaming = find_renaming(wanted.plan.graph, wanted.origin.record)
     record = renaming.record or wanted.origin.record
     left = [table.table for table in record.tables if table.table not in tables]
     if left and not wanted.allow_non_restored_state:

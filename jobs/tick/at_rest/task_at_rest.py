@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from checkpointing.commit.fencing import Refused, newest_checkpoint
+from checkpointing.commit.fencing import Refused
 from checkpointing.commit.lost_publications import Doubt
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import CheckpointId, Generation, TableName
@@ -103,16 +103,8 @@ class _AtRest(Carrier):
         self._task = task
 
     def observe(self) -> Observed:
-        """Return what a start must know. An entry that is not published yet gets its columns, whatever its format."""
-        seen = replace(self._task.observe(self.stores), damaged=bool(self.stores.damaged))
-        newest = newest_checkpoint(seen.rows)
-        if newest is None or newest.checkpoint in seen.cuts:
-            return seen
-        told = self.stores.told(newest, self._tables_of(newest))
-        return replace(seen, rows=tuple(told if row is newest else row for row in seen.rows))
-
-    def _tables_of(self, row: CheckpointRecord) -> Iterable[TableName]:
-        return dict.fromkeys([*(self.stores.read_cut(row.parent) or {}), *(table.table for table in row.tables)])
+        """Return what a start must know."""
+        return replace(self._task.observe(self.stores), damaged=bool(self.stores.damaged))
 
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
         """Raise unless the answer is yes."""

@@ -130,7 +130,8 @@ def test_a_narrowed_column_is_refused_before_the_claim(spark, tmp_path):
 def test_every_backend_gives_the_same_results_and_reads_the_others_files(spark, tmp_path):
     """One tick after the other uses another backend.
 
-    The table and the state table show the same as with one backend.
+    The table and the state table show the same as with one backend. The state lies in the entry, or is written whole,
+    or shares files with the checkpoint before (D2).
     """
     for turn, used in enumerate(["incremental", "memory", "full", "incremental"]):
         rows = 20 + 11 * turn
@@ -140,6 +141,10 @@ def test_every_backend_gives_the_same_results_and_reads_the_others_files(spark, 
         assert counts(rows) == sorted(newest.rows())
         carried = [bool(file.inline) for file in state_files(tmp_path)]
         assert carried == [used == "memory"] * len(carried)
+        before = {file.path for file in state_files(tmp_path)}
+        if used != "memory":  # one more row changes the state of one subtask
+            tick(spark, tmp_path, job(rows + 1, LongType(), "says", state_backend=used))
+            assert bool(before & {file.path for file in state_files(tmp_path)}) == (used == "incremental")
 
 
 def test_a_state_too_large_for_the_entry_ends_the_tick_by_name(spark, tmp_path):

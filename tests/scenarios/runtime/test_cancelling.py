@@ -240,6 +240,7 @@ def test_at_rest_nothing_is_asked(tmp_path, typed):
         (("cancel", PIPELINE), ExitCode.NOT_THERE, "numbers has never run in"),
         (("cancel", "nonsuch"), ExitCode.NOT_THERE, "nonsuch"),
         (("cancel", PIPELINE, "--set", "retain_on_cancellation=perhaps"), ExitCode.USAGE, "retain_on_cancellation"),
+        (("run", PIPELINE, "--set", "retain_on_cancellation=false"), ExitCode.USAGE, "a tick does not use"),
         (("cancel", PIPELINE, "--delete"), ExitCode.USAGE, "'tidemark cancel --help' shows what can be given"),
     ],
 )

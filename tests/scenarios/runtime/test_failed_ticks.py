@@ -14,7 +14,8 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.codec import UnreadableRowError, decode, encode
-from checkpointing.metadata.record import CheckpointFailure, Release, TickEnd
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointFailure, CheckpointRecord, Release, TickEnd
 from checkpointing.metadata.row_validity import MESSAGE_MAX
 from jobs.cli.errors import ExitCode
 from jobs.pipeline import Pipeline
@@ -26,7 +27,9 @@ from jobs.tick.listener import TickListener, kept_message
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.user_code import own_lines, sentence_of, traceback_of
-from jobs.warehouse.boundaries import boundary_names
+from jobs.warehouse.boundaries import boundary_names, cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import ONCE, RARE
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, LocalEngine, build
 from tests.scenarios.runtime.test_notices import Failed
@@ -47,7 +50,7 @@ def test_a_rejected_checkpoint_is_listed_and_found_until_the_job_goes_on(tmp_pat
     assert (TickOutcome.FAILED, CheckpointFailureReason.QUALITY) == (report.outcome, report.reason)
     code, listed = answered("checkpoints", "list", JOB, "--warehouse", tmp_path)
     assert ExitCode.DONE is code
-    assert "checkpoint 1 failed (generation 1, " in listed
+    assert "checkpoint 1 declined (generation 1, " in listed
     assert "suite large rejects 100 rows staged for table bronze/numbers: 1 of 1 expectations are not met:" in listed
     assert f"{LEAST}(column='n', min_value=140): 100 rows (100 %) not as expected, among them 0, 1," in listed
     assert "in bronze/numbers/_data/1/" in listed
@@ -78,6 +81,14 @@ def test_a_tolerated_failure_is_listed_and_is_no_finding(tmp_path, answered, mon
     listed = answered("checkpoints", "list", JOB, "--warehouse", tmp_path)[1]
     assert "checkpoint 1 failed (generation 1, " in listed
     assert "the file is away for a moment" in listed
+    assert "What to do: nothing: checkpoint 2 has its rows" in listed
+    found = json.loads(answered("checkpoints", "list", JOB, "--warehouse", tmp_path, "--json")[1])
+    assert [3, 2] == [each["checkpoint"] for each in found["checkpoints"]]
+    (one,) = found["failed"]
+    assert (1, "failed", "CHECKPOINT_ASYNC_EXCEPTION") == (one["checkpoint"], one["status"], one["reason"])
+    rows = JobStores(Warehouse(tmp_path, ProtocolPaths(JOB)), cross_freely).rows()
+    (entry,) = [row for row in rows if isinstance(row, CheckpointRecord) and row.checkpoint == 2]
+    assert [1] == [each.checkpoint for each in entry.statistics.failed]  # so a tick that dies now has said it
     assert "failed at checkpoint" not in answered("doctor", JOB, "--warehouse", tmp_path)[1]
 
 

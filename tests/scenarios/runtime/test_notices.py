@@ -29,6 +29,7 @@ from jobs.quality.verdict import Verdict
 from jobs.reading import Cut
 from jobs.sources.committed_positions import CommitsToFile, committed_in
 from jobs.sources.hybrid import SequenceSource
+from jobs.sources.port import WrappedSource
 from jobs.tick.listener import NoticeFailed, TickListener
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
@@ -148,8 +149,24 @@ def test_a_listener_that_raises_stops_no_other_and_not_the_tick(tick, tmp_path, 
     assert undisturbed == read_cut(tmp_path)
 
 
+class HearingSource(WrappedSource):
+    """A source that writes down which checkpoints failed, and raises."""
+
+    def __init__(self) -> None:
+        super().__init__(SequenceSource(ROWS, keys=KEYS))
+        self.aborted: list[tuple[int, str]] = []
+
+    def notify_checkpoint_aborted(self, checkpoint, reason) -> None:
+        self.aborted.append((checkpoint, reason))
+        raise RuntimeError("nobody listens to me")
+
+
 def test_an_aborted_checkpoint_is_told_with_its_reason(tick, tmp_path):
-    listener = Hears()
+    """A table forbids the checkpoint. Source and listener hear that it was aborted and why, and never that it is done.
+
+    The source raises, and the listener hears it all the same.
+    """
+    listener, source = Hears(), HearingSource()
     tick(plan=build(rows={"a": 50, "b": 50}))
     before = published(tmp_path).checkpoint
 
@@ -157,12 +174,13 @@ def test_an_aborted_checkpoint_is_told_with_its_reason(tick, tmp_path):
         if name == "before:CheckTables":
             DeltaTable(str(tmp_path / GOLD)).alter.set_table_properties({"delta.appendOnly": "true"})
 
-    report = tick(plan=listening(listener), boundary=forbid)
+    report = tick(plan=listening(listener, source=source), boundary=forbid)
     assert CheckpointFailureReason.TABLE_CHANGED is report.reason
     assert [before] == listener.complete
     aborted, why = listener.aborted[0]
     assert before < aborted
     assert str(GOLD) in why
+    assert listener.aborted == source.aborted
 
 
 def test_a_source_is_told_its_own_positions_at_the_cut(tick, tmp_path):

@@ -1,7 +1,6 @@
 """A column under another name, declared with `renamed_from=`, keeps its values (G2)."""
 
 from dataclasses import replace
-from shutil import rmtree
 
 import pytest
 from deltalake import DeltaTable
@@ -186,16 +185,6 @@ def test_a_savepoint_of_before_restores_elsewhere_under_the_new_names(tmp_path):
         for rows in (HALF + 1, HALF + 2):
             tick(to, rows, COUNTED)
             must_be_exact(to, NOW, rows)
-
-
-def test_a_row_that_was_written_before_columns_were_recorded(tmp_path, monkeypatch):
-    """Entries of format 3 list neither columns nor meanings. These come from logs and files."""
-    with monkeypatch.context() as older:
-        older.setattr("checkpointing.commit.two_phase.columns_at", lambda *_: ())
-        tick(tmp_path, HALF, SECOND)
-        rmtree(at(tmp_path).path(at(tmp_path).paths.traces))  # a trace replays on the core that wrote it
-    tick(tmp_path, HALF + 1, COUNTED)
-    must_be_exact(tmp_path, NOW, HALF + 1)
 
 
 def told(root, version):

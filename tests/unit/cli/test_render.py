@@ -28,11 +28,14 @@ from checkpointing.messages import MicroBatchFinished, RunMicroBatch, TimeAdvanc
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import (
     CheckpointCounts,
+    CheckpointFailure,
     CheckpointRecord,
     Claim,
     Holder,
+    Release,
     Statistics,
     SubtaskStatistics,
+    TickEnd,
 )
 from checkpointing.percentiles import Distribution
 from jobs.cli.run import LiveDisplay, PlainDisplay, display_for
@@ -246,6 +249,44 @@ def test_a_jump_of_ids_is_explained_in_the_list(shown, record):
     text = shown(render_checkpoints("flights", rows, set(), "held by somebody"))
     assert "1001 follows 8: the ids between were given to a tick that died" in text
     assert 1 == text.count(" follows ")
+
+
+def listed(checkpoint, reason=CheckpointFailureReason.CHECKPOINT_EXPIRED):
+    """Return a failed checkpoint as an entry or a release lists it."""
+    return CheckpointFailure(
+        checkpoint=CheckpointId(checkpoint), reason=reason, message=f"why {checkpoint}", at_ms=STARTED_MS
+    )
+
+
+def test_failed_and_declined_checkpoints_stand_beside_the_completed_ones(shown, record):
+    """Entries list them, so they are known while the tick runs; a release lists those after the last entry."""
+    statistics = record().statistics.model_copy(update={"failed": (listed(7),)})
+    newest = record(8, 6).model_copy(update={"statistics": statistics})
+    declined = listed(9, CheckpointFailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED)
+    ended = TickEnd(outcome="failed", message="why 9", failed=(listed(7), declined))
+    release = Release(generation=Generation(2), next_id=CheckpointId(10), at_ms=STARTED_MS, nonce="r", ended=ended)
+    text = shown(render_checkpoints("flights", [newest, release], {CheckpointId(8)}, ""), width=300)
+    rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in text.splitlines() if "│" in line]
+    assert [["9", "declined"], ["8", "checkpoint"], ["7", "failed"]] == rows[:3]
+    assert "(generation 2, 2023-11-14 22:13:20 UTC): why 7. What to do: nothing: checkpoint 8 has its rows" in text
+    assert "why 9. What to do: remove the cause: the next checkpoint has its rows" in text
+    assert "8 follows 6" not in text
+    assert 1 == text.count("why 9")
+
+
+def test_a_tick_that_died_is_listed_though_it_wrote_nothing(shown, record):
+    """Its claim has no release, and another process claims next. Attempts of one process are one tick."""
+
+    def claim(generation, pid):
+        holder = Holder(host="here", pid=pid, started="then")
+        ids = {"first_id": CheckpointId(1), "last_id": CheckpointId(9)}
+        return Claim(generation=Generation(generation), holder=holder, at_ms=STARTED_MS, nonce="n", **ids)
+
+    rows = [claim(4, 11), claim(3, 10), claim(2, 10), claim(1, 9)]
+    text = shown(render_checkpoints("flights", [record(), *rows], set(), ""), width=300)
+    died = [line for line in text.splitlines() if "died, or was taken over" in line]
+    assert ["generation 3", "generation 1"] == [line.split(" tick of ")[1][:12] for line in died]
+    assert died[1].endswith("process 9 on here began it 2023-11-14 22:13:20 UTC; no retained checkpoint is its own")
 
 
 def test_a_checkpoint_that_was_only_published_took_no_time_of_this_tick(shown):

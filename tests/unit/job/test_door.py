@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointing.channel_items import CancelMarker, SourceSlice, SubtaskSnapshot
+from checkpointing.channel_items import Barrier, CancelMarker, SourceSlice, SubtaskSnapshot
 from checkpointing.config import CheckpointConfig
 from checkpointing.failures import CheckpointFailureReason
+from checkpointing.gate import AbortCheckpoint, Ignored, InputGate
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
-from checkpointing.identifiers import EdgeId, SubtaskId
+from checkpointing.identifiers import CheckpointId, EdgeId, SubtaskId, TableName
 from checkpointing.job.door import FEW_ROWS, POLLS, Wiring
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
@@ -23,6 +24,7 @@ from checkpointing.messages import (
     RowRefused,
     RowUnknown,
     RunMicroBatch,
+    SavepointFailed,
     SavepointKind,
     SavepointRequested,
     SliceOffered,
@@ -583,3 +585,75 @@ def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):
     story.tell(PollFailed("right", story.take(PollSource).split, "a file of right is damaged"))
     assert (TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE) == (story.end.outcome, story.end.reason)
     assert "a file of right is damaged" == story.end.message
+
+
+# ------------------------------------------------------------------
+# What a gate does with a checkpoint that a newer one follows, and with a barrier that comes too late (C1, A9).
+
+
+def gated(monkeypatch):
+    """Return a list of what all gates abort and ignore from now on, as they do it."""
+    seen, step = [], InputGate.step
+
+    def watched(self, fact):
+        effects = step(self, fact)
+        seen.extend(effect for effect in effects if isinstance(effect, AbortCheckpoint | Ignored))
+        return effects
+
+    monkeypatch.setattr(InputGate, "step", watched)
+    return seen
+
+
+def in_two_steps():
+    """Return the graph left -> joined <- middle <- right. Each vertex appends to a table of its own."""
+    sources = (Vertex(name, VertexKind.SOURCE, 1, splits=(name[0],)) for name in ("left", "right"))
+    tables = {name: (Table(TableName(f"out/{name}"), TableMode.APPEND),) for name in ("middle", "joined")}
+    vertices = (Vertex(name, VertexKind.STATELESS, 1, of) for name, of in tables.items())
+    edges = (EdgeId("left", "joined", 0), EdgeId("right", "middle"), EdgeId("middle", "joined", 1))
+    return JobGraph((*sources, *vertices), edges)
+
+
+def test_a_newer_barrier_that_overtakes_a_cancel_marker_subsumes_the_aligned_one(job, monkeypatch):
+    """A savepoint expires while `middle` runs, so `middle` cancels it. Checkpoint 2 overtakes its marker.
+
+    `joined` waits for the savepoint's other barrier when the newer one comes. Then the marker is too old, and ignored.
+    """
+    seen = gated(monkeypatch)
+    sizes = {"micro_batch_rows_max": 10, "slice_rows_max": 10}
+    config = {"unaligned": True, "timeout_ms": 500, "tolerable_failures": 9, "interval_ms": 10_000, **sizes}
+    story = job.story(in_two_steps(), config, linger_ms=0)
+    story.offers("right", 10)
+    story.offers("right", 10)
+    story.tell(SavepointRequested("keep", SavepointKind.PLAIN))
+    story.finishes("middle")
+    assert ["joined", "middle"] == sorted(run.vertex for run in story.all(RunMicroBatch))
+    story.passes(500)
+    (failed,) = story.all_told(SavepointFailed)
+    assert CheckpointFailureReason.CHECKPOINT_EXPIRED is failed.reason
+    while not story.door.pending:
+        story.passes(100)
+    story.finishes("middle")
+    assert [] == seen
+    story.finishes("joined")
+    assert (1, CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED) == (seen[0].checkpoint, seen[0].reason)
+    assert [CancelMarker(CheckpointId(1))] == [each.item for each in seen[1:]]
+
+
+def test_a_barrier_that_comes_after_its_checkpoint_was_aborted_is_ignored(job, monkeypatch):
+    """More than `max_alignment_bytes` waits behind the first barrier. The other one comes when nothing waits for it."""
+    seen = gated(monkeypatch)
+    config = {"max_alignment_bytes": 50, "tolerable_failures": 9, "micro_batch_rows_max": 10, "slice_rows_max": 10}
+    story = job.story(job.two_sources(), config, linger_ms=0)
+    for _ in range(3):
+        story.offers("right", 10)
+    story.tell(SavepointRequested("keep", SavepointKind.PLAIN))
+    story.offers("left", 10)
+    for _ in range(4):
+        story.finishes()
+    aborted, ignored = seen
+    assert (1, CheckpointFailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED) == (
+        aborted.checkpoint,
+        aborted.reason,
+    )
+    assert ("right", 1) == (ignored.channel.edge.upstream, ignored.item.checkpoint)
+    assert isinstance(ignored.item, Barrier)

@@ -281,9 +281,6 @@ def _tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
         other = _one_table(graph, vertex, name=TableName("gold/other"))
         why = f"has table {was}, which the pipeline no longer has"
         yield Case(f"another name of {was}", other, record, f"{why}, and gold/other is new in it:", "")
-        older = record.model_copy(update={"columns": ()})
-        fits = vertex == _ROWS  # old entries list no append tables
-        yield Case(f"another name of {was}, which an old entry has", other, older, "" if fits else f"{why}:", "")
     upserts = graph.vertex(_TOTALS).tables[0]
     moved = _tables_of(_tables_of(graph, _TOTALS, lambda tables: tables[1:]), _SUMS, lambda _: (upserts,))
     why = "as written by 'totals', and now 'sums' writes it: it would show only the keys that are touched"
@@ -292,30 +289,17 @@ def _tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
     moved = _tables_of(_tables_of(graph, _NEWEST, lambda _: ()), _SUMS, lambda _: (newest,))
     why = "as written by 'newest', and now 'sums' writes it: it would show only rows that come"
     yield Case("another writer of an overwrite table", moved, record, why, "")
-    yield from _old(graph, record)
     more = replace(upserts, name=TableName("gold/more"))
     beside = _tables_of(graph, _TOTALS, lambda tables: (*tables, more))
     yield Case("an upsert table beside state", beside, record, "gold/more is new beside it", "")
-    elsewhere = _tables_of(graph, _ROWS, lambda tables: (*tables, more))
-    yield Case("an upsert table without state", elsewhere, record)
-    appends = replace(more, mode=TableMode.APPEND, keys=())
-    yield Case("an append table beside state", _tables_of(graph, _TOTALS, lambda tables: (*tables, appends)), record)
-
-
-def _old(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
-    """Use an older entry, which lists no columns, or an entry that names tables without files."""
-    older = record.model_copy(update={"columns": ()})
-    empty = RangeFiles(TableName("gold/old"), ())
-    yield Case("an old entry", graph, older)
-    with_empty = _with_ranges(older, _TOTALS, lambda ranges: (*ranges, empty))
-    yield Case("an old entry with a table that never had a file", graph, with_empty)
-    upserts = replace(graph.vertex(_TOTALS).tables[0], name=TableName("gold/more"))
-    beside = _tables_of(graph, _TOTALS, lambda tables: (*tables, upserts))
-    yield Case("an old entry, and a table beside state", beside, older)
     half = _was(record, _TOTALS, subtasks=(replace(record.vertices[2].subtasks[0], state=()), SubtaskSnapshot()))
     yield Case("a table beside state that nobody has", beside, half)
     half = _was(record, _TOTALS, subtasks=(SubtaskSnapshot(), record.vertices[2].subtasks[1]))
     yield Case("a table beside state that one subtask has", beside, half, "gold/more is new beside it", "")
+    elsewhere = _tables_of(graph, _ROWS, lambda tables: (*tables, more))
+    yield Case("an upsert table without state", elsewhere, record)
+    appends = replace(more, mode=TableMode.APPEND, keys=())
+    yield Case("an append table beside state", _tables_of(graph, _TOTALS, lambda tables: (*tables, appends)), record)
 
 
 # ------------------------------------------------------------------ how they are changed

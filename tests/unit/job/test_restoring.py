@@ -16,8 +16,6 @@ from checkpointing.job.restoring import (
     CutDoesNotFitError,
     check_fits,
     live_files,
-    tables_left,
-    unfit_tables,
 )
 from checkpointing.job.tick_end import FIRST_MS
 from checkpointing.messages import (
@@ -250,15 +248,6 @@ def test_a_renamed_vertex_is_named_with_the_new_one(cut):
         CutDoesNotFitError, match="state of 'by_user', which the pipeline no longer has, and 'per_user' is"
     ):
         check_fits(now, cut(WAS), 128)
-
-
-def test_an_older_entry_knows_its_upsert_tables_by_their_ranges(cut):
-    """Entries before format 4 have no columns. Only the facts about tables that they have are judged."""
-    old = cut(WAS, columns=())
-    now = graph("bronze/all", by_user="gold/per_user", by_route="gold/by_route")
-    assert ("gold/by_user",) == tables_left(now, old)
-    assert [] == list(unfit_tables(WAS, old))
-    check_fits(WAS, old, 128, allow_non_restored_state=True)
 
 
 # ------------------------------------------------------------------

@@ -26,7 +26,7 @@ from spec.machines.full_entry import (
     staged,
 )
 from spec.machines.judging import expect
-from spec.world.entry_texts import PRESENT, formats_of, read_otherwise, written
+from spec.world.entry_texts import OLDEST, PRESENT, read_otherwise, written
 
 # ------------------------------------------------------------------
 # Lists for each field of an entry which values Tidemark may have written, and which it cannot have written (H1).
@@ -116,6 +116,8 @@ _FIELDS: Final[Mapping[str, Values]] = {
     "statistics.committed_ms": TIME,
     "statistics.rows": NUMBER,
     "statistics.rows_estimated": NUMBER,
+    "statistics.failed.checkpoint": NUMBER,
+    "statistics.failed.at_ms": TIME,
     "statistics.vertices.vertex": NAME,
     "statistics.vertices.barriers.channel": TEXT,
     "statistics.vertices.barriers.at_ms": TIME,
@@ -536,7 +538,7 @@ _PATTERNS: Final = tuple(
     for kind, make in _ENTRIES.items()
     for pattern in dict.fromkeys(place.pattern for place in places(make()["row"]))
 )
-_OLDER: Final = tuple(Older(kind, number) for kind in _ENTRIES for number in formats_of(kind))
+_OLDER: Final = tuple(Older(kind, number) for kind in _ENTRIES for number in range(OLDEST, PRESENT + 1))
 _RESTORED: Final = ("state", "ranges", "in_flight")
 _PLACES: Final = (*_RESTORED, "staged", "adds", "files", "compacted")
 _numbers = st.lists(st.integers(0, 2), max_size=3)
