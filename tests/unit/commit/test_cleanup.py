@@ -1,6 +1,6 @@
 """Decides what a clean-up deletes: never a file that somebody needs or may be reading, and in the end all others."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import log
 
 import pytest
@@ -19,7 +19,6 @@ from checkpointing.commit.cleanup import (
     Shown,
     TableSeen,
     decide_cleanup,
-    is_forgotten,
     log_floor,
     noted,
     readable_cuts,
@@ -269,12 +268,6 @@ def _deleted(facts: CleanupFacts) -> list[str]:
     return [each.file.path for each in decide_cleanup(facts).delete]
 
 
-@pytest.mark.parametrize(("generation", "expected"), [(1, ["a"]), (2, ["a"]), (3, []), (4, [])])
-def test_the_present_generation_and_its_successors_are_left_alone(generation, expected):
-    """Only files that were staged before the last claim are judged at all."""
-    assert expected == _deleted(_facts(ListedFile("a", TABLE, Generation(generation), 1, 0)))
-
-
 @pytest.mark.parametrize(("modified_ms", "expected"), [(900, ["a"]), (901, [])])
 def test_a_file_that_was_never_published_is_deleted_by_its_age(modified_ms, expected):
     """Nobody can be reading it, so only its age counts, to the millisecond."""
@@ -314,43 +307,16 @@ def test_files_of_a_rename_stay_until_its_cut_is_recorded():
     assert [again] == [each.file for each in decide_cleanup(_facts(again, rows=(shown,))).delete]
 
 
-def test_files_that_a_table_has_shown_stay_while_the_newest_checkpoint_has_no_cut():
-    """It may be only partly published. Other programs may have compacted since. A file that no table has shown goes."""
-    left = ListedFile("left", TABLE, Generation(1), 1, 0, (Shown(1, 2, 10),))
-    staged = ListedFile("staged", TABLE, Generation(1), 1, 0)
-    rows = (_row(1, frozenset()), _row(2, frozenset({"b"})))
-    pending = _facts(left, staged, grace_ms=0, rows=rows, recorded=frozenset({CheckpointId(1)}))
-    assert ["staged"] == _deleted(pending)
-    assert {"left", "staged"} == {*_deleted(replace(pending, recorded=frozenset({CheckpointId(2)})))}
-    left_behind = (rows[0], rows[1].model_copy(update={"abandoned": True}))
-    assert {"left", "staged"} == {*_deleted(replace(pending, rows=left_behind))}
-
-
 # ------------------------------------------------------------------
 # A reader's reservation counts while it is renewed. A killed reader's reservation ends.
 
 
 VERSIONS = {TableName("gold/by_key"): 3}
-TIMES = st.integers(min_value=-(10**15), max_value=10**15)
 
 
 def counts(given_ms, lapses_ms, now_ms, *, by_job=False):
     """Return whether such a reservation counts."""
     return bool(standing([Reservation(VERSIONS, given_ms, lapses_ms, by_job=by_job)], now_ms))
-
-
-def test_a_reservation_counts_until_it_expires():
-    """It counts before the moment that it names, and no longer at that moment."""
-    assert counts(0, 100, 0)
-    assert counts(0, 100, 99)
-    assert not counts(0, 100, 100)
-
-
-def test_a_reservation_of_a_reader_with_a_fast_clock_counts_up_to_a_day():
-    """A clock that is an hour fast still reserves. One that is a day fast does not."""
-    hour_ms = 3_600_000
-    assert counts(hour_ms, 2 * hour_ms, 0)
-    assert not counts(RESERVATION_MS_MAX, RESERVATION_MS_MAX + 1, 0)
 
 
 def test_a_job_that_reads_cuts_may_stand_still_for_30_days():
@@ -359,16 +325,6 @@ def test_a_job_that_reads_cuts_may_stand_still_for_30_days():
     assert counts(0, for_ever, JOB_RESERVATION_MS_MAX - 1, by_job=True)
     assert not counts(0, for_ever, JOB_RESERVATION_MS_MAX, by_job=True)
     assert not counts(0, for_ever, RESERVATION_MS_MAX)
-
-
-@given(TIMES, TIMES, TIMES)
-def test_every_reservation_ends(given_ms, lapses_ms, now_ms):
-    """Whatever a file says, it counts for at most two days after it was first seen. Then it is forgotten."""
-    assert not (counts(given_ms, lapses_ms, now_ms) and counts(given_ms, lapses_ms, now_ms + 2 * RESERVATION_MS_MAX))
-    reservation = Reservation(VERSIONS, given_ms, lapses_ms)
-    if standing([reservation], now_ms):
-        assert not is_forgotten(reservation, now_ms)
-        assert is_forgotten(reservation, now_ms + 3 * RESERVATION_MS_MAX)
 
 
 # ------------------------------------------------------------------
@@ -402,13 +358,6 @@ def test_enough_small_files_become_one():
     assert [{*paths(small)}] == groups(small)
     assert [{*paths(small)}] == groups([*small, file(9, 801)])
     assert [{*paths([*small, file(9, 800)])}] == groups([*small, file(9, 800)])
-
-
-def test_a_large_file_hides_no_small_ones():
-    """Files of different sizes lie in groups of their own."""
-    tiny, mid = [file(number, 10) for number in range(5)], [file(9 + number, 5_000) for number in range(5)]
-    assert [{*paths(tiny)}, {*paths(mid)}] == groups([*mid, *tiny])
-    assert [{*paths(mid)}] == groups([*mid, tiny[0]])
 
 
 def test_each_partition_has_groups_of_its_own():

@@ -1,7 +1,5 @@
 """Decides as a pure function which columns a table loses by a rollback."""
 
-from dataclasses import replace
-
 import pytest
 
 from checkpointing.channel_items import SubtaskSnapshot
@@ -9,12 +7,10 @@ from checkpointing.columns import TableColumn, TableColumns, in_another_order, r
 from checkpointing.commit.columns import (
     appended_columns,
     due_renames_of_columns,
-    held_in_files,
     leaving_back,
     renamed_back,
     table_changes,
     unclear_back,
-    unknown_drop,
 )
 from checkpointing.commit.net_files import net_tables
 from checkpointing.commit.recovery import publications
@@ -116,22 +112,6 @@ def test_what_two_cuts_call_the_same_column():
     assert not in_another_order(of("a", "b", "c"), (*of("a"), *of("c"), *of("x")))
 
 
-def test_a_name_whose_values_files_still_hold():
-    """Case does not count, since it does not for Spark. A column that is there is no dropped one."""
-    was = TableColumns(NAME, of("a"), ("b",))
-    assert held_in_files("b", was)
-    assert held_in_files("B", was)
-    assert not held_in_files("a", was)
-
-
-def test_a_drop_of_a_column_that_never_was():
-    """It is unclear only if it may mean another column."""
-    was = TableColumns(NAME, of("a", "b"), ("old",))
-    assert ("x", "b") == unknown_drop(table("a", drops=("x",)), was)
-    assert unknown_drop(table("a", "b", drops=("x",)), was) is None
-    assert unknown_drop(table("a", drops=("old", "b")), was) is None
-
-
 # ------------------------------------------------------------------ entries
 
 
@@ -174,14 +154,6 @@ def test_a_tick_knows_before_its_first_epoch_what_it_renames():
     assert {} == due_renames_of_columns(graph(table("a", "c"), {"c": "b"}), None)
 
 
-def test_a_rollback_gives_columns_their_old_names():
-    """It follows each rename since, also one of a committed entry that it leaves behind."""
-    then, shown, waiting = of("a"), of("b", first="a"), entry(of("c", first="a"))
-    assert (("a", "b"),) == renamed_back(shown, then, None, NAME)
-    assert (("a", "b"), ("a", "c")) == renamed_back(shown, then, waiting, NAME)
-    assert () == renamed_back(shown, None, None, NAME)
-
-
 def changes(declared, was, renamed=None):
     """Return column, verdict and whether it is refused, of each change."""
     found = table_changes(graph(declared, renamed), was)
@@ -196,13 +168,6 @@ def test_each_change_is_told_before_it_happens():
     assert [("b", "stays, null in new rows", False)] == changes(table("a"), was)
     assert ("Gone", "", True) in changes(table("a", "b", "Gone"), was)
     assert ("x", "", True) in changes(table("a", drops=("x",)), was)
-
-
-def test_a_table_with_a_sink_renames_no_column():
-    """Nobody renames the column of the sink's target."""
-    declared = replace(table("a", "c"), outside=True)
-    (_, refused) = table_changes(graph(declared, {"c": "b"}), entry(of("a", "b")))
-    assert "the target of the table's sink has the name b" in refused.refused
 
 
 # ------------------------------------------------------------------
@@ -257,20 +222,3 @@ def test_a_column_that_came_since_is_not_taken_for_one_that_was_dropped():
     now, then = [column("a"), column("d", 4)], [column("a"), column("b", 1)]
     assert refused(now, then, ("b",), ["a", "d"]) is None
     assert "b may have another name there (d)" in (refused(now, then, (), ["a", "d"]) or "")
-
-
-@pytest.mark.parametrize(
-    ("then", "dropped", "held", "why"),
-    [
-        ([column("a"), column("b", 1)], (), ["a", "c"], "b may have another name there (c)"),
-        ([column("a"), column("b", 1)], (), ["a", "b"], None),
-        ([column("a")], (), ["a", "c"], None),
-        ([column("a"), column("b"), column("c")], ("b", "c"), ["a", "b", "c"], "another name there (b, c)"),
-        ([column("a"), column("b"), column("c")], ("b", "c"), ["a"], None),
-        ([column("a"), column("b")], ("b",), ["a", "b"], None),
-    ],
-)
-def test_a_column_that_is_gone_may_have_another_name_in_files_of_others(then, dropped, held, why):
-    """It was renamed on a line that was left, or one of several columns that were dropped."""
-    found = refused([column("a")], then, dropped, held)
-    assert found is None if why is None else why in (found or "")

@@ -43,14 +43,6 @@ def test_a_new_job_is_free_and_its_first_id_is_one():
     assert (1, 1) == (decision.generation, decision.first_id)
 
 
-def test_an_orderly_end_frees_the_job_and_wastes_no_ids():
-    """After a release, the counter continues exactly where the last tick stopped, whatever the lease says (A6)."""
-    release = Release(generation=3, next_id=2_017, at_ms=2_000, nonce="b")
-    decision = decide((CLAIM, release), HolderObserved(alive=True, lease=LIVE_LEASE))
-    assert isinstance(decision, MayClaim)
-    assert (4, 2_017) == (decision.generation, decision.first_id)
-
-
 def test_after_a_crash_the_whole_reserved_block_is_skipped():
     """Ids that the dead tick may have handed out to failed checkpoints are never used again (A6)."""
     decision = decide((CLAIM,), HolderObserved(alive=False, lease=LIVE_LEASE))
@@ -107,21 +99,6 @@ def test_a_process_that_has_only_just_claimed_may_lack_its_lease():
     seen = HolderObserved(alive=True, lease=None)
     assert isinstance(decide((CLAIM,), seen, now_ms=1_000 + GRACE_BEFORE_LEASE_MS - 1), Refused)
     assert isinstance(decide((CLAIM,), seen, now_ms=1_000 + GRACE_BEFORE_LEASE_MS), MayClaim)
-
-
-def test_take_over_wins_over_a_live_lease():
-    """--take-over is the user's word. The compare-and-swap keeps it safe."""
-    decision = decide((CLAIM,), HolderObserved(alive=True, lease=LIVE_LEASE), take_over=True)
-    assert isinstance(decision, MayClaim)
-    assert "taken over" in decision.why
-
-
-def test_a_further_block_of_the_same_generation_counts_for_the_ids():
-    """A long tick reserves a second block. The next tick skips the ids of that block."""
-    further = CLAIM.model_copy(update={"first_id": 3_001, "last_id": 4_000})
-    decision = decide((further, CLAIM), HolderObserved(alive=False, lease=None))
-    assert isinstance(decision, MayClaim)
-    assert 4_001 == decision.first_id
 
 
 def test_a_claim_reserves_a_block_after_all_earlier_ids():

@@ -118,19 +118,6 @@ def test_a_manifest_is_written_anew_when_less_than_a_quarter_of_it_counts() -> N
     assert set(third.held_in) == set(third.new)
 
 
-def test_small_manifests_are_merged_when_there_are_many() -> None:
-    """An entry names one manifest for each few of its handles, and a fixed number of others at most."""
-    sizes = Sizes(inline=10, recent=5, manifest=50, few=4)
-    lists, none = numbered(6, 5), [[] for _ in range(6)]
-    before: Stored | None = None
-    counts = set()
-    for number in range(1, 60):
-        lists = [[*own[1:], *new] for own, new in zip(lists, numbered(6, 1, number * 1_000), strict=True)]
-        before = stored(large_record(lists, none, number), before, sizes)
-        counts.add(len(before.manifests))
-    assert max(counts) <= sizes.few + 30 // sizes.recent
-
-
 def test_the_newest_manifests_are_merged_if_they_are_the_smallest() -> None:
     """The larger ones stay as they are, and are not written anew."""
     sizes = Sizes(inline=10, recent=30, manifest=100, few=1)

@@ -1,7 +1,5 @@
 """A publication says what changes in a table, and the table becomes the same as without that."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,7 @@ from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.commit.live_files import are_shown, changed_files, each_once
 from checkpointing.commit.net_files import changes_at, with_changes
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
-from checkpointing.metadata.record import RowKind, VertexRecord
+from checkpointing.metadata.record import VertexRecord
 from tests.unit.commit.large_rows import STATE, SUMS, TOTALS, keyed, large_record, numbered
 
 _TABLES = (Table(STATE, TableMode.STATE), Table(TOTALS, TableMode.UPSERT))
@@ -60,17 +58,6 @@ def test_a_table_becomes_exactly_the_publications_files(now, before, foreign, mo
         assert _paths(table, now) == _becomes(publication, version, active)
 
 
-def test_where_the_table_stands_at_the_parents_cut_only_the_changes_are_looked_at():
-    """What is not said to change stays. So nothing goes through the files that stay."""
-    before, now = numbered(3, 4), numbered(3, 4)
-    now[1] = [*now[1][1:], 99]
-    for table, publication in _said(now, before).items():
-        active = _paths(table, before)
-        new, gone = changes_at(replace(publication, files=publication.files[::-1]), _PARENT_VERSION, active)
-        assert [keyed(99, table).file] == new
-        assert _paths(table, [[5]]) == gone
-
-
 _NOT_AS_SAID = {
     "it lacks a file": ([1], [99]),
     "it has a foreign file in place of one that leaves": ([5, 50], [99]),
@@ -87,20 +74,6 @@ def test_changes_that_do_not_fit_the_table_are_not_believed(other, new):
     publication = _said(now, before)[STATE]
     active = _paths(STATE, before) ^ _paths(STATE, [other])
     assert _paths(STATE, now) == _becomes(publication, _PARENT_VERSION, active)
-
-
-def test_nobody_says_the_changes_where_subtasks_share_a_file():
-    """They share files after a change of parallelism. A file may then leave one subtask and stay in another."""
-    split, shared = numbered(3, 2), [[1, 2], [2, 3], [4]]
-    for now, before in ((split, shared), (shared, split), (shared, shared)):
-        assert [None, None] == [each.changes for each in _said(now, before).values()]
-
-
-@pytest.mark.parametrize("kind", [RowKind.ROLLBACK, RowKind.RESET])
-def test_nobody_says_the_changes_after_a_parent_that_no_tick_wrote(kind):
-    """Its tables may lack files of its snapshots."""
-    said = _said(numbered(3, 2), numbered(3, 2), kind=kind)
-    assert [None, None] == [each.changes for each in said.values()]
 
 
 def test_nobody_says_the_changes_of_the_first_checkpoint_or_of_a_table_that_the_parent_did_not_publish():
@@ -133,26 +106,6 @@ _lists = st.lists(st.lists(st.sampled_from(_FILES), max_size=3, unique=True).map
 def _vertex(lists: list[tuple]) -> VertexRecord:
     subtasks = tuple(SubtaskSnapshot(state=files) for files in lists)
     return VertexRecord(vertex=SUMS, micro_batch=1, subtasks=subtasks)
-
-
-def _paths_of_live_files(lists: list[tuple]) -> set[str]:
-    return {each.file.path for files in lists for each in files}
-
-
-@given(now=_lists, before=_lists, kept=st.sets(st.integers(0, 2)))
-def test_a_table_has_changed_files_exactly_if_it_has_others_than_before(
-    now: list[tuple], before: list[tuple], kept: set[int]
-) -> None:
-    """Files may move to another subtask, and several subtasks may share one. Some lists stay the same objects.
-
-    It makes no difference whether the entry before names the files of its cut.
-    """
-    now = [before[at] if at in kept and at < len(before) else files for at, files in enumerate(now)]
-    for shown in ((), each_once(before)):
-        changed = changed_files(_STATE, _vertex(now), _vertex(before), shown)
-        assert (changed is None) is (_paths_of_live_files(now) == _paths_of_live_files(before))
-        if changed is not None:
-            assert each_once(now) == changed
 
 
 @given(owners=st.lists(st.integers(0, 3), min_size=12, max_size=12), kept=st.sets(st.integers(0, 2)))

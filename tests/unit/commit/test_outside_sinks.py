@@ -16,8 +16,6 @@ from checkpointing.commit.outside_sinks import beyond_recall, outside_publicatio
 from checkpointing.commit.outside_transaction import (
     STEPS,
     TRIES,
-    ReadNewest,
-    TakeOverTarget,
     TargetDone,
     TargetHas,
     TargetLost,
@@ -118,12 +116,6 @@ def test_the_sink_of_an_upsert_table_gets_each_cut_and_what_its_parent_had():
         assert [(2, ["b"], [])] == paths_of(row(3, vertices=upserting(), outside=("o/u",)), second)
 
 
-def test_a_rollback_empties_the_sink_of_a_table_that_was_not_there():
-    """The target's vertices do not write it, but the rollback's tables name it."""
-    gone = TableRecord(table="o/u", mode=TableMode.UPSERT, parent_version=1)
-    assert [(None, [], [])] == paths_of(row(3, gone, kind=RowKind.ROLLBACK, outside=("o/u",)), None)
-
-
 def test_the_sink_of_an_emptied_table_has_nothing_although_a_renamed_table_takes_its_name():
     """The rollback went back to before the rename. The next tick renames again, and reads the cut under new names."""
     emptied = TableRecord(table="o/u", mode=TableMode.UPSERT, files=(), parent_version=1)
@@ -186,22 +178,6 @@ def told(checkpoint, *answers):
         except StopIteration as end:
             return taken, end.value
     return taken, ...
-
-
-def test_a_checkpoint_is_written_after_the_target_is_taken_over_and_read():
-    """The first look may miss a commit that is on its way. The second one waits for it.
-
-    Changes are those since the second look.
-    """
-    order = [ReadNewest(settled=False), TakeOverTarget(), ReadNewest(settled=True), WriteInTransaction(3)]
-    assert (order, None) == told(4, TargetHas(2), TargetDone(), TargetHas(3), TargetDone())
-
-
-@pytest.mark.parametrize("has", [4, 5])
-def test_a_checkpoint_that_the_target_has_is_passed_over(has):
-    """A late process shuts nobody out. One that took over writes nothing."""
-    assert ([*STEPS[:1]], None) == told(4, TargetHas(has))
-    assert ([*STEPS[:3]], None) == told(4, TargetHas(3), TargetDone(), TargetHas(has))
 
 
 def test_a_lost_reply_leads_back_to_the_first_look():

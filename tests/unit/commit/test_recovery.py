@@ -4,9 +4,7 @@ import pytest
 
 from checkpointing.channel_items import ChannelState, SourceSlice, SubtaskSnapshot
 from checkpointing.commit.fencing import HolderObserved, Refused
-from checkpointing.commit.recovery import Observed, completion, decide_recovery, publications
-from checkpointing.graph import TableMode
-from checkpointing.handles import FileHandle
+from checkpointing.commit.recovery import Observed, completion, decide_recovery
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation
 from checkpointing.messages import RecordCut, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Statistics, TableRecord, VertexRecord
@@ -90,17 +88,6 @@ def test_a_completion_names_no_position_of_a_split_with_a_gap_in_flight():
     assert {} == told_with(flying(("3", "5"), ("7", "9")))
     assert {} == told_with(flying(("3", "9"), ("7", "9")))
     assert {} == told_with(flying(("3", "5")), position=None)
-
-
-def test_a_publication_has_everything_that_a_table_needs():
-    """An entry has everything that its publication needs."""
-    file = FileHandle("a", 1, 1, 0)
-    tables = (
-        TableRecord(table="o/a", mode=TableMode.APPEND, adds=(file,), parent_version=1),
-        TableRecord(table="o/u", mode=TableMode.UPSERT, files=(file,), parent_version=1),
-    )
-    got = publications(row(1, tables))
-    assert [("o/a", (file,), ()), ("o/u", (), (file,))] == [(p.table, p.adds, p.files) for p in got]
 
 
 # ------------------------------------------------------------------

@@ -9,7 +9,6 @@ from checkpointing.commit.two_phase import (
     CommitEnded,
     CommitIdentity,
     CommitState,
-    Declined,
     Draft,
     IdsReserved,
     TwoPhaseCommit,
@@ -20,7 +19,6 @@ from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import EdgeId
 from checkpointing.messages import (
-    AppendRow,
     CheckTables,
     CutRecorded,
     PublishFailed,
@@ -103,48 +101,6 @@ def test_a_commit_goes_check_append_publish_record(door):
     assert CommitState.IDLE is door.state
 
 
-def test_an_entry_is_a_compare_and_swap_at_the_last_known_version(door):
-    """Each entry is appended to exactly the version that the one before took."""
-    committed(door, draft(1, staged=[("a", 0)]), 6, tables=1)
-    door.offer(draft(2, staged=[("b", 1)]), 60)
-    (append,) = door.step(TablesChecked(2, ()), 70)
-    assert isinstance(append, AppendRow)
-    assert 6 == append.at_version
-
-
-def test_net_files_are_the_files_since_the_committed_parent(door):
-    """Files that a failed checkpoint staged are in the next entry. Files that the parent published are not."""
-    committed(door, draft(1, staged=[("a", 0)]), 6, tables=1)
-    row = committed(door, draft(3, staged=[("a", 0), ("b", 1), ("c", 2)]), 7, tables=1)
-    assert ("b", "c") == tuple(file.path for file in row.tables[0].adds)
-
-
-def test_a_table_without_changes_is_not_published(door):
-    """An empty epoch commits an entry and touches no table."""
-    committed(door, draft(1, ranges=ranged("r1", 1)), 6, tables=1)
-    assert () == committed(door, draft(2, ranges=ranged("r1", 1)), 7, tables=0).tables
-
-
-def test_the_next_checkpoint_waits_for_the_cut(door):
-    """At most one checkpoint is committed and not published (item 17)."""
-    door.offer(draft(1, staged=[("a", 0)]), 10)
-    door.step(TablesChecked(1, ()), 20)
-    assert () == door.offer(draft(2, staged=[("a", 0), ("b", 1)]), 21)
-    door.step(RowAppended("n/1", 6), 30)
-    door.step(TablePublished(1, "out/log", 1), 40)
-    done, check = door.step(CutRecorded(1), 50)
-    assert (CheckpointCommitted, CheckTables) == (type(done), type(check))
-
-
-def test_a_changed_table_declines_before_the_commit_point(door):
-    """If the check finds a mismatch, nothing is appended. The message names the way out, and the door goes on."""
-    door.offer(draft(1), 10)
-    (declined,) = door.step(TablesChecked(1, ("table t: drop the feature",)), 20)
-    assert isinstance(declined, Declined)
-    assert (CheckpointFailureReason.TABLE_CHANGED, "table t: drop the feature") == (declined.reason, declined.message)
-    assert CommitState.IDLE is door.state
-
-
 @pytest.mark.parametrize(
     ("fact", "reason"),
     [
@@ -163,30 +119,6 @@ def test_an_entry_refused_or_unknown_ends_the_tick(door, fact, reason):
     assert isinstance(ended, CommitEnded)
     assert reason is ended.reason
     assert () == door.offer(draft(2), 40)
-
-
-def test_a_publication_that_fails_leaves_the_entry_pending(door):
-    """After the commit point nothing is discarded. The next tick rolls the entry forward."""
-    door.offer(draft(1, staged=[("a", 0)]), 10)
-    door.step(TablesChecked(1, ()), 20)
-    door.step(RowAppended("n/1", 6), 30)
-    (ended,) = door.step(PublishFailed(1, "out/log", "rowTracking: drop it"), 40)
-    assert isinstance(ended, CommitEnded)
-    assert not door.in_doubt
-
-
-def test_the_tick_is_in_doubt_from_the_entry_to_the_cut(door):
-    """While the outcome is unknown or unpublished, the tick must not end normally."""
-    assert not door.in_doubt
-    door.offer(draft(1, staged=[("a", 0)]), 10)
-    assert not door.in_doubt
-    door.step(TablesChecked(1, ()), 20)
-    assert door.in_doubt
-    door.step(RowAppended("n/1", 6), 30)
-    door.step(TablePublished(1, "out/log", 1), 40)
-    assert door.in_doubt
-    door.step(CutRecorded(1), 50)
-    assert not door.in_doubt
 
 
 def test_subsumed_entries_leave_in_the_same_commit(door):
@@ -242,21 +174,6 @@ def test_every_transition_of_the_table_leads_to_a_known_state():
 
 
 PLAIN = {"kind": RowKind.SAVEPOINT, "pinned": True}
-
-
-def test_a_plain_savepoint_waits_for_the_cut_before_it(door):
-    """Its tables are compared with its parent's cut, so that cut must be recorded.
-
-    The next entry has the same parent.
-    """
-    door.offer(draft(1, staged=[("a", 0)]), 10)
-    door.step(TablesChecked(1, ()), 20)
-    assert () == door.offer(draft(2, staged=[("a", 0), ("b", 1)], **PLAIN), 21)
-    door.step(RowAppended("n/1", 6), 30)
-    door.step(TablePublished(1, "out/log", 1), 40)
-    done, append = door.step(CutRecorded(1), 50)
-    assert (CheckpointCommitted, 1, 6) == (type(done), append.row.parent, append.at_version)
-    assert ("b",) == tuple(file.path for file in append.row.tables[0].adds)
 
 
 def test_a_plain_savepoint_overtaken_by_a_newer_checkpoint_is_declined(door):

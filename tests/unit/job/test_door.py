@@ -10,7 +10,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import AbortCheckpoint, Ignored, InputGate
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import CheckpointId, EdgeId, SubtaskId, TableName
-from checkpointing.job.door import FEW_ROWS, POLLS, Wiring
+from checkpointing.job.door import FEW_ROWS, Wiring
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
     AppendRow,
@@ -34,9 +34,7 @@ from checkpointing.messages import (
     SuitesJudged,
     TickOutcome,
 )
-from checkpointing.metadata.record import RowKind
 from checkpointing.task.messages import BroadcastCancelMarker
-from spec.world.branching import digest
 
 NOW = StopRequested(StopKind.NOW)
 AFTER = StopRequested(StopKind.AFTER_CHECKPOINT)
@@ -201,16 +199,6 @@ def test_segments_keep_their_order(job):
     assert [("0", "2"), ("2", "4"), ("4", "6"), ("6", "8"), ("8", "10"), ("10", "12")] == met
 
 
-def test_a_source_without_credit_is_not_polled(job):
-    """A full channel stops its source until a micro-batch has taken its bytes."""
-    story = job.story(job.two_sources(), {}, credit_bytes=30)
-    story.offers("left", 3)
-    assert ["right"] == [poll.source for poll in story.all(PollSource)]
-    story.passes(2_000)
-    story.finishes()
-    assert {"right", "left"} == {poll.source for poll in story.all(PollSource)}
-
-
 def test_a_tick_is_caught_up_when_all_rows_read_are_committed(job):
     """Idle sources alone end nothing. The tick first commits all rows that were read, by one checkpoint of its own."""
     story = job.story(job.two_sources(), {})
@@ -237,54 +225,6 @@ def test_rows_in_flight_keep_a_tick_from_being_caught_up(job):
     assert EndTick(TickOutcome.CAUGHT_UP) == story.end
 
 
-def test_rows_in_flight_come_before_newly_sent_rows(job):
-    """A channel with rows in flight no longer exists, as upstream had more subtasks.
-
-    Its rows run first, in small portions.
-    """
-    graph = job.two_sources()
-    held = tuple(job.in_flight_of(EdgeId("left", "joined", 0), 5, "old-1", "old-2"))
-    cut = job.record(graph, 7, {"joined": (SubtaskSnapshot(in_flight=held),)})
-    story = job.story(graph, {"micro_batch_rows_max": 1, "slice_rows_max": 1}, restored=cut, retained=(cut,))
-    story.offers("left", 1)
-    met = []
-    for _ in range(2):
-        met += [part.files[0].path for part in story.all(RunMicroBatch)[0].inputs[0].segments]
-        story.finishes()
-    assert ["old-1", "old-2"] == met
-    assert [("0", "1")] == rows_given(story.take(RunMicroBatch), 0)
-
-
-def test_a_tick_that_has_ended_requests_nothing(job):
-    """Answers after the end change nothing."""
-    story = job.story(job.two_sources(), THREE)
-    story.tell(NOW)
-    poll = story.take(PollSource)
-    before = digest([story.door])
-    assert () == story.door.step(PollFailed(poll.source, poll.split, "late"))
-    assert before == digest([story.door])
-
-
-def test_two_checkpoints_in_flight_commit_in_order(job):
-    """Epoch 2 is acknowledged while entry 1 waits. Entry 2 is sent after cut 1 is recorded, and builds on it."""
-    story = job.story(job.two_sources(), {**THREE, "max_concurrent": 2})
-    epoch(story)
-    epoch(story)
-    first = story.commits()
-    second = story.commits()
-    assert [(1, 0), (2, 1)] == [(row.checkpoint, row.parent) for row in (first, second)]
-    assert [["out-1"], ["out-2"]] == [[each.path for each in row.tables[0].adds] for row in (first, second)]
-
-
-def test_only_a_slice_of_a_source_may_be_offered(job):
-    """Any other item in an offer is refused. The error names its type."""
-    from checkpointing.channel_items import StagedSegment
-
-    story = job.story(job.two_sources())
-    with pytest.raises(TypeError, match="no slice of a source"):
-        story.tell(SliceOffered(StagedSegment(())))
-
-
 # ------------------------------------------------------------------
 # The ways between the parts of a job: what a subtask says reaches all who must hear it.
 
@@ -306,7 +246,6 @@ def test_the_marker_of_a_cancelled_checkpoint_goes_into_every_channel_of_its_sub
 
 
 INTERVAL_MS = 200
-FAR_MS = 600_000
 IDLE_MS = 500
 
 
@@ -342,17 +281,6 @@ def test_a_few_rows_wait_for_the_barrier_that_is_near(expecting):
     assert begun(story) == 1
 
 
-@pytest.mark.parametrize(
-    ("rows", "setup"),
-    [(FEW_ROWS, {}), (3, {"interval_ms": FAR_MS}), (3, {"interval_ms": None})],
-)
-def test_other_rows_run_at_once(expecting, rows, setup):
-    """Many rows are work that need not wait. A barrier that is far would make a few rows wait for nothing."""
-    story = expecting(**setup)
-    reads(story, rows)
-    assert begun(story) == 1
-
-
 @pytest.fixture
 def waiting(expecting):
     """Return a job with a few rows, a checkpoint that waits for its tables, and a request for the next one."""
@@ -377,17 +305,6 @@ def test_a_few_rows_wait_no_longer_than_others(waiting):
     assert begun(waiting) == 0
     waiting.passes(1)
     assert begun(waiting) == 1
-
-
-@pytest.mark.parametrize(("setup", "pause_ms"), [({}, IDLE_MS // POLLS), ({"interval_ms": FAR_MS}, IDLE_MS)])
-def test_an_idle_split_is_asked_more_often_before_a_barrier(expecting, setup, pause_ms):
-    """So the barrier takes newer rows with it."""
-    story = expecting(**setup)
-    story.is_idle("left", "right")
-    story.passes(pause_ms - 1)
-    assert story.all(PollSource) == []
-    story.passes(1)
-    assert {"left", "right"} == {poll.source for poll in story.all(PollSource)}
 
 
 # ------------------------------------------------------------------
@@ -556,26 +473,6 @@ def test_a_cut_of_one_job_waits_for_a_cut_of_the_other(job):
     story.finishes()
     story.finishes()
     assert ["4", "6"] == positions(story.commits())
-
-
-def test_the_barrier_of_a_savepoint_outlives_a_checkpoint_that_expires(job):
-    """Both barriers wait for a cut. The checkpoint expires meanwhile, and the savepoint is taken at the cut."""
-    story = job.story(
-        job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
-    )
-    reads_of_induced_barriers(story, "right", 3, at_cut=False)
-    reads_of_induced_barriers(story, "left", 4)
-    story.passes(500)
-    story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
-    assert (1, 2) == story.door.pending
-    story.passes(500)
-    assert (2,) == story.door.pending
-    reads_of_induced_barriers(story, "right", 6)
-    story.finishes()
-    story.finishes()
-    saved = story.take(AppendRow)
-    assert (2, RowKind.SAVEPOINT) == (saved.row.checkpoint, saved.row.kind)
-    assert ["4", "6"] == positions(saved.row)
 
 
 def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):

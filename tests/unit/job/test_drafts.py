@@ -56,30 +56,6 @@ def committed(checkpoint, files=0):
 ASKED = (CompactFiles((ROWS,), 3, 99),)
 
 
-def test_a_tick_compacts_when_it_has_rows_and_asks_once():
-    """Only append tables are asked for. Nobody asks again while an answer is due, or is not committed yet."""
-    job = begun()
-    assert job.rows_read() == ASKED
-    assert () == job.rows_read()
-    job.told(FilesCompacted(READY))
-    assert () == job.rows_read()
-    assert READY == job.onto(draft(1)).compacted
-    job.committed(committed(1, files=3))
-    assert job.rows_read() == ASKED
-
-
-def test_a_tick_asks_again_after_enough_new_files():
-    """After an answer without files, or with an error, two new files are too few and three are enough."""
-    for answer in (FilesCompacted(), FilesCompacted(error="the disk is full")):
-        job = begun()
-        job.rows_read()
-        job.told(answer)
-        job.committed(committed(1, files=2))
-        assert () == job.rows_read()
-        job.committed(committed(2, files=1))
-        assert job.rows_read() == ASKED
-
-
 def test_a_table_with_more_to_do_is_asked_for_again():
     """One request takes no longer than it takes to write one large file."""
     job = begun()
@@ -149,17 +125,6 @@ def test_an_entry_names_the_slow_subtask(job):
     assert ((11, 21), (3, 4), (1, 2)) == (second.subtasks.task_ms, second.subtasks.sync_ms, second.subtasks.rows_in)
 
 
-def test_a_subtask_with_unmeasured_tasks_has_no_number(job):
-    """One micro-batch without measurements is enough. An incomplete sum is not shown."""
-    story = job.story(job.two_sources(), THREE, linger_ms=0)
-    story.offers("left", 1)
-    story.finishes(work=work((5, 1, 1)))
-    story.offers("left", 2)
-    story.finishes()
-    columns = vertex_of(story.commits(), "joined").subtasks
-    assert ((), (), (), (2,)) == (columns.task_ms, columns.sync_ms, columns.rows_in, columns.rows_out)
-
-
 def test_each_split_has_the_numbers_of_its_rows(job):
     """A source runs no task, so its splits have rows and bytes, and no time."""
     story = job.story(job.two_sources(), THREE, linger_ms=0)
@@ -225,14 +190,6 @@ def test_counts_add_up_and_a_failed_checkpoint_is_one_of_them(job):
     row = story.commits()
     assert CheckpointCounts(total=2, in_progress=1, completed=0, failed=1) == row.statistics.counts
     assert CheckpointCounts(total=2, in_progress=0, completed=1, failed=1) == story.door.counts
-
-
-def test_a_door_that_begins_at_a_cut_counts_one_restore(job):
-    """The counts belong to one generation: its own checkpoints, and the cut from which it began."""
-    graph = job.two_sources()
-    restored = job.record(graph, 4, {})
-    story = job.story(graph, THREE, restored=restored, retained=(restored,))
-    assert CheckpointCounts(restored=1) == story.door.counts
 
 
 def test_a_subtasks_numbers_take_little_room():

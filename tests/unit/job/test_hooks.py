@@ -15,7 +15,6 @@ from checkpointing.coordinator.messages import (
     OperatorCoordinatorFailed,
     ResetHook,
     ResetOperatorCoordinator,
-    RestoreHook,
 )
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import Hook, InvalidGraphError, JobGraph
@@ -24,7 +23,6 @@ from checkpointing.job.restoring import CutDoesNotFitError, check_fits
 from checkpointing.messages import (
     AppendRow,
     CoordinatorReset,
-    CoordinatorResetFailed,
     HookRestored,
     HookRestoreFailed,
     NotifyAborted,
@@ -72,15 +70,6 @@ def test_nothing_is_read_before_every_hook_is_restored(hooked):
     assert [] == story.all(PollSource)
     restored(story, CLOCK)
     assert 2 == len(story.all(PollSource))
-
-
-def test_each_hook_gets_its_own_state_back_or_none(hooked, job):
-    """The entry has the states by name. A hook that the entry does not know gets None."""
-    graph = job.two_sources()
-    record = job.record(graph, 7, {}, hooks=(HookState(hook="ledger", state='{"a":1}'),))
-    story = hooked(LEDGER, CLOCK, restored=record)
-    calls = [RestoreHook("ledger", 7, '{"a":1}'), RestoreHook("clock", 7, None)]
-    assert calls == story.all_told(RestoreHook)
 
 
 def test_a_hook_that_cannot_be_restored_fails_the_tick(hooked):
@@ -240,36 +229,6 @@ def test_nothing_is_read_before_every_coordinator_is_restored(begun):
     assert [] == story.all(PollSource)
     restored_of_source_coordinators(story, "left")
     assert 2 == len(story.all(PollSource))
-
-
-def test_each_coordinator_gets_its_own_state_back_and_a_new_source_begins_anew(begun, job):
-    """The vertex that the entry does not know gets no checkpoint. One without state gets the checkpoint alone."""
-    record = job.record(job.two_sources(), 7, {})
-    left, right, joined = record.vertices
-    known = left.model_copy(update={"coordinator": '["a"]'})
-    story = begun("left", "right", restored=record.model_copy(update={"vertices": (known, right, joined)}))
-    calls = [ResetOperatorCoordinator("left", 7, '["a"]'), ResetOperatorCoordinator("right", 7, None)]
-    assert calls == story.all_told(ResetOperatorCoordinator)
-    story = begun("left", "right", restored=record.model_copy(update={"vertices": (known, joined)}))
-    assert ResetOperatorCoordinator("right", None) == story.all_told(ResetOperatorCoordinator)[1]
-
-
-def test_a_coordinator_that_cannot_be_restored_fails_the_tick(begun):
-    """The tick fails before anything is read, with the source's message."""
-    story = begun()
-    story.tell(CoordinatorResetFailed("left", "source left could not take its own state back"))
-    assert TickOutcome.FAILED is story.end.outcome
-    assert "source left could not take its own state back" == story.end.message
-    assert [] == story.all(PollSource)
-
-
-def test_a_tick_may_be_stopped_while_a_source_is_restored(begun):
-    """A later answer changes nothing."""
-    story = begun()
-    story.tell(StopRequested(StopKind.NOW))
-    assert TickOutcome.STOPPED is story.end.outcome
-    restored_of_source_coordinators(story)
-    assert [] == story.all(PollSource)
 
 
 def test_coordinators_answer_before_hooks_are_asked_and_barriers_sent(begun):

@@ -17,14 +17,11 @@ from checkpointing.job.restoring import CutDoesNotFitError, check_fits, live_fil
 from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
-    EndTick,
     JudgementFailed,
     JudgeSuites,
     MicroBatchFinished,
     NotifyAborted,
     RunMicroBatch,
-    StopKind,
-    StopRequested,
     SubtaskOutput,
     SuitesJudged,
     TickOutcome,
@@ -67,20 +64,6 @@ def test_a_late_verdict_changes_nothing(judging, passed):
     assert [] == judging.all(AppendRow)
 
 
-def test_a_stop_cancels_judgements(judging):
-    """The tick ends without the verdict, and cancels the judgement before its end."""
-    judging.tell(StopRequested(StopKind.NOW))
-    last = [effect for effect in judging.told if isinstance(effect, CancelJudgement | EndTick)]
-    assert [CancelJudgement, EndTick] == [type(effect) for effect in last]
-
-
-def test_a_verdict_in_time_is_not_cancelled(judging):
-    """It is cancelled neither when it comes nor when the tick ends."""
-    judging.judges()
-    judging.tell(StopRequested(StopKind.NOW))
-    assert [] == judging.all_told(CancelJudgement)
-
-
 def test_a_checkpoint_that_has_ended_is_not_judged(job):
     """Its barrier reaches the vertex after the timeout, when nobody would wait for the verdict."""
     story = job.story(
@@ -96,25 +79,6 @@ def test_a_checkpoint_that_has_ended_is_not_judged(job):
 UNJUDGED = "suite s of table out/joined could not be judged: the file is damaged"
 
 
-def test_a_judgement_that_failed_declines_its_checkpoint_and_the_job_goes_on(judging):
-    """No suite has rejected anything. The next checkpoint judges the same rows with its own, and commits them."""
-    judging.tell(JudgementFailed("joined", 1, UNJUDGED))
-    (aborted,) = judging.all_told(NotifyAborted)
-    assert (1, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, UNJUDGED) == (
-        aborted.checkpoint,
-        aborted.reason,
-        aborted.message,
-    )
-    assert judging.end is None
-    assert [] == judging.all_told(CancelJudgement)
-    judging.take(JudgeSuites)
-    judging.offers("left", 3)
-    judging.finishes()
-    assert ["out-1", "out-2"] == [file.path for _, files in judging.judges().files for file in files]
-    row = judging.commits()
-    assert (2, ["out-1", "out-2"]) == (row.checkpoint, [file.path for file in row.tables[0].adds])
-
-
 def test_a_judgement_that_failed_counts_and_the_message_names_the_way_out(job):
     """By default, no failure is tolerated. The job fails with the cause, and with the setting that lets it go on."""
     story = job.story(job.two_sources(judged=True), {"every_rows": 3}, linger_ms=0)
@@ -128,14 +92,6 @@ def test_a_judgement_that_failed_counts_and_the_message_names_the_way_out(job):
     assert UNJUDGED in story.end.message
     assert "--set tolerable_failures=3" in story.end.message
     assert [] == story.all_told(AppendRow)
-
-
-def test_a_late_failure_of_the_judge_changes_nothing(judging):
-    """Its checkpoint has expired, and counts as one failure."""
-    judging.passes(TIMEOUT_MS)
-    before = len(judging.told)
-    judging.tell(JudgementFailed("joined", 1, UNJUDGED))
-    assert before == len(judging.told)
 
 
 COUNTED = Table("out/counted", TableMode.APPEND, judged=True, judged_empty=True)
@@ -182,23 +138,6 @@ def test_a_table_to_whose_vertex_no_row_could_come_is_not_judged(job):
     ran(story, "other", "out/other")
     assert [] == story.all_told(JudgeSuites)
     assert 1 == story.commits().checkpoint
-
-
-def test_the_rows_of_an_earlier_completed_epoch_do_not_count(job):
-    """Each epoch is judged for itself: rows of the first one do not make the table full or empty in the second."""
-    story = job.story(counted(), {"every_rows": 3}, linger_ms=0)
-    story.offers("in", 3)
-    ran(story, "passing", emitted=True)
-    ran(story, "counted", "out/counted")
-    assert 1 == len(story.judges().files[0][1])
-    story.commits()
-    story.offers("beside", 3)
-    ran(story, "other", "out/other")
-    assert [] == story.all(JudgeSuites)
-    story.commits()
-    story.offers("in", 3)
-    ran(story, "passing")
-    assert (("out/counted", ()),) == story.take(JudgeSuites).files
 
 
 # ------------------------------------------------------------------
@@ -287,15 +226,6 @@ def test_files_of_no_cut_are_deleted_once_a_newer_version_comes(run):
     assert [third] == shown(run.take_snapshot(6)[0])
 
 
-def test_an_overwrite_table_has_no_staged_files(run):
-    """The next checkpoint gets them from the snapshot. Files of another table of the vertex are staged as ever."""
-    bad = file(7, 0, "out/bad")
-    output = SubtaskOutput(staged=(("out/newest", file(1, 9)), ("out/bad", bad)))
-    assert [bad] == [staged.file for staged in run.staged(output)]
-    assert () == finish(run, file(1, 9), also=[("out/bad", bad)])
-    assert [file(1, 9)] == shown(run.take_snapshot(5)[0])
-
-
 def cut(job, table=NEWEST, files=(), mode=TableMode.OVERWRITE, columns=("v",)):
     """Return a cut at which the vertex held these files."""
     keyed = tuple(KeyedFile(each, KeyedFileKind.BASE, 0, 0, Version(1, 1)) for each in files)
@@ -373,21 +303,6 @@ def test_a_table_keeps_its_mode_and_its_version(job, was, now, told):
         return
     with pytest.raises(CutDoesNotFitError, match=told):
         check_fits(graph(now, kind), record, 128, allow_non_restored_state=True)
-
-
-def test_another_vertex_does_not_take_a_table_over(job):
-    """It would not have the files that the table shows."""
-    record = cut(job, files=[file(1, 9)])
-    other = JobGraph(
-        (
-            Vertex("s", VertexKind.SOURCE, 1, splits=("a",)),
-            vertex(),
-            vertex(NEWEST, name="other"),
-        ),
-        (EdgeId("s", "newest"), EdgeId("s", "other")),
-    )
-    with pytest.raises(CutDoesNotFitError, match=r"by 'newest', and now 'other' writes it.*rows that come from"):
-        check_fits(other, record, 128)
 
 
 # ------------------------------------------------------------------

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from checkpointing.channel_items import AlignmentType, Barrier, ChannelState, RangeFiles, SourceSlice, StagedSegment
+from checkpointing.channel_items import AlignmentType, Barrier, ChannelState, SourceSlice
 from checkpointing.commit.recovery import has_finished
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import NO_METRICS
@@ -20,7 +20,6 @@ from checkpointing.job.drafts import EpochLog
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.polling import (
     CutGroups,
-    MixedCutsError,
     Pacing,
     SourceReaders,
     UnknownSplitError,
@@ -135,10 +134,6 @@ def groups(**positions):
     return CutGroups(GROUPS, known)
 
 
-def piece(split, cut, *, at_cut=True, rows=1):
-    return SourceSlice(*split, "0", "1", "", rows, rows, cut=cut, at_cut=at_cut)
-
-
 def test_one_split_at_a_time_is_polled_for_any_cut():
     """Two splits might find different cuts."""
     cuts = groups(a="1", b="1")
@@ -146,28 +141,6 @@ def test_one_split_at_a_time_is_polled_for_any_cut():
     assert not cuts.seeks(A, [FREE])
     assert cuts.seeks(A, [B])
     assert not cuts.seeks(FREE, [A])
-
-
-def test_a_new_split_beside_an_old_one_holds_barriers_from_the_start():
-    """The new split stands at no cut yet."""
-    cuts = groups(a="1")
-    assert cuts.hold_barrier
-    cuts.offered(B, piece(B, "1"))
-    assert cuts.hold_barrier
-    cuts.offered(A, piece(A, "1", rows=0))
-    assert not cuts.hold_barrier
-    cuts.barrier_sent()
-    assert not cuts.hold_barrier
-
-
-@pytest.mark.parametrize("wrong", [piece(B, "6"), piece(B, None), piece(A, "5")])
-def test_rows_of_another_cut_are_an_error_of_the_source(wrong):
-    """The rows belong to no cut, to another cut, or come after the cut that was reached."""
-    cuts = groups(a="1", b="1")
-    cuts.offered(A, piece(A, "5"))
-    with pytest.raises(MixedCutsError, match="offered rows of cut"):
-        cuts.offered((wrong.source, wrong.split), wrong)
-    assert cuts.is_behind(B)
 
 
 # ------------------------------------------------------------------
@@ -328,16 +301,6 @@ def test_a_tick_ends_caught_up_when_all_rows_are_committed(uncommitted, seen, ex
     assert expected == asked_of_parts(ending, **seen)
 
 
-def test_the_first_failure_is_the_one_that_is_reported():
-    """A failure ends the tick as soon as nothing is in doubt. Failures that follow from it are not reported."""
-    ending = Ending(TickLimits())
-    ending.failed(CheckpointFailureReason.TASK_FAILURE, "out of memory")
-    ending.failed(CheckpointFailureReason.FENCED, "later")
-    assert Next.GO_ON is asked_of_parts(ending, in_doubt=True)
-    assert EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, "out of memory") == asked_of_parts(ending)
-    assert ending.over
-
-
 def test_a_stop_that_came_during_a_savepoint_counts_when_that_fails():
     """No other checkpoint is taken during the savepoint of a stop.
 
@@ -399,33 +362,6 @@ def test_ids_rise_from_block_to_block(job):
 # ------------------------------------------------------------------ epochs
 
 
-def test_an_epoch_counts_its_events(job):
-    """Rows, barriers, micro-batches and acknowledgements are counted. A file that is emitted and staged counts once."""
-    log = EpochLog(ONE, Generation(1))
-    both = job.file("a", 4)
-    output = SubtaskOutput(emitted=(both,), staged=(("out/t", both),))
-    log.worked(MicroBatchFinished("v", 1, (output,), 30), rows_in=6)
-    log.triggered(1, 100, 6)
-    log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
-    log.passed(
-        "v", TriggerCheckpoint(Barrier(1), unaligned=False, alignment_ms=5, bytes_processed=0, bytes_held=9), 120
-    )
-    log.acknowledged(SubtaskId("v", 0), 1, 130)
-    log.judged(1, "{}")
-    ended = log.ended(1, StatisticsTracker(1))
-    (vertex,) = ended.vertices
-    assert (100, 6, ("{}",)) == (ended.triggered_ms, ended.rows, ended.verdicts)
-    assert (1, 6, 4, 40, 30) == (
-        vertex.micro_batches,
-        vertex.rows_in,
-        vertex.rows_out,
-        vertex.bytes_out,
-        vertex.busy_ms,
-    )
-    assert (120, 5, 9, 130) == (vertex.aligned_ms, vertex.alignment_ms, vertex.bytes_held, vertex.acknowledged_ms)
-    assert [("up->down:0[0]", 110)] == [(barrier.channel, barrier.at_ms) for barrier in vertex.barriers]
-
-
 def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
     """The snapshot keeps its time. The last barrier says how long the alignment would have been (C5, C7)."""
     log = EpochLog(ONE, Generation(1))
@@ -463,18 +399,6 @@ def run():
     return OperatorRun(vertex, gate, generation=3, live=[LiveFiles(), LiveFiles()], passed=4)
 
 
-def test_a_micro_batch_takes_all_collected_segments(run, job):
-    """Segments are grouped by input, in the order of the gate. The counter rises."""
-    other = ChannelId(EdgeId("left", "down", 1), 0)
-    for channel, name in [(other, "b"), (ChannelId(EDGE, 0), "a"), (other, "c")]:
-        run.collect(channel, StagedSegment((job.file(name),)), 50)
-    assert (3, 50, True) == (run.collected_rows, run.collected_since_ms, run.at_work)
-    effect = run.start(100)
-    inputs = [(each.input, [part.files[0].path for part in each.segments]) for each in effect.inputs]
-    assert [(0, ["a"]), (1, ["b", "c"])] == inputs
-    assert (1, 3, True, []) == (effect.micro_batch, effect.generation, run.busy, run.collected)
-
-
 def test_a_base_replaces_the_deltas_before_it(run, job):
     """Deltas pile up until a base. Only deltas that no snapshot has are then discarded."""
 
@@ -489,40 +413,12 @@ def test_a_base_replaces_the_deltas_before_it(run, job):
     assert ["b"] == [each.file.path for each in run.take_snapshot(6)[0].state]
 
 
-def test_a_range_is_replaced_as_a_whole(run, job):
-    """The new files of an upsert range replace the old ones. Ranges of other tables stay."""
-    old, new = (job.keyed(name, 0, 63, Version(3, 1), KeyedFileKind.BASE) for name in ("old", "new"))
-    other = RangeFiles("out/other", (job.keyed("x", 0, 63, Version(3, 1), KeyedFileKind.BASE),))
-    first = SubtaskOutput(ranges=(RangeFiles("out/t", (old,)), other))
-    run.finish(MicroBatchFinished("down", 1, (first, SubtaskOutput())))
-    second = SubtaskOutput(ranges=(RangeFiles("out/t", (new,)),))
-    assert ("old",) == run.finish(MicroBatchFinished("down", 2, (second, SubtaskOutput())))
-    assert {"out/t": "new", "out/other": "x"} == {
-        each.table: each.files[0].file.path for each in run.take_snapshot(5)[0].ranges
-    }
-
-
 def test_a_staged_file_has_the_id_of_the_barrier_before_it(run, job):
     """This is the last barrier that its vertex had passed. Each entry's net files are found by it."""
     output = SubtaskOutput(staged=(("out/t", job.file("a")),))
     assert (StagedFile("out/t", job.file("a"), 4),) == run.staged(output)
     run.take_snapshot(5)
     assert (StagedFile("out/t", job.file("a"), 5),) == run.staged(output)
-
-
-def test_a_subtask_that_wrote_nothing_hands_over_the_same_snapshot(run, job):
-    """A commit compares the objects instead of their files. One that wrote hands over another snapshot."""
-
-    def writes(name, micro_batch):
-        written = SubtaskOutput(state=(job.keyed(name, 0, 63, Version(3, micro_batch)),))
-        run.finish(MicroBatchFinished("down", micro_batch, (written, SubtaskOutput())))
-
-    writes("d1", 1)
-    before = run.take_snapshot(5)
-    writes("d2", 2)
-    after = run.take_snapshot(6)
-    assert before[1] is after[1]
-    assert [["d1"], ["d1", "d2"]] == [[each.file.path for each in taken[0].state] for taken in (before, after)]
 
 
 # ------------------------------------------------------------------

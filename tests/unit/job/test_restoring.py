@@ -6,7 +6,6 @@ import pytest
 
 from checkpointing.channel_items import RangeFiles, SourceSlice, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
-from checkpointing.commit.cleanup import is_leftover
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFileKind, Version
@@ -26,8 +25,6 @@ from checkpointing.messages import (
     SavepointFailed,
     SavepointKind,
     SavepointRequested,
-    StopKind,
-    StopRequested,
     TickOutcome,
 )
 from checkpointing.metadata.paths import parse_staged_name
@@ -256,26 +253,12 @@ def test_a_renamed_vertex_is_named_with_the_new_one(cut):
 
 OLD, NEW = TableName("gold/old"), TableName("gold/new")
 UNIQUE = "0123456789abcdef0123456789abcdef"
-WRITER = Vertex("sums", VertexKind.KEYED, 1, (Table(NEW, TableMode.UPSERT, ("k",)),))
-GRAPH = JobGraph((Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), WRITER), (EdgeId("s", "sums"),))
 
 
 def moved(*paths, inline=""):
     """Return the files of these paths after generation 7 renamed their table, and the links."""
     files = [FileHandle(path, 1, 1, 0, inline=inline) for path in paths]
     return relocated_files(files, JobName("job"), {OLD: NEW}, Generation(7))
-
-
-def test_a_link_belongs_to_the_generation_and_not_to_a_micro_batch(job):
-    """A dead tick's link is a leftover. One that an entry of its generation names is not, whatever the counter was."""
-    (file,), links = moved(f"{OLD}/_data/3/sums-500-{UNIQUE}.parquet")
-    name = parse_staged_name(file.path.rpartition("/")[2])
-    assert (f"{NEW}/_data/7", "sums", 0) == (file.path.rpartition("/")[0], name.vertex, name.micro_batch)
-    assert {file.path: f"{OLD}/_data/3/sums-500-{UNIQUE}.parquet"} == links
-    before, after = (job.record(GRAPH, 3, {}, generation=generation) for generation in (Generation(3), Generation(7)))
-    assert is_leftover(name, Generation(7), current=Generation(8), newest=before)
-    assert not is_leftover(name, Generation(7), current=Generation(8), newest=after)
-    assert not is_leftover(name, Generation(7), current=Generation(7), newest=before)
 
 
 def test_foreign_files_and_files_of_one_name_stay_apart():
@@ -371,14 +354,6 @@ def test_the_savepoint_of_a_stop_is_the_next_barrier(job, kind):
     (answer,) = story.all_told(SavepointFailed)
     assert ("mine", Reason.CHECKPOINT_ASYNC_EXCEPTION) == (answer.request, answer.reason)
     assert TickOutcome.FAILED is story.end.outcome
-
-
-def test_a_stop_ends_a_tick_whose_vertex_waits(job):
-    """STOP NOW: the next tick reads the rows again."""
-    story = begun(job, interval_ms=7_000)
-    fails(story)
-    story.tell(StopRequested(StopKind.NOW))
-    assert TickOutcome.STOPPED is story.end.outcome
 
 
 def test_a_vertex_that_waits_does_not_hold_its_barrier_back(job):

@@ -25,13 +25,11 @@ from checkpointing.messages import (
     LookForRival,
     MicroBatchFailed,
     MicroBatchFinished,
-    NotifyAborted,
     NotifyComplete,
     PollSource,
     PublishTable,
     RecordCut,
     RivalSeen,
-    RowUnknown,
     RunMicroBatch,
     SavepointFailed,
     SavepointKind,
@@ -121,20 +119,6 @@ def fail_of_rival(story):
     story.tell(TableCheckFailed(story.take(CheckTables).checkpoint, "the log cannot be read"))
 
 
-def later(job):
-    """Return the claim of another process."""
-    return job.claim.model_copy(update={"generation": 2, "nonce": "another"})
-
-
-def test_a_tick_that_was_taken_over_ends_after_its_next_failed_checkpoint(story, job):
-    """It does not wait for the pause, and tries no further checkpoint. The message names the holder."""
-    fail_of_rival(story)
-    assert [LookForRival(1)] == story.all_told(LookForRival)
-    story.tell(RivalSeen(later(job)))
-    assert (TickOutcome.FAILED, Reason.FENCED) == (story.end.outcome, story.end.reason)
-    assert f"the job was claimed by {job.claim.holder}, generation 2" == story.end.message
-
-
 def test_a_tick_that_holds_its_job_goes_on_and_looks_after_each_failure(story):
     """The next checkpoint is tried after the pause. While a look is in progress, no second one begins."""
     fail_of_rival(story)
@@ -179,21 +163,6 @@ def answers(story):
 
 
 # ------------------------------------------------------------------ plain
-
-
-def test_a_plain_savepoint_that_fails_leaves_the_job_as_it_was(job):
-    """It expires. The answer has the reason, and the job goes on."""
-    story = job.story(job.two_sources(judged=True), {"timeout_ms": 5_000}, linger_ms=0, limits=NEVER)
-    story.offers("left", 3)
-    story.tell(asked(PLAIN))
-    story.passes(6_000)
-    late = (
-        "no snapshot came from vertex joined within 5 s: if a function hangs, correct it; "
-        "if it is slow, set a longer timeout_ms or smaller micro-batches (micro_batch_rows_max)"
-    )
-    assert [SavepointFailed("mine", REASON.CHECKPOINT_EXPIRED, late)] == answers(story)
-    assert [REASON.CHECKPOINT_EXPIRED] == [told.reason for told in story.all_told(NotifyAborted)]
-    assert story.end is None
 
 
 def test_no_file_that_a_savepoint_names_is_discarded(job):
@@ -276,16 +245,6 @@ def test_the_declined_savepoint_of_a_stop_fails_the_job(job):
     story.judges(passed=False, message="a row is bad")
     assert [SavepointFailed("mine", REASON.QUALITY, "a row is bad")] == answers(story)
     assert (TickOutcome.FAILED, REASON.QUALITY) == (story.end.outcome, story.end.reason)
-
-
-def test_a_savepoint_of_unknown_outcome_is_reported_as_unknown(job):
-    """The tick ends in doubt. The user gets one answer with the known facts."""
-    story = job.story(job.two_sources(), linger_ms=0)
-    story.tell(asked(PLAIN))
-    story.tell(RowUnknown("nonce/1", "no answer"))
-    (told,) = answers(story)
-    assert (REASON.FINALIZE_CHECKPOINT_FAILURE, story.end.message) == (told.reason, told.message)
-    assert "unknown" in told.message
 
 
 # ------------------------------------------------------------------ drains
@@ -450,13 +409,3 @@ def test_an_approved_cut_replaces_the_held_one(held):
     )
     assert (row.vertices, row.tables, row.columns) == (approved.vertices, approved.tables, approved.columns)
     assert (row.checkpoint,) == turn_of(recipe, (row,)).dropped
-
-
-def test_a_cut_of_another_checkpoint_is_not_approved(held):
-    """An entry that does not continue from the newest checkpoint can only be rejected."""
-    _, row = held
-    other = row.model_copy(update={"kind": RowKind.CHECKPOINT, "pinned": False, "checkpoint": 5, "parent": 0})
-    strange = row.model_copy(update={"checkpoint": 6, "parent": 4})
-    settlement = to_settle((other, strange), row.job, approve=True)
-    assert (None, True) == (settlement.held, "tidemark reject" in settlement.why_not)
-    assert strange == to_settle((other, strange), row.job, approve=False).held

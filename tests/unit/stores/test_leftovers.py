@@ -12,16 +12,17 @@ from checkpointing.commit.cleanup import (
     Referenced,
     is_leftover,
     is_unreferenced,
+    oldest_with_leftovers,
     referenced,
 )
 from checkpointing.handles import FileHandle, StagedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, job_name, table_name
-from checkpointing.messages import SavepointKind
+from checkpointing.messages import RunMicroBatch, SavepointKind
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord
 from jobs.storage.place import drop_unfinished
 from jobs.tick.trace_files import drop_old_traces
-from jobs.warehouse.cleanup import LISTED_ALONE, delete_leftovers
+from jobs.warehouse.cleanup import LISTED_ALONE, delete_leftovers, delete_unfinished
 from jobs.warehouse.cuts_table import ReservationStore
 from jobs.warehouse.lease import this_process
 from jobs.warehouse.requests import RequestFolder
@@ -43,6 +44,26 @@ def _row(generation: int, micro_batch: int) -> CheckpointRecord:
         tables=(),
         statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
     )
+
+
+@pytest.mark.parametrize(
+    ("generation", "micro_batch", "vertex", "expected"),
+    [
+        (1, 99, "join", False),  # older than the newest entry's generation: retained entries may name it
+        (2, 7, "join", False),  # of the newest entry itself
+        (2, 8, "join", True),  # after the newest barrier
+        (2, 8, "other", False),  # of a vertex that the entry does not know
+        (3, 1, "join", True),  # a generation that committed nothing
+        (4, 1, "join", False),  # the present claim's own
+        (5, 1, "join", False),  # newer than the present claim: a successor's
+    ],
+)
+def test_a_staged_file_is_a_leftover_only_after_the_newest_entry(
+    generation: int, micro_batch: int, vertex: str, expected: bool
+) -> None:
+    """The newest entry has generation 2 and micro-batch 7, and the claim has generation 4."""
+    name = StagedName(VertexId(vertex), micro_batch, str(uuid4()))
+    assert expected == is_leftover(name, Generation(generation), current=Generation(4), newest=_row(2, 7))
 
 
 def test_without_any_entry_all_files_of_older_generations_are_leftovers() -> None:
@@ -88,6 +109,15 @@ def test_only_leftovers_are_deleted(tmp_path: Path) -> None:
     assert () == delete_leftovers(warehouse, [SILVER], current=Generation(4), by=Referenced(_row(2, 7)))
 
 
+def test_no_generation_before_the_oldest_one_has_leftovers() -> None:
+    """So the folders of these generations need not be listed."""
+    name = StagedName(JOIN, 9, str(uuid4()))
+    for newest in (None, _row(2, 7)):
+        oldest = oldest_with_leftovers(Referenced(newest))
+        found = [g for g in range(1, 9) if is_leftover(name, Generation(g), current=Generation(9), newest=newest)]
+        assert oldest == found[0]
+
+
 def test_leftovers_of_many_dead_generations_are_found(tmp_path: Path) -> None:
     """One after the other died before its first checkpoint, so the folders of all of them may have leftovers."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
@@ -106,6 +136,25 @@ def test_a_table_that_does_not_exist_yet_has_no_leftovers(tmp_path: Path) -> Non
     """This is the first tick of a job."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
     assert () == delete_leftovers(warehouse, [SILVER], current=Generation(1), by=Referenced())
+
+
+def test_exactly_the_files_of_a_failed_micro_batch_are_deleted(tmp_path):
+    """Files of other micro-batches, vertices and generations stay. So do files with other names."""
+    warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
+    gone, stays = [], []
+    for generation, vertex, micro_batch in [(2, "join", 7), (2, "join", 8), (2, "other", 7), (1, "join", 7)]:
+        for partition in ("", "day=2024-05-01/city=a%2Fb"):
+            name = StagedName(VertexId(vertex), micro_batch, str(uuid4()), partition)
+            path = tmp_path / warehouse.paths.staged_file(SILVER, Generation(generation), name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+            (gone if (generation, vertex, micro_batch) == (2, "join", 7) else stays).append(path)
+    foreign = tmp_path / warehouse.paths.staged_folder(SILVER, Generation(2)) / "notes.txt"
+    foreign.write_text("x")
+    effect = RunMicroBatch("join", 7, 2, (), (), ())
+    delete_unfinished(warehouse, [SILVER, table_name("gold/absent")], effect)
+    assert [False, False] == [path.exists() for path in gone]
+    assert {True} == {path.exists() for path in (*stays, foreign)}
 
 
 # ------------------------------------------------------------------
