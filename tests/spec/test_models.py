@@ -24,7 +24,6 @@ def test_joins_add_up_to_the_batch(seed):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_top_rows_add_up_to_the_first_rows(seed):
-    """First rows of rows that only come, and of rows that come and go (rule `top-rows-add-up`)."""
     assert top_rows_add_up(seed)
 
 

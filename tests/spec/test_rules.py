@@ -16,13 +16,7 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.key_groups import key_group_ranges
-from checkpointing.messages import (
-    LookForRival,
-    NotifyAborted,
-    Publication,
-    RivalSeen,
-    TimeAdvanced,
-)
+from checkpointing.messages import LookForRival, NotifyAborted, Publication, RivalSeen, TimeAdvanced
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import (
     CheckpointRecord,
@@ -34,22 +28,9 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
-from spec.history import (
-    CutWritten,
-    JobClaimed,
-    LeftoversGone,
-    OutsidePublished,
-    ResetAsked,
-    RowCommitted,
-    TableChanged,
-)
+from spec.history import CutWritten, JobClaimed, LeftoversGone, OutsidePublished, ResetAsked, RowCommitted, TableChanged
 from spec.reference.contents import files_of_table, key_groups_of, named_files, positions, publishes, read_on
-from spec.reference.pipeline import (
-    ORDERS,
-    graph_of,
-    position_before,
-    replay,
-)
+from spec.reference.pipeline import ORDERS, graph_of, position_before, replay
 from spec.rules.invariants import badly_driven, violations
 from spec.rules.rollbacks import badly_moved, no_way_back
 from spec.rules.sinks import before_its_tables, left_inside, wrongly_outside

@@ -33,7 +33,6 @@ def lines(trace):
 
 
 def renumbered(lines):
-    """Return the lines with new numbers, as a forger would write them."""
     return [re.sub(rb'"number":\d+', b'"number":%d' % number, line, count=1) for number, line in enumerate(lines, 1)]
 
 
@@ -46,7 +45,6 @@ def is_time(line):
 
 
 def tells_nothing(line):
-    """Return whether a line tells the core nothing: the time, or that there was nothing to compact."""
     return is_time(line) or b'"is":"FilesCompacted","body":{}' in line
 
 

@@ -35,7 +35,6 @@ class Definition:
     name: str
 
     def __str__(self) -> str:
-        """Return the full name."""
         return f"{self.module}.{self.name}"
 
 
@@ -231,7 +230,6 @@ class Reach:
         return {each for each in found if each is not None and not each.name.endswith("Effect")}
 
     def docstrings(self) -> dict[str, str]:
-        """Return the docstrings of the core's modules and definitions by full name, lines joined."""
         texts = {where: ast.get_docstring(parsed) for where, parsed in self._code.items() if where.startswith(CORE)}
         texts |= {str(found): ast.get_docstring(node) for found, node in self.definitions()}
         return {name: " ".join((text or "").split()) for name, text in texts.items()}

@@ -51,7 +51,6 @@ def test_every_test_that_is_named_exists():
 
 
 def _runs_spark(path, test):
-    """Return whether a test, or all tests of its module, are marked as running Spark."""
     module = ast.parse(text(path))
     marks = [node.value for node in module.body if isinstance(node, ast.Assign) and _is_pytestmark(node)]
     function = next(node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == test)

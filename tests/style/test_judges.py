@@ -13,7 +13,6 @@ NAMING = {"checkpointing.metadata.paths.table_of_state", "checkpointing.metadata
 
 
 def imported(module):
-    """Return what a module imports from packages, as (package, name)."""
     nodes = ast.walk(ast.parse(inspect.getsource(module)))
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
     return {(node.module, alias.name) for node in froms for alias in node.names}
@@ -33,7 +32,6 @@ def judges():
 
 
 def functions(module):
-    """Yield the functions of the product that a module imports."""
     for package, name in sorted(imported(module)):
         if not package.startswith("checkpointing") or f"{package}.{name}" in NAMING:
             continue

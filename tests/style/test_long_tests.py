@@ -4,7 +4,6 @@ from tests.long_tests import QUICK_S, in_every_run, long_tests
 
 
 def test_each_file_and_each_quick_function_has_a_test_in_every_run():
-    """Of the long tests, each file has its quickest, and each test function a case if it has a quick one."""
     seconds = long_tests()
     chosen = in_every_run(seconds)
     assert {name.split("::")[0] for name in chosen} == {name.split("::")[0] for name in seconds}

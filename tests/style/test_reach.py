@@ -26,7 +26,7 @@ WAITING = {
 """What no run reaches yet, and the feature that will reach it. A module's name stands for all that is in it."""
 
 FOR_SPEC = {
-    "checkpointing.trace.read": "`python -m spec.traces` reads what a tick wrote; the format is kept in one module",
+    "checkpointing.trace.read": "`python -m spec.traces` reads what a tick wrote; the format is kept in one module"
 }
 """What belongs to a run's output although a run does not call it."""
 
@@ -47,7 +47,6 @@ UNHEARD = {
 
 @pytest.fixture(scope="module")
 def reach() -> Reach:
-    """Return the walk."""
     return Reach(uses=JUDGED)
 
 
@@ -69,14 +68,12 @@ def reached_modules() -> set[str]:
 
 
 def named(definition: Definition, names: dict[str, str]) -> str | None:
-    """Return the name under which a definition is listed: its own, its class's, or that of a package above it."""
     parts = str(definition).split(".")
     prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     return next((prefix for prefix in prefixes if prefix in names), None)
 
 
 def is_message(definition: Definition, node: ast.AST) -> bool:
-    """Return whether a class is one of an alphabet; an enumeration in it is not."""
     if not isinstance(node, ast.ClassDef) or definition.module.split(".")[-1] not in ALPHABETS:
         return False
     return not any(ast.unparse(base) == "Enum" for base in node.bases)
@@ -99,7 +96,6 @@ def test_every_module_of_the_core_is_reached_by_a_run():
 
 
 def named_module(name: str) -> bool:
-    """Return whether a module lies in a package that is listed."""
     return any(name.startswith(f"{each}.") for each in WAITING)
 
 

@@ -52,7 +52,6 @@ def nodes(path):
 
 @pytest.fixture(scope="module", autouse=True)
 def _forgotten():
-    """Let go of six hundred files' trees, which no later test asks for."""
     yield
     nodes.cache_clear()
     tree.cache_clear()

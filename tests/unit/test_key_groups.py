@@ -18,13 +18,7 @@ from spec.flink.key_groups import (
     redistribute_keyed,
     subtask_of,
 )
-from spec.flink.rescale_cases import (
-    ChannelMapper,
-    Gate,
-    map_subtasks,
-    redistribute_inputs,
-    redistribute_outputs,
-)
+from spec.flink.rescale_cases import ChannelMapper, Gate, map_subtasks, redistribute_inputs, redistribute_outputs
 
 PAIRS = [(1, 1), (13, 1), (13, 2), (128, 7), (32767, 1), (32767, 13), (32768, 32768)]
 
@@ -82,7 +76,6 @@ def test_ranges_are_those_of_flink():
 
 
 def part(mode, subtask, *offsets, name="s"):
-    """Return a part of an operator state."""
     return OperatorStatePart(name, DistributionMode(mode), subtask, offsets)
 
 

@@ -18,12 +18,10 @@ class Nothing:
     """A keyed function that nobody calls here."""
 
     def process(self, inputs, state):
-        """Fail."""
         raise AssertionError("planning calls no function")
 
 
 def judged(now, then, declared=DECLARED, of_cut=()):
-    """Return column, old name, new name and refusal of each change."""
     renames = ColumnRenames(declared, dict(of_cut))
     changes = renamed_columns(ChangeKind.TABLE_SCHEMA, THING, now, then, renames)
     return [(each.column, each.was, each.now, bool(each.refused)) for each in changes]
@@ -77,7 +75,6 @@ def test_a_renamed_column_keeps_its_meaning():
 
 
 def struct(*names):
-    """Return a struct of these columns, as Spark's JSON has it."""
     return {"type": "struct", "fields": [{"name": name, "type": "long"} for name in names]}
 
 
@@ -96,12 +93,10 @@ def test_old_names_inside_a_column_are_found_at_every_depth():
 
 
 def keyed():
-    """Return numbers by key."""
     return Pipeline("example").source("numbers", SequenceSource({"a": 10})).key_by("key")
 
 
 def aggregate(**columns):
-    """Declare these aggregates."""
     return keyed().aggregate("sums", **columns)
 
 

@@ -2,25 +2,16 @@
 
 import pytest
 
-from checkpointing.state_evolution import (
-    Column,
-    Compatibility,
-    StateSchema,
-    is_wider,
-    reads_narrower,
-    verdict,
-)
+from checkpointing.state_evolution import Column, Compatibility, StateSchema, is_wider, reads_narrower, verdict
 from checkpointing.state_evolution import changes as changes_of
 from checkpointing.state_meaning import Argument, ColumnMeaning, meaning_changes
 
 
 def struct(**fields):
-    """Return a struct type."""
     return {"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
 
 
 def array(element):
-    """Return an array type."""
     return {"type": "array", "elementType": element}
 
 
@@ -30,7 +21,6 @@ def schema(keys=("k",), /, **columns):
 
 
 def changes(was, now):
-    """Return the changes of an operator's state."""
     return changes_of("state of operator 'sums'", was, now)
 
 
@@ -183,12 +173,10 @@ V = Argument("v", "bigint")
 
 
 def meaning(function, *arguments, column="m", version=1):
-    """Return the meaning of a column."""
     return ColumnMeaning(column=column, function=function, arguments=arguments, version=version)
 
 
 def changes_of_state_meaning(was, now, held=("k", "m")):
-    """Return the changes between two meanings of a column in state files."""
     return meaning_changes(THING, None if was is None else [was], [now], held)
 
 

@@ -45,13 +45,7 @@ from checkpointing.trace import (
 )
 from jobs.storage.place import local
 from jobs.tick import trace_files as traces
-from jobs.tick.trace_files import (
-    TRACES_KEPT,
-    TraceBounds,
-    TraceWriter,
-    drop_old_traces,
-    open_trace,
-)
+from jobs.tick.trace_files import TRACES_KEPT, TraceBounds, TraceWriter, drop_old_traces, open_trace
 from spec.traces import lines_of
 from tests.unit.commit.large_rows import STATE, SUMS, TOTALS, keyed, large_record
 from tests.unit.stores.valid_rows import holders, references
@@ -241,7 +235,6 @@ def test_any_sequence_of_messages_comes_back_as_it_was(changes: list[str], seed:
 
 
 def _bytes_of_a_checkpoint(files: int, subtasks: int) -> int:
-    """Return the bytes of the second checkpoint, after a micro-batch that has added a file to ten subtasks."""
     job, memory = Job(files, subtasks), FilesTakenOut()
     for number in (1, 2):
         bodies = [job.run(), job.finished(list(range(10))), job.append(), job.publish()]

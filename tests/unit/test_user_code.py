@@ -31,14 +31,12 @@ Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division 
 
 
 def raised(call):
-    """Return the error that a call raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller knows which one it is
         call()
     return caught.value
 
 
 def helper():
-    """Raise an error, as a user's function might."""
     raise ValueError("first line\nsecond line")
 
 

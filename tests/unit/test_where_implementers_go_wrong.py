@@ -29,7 +29,6 @@ CANCELLED = "CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER"
 
 
 def gate_run(mode, channels, *events, **case):
-    """Return the run of these events through a gate."""
     run = BarrierRun({"mode": mode, "channels": channels, "events": events, **case})
     for index, event in enumerate(events):
         run.do(index, list(event))
@@ -37,7 +36,6 @@ def gate_run(mode, channels, *events, **case):
 
 
 def trace(mode, channels, *events, **case):
-    """Return what a gate does with these events."""
     return [entry for _, entry in gate_run(mode, channels, *events, **case).trace]
 
 

@@ -19,7 +19,6 @@ from spec.machines.job import JOB_MACHINES, SPLITS
 
 
 def is_large(machine):
-    """Return True if it does not run in `make test`."""
     return machine in GATE_MACHINES.values() or "Job" in machine.__name__
 
 

@@ -33,7 +33,6 @@ SLIPS = [
 
 @pytest.fixture(scope="module")
 def cases():
-    """Return random input with Flink's answers, by component."""
     return ask(COMPONENTS.values(), SEEDS)
 
 
@@ -88,7 +87,6 @@ def test_the_command_says_how_many_differ_and_keeps_them(tmp_path, monkeypatch, 
 
 
 def test_a_component_that_does_not_exist_is_named(capsys):
-    """The message lists the components that exist."""
     with pytest.raises(SystemExit):
         main(["gate"])
     assert "there is no component 'gate': the components are aligned_blocking" in capsys.readouterr().err

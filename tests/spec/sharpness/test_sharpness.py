@@ -79,7 +79,6 @@ OPERATORS = {
 
 @pytest.fixture(scope="module")
 def drawn():
-    """Return every slip of the core."""
     return all_slips()
 
 

@@ -29,18 +29,15 @@ from tests.scenarios.runtime.sequence_job import LocalEngine, at, build, run, ti
 
 
 def files(root):
-    """Return the traces of a warehouse, in order of their generations."""
     return sorted((root / "_tidemark/numbers/traces").iterdir(), key=lambda path: int(path.stem))
 
 
 def bodies(path):
-    """Return the facts and effects of a trace."""
     with path.open("rb") as lines:
         return [entry.body for entry in read(lines)]
 
 
 def lines(entries):
-    """Write facts and effects as the lines of a trace, with right numbers, as a forger would."""
     return [encode(number, 1, body) for number, body in enumerate(entries, start=1)]
 
 
@@ -50,7 +47,6 @@ def places(entries, kind):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-    """Return the traces of two ticks, with one and with two checkpoints, as facts and effects."""
     root = tmp_path_factory.mktemp("short")
     run(root, 1)
     run(root)
@@ -112,7 +108,6 @@ def test_a_tick_that_was_taken_over_is_accepted(overtaken):
 
 
 def the_entry_after_its_publication(ticks):
-    """A table is published before the entry is committed."""
     entries = ticks[1]
     entries.insert(places(entries, RowAppended)[0], entries.pop(places(entries, TablePublished)[0]))
 
@@ -136,31 +131,26 @@ def an_id_used_twice(ticks):
 
 
 def a_cut_without_a_publication(ticks):
-    """A table of the cut was never published."""
     del ticks[1][places(ticks[1], TablePublished)[0]]
 
 
 def a_cut_of_another_version(ticks):
-    """The cut has another version than the one that the table got in this publication."""
     place = places(ticks[1], RecordCut)[0]
     ((table, version), *others) = ticks[1][place].versions
     ticks[1][place] = replace(ticks[1][place], versions=((table, version + 1), *others))
 
 
 def told_before_its_cut(ticks):
-    """Listeners hear that a checkpoint is complete before its cut is recorded."""
     entries = ticks[1]
     entries.insert(places(entries, CutRecorded)[0], entries.pop(places(entries, NotifyComplete)[0]))
 
 
 def an_older_checkpoint_restored(ticks):
-    """The second tick begins from nothing, although the first one has committed a checkpoint."""
     started = ticks[1][0]
     ticks[1][0] = replace(started, setup=replace(started.setup, restored=None, retained=(), versions={}))
 
 
 def a_version_taken_twice(ticks):
-    """The first entry of the second tick takes the version of the first tick's entry."""
     place = places(ticks[1], RowAppended)[0]
     ticks[1][place] = replace(ticks[1][place], version=2)
 

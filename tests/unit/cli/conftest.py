@@ -37,7 +37,6 @@ def shown():
 def state_file(
     path="_tidemark/flights/state/joined/_data/1/joined-1-00000000-0000-4000-8000-000000000001.parquet", size=2048
 ):
-    """Return a base of all key groups."""
     return KeyedFile(FileHandle(path, 10, size, 7), KeyedFileKind.BASE, 0, 127, Version(Generation(1), 1))
 
 
@@ -91,5 +90,4 @@ def checkpoint_record(checkpoint=7, parent=6, rows=12_000, position=POSITION):
 
 @pytest.fixture
 def record():
-    """Return the maker of checkpoints."""
     return checkpoint_record

@@ -362,7 +362,6 @@ def project(tmp_path, monkeypatch):
 
 
 def typed(command, *words):
-    """Return a command line with words in the place of its arguments."""
     names = [word for word in command.split() if not word.startswith("--")]
     names = names[: 1 + (names[0] == "checkpoints")]
     return [*names, *words, *command.split()[len(names) :]]
@@ -454,7 +453,6 @@ def test_a_job_that_only_the_warehouse_knows_is_found_by_its_name(project, capsy
     ],
 )
 def test_whatever_does_not_exist_is_one_exit_code(project, words, said, capsys):
-    """The exit code is 4, and one line lists what exists."""
     assert ExitCode.NOT_THERE == execute(words.split())
     shown = capsys.readouterr().err
     assert said in shown
@@ -494,7 +492,6 @@ def test_the_installed_command_answers_the_shell(project):
 
 @pytest.mark.parametrize("words", [[], ["run"], ["checkpoints"], ["checkpoints", "show"], ["state"]])
 def test_help_has_a_short_form_everywhere(words, capsys):
-    """`-h` is `--help`."""
     assert ExitCode.DONE == execute([*words, "-h"])
     assert "Usage: tidemark" in capsys.readouterr().out
 
@@ -517,7 +514,6 @@ JOB_OF_READING = JobName("flights")
 
 @pytest.fixture
 def tables(tmp_path):
-    """Write two tables of three versions, each with one more row; return their warehouse."""
     for table in (SILVER, GOLD):
         for number in range(3):
             write_deltalake(str(tmp_path / table), pa.table({"number": [number]}), mode="append")
@@ -525,7 +521,6 @@ def tables(tmp_path):
 
 
 def cut_of(root):
-    """Return a cut of both tables and a state, as the reports get it."""
     store = CutStore(Warehouse(root, ProtocolPaths(JOB_OF_READING)))
     store.record(CheckpointId(6), [(SILVER, 0), (GOLD, 2), (STATE, 5)])
     CheckpointStore(Warehouse(root, ProtocolPaths(JOB_OF_READING)))
@@ -628,7 +623,6 @@ class Planned:
 
 @pytest.fixture
 def words(tmp_path):
-    """Return the words of a source that counts its rows, and of one that does not."""
     (tmp_path / "old").mkdir()
     whole = FileSource(tmp_path, StructType().add("n", LongType()), format="csv")
     return PositionWords({NUMBERS: Gaps({"a": (1, 5, 9)}), FILES: whole})
@@ -639,7 +633,6 @@ def said(plan, words):
 
 
 def test_rows_that_nobody_can_count_are_not_said_to_be_none(words):
-    """The counted ones are said beside them."""
     counted = SplitBack(NUMBERS, SplitId("a"), "p6", None)
     unknown = SplitBack(FILES, SplitId("old"), FilePosition().text(), None)
     first, second, third = said(Planned(counted, unknown), words)

@@ -199,7 +199,6 @@ def test_the_kind_of_a_finished_checkpoint_stays_in_one_line(record, width):
 
 
 def cut_in(root, versions):
-    """Return a cut of these versions, as it would be found in a warehouse."""
     recorded = RecordedCut(CheckpointId(7), 1_700_000_000_000, versions)
     entry = CheckpointRecord(
         job="flights",
@@ -252,7 +251,6 @@ def test_a_jump_of_ids_is_explained_in_the_list(shown, record):
 
 
 def listed(checkpoint, reason=CheckpointFailureReason.CHECKPOINT_EXPIRED):
-    """Return a failed checkpoint as an entry or a release lists it."""
     return CheckpointFailure(
         checkpoint=CheckpointId(checkpoint), reason=reason, message=f"why {checkpoint}", at_ms=STARTED_MS
     )
@@ -373,7 +371,6 @@ def measured(record, times, **changes):
 
 
 def cells(text):
-    """Return the cells of a drawn table, row by row."""
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
 
 
@@ -631,12 +628,7 @@ def test_a_live_display_counts_the_same(record):
         display.progress(MicroBatchRan(FLIGHTS, 1, 13_000, 300))
         display.completed(record(), (), {})
     tally = display.tally
-    assert (13_000, 12_000, 1_000, 13_000) == (
-        tally.rows_read,
-        tally.rows_committed,
-        tally.rows_open,
-        tally.rows_ahead,
-    )
+    assert (13_000, 12_000, 1_000, 13_000) == (tally.rows_read, tally.rows_committed, tally.rows_open, tally.rows_ahead)
 
 
 def test_a_pipe_gets_lines_and_a_terminal_a_bar():

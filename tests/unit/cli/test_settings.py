@@ -83,7 +83,6 @@ def test_a_misspelt_setting_names_the_near_one():
     ("text", "milliseconds"), [("500ms", 500), ("30s", 30_000), ("1.5m", 90_000), ("2 h", 7_200_000)]
 )
 def test_durations_carry_their_unit(text, milliseconds):
-    """As a person writes them."""
     assert milliseconds == duration_ms(text)
 
 

@@ -34,13 +34,11 @@ def tree(path):
 
 
 def texts_in(node):
-    """Return every text below a node, also the parts of f-strings."""
     return [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
 
 @cache
 def texts():
-    """Return every text of the code."""
     files = (path for folder in ("jobs", "checkpointing", "tidemark") for path in (ROOT / folder).rglob("*.py"))
     return [text for path in files for text in texts_in(tree(path))]
 
@@ -54,7 +52,6 @@ def parts():
 
 
 def errors_of(module):
-    """Return the message of each late error that a module makes, as the list of its texts."""
     late = [node for node in tree(ROOT / f"jobs/{module}.py").body if getattr(node, "name", "") in LATE[module]]
     calls = (node for each in late for node in ast.walk(each) if isinstance(node, ast.Call))
     named = (call for call in calls if isinstance(call.func, ast.Name) and call.func.id.endswith("Error"))
@@ -68,7 +65,6 @@ def test_every_exit_code_is_documented_with_its_name():
 
 
 def test_every_message_of_the_guide_is_one_of_the_code():
-    """Each message that the guide quotes is still a message in the code."""
     assert len(parts()) > 90
     assert [] == [part for part in parts() if not any(part in text for text in texts())]
 

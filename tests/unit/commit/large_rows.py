@@ -13,7 +13,6 @@ STATE, TOTALS = JOB.state_table(SUMS), table_name("gold/totals")
 
 
 def keyed(number: int, table: TableName = STATE) -> KeyedFile:
-    """Return the file with that number, of the operator's state or of another table."""
     name = StagedName(SUMS, number, f"{number:032x}")
     file = FileHandle(JOB.staged_file(table, Generation(1), name), 1, 10, 7)
     return KeyedFile(file, KeyedFileKind.DELTA, 0, 3, Version(Generation(1), number))
@@ -23,8 +22,7 @@ def large_record(states: list[list[int]], ranges: list[list[int]], number: int =
     """Return an entry of `flights` whose subtasks have the files with these numbers. Its tables show them."""
     snapshots = tuple(
         SubtaskSnapshot(
-            state=tuple(map(keyed, state)),
-            ranges=(RangeFiles(TOTALS, tuple(keyed(each, TOTALS) for each in own)),),
+            state=tuple(map(keyed, state)), ranges=(RangeFiles(TOTALS, tuple(keyed(each, TOTALS) for each in own)),)
         )
         for state, own in zip(states, ranges, strict=True)
     )
@@ -52,5 +50,4 @@ def large_record(states: list[list[int]], ranges: list[list[int]], number: int =
 
 
 def numbered(subtasks: int, files: int, first: int = 1) -> list[list[int]]:
-    """Return this many numbered files for each of this many subtasks."""
     return [list(range(first + subtask * files, first + (subtask + 1) * files)) for subtask in range(subtasks)]

@@ -104,7 +104,6 @@ class World:
         self.note_readable()
 
     def subsume(self, which: int) -> None:
-        """Drop an entry and its cut, but never the newest one."""
         if len(self.cuts) > 1:
             cut = sorted(self.cuts)[:-1][which % (len(self.cuts) - 1)]
             del self.cuts[cut], self.rows[cut]
@@ -189,7 +188,6 @@ STEPS = st.one_of(
 
 
 def _steps(text: str) -> list[tuple[str, int, int]]:
-    """Return steps from a short text, such as `publish 0 1; claim`."""
     words = ([*step.split(), "0", "0"] for step in text.split(";"))
     return [(what, int(first), int(second)) for what, first, second, *_ in words]
 
@@ -277,7 +275,6 @@ def test_a_file_that_was_never_published_is_deleted_by_its_age(modified_ms, expe
 
 
 def test_a_foreign_file_is_deleted_only_if_our_log_has_removed_it():
-    """If no log of Tidemark ever showed a foreign file, it is not Tidemark's to delete."""
     shown = (Shown(1, 2, 10),)
     look = CleanUpLook(20, {TABLE: TableSeen(5, frozenset({4}))})
     removed, unknown = ListedFile("a", TABLE, None, 1, 0, shown), ListedFile("b", TABLE, None, 1, 0)
@@ -315,7 +312,6 @@ VERSIONS = {TableName("gold/by_key"): 3}
 
 
 def counts(given_ms, lapses_ms, now_ms, *, by_job=False):
-    """Return whether such a reservation counts."""
     return bool(standing([Reservation(VERSIONS, given_ms, lapses_ms, by_job=by_job)], now_ms))
 
 
@@ -336,18 +332,15 @@ BYTES_MAX = 1_000_000
 
 
 def file(number, size, partition=""):
-    """Return a file of a table."""
     folder = f"{partition}/" if partition else ""
     return ActiveFile(f"bronze/rows/_data/1/{folder}rows-{number}-{UNIQUE.format(number)}.parquet", size)
 
 
 def paths(files):
-    """Return the paths of files, in order."""
     return tuple(each.path for each in files)
 
 
 def groups(files, files_min=4, bytes_max=BYTES_MAX):
-    """Return the groups, as sets of paths."""
     return [{*each} for each in groups_to_compact(files, files_min, bytes_max)]
 
 
@@ -377,9 +370,7 @@ def test_files_fill_up_and_are_left_alone_then():
 
 
 @given(
-    sizes=st.lists(st.integers(1, 3_000), min_size=1, max_size=200),
-    files_min=st.integers(2, 12),
-    empty=st.booleans(),
+    sizes=st.lists(st.integers(1, 3_000), min_size=1, max_size=200), files_min=st.integers(2, 12), empty=st.booleans()
 )
 def test_few_files_remain_and_no_row_is_written_often(sizes, files_min, empty):
     """Whatever comes, a table's files are bounded, and a row is written again a bounded number of times.
@@ -404,7 +395,6 @@ def test_few_files_remain_and_no_row_is_written_often(sizes, files_min, empty):
 
 
 def compaction(*of):
-    """Return a compaction of these files."""
     return FileCompaction(into=FileHandle("bronze/rows/new", 1, 1, 0), of=of)
 
 

@@ -22,7 +22,6 @@ GOLD = "o/gold"
 
 
 def columns(*names):
-    """Return columns of these names."""
     return tuple(TableColumn(name, "long") for name in names)
 
 
@@ -68,17 +67,14 @@ NAME, KEPT, PARENT = TableName("bronze/t"), VertexId("kept"), CheckpointId(4)
 
 
 def of(*names, after=0, first=""):
-    """Return columns of numbers with these names."""
     return tuple(TableColumn(name, "long", CheckpointId(after), first) for name in names)
 
 
 def table(*names, drops=(), in_order=False):
-    """Return an append table as a pipeline declares it."""
     return Table(NAME, TableMode.APPEND, columns=of(*names), drops=drops, in_order=in_order)
 
 
 def at_next(declared, was, renamed=None):
-    """Return the names at the next cut, those that were dropped, and the identities that are new."""
     now = appended_columns(declared, TableColumns(NAME, was), PARENT, renamed or {})
     return [column.name for column in now.columns], now.dropped
 
@@ -116,7 +112,6 @@ def test_what_two_cuts_call_the_same_column():
 
 
 def graph(declared, renamed=None):
-    """Return a graph of one vertex that writes the table."""
     return JobGraph((Vertex(KEPT, VertexKind.STATELESS, 1, (declared,), columns_renamed_from=renamed or {}),), ())
 
 
@@ -155,7 +150,6 @@ def test_a_tick_knows_before_its_first_epoch_what_it_renames():
 
 
 def changes(declared, was, renamed=None):
-    """Return column, verdict and whether it is refused, of each change."""
     found = table_changes(graph(declared, renamed), was)
     return [(each.column, each.becomes.partition(".")[0], bool(each.refused)) for each in found]
 
@@ -178,7 +172,6 @@ TABLE = TableName("bronze/kept")
 
 
 def column(name, after=0, first=""):
-    """Return a column of whole numbers."""
     return TableColumn(name, "long", CheckpointId(after), first)
 
 

@@ -32,7 +32,6 @@ LIVE_LEASE = Lease(Generation(3), NOW_MS + 5_500)
 
 
 def decide(rows, seen, *, take_over=False, now_ms=NOW_MS):
-    """Decide as a tick would."""
     return decide_claim(rows, seen, now_ms, take_over=take_over)
 
 
@@ -132,7 +131,6 @@ PLAIN = {"kind": RowKind.SAVEPOINT, "pinned": True}
 
 
 def test_later_entries_are_dropped():
-    """No earlier entry is."""
     turn = turn_back(STRAIGHT, STRAIGHT[1])
     assert ((4, 5), (), ()) == (turn.dropped, turn.abandoned, turn.adopted)
     assert Turn((), (), ()) == turn_back(STRAIGHT, STRAIGHT[-1])

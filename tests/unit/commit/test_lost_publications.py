@@ -15,14 +15,7 @@ from checkpointing.commit.lost_publications import (
 )
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.metadata.record import (
-    CheckpointRecord,
-    RowKind,
-    Statistics,
-    TableKeys,
-    TableRecord,
-    VertexRecord,
-)
+from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableKeys, TableRecord, VertexRecord
 
 T = "o/t"
 
@@ -58,7 +51,6 @@ def seen(rows, cuts, of_table):
 
 
 def again(facts):
-    """Return the checkpoints to publish again, or None if the table is lost."""
     repairs = decide_repairs(facts)
     return None if repairs.lost else [each.checkpoint for each in repairs.again]
 
@@ -69,7 +61,6 @@ WHOLE = {"v1": 1, "v2": 2, "v3": 3, "v4": 4, "v5": 5}
 
 
 def shortened(to):
-    """Return the log with its entries up to that version."""
     return log(to, to, **{name: each for name, each in WHOLE.items() if each <= to})
 
 

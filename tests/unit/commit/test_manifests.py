@@ -10,16 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.channel_items import SubtaskSnapshot
-from checkpointing.commit.manifests import (
-    Manifest,
-    Sizes,
-    Stored,
-    counted_by,
-    handles_in,
-    path_of,
-    stored,
-    whole,
-)
+from checkpointing.commit.manifests import Manifest, Sizes, Stored, counted_by, handles_in, path_of, stored, whole
 from checkpointing.handles import KeyedFile
 from checkpointing.metadata.codec import UnreadableRowError, decode_stored, encode
 from checkpointing.metadata.files import files_of, handles_of
@@ -31,7 +22,6 @@ LOW = Sizes(inline=2, recent=1, manifest=3, few=2)
 
 
 def _read(form: Stored, contents: dict[str, bytes]) -> CheckpointRecord:
-    """Return the entry that is read from an entry's text and its manifests."""
     entry = decode_stored(encode(form.entry, writer="tidemark 0.6.0"))
     assert isinstance(entry, CheckpointRecord)
     return whole(entry, _manifests(entry, contents))

@@ -19,20 +19,17 @@ _PARENT_VERSION = 2
 
 @st.composite
 def _split(draw):
-    """Return three lists of numbers that share none."""
     owners = draw(st.lists(st.integers(0, 3), min_size=8, max_size=8))
     return [[number for number, owner in enumerate(owners) if owner == subtask] for subtask in range(3)]
 
 
 def _said(now, before, **parent):
-    """Return the publications of an entry with these files, after a parent with those."""
     then = _once(large_record(before, before, _PARENT_VERSION - 1)).model_copy(update=parent)
     record = _once(large_record(now, now, _PARENT_VERSION))
     return {each.table: each for each in with_changes(_GRAPH, record, then, ())}
 
 
 def _once(record):
-    """Return an entry whose tables name each file once."""
     tables = [each.model_copy(update={"files": tuple(dict.fromkeys(each.files))}) for each in record.tables]
     return record.model_copy(update={"tables": tuple(tables)})
 
@@ -121,6 +118,5 @@ def test_files_that_lists_did_not_share_are_found_by_the_changed_lists_alone(own
 
 @given(lists=_lists, others=_lists)
 def test_files_are_shown_if_they_are_those_of_the_lists_each_once(lists: list[tuple], others: list[tuple]) -> None:
-    """Lists that share a file show it once."""
     assert are_shown(each_once(lists), lists)
     assert are_shown(each_once(others), lists) is (each_once(others) == each_once(lists))

@@ -48,7 +48,6 @@ CLAIM = Claim(generation=2, holder=Holder(host="h", pid=1, started="s"), first_i
 
 
 def table(name, **changes):
-    """Return an append table's part of an entry."""
     return TableRecord(table=name, mode=TableMode.APPEND, parent_version=1, **changes)
 
 
@@ -91,7 +90,6 @@ def test_an_import_gives_a_sink_nothing():
 
 
 def upserting(*paths):
-    """Return a vertex that writes upsert table o/u, which has these files."""
     keyed = (KeyedFile(replace(FILE, path=path), KeyedFileKind.BASE, 0, 9, Version(1, 0)) for path in paths)
     snapshot = SubtaskSnapshot(ranges=(RangeFiles("o/u", tuple(keyed)),))
     keys = (TableKeys(table="o/u", columns=("k",)),)
@@ -99,7 +97,6 @@ def upserting(*paths):
 
 
 def paths_of(record, parent):
-    """Return what the sink of o/u gets: since when, and which files it then has and had."""
     return [
         (each.since, [file.path for file in each.before], [file.path for file in each.files])
         for each in outside_publications(record, parent)
@@ -213,13 +210,11 @@ SCHEMA = {"v": pl.Int64, "b": pl.String, "f": pl.Float64, "a": pl.Int64, "l": pl
 
 
 def frame(table):
-    """Return the rows of a table; None if it has none, and so no file."""
     rows = [{"a": a, "b": b, "v": v, "f": f, "l": held} for (a, b), (v, f, held) in table.items()]
     return pl.DataFrame(rows, schema=SCHEMA) if rows else None
 
 
 def told_of_outside_rows(value):
-    """Return a value that is equal to itself, as text."""
     return repr(value)
 
 

@@ -16,7 +16,6 @@ DEAD = HolderObserved(alive=False, lease=None)
 
 
 def row(checkpoint, tables=()):
-    """Return a committed checkpoint."""
     return CheckpointRecord(
         job="j",
         checkpoint=checkpoint,
@@ -31,7 +30,6 @@ def row(checkpoint, tables=()):
 
 
 def decide(rows, cuts, holder=DEAD):
-    """Decide for these entries and recorded cuts."""
     return decide_recovery(Observed(3, (*rows, CLAIM), frozenset(cuts), holder, 1), take_over=False)
 
 
@@ -58,14 +56,12 @@ def test_a_completion_names_the_position_of_every_split():
 
 
 def flying(*slices, split="b"):
-    """Return a snapshot with these slices of a split in flight."""
     channel = ChannelId(EdgeId("orders", "bronze"), 0)
     held = tuple(SourceSlice("orders", split, start, end, "", 1, 1) for start, end in slices)
     return SubtaskSnapshot(in_flight=(ChannelState(channel, held),))
 
 
 def told_with(*snapshots, position="9"):
-    """Return the position of split b that a completion names, after split b was read up to `position`."""
     source = VertexRecord(vertex="orders", micro_batch=0, subtasks=(SubtaskSnapshot(position=position),), splits=("b",))
     operator = VertexRecord(vertex="bronze", micro_batch=1, subtasks=snapshots)
     told = completion(row(4).model_copy(update={"vertices": (source, operator)}))

@@ -37,10 +37,7 @@ GRAPH = JobGraph(
     (
         Vertex("s", VertexKind.SOURCE, 1, splits=("a",)),
         Vertex(
-            "v",
-            VertexKind.KEYED,
-            1,
-            (Table("out/log", TableMode.APPEND), Table("out/sums", TableMode.UPSERT, ("k",))),
+            "v", VertexKind.KEYED, 1, (Table("out/log", TableMode.APPEND), Table("out/sums", TableMode.UPSERT, ("k",)))
         ),
     ),
     (EdgeId("s", "v"),),
@@ -48,12 +45,10 @@ GRAPH = JobGraph(
 
 
 def handle(name):
-    """Return a file with that name."""
     return FileHandle(name, 1, 1, 0)
 
 
 def ranged(name, batch):
-    """Return a file of the upsert table's only range."""
     keyed = KeyedFile(handle(name), KeyedFileKind.BASE, 0, 127, Version(1, batch))
     return (RangeFiles("out/sums", (keyed,)),)
 
@@ -72,7 +67,6 @@ def draft(checkpoint, staged=(), ranges=(), subsumed=(), **kind):
 
 @pytest.fixture
 def door():
-    """Return a commit door just after its claim at version 5."""
     identity = CommitIdentity(job="j", generation=2, nonce="n", max_parallelism=128)
     return TwoPhaseCommit(GRAPH, identity, parent=None, versions={}, at_version=5)
 
@@ -168,7 +162,6 @@ def test_a_fact_that_nobody_waits_for_raises_and_changes_nothing(door, fact):
 
 
 def test_every_transition_of_the_table_leads_to_a_known_state():
-    """The table names only known states, and no transition leaves the end."""
     assert all(targets for targets in TRANSITIONS.values())
     assert not any(state is CommitState.ENDED for state, _ in TRANSITIONS)
 

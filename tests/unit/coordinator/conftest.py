@@ -75,38 +75,31 @@ class Driven:
                 return None
 
     def trigger(self, name: str = "c", properties: CheckpointProperties = CHECKPOINT) -> list[CoordinatorEffect]:
-        """Request a checkpoint."""
         return self.tell(CheckpointRequested(name, properties))
 
     def acknowledge(
         self, checkpoint: int, *tasks: str, state: AcknowledgedState | None = None
     ) -> list[CoordinatorEffect]:
-        """Acknowledge for these tasks, by default for all."""
         return self.tell(*(TaskAcknowledged(JOB, task, CheckpointId(checkpoint), state) for task in tasks or TASKS))
 
     def decline(
         self, checkpoint: int, reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_DECLINED
     ) -> list[CoordinatorEffect]:
-        """Decline for the sink."""
         return self.tell(TaskDeclined(JOB, SINK, CheckpointId(checkpoint), reason))
 
     @staticmethod
     def of_type(effects: list[CoordinatorEffect], *types: type) -> list[CoordinatorEffect]:
-        """Return the effects of these types, in order."""
         return [effect for effect in effects if isinstance(effect, types)]
 
     @property
     def pending(self) -> list[int]:
-        """The ids of the pending checkpoints."""
         return [pending.id for pending in self.door.pending]
 
     @property
     def completed(self) -> list[int]:
-        """The ids in the store."""
         return [checkpoint.id for checkpoint in self.door.store.checkpoints]
 
 
 @pytest.fixture
 def drive() -> type[Driven]:
-    """Return a function that makes a driven coordinator."""
     return Driven

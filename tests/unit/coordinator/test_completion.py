@@ -41,12 +41,10 @@ PRIVATE = AcknowledgedState(private=("p",))
 
 
 def shared(*handles):
-    """Return a state that shares these handles, each under a key of its own."""
     return AcknowledgedState(shared=tuple((handle, handle) for handle in handles))
 
 
 def results(driven, effects):
-    """Return the results of the acknowledgements among the effects."""
     return [effect.result for effect in driven.of_type(effects, AnswerAcknowledge)]
 
 
@@ -126,7 +124,6 @@ def test_abort_discards_private_state_and_keeps_shared(drive):
 
 
 def test_the_next_checkpoint_may_carry_an_aborted_ones_files(drive):
-    """If the next checkpoint has a file of an aborted one, the file is never deleted."""
     driven = drive()
     driven.trigger("c1")
     driven.acknowledge(1, "source", state=shared("h"))
@@ -151,7 +148,6 @@ def test_a_savepoint_registers_no_shared_state(drive):
 
 
 def test_an_aborted_savepoint_leaves_shared_files_alone(drive):
-    """Files of an aborted savepoint may be the running job's own (issue 4, item 18)."""
     driven = drive()
     driven.trigger("sp", savepoint(unaligned=False))
     driven.acknowledge(1, "source", state=shared("h"))
@@ -192,7 +188,6 @@ def test_completion_aborts_older_checkpoints_but_not_savepoints(drive):
 
 
 def test_a_newer_pending_checkpoint_survives_an_older_completion(drive):
-    """A completion never aborts a newer checkpoint."""
     driven = drive()
     driven.trigger("c1")
     driven.trigger("c2")
@@ -254,7 +249,6 @@ def test_an_unknown_commit_outcome_deletes_nothing(drive):
 
 
 def test_a_second_answer_to_a_commit_changes_nothing(drive):
-    """The second answer is ignored."""
     driven = drive(answers_commit=False)
     driven.trigger()
     driven.acknowledge(1)
@@ -369,12 +363,10 @@ STOP = synchronous_savepoint(unaligned=False, terminate=False)
 
 
 def checkpoint(number, properties=CHECKPOINT, **fields):
-    """Return a completed checkpoint."""
     return CompletedCheckpoint(id=number, properties=properties, **fields)
 
 
 def store(retained=1, *checkpoints):
-    """Return a store with its own registry."""
     return CompletedCheckpointStore(retained, SharedStateRegistry(), checkpoints)
 
 

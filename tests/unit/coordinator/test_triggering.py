@@ -71,7 +71,6 @@ from spec.flink.messages import CheckpointIdFailed, LocationFailed, PeriodicTime
 
 
 def failures(driven, effects):
-    """Return (request, reason) of the requests that failed."""
     return [(effect.request, effect.reason.name) for effect in driven.of_type(effects, RequestFailed)]
 
 
@@ -352,12 +351,10 @@ DECLINED = CheckpointFailureReason.CHECKPOINT_DECLINED
 
 
 def request(name, properties=CHECKPOINT, *, periodic=False, sequence=0):
-    """Return a request."""
     return CheckpointRequest(name, properties, periodic, sequence)
 
 
 def decider(*requests, max_concurrent=1, queue_max=None):
-    """Return a decider with these requests in its queue."""
     made = RequestDecider(max_concurrent=max_concurrent, queue_max=queue_max)
     for sequence, queued in enumerate(requests):
         made.submit(CheckpointRequest(queued.name, queued.properties, queued.periodic, sequence), BUSY)
@@ -553,7 +550,6 @@ def delays(strategy, *times_ms):
 
 
 def growing(initial_ms, max_ms, *, reset_after_ms=60_000, jitter=0.0, attempts=None):
-    """Return an exponential delay that doubles."""
     return ExponentialDelay(initial_ms, max_ms, 2.0, reset_after_ms, jitter, attempts)
 
 

@@ -5,14 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from checkpointing.channel_items import AlignmentType, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
-from checkpointing.gate import (
-    GateConfig,
-    GateEffect,
-    GatePolicy,
-    GateTimeAdvanced,
-    ItemArrived,
-    Polled,
-)
+from checkpointing.gate import GateConfig, GateEffect, GatePolicy, GateTimeAdvanced, ItemArrived, Polled
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
 from spec.flink.gate import FlinkGate, ItemHanded
 
@@ -23,7 +16,6 @@ class Story:
     """Tells a gate which items arrive, by channel number, and collects its answers."""
 
     def __init__(self, config: GateConfig, channel_count: int) -> None:
-        """Open the gate."""
         self.channels = tuple(ChannelId(EDGE, index) for index in range(channel_count))
         self.gate = FlinkGate(config, self.channels)
 
@@ -40,26 +32,21 @@ class Story:
             self.gate.tell(ItemArrived(self.channels[channel], arrived))
 
     def hand(self, channel: int, item: ChannelItem) -> tuple[GateEffect, ...]:
-        """Hand the gate an item, past the queue."""
         return self.gate.tell(ItemHanded(self.channels[channel], item))
 
     def poll(self) -> tuple[GateEffect, ...]:
-        """Take one item."""
         return self.gate.tell(Polled())
 
     def drain(self) -> list[GateEffect]:
-        """Take all items that can be taken."""
         effects: list[GateEffect] = []
         while self.gate.has_deliverable():
             effects += self.poll()
         return effects
 
     def at(self, now_ms: int) -> tuple[GateEffect, ...]:
-        """Set the clock, and run timers."""
         return self.gate.tell(GateTimeAdvanced(now_ms))
 
     def blocked(self) -> list[int]:
-        """Return the numbers of the blocked channels."""
         return sorted(channel.subtask for channel in self.gate.blocked())
 
 
@@ -78,8 +65,6 @@ def story() -> StoryMaker:
 
 @pytest.fixture
 def barrier() -> Callable[..., Barrier]:
-    """Return a function that makes barriers: `barrier(n, alignment, timeout_ms, created_ms)`."""
-
     def make(
         number: int,
         alignment: AlignmentType = AlignmentType.ALIGNED,
@@ -93,11 +78,9 @@ def barrier() -> Callable[..., Barrier]:
 
 @pytest.fixture
 def cancel() -> Callable[[int], CancelMarker]:
-    """Return a function that makes cancel markers."""
     return lambda number: CancelMarker(CheckpointId(number))
 
 
 @pytest.fixture
 def end() -> EndOfChannel:
-    """Return the end of a channel."""
     return EndOfChannel()

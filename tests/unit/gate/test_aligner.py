@@ -56,15 +56,11 @@ def test_segments_after_a_barrier_stay_in_the_gate_until_the_alignment_ends(stor
         (GatePolicy.ALIGNED_BLOCKING, [(3, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)]),
         (
             GatePolicy.ALIGNED_BUFFERING,
-            [
-                (1, Reason.CHECKPOINT_DECLINED_SUBSUMED),
-                (3, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER),
-            ],
+            [(1, Reason.CHECKPOINT_DECLINED_SUBSUMED), (3, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)],
         ),
     ],
 )
 def test_a_newer_cancel_aborts_the_pending_checkpoint_only_when_buffering(story, barrier, cancel, policy, expected):
-    """If 1 is pending, cancel(3) aborts only 3 in the blocking policy, and both in the buffering one."""
     tale = story(policy, channels=2)
     tale.put(0, barrier(1))
     tale.put(1, cancel(3))
@@ -163,12 +159,7 @@ def _in_flight(effects):
 
 
 def _taken(effects):
-    names = {
-        AnnouncementReceived: "announcement",
-        BarrierReceived: "barrier",
-        Deliver: "segment",
-        DeliverEnd: "end",
-    }
+    names = {AnnouncementReceived: "announcement", BarrierReceived: "barrier", Deliver: "segment", DeliverEnd: "end"}
     return [names[type(e)] for e in effects if type(e) in names]
 
 
@@ -299,7 +290,6 @@ END = EndOfData()
 
 
 def told(effects):
-    """Return what the operator receives, in short: segment numbers, and the channels whose data ended."""
     heard = {Deliver: lambda e: int(e.segment.start), DeliverEndOfData: lambda e: ("end", e.channel.subtask)}
     heard[TriggerCheckpoint] = lambda e: ("trigger", e.barrier.checkpoint)
     return [heard[type(effect)](effect) for effect in effects if type(effect) in heard]
@@ -368,7 +358,6 @@ def test_an_obsolete_barrier_resumes_its_channel(story, barrier, cancel):
 
 
 def test_buffering_delivers_held_items_in_arrival_order_before_new_input(story, barrier):
-    """Items that were held come in the order of their arrival, before any later item."""
     tale = story(BUFFERING, channels=2)
     tale.put(0, barrier(1), 1)
     assert PutAside(tale.channels[0], tale.segment(1)) in tale.drain()
@@ -398,7 +387,6 @@ def test_at_most_fifty_checkpoints_are_remembered(story, barrier):
 
 
 def test_each_checkpoint_has_its_own_alignment_time(story, barrier):
-    """Time and bytes are counted from the checkpoint's own first barrier."""
     tale = story(GatePolicy.AT_LEAST_ONCE)
     tale.put(0, barrier(1))
     tale.drain()
@@ -435,7 +423,6 @@ def test_a_cancel_aborts_a_checkpoint_that_was_only_announced(story, barrier, ca
 
 
 def test_an_id_is_aborted_once_even_with_one_open_channel(story, cancel, end):
-    """A repeated cancel marker on the only open channel is ignored."""
     tale = story(GatePolicy.AT_LEAST_ONCE)
     tale.put(1, end)
     tale.put(0, cancel(3), cancel(3))

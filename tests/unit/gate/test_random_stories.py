@@ -82,7 +82,6 @@ def test_every_segment_is_delivered_once_and_in_its_channels_order(story, policy
 
 
 def _before_barrier(facts, channel, checkpoint):
-    """Return the segments that came on the channel before the barrier of that checkpoint, or before its end."""
     before = []
     for item in (f.item for f in facts if isinstance(f, ItemArrived) and f.channel == channel):
         if isinstance(item, Barrier) and item.checkpoint == checkpoint:

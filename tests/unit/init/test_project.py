@@ -37,7 +37,6 @@ def test_a_new_project_is_complete(tmp_path):
 
 
 def test_an_empty_folder_and_another_name_are_accepted(tmp_path):
-    """The name of the project need not be the folder's."""
     folder = tmp_path / "my-shop"
     folder.mkdir()
     made = create_project(folder, "web_shop", SERVED)

@@ -35,14 +35,7 @@ from checkpointing.messages import (
     TimeAdvanced,
     WakeAt,
 )
-from checkpointing.metadata.record import (
-    CheckpointRecord,
-    Claim,
-    Holder,
-    Statistics,
-    TableKeys,
-    VertexRecord,
-)
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Statistics, TableKeys, VertexRecord
 
 CLAIM = Claim(
     generation=1, holder=Holder(host="h", pid=1, started=""), first_id=1, last_id=1000, at_ms=0, nonce="nonce"
@@ -50,12 +43,10 @@ CLAIM = Claim(
 
 
 def file(name: str, rows: int = 1) -> FileHandle:
-    """Return a file with that name, with ten bytes for each row."""
     return FileHandle(name, rows, rows * 10, 0)
 
 
 def keyed(name: str, first: int, last: int, version: Version, kind: KeyedFileKind = KeyedFileKind.DELTA) -> KeyedFile:
-    """Return a state file of these key groups."""
     return KeyedFile(file(name), kind, first, last, version)
 
 
@@ -144,28 +135,23 @@ class Story:
                     pass
 
     def tell(self, fact: Any) -> None:
-        """Step the door with a fact."""
         self._take(self.door.step(fact))
 
     def passes(self, milliseconds: int) -> None:
-        """Advance the clock."""
         self.now_ms += milliseconds
         self.tell(TimeAdvanced(self.now_ms))
 
     # ---------------------------------------------------------- what waits
 
     def all(self, kind: type) -> list[Any]:
-        """Return the waiting effects of that kind."""
         return [effect for effect in self.waiting if isinstance(effect, kind)]
 
     def take(self, kind: type, holds: Callable[[Any], bool] = lambda effect: True) -> Any:
-        """Take the first waiting effect of that kind."""
         effect = next(effect for effect in self.all(kind) if holds(effect))
         self.waiting.remove(effect)
         return effect
 
     def all_told(self, kind: type) -> list[Any]:
-        """Return every effect of that kind since the start."""
         return [effect for effect in self.told if isinstance(effect, kind)]
 
     # ---------------------------------------------------------- answers
@@ -180,7 +166,6 @@ class Story:
         return offered
 
     def is_idle(self, *sources: str) -> None:
-        """Answer these sources' polls without rows."""
         for source in sources:
             poll = self.take(PollSource, lambda poll, source=source: poll.source == source)
             self.tell(SourceIdle(poll.source, poll.split))
@@ -197,13 +182,11 @@ class Story:
         return name
 
     def judges(self, *, passed: bool = True, message: str = "") -> Any:
-        """Answer the request for a verdict."""
         asked = self.take(JudgeSuites)
         self.tell(SuitesJudged(asked.vertex, asked.checkpoint, passed, "{}", message))
         return asked
 
     def checks(self, *problems: str) -> None:
-        """Answer the check of the tables."""
         self.tell(TablesChecked(self.take(CheckTables).checkpoint, problems))
 
     def appends(self) -> Any:
@@ -214,13 +197,11 @@ class Story:
         return row
 
     def publishes(self) -> None:
-        """Publish every waiting table."""
         for effect in self.all(PublishTable):
             self.waiting.remove(effect)
             self.tell(TablePublished(effect.checkpoint, effect.publication.table, 1))
 
     def records(self) -> None:
-        """Record the waiting cut."""
         self.tell(CutRecorded(self.take(RecordCut).checkpoint))
 
     def commits(self) -> Any:
@@ -233,7 +214,6 @@ class Story:
 
 
 def in_flight_of(edge: EdgeId, subtask: int, *names: str) -> Iterator[ChannelState]:
-    """Yield what an unaligned cut has in flight on one channel: one segment for each file."""
     yield ChannelState(ChannelId(edge, subtask), tuple(StagedSegment((file(name),)) for name in names))
 
 

@@ -62,7 +62,6 @@ def epoch(story, rows=3):
 
 
 def rows_given(run, number):
-    """Return the begin and end of each slice in one input of a micro-batch."""
     return [(part.start, part.end) for each in run.inputs if each.input == number for part in each.segments]
 
 
@@ -262,12 +261,10 @@ def expecting(job):
 
 
 def begun(story):
-    """Return how many micro-batches have begun."""
     return len(story.all_told(RunMicroBatch))
 
 
 def reads(story, rows):
-    """Let one source offer rows, and both be idle then."""
     story.offers("left", rows)
     story.is_idle("left", "right")
 
@@ -316,7 +313,6 @@ def bounded(graph, *sources):
 
 
 def ends(story, *sources):
-    """Answer these sources' polls with the end of the split."""
     for source in sources:
         poll = story.take(PollSource, lambda poll, source=source: poll.source == source)
         story.tell(SourceEnded(poll.source, poll.split))

@@ -28,12 +28,10 @@ READY = (Compacted(ROWS, (FileCompaction(into=FileHandle("new", 2, 2, 0), of=("a
 
 
 def begun(files_min=3, unpublished=()):
-    """Return the beginning of a tick."""
     return Compacting(GRAPH, CheckpointConfig(compact_files_min=files_min, compacted_bytes_max=99), unpublished)
 
 
 def draft(checkpoint, kind=RowKind.CHECKPOINT):
-    """Return a checkpoint that is ready to be committed."""
     return Draft(checkpoint, (), STATISTICS, kind=kind)
 
 
@@ -96,12 +94,10 @@ THREE = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "micro_batc
 
 
 def vertex_of(row, name):
-    """Return an entry's statistics of one vertex."""
     return next(vertex for vertex in row.statistics.vertices if vertex.vertex == name)
 
 
 def work(*tasks):
-    """Return the work of a micro-batch: (task_ms, sync_ms, rows) for each subtask."""
     return tuple(TaskWork(task_ms=task_ms, sync_ms=sync_ms, rows=rows) for task_ms, sync_ms, rows in tasks)
 
 
@@ -170,7 +166,6 @@ def test_the_split_with_the_longer_queue_decides_the_alignment(job):
 
 
 def offers(story, split, rows):
-    """Answer that split's poll with so many rows."""
     poll = story.take(PollSource, lambda poll: poll.split == split)
     start = int(poll.position or 0)
     story.tell(SliceOffered(SourceSlice("in", split, str(start), str(start + rows), "", rows, rows * 10)))

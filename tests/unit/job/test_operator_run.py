@@ -8,11 +8,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import EdgeId, Generation, JobName, TableName, VertexId
-from checkpointing.job.operator_run import (
-    OperatorRun,
-    broadcasts_left,
-    handed_to_all,
-)
+from checkpointing.job.operator_run import OperatorRun, broadcasts_left, handed_to_all
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits, live_files
 from checkpointing.messages import (
     AppendRow,
@@ -112,7 +108,6 @@ def counted() -> JobGraph:
 
 
 def ran(story, vertex: str, *tables: str, emitted: bool = False) -> None:
-    """Finish the vertex's micro-batch with a file for each of these tables, and one for the next vertex."""
     effect = story.take(RunMicroBatch, lambda run: run.vertex == vertex)
     new = FileHandle(f"{vertex}-{effect.micro_batch}", 3, 30, 0)
     output = SubtaskOutput(emitted=(new,) if emitted else (), staged=tuple((table, new) for table in tables))
@@ -149,7 +144,6 @@ TOTALS = Table("gold/t", TableMode.UPSERT)
 
 
 def whole(job, name):
-    """Return the broadcast state in one file."""
     return RangeFiles(RULES.name, (job.keyed(name, 0, 127, Version(1, 1), KeyedFileKind.BASE),))
 
 
@@ -193,13 +187,11 @@ def file(number, version, table="out/newest"):
 
 
 def vertex(*tables, kind=VertexKind.STATELESS, name="newest"):
-    """Return a vertex with these tables."""
     return Vertex(name, kind, 1, tables)
 
 
 @pytest.fixture
 def run():
-    """Return the vertex at work, without any rows yet."""
     return OperatorRun(vertex(NEWEST, QUARANTINE), None, 3, live_files(vertex(NEWEST, QUARANTINE), None, 128), passed=4)
 
 
@@ -211,7 +203,6 @@ def finish(run, *files, also=()):
 
 
 def shown(snapshot):
-    """Return the files that a snapshot names for the table."""
     return [keyed.file for own in snapshot.ranges if own.table == NEWEST.name for keyed in own.files]
 
 
@@ -227,7 +218,6 @@ def test_files_of_no_cut_are_deleted_once_a_newer_version_comes(run):
 
 
 def cut(job, table=NEWEST, files=(), mode=TableMode.OVERWRITE, columns=("v",)):
-    """Return a cut at which the vertex held these files."""
     keyed = tuple(KeyedFile(each, KeyedFileKind.BASE, 0, 0, Version(1, 1)) for each in files)
     record = job.record(graph(table), 5, {"newest": (SubtaskSnapshot(ranges=(RangeFiles(table.name, keyed),)),)})
     keys = (TableKeys(table=table.name, columns=columns, mode=mode),) if mode is not TableMode.APPEND else ()
@@ -239,7 +229,6 @@ def cut(job, table=NEWEST, files=(), mode=TableMode.OVERWRITE, columns=("v",)):
 
 
 def graph(table, kind=VertexKind.STATELESS):
-    """Return source -> vertex with this table."""
     return JobGraph(
         (Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), vertex(table, kind=kind)), (EdgeId("s", "newest"),)
     )
@@ -314,7 +303,6 @@ PATHS = ProtocolPaths(JobName("shop"))
 
 
 def keyed(number, version, partition=""):
-    """Return a file of a version, in the folder of a partition."""
     name = StagedName(VertexId("prices"), number, f"{number:032x}", partition, version.folder)
     file = FileHandle(PATHS.staged_file(TABLE, Generation(1), name), 1, 1, 0)
     return KeyedFile(file, KeyedFileKind.BASE, 0, 0, Version(Generation(1), number))

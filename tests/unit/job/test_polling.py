@@ -18,12 +18,7 @@ from checkpointing.identifiers import ChannelId, EdgeId, Generation, SplitId, Su
 from checkpointing.job.door import Credit
 from checkpointing.job.drafts import EpochLog
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
-from checkpointing.job.polling import (
-    CutGroups,
-    Pacing,
-    SourceReaders,
-    UnknownSplitError,
-)
+from checkpointing.job.polling import CutGroups, Pacing, SourceReaders, UnknownSplitError
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
 from checkpointing.job.tick_end import Cause, CheckpointIds, Ending, Next
@@ -51,7 +46,6 @@ def readers(positions=None, **pacing):
 
 
 def answer(to, poll, rows):
-    """Answer a poll with this many rows."""
     start = int(poll.position or 0)
     to.offered(SourceSlice(poll.source, poll.split, str(start), str(start + rows), "", rows, rows))
 
@@ -92,7 +86,6 @@ def test_a_reader_begins_at_the_cut():
 
 
 def test_an_answer_without_a_poll_is_refused():
-    """A split that was not polled cannot answer, and one poll has one answer."""
     own = readers()
     with pytest.raises(UnknownSplitError, match="split e of source flights"):
         own.found_idle("flights", "e", 0)
@@ -192,14 +185,12 @@ HISTORY, MORE, LIVE = "1.a", "1.b", "2.all"
 
 
 def parted(job, *splits, bounded=False, parts=("1.", "2.")):
-    """Return the graph whose left source has these splits."""
     left, *others = job.two_sources().vertices
     left = replace(left, splits=splits, parallelism=len(splits), parts=parts, bounded=bounded)
     return JobGraph((left, *others), job.two_sources().edges)
 
 
 def asked(story):
-    """Return the splits of the left source that are being polled."""
     return {poll.split for poll in story.all(PollSource) if poll.source == "left"}
 
 
@@ -393,7 +384,6 @@ def test_an_epoch_that_has_ended_is_forgotten():
 
 @pytest.fixture
 def run():
-    """Return an idle vertex of two subtasks."""
     vertex = Vertex("down", VertexKind.KEYED, 2)
     gate = InputGate(GateConfig(GatePolicy.ALIGNED_BLOCKING), (ChannelId(EDGE, 0),))
     return OperatorRun(vertex, gate, generation=3, live=[LiveFiles(), LiveFiles()], passed=4)
@@ -426,7 +416,6 @@ def test_a_staged_file_has_the_id_of_the_barrier_before_it(run, job):
 
 
 def fails(story, source):
-    """Answer the source's poll with an error."""
     poll = story.take(PollSource, lambda poll: poll.source == source)
     story.tell(PollFailed(source, poll.split, f"a file of {source} is damaged"))
 

@@ -11,11 +11,7 @@ from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFileKind, Version
 from checkpointing.identifiers import EdgeId, Generation, JobName, TableName
 from checkpointing.job.renaming import relocated_files
-from checkpointing.job.restoring import (
-    CutDoesNotFitError,
-    check_fits,
-    live_files,
-)
+from checkpointing.job.restoring import CutDoesNotFitError, check_fits, live_files
 from checkpointing.job.tick_end import FIRST_MS
 from checkpointing.messages import (
     AppendRow,
@@ -107,7 +103,6 @@ def test_an_input_with_rows_in_flight_goes_on_with_its_output(job, then, now, sa
 
 
 def reading(job, outputs):
-    """Return the graph of two sources whose join reads these outputs."""
     graph = job.two_sources()
     vertices = (replace(each, outputs_read=outputs) if each.id == "joined" else each for each in graph.vertices)
     return replace(graph, vertices=tuple(vertices))
@@ -256,7 +251,6 @@ UNIQUE = "0123456789abcdef0123456789abcdef"
 
 
 def moved(*paths, inline=""):
-    """Return the files of these paths after generation 7 renamed their table, and the links."""
     files = [FileHandle(path, 1, 1, 0, inline=inline) for path in paths]
     return relocated_files(files, JobName("job"), {OLD: NEW}, Generation(7))
 
@@ -281,7 +275,6 @@ FULL = "micro-batch of vertex joined could not be written: the disk is full"
 
 
 def rows_of(run):
-    """Return the slices in a micro-batch."""
     parts = (part for each in run.inputs for part in each.segments)
     return [(part.source, part.start, part.end) for part in parts if isinstance(part, SourceSlice)]
 
@@ -294,7 +287,6 @@ def fails(story, vertex="joined"):
 
 
 def begun(job, **config):
-    """Return a job that has read three rows of the left source."""
     story = job.story(job.two_sources(), {"tolerable_failures": 9, **config}, linger_ms=0)
     story.offers("left", 3)
     return story

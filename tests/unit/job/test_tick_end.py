@@ -48,7 +48,6 @@ from tests.unit.job.conftest import CLAIM
 
 
 def fails(pause, reason, now_ms, kind=None):
-    """Let the checkpoint of a request fail."""
     pause.answered(RequestFailed("tick", reason, ""), kind, now_ms)
 
 
@@ -83,7 +82,6 @@ def caught_up(job):
 
 
 def fail(story, checkpoint):
-    """Fail the check of the tables."""
     assert checkpoint == story.take(CheckTables).checkpoint
     story.tell(TableCheckFailed(checkpoint, "the log cannot be read"))
 
@@ -115,7 +113,6 @@ def story(job):
 
 
 def fail_of_rival(story):
-    """Fail the check of the tables."""
     story.tell(TableCheckFailed(story.take(CheckTables).checkpoint, "the log cannot be read"))
 
 

@@ -67,7 +67,6 @@ SCHEMA = StructType(
 
 
 def named(vertex, **columns):
-    """Return these aggregates by `k` over rows of SCHEMA."""
     return named_aggregates(f"vertex {vertex}", KEYS, SCHEMA, columns)
 
 
@@ -95,7 +94,6 @@ def model(rows):
 
 
 def shown(frame):
-    """Return a frame of aggregates in the form of `model`."""
     return {
         row[0]: (*row[1:6], *(None if value is None else str(value) for value in row[6:8]), row[8])
         for row in frame.select(list(STATE)).rows()
@@ -141,7 +139,6 @@ def test_a_sum_of_texts_is_refused():
 
 
 def test_only_needed_columns_are_exchanged():
-    """Only the keys and the columns of the aggregates are exchanged."""
     assert ["k", "i"] == needed_columns(KEYS, named("v", a=sum_of("i"), b=max_of("i")), SCHEMA).names
 
 
@@ -201,7 +198,6 @@ EXACT = {
 @settings(deadline=None, max_examples=6)
 @given(st.lists(st.lists(ROW_OF_AGGREGATE_FUNCTIONS, min_size=1, max_size=8), min_size=2, max_size=4))
 def test_results_do_not_depend_on_the_micro_batches_or_on_the_order_of_rows(batches):
-    """One micro-batch of all rows, backwards, gives the same results."""
     whole = [row for batch in batches for row in batch][::-1]
     assert str(sorted(computed(EXACT, batches).items(), key=str)) == str(
         sorted(computed(EXACT, [whole]).items(), key=str)
@@ -266,23 +262,18 @@ class Product:
 
     @property
     def columns(self):
-        """The column."""
         return (self.column,)
 
     def init(self):
-        """The product of no factors."""
         return pl.lit(1.0)
 
     def add(self):
-        """Multiply."""
         return pl.col(self.column).product()
 
     def merge(self, one, other):
-        """Multiply both."""
         return one * other
 
     def result(self, accumulator):
-        """The product."""
         return accumulator
 
 
@@ -302,7 +293,6 @@ class NotAggregating(Product):
     """Its `add` gives a value for each row."""
 
     def add(self):
-        """Return the column itself."""
         return pl.col(self.column)
 
 
@@ -310,7 +300,6 @@ class OfTexts(Product):
     """Its `add` multiplies what may be texts."""
 
     def add(self):
-        """Multiply each value."""
         return (pl.col(self.column) * 2.0).product()
 
 
@@ -320,7 +309,6 @@ class OtherFields(Product):
     accumulator: ClassVar[DataType] = StructType().add("factor", DoubleType())
 
     def add(self):
-        """Name the field otherwise."""
         return pl.struct(factors=pl.col(self.column).product())
 
 
@@ -410,7 +398,6 @@ LONG = 2**63
 
 
 def summing(kind, aggregate=sum_of):
-    """Return the function of an aggregate over a column of this type, with the empty frames of its rows and state."""
     rows = StructType([StructField("k", StringType()), StructField("v", kind)])
     aggregates = named_aggregates("vertex totals", ["k"], rows, {"total": aggregate("v")})
     frames = (empty_frame(arrow_schema(each)) for each in (rows, state_schema(["k"], aggregates, rows)))
@@ -470,7 +457,6 @@ def agree(kind, batches, fits):
 
 
 def batches_of(values):
-    """Return micro-batches of (key, value)."""
     rows = st.tuples(st.sampled_from(["a", "b", None]), st.none() | values)
     return st.lists(st.lists(rows, min_size=1, max_size=6), min_size=1, max_size=4)
 

@@ -46,12 +46,10 @@ changes = st.tuples(
 
 
 def function(*, history, ignored=(), tracked=None):
-    """Return the function of these rows."""
     return AppliedChanges(("k",), ("a", "b"), "at", history, ignored=ignored, tracked=tracked)
 
 
 def batch(rows):
-    """Return a micro-batch."""
     return pl.DataFrame(rows, schema=ROWS, orient="row")
 
 
@@ -91,10 +89,7 @@ column_choices = st.sampled_from([(), ("a",), ("b",), ("a", "b")])
 
 @pytest.mark.parametrize("history", [False, True])
 @given(
-    st.lists(changes, max_size=25),
-    st.lists(st.integers(0, 25), max_size=4),
-    column_choices,
-    st.none() | column_choices,
+    st.lists(changes, max_size=25), st.lists(st.integers(0, 25), max_size=4), column_choices, st.none() | column_choices
 )
 def test_order_and_micro_batches_do_not_matter(history, rows, cuts, ignored, tracked):
     """After each micro-batch, the state and the changes put out up to then make the same table as the plain way."""
@@ -116,7 +111,6 @@ def test_order_and_micro_batches_do_not_matter(history, rows, cuts, ignored, tra
 
 
 def table(*rows, history=True, **columns):
-    """Return the table's rows after these changes, one in each micro-batch."""
     apply, state = function(history=history, **columns), pl.DataFrame(schema=STATE)
     for row in rows:
         state = apply.process([batch([row])], state).state
@@ -204,7 +198,6 @@ def test_the_new_row_of_an_update_counts_and_the_old_one_gives_way(history, rows
 
 
 def of_database(rows, unsent=None):
-    """Return changes of a database's table, with the columns that were not sent by their place in the order."""
     told = [(unsent or {}).get(row[3]) for row in rows]
     return batch(rows).with_columns(pl.Series(UNSENT, told, dtype=pl.List(pl.String)))
 
@@ -251,7 +244,6 @@ def test_a_value_that_no_earlier_change_has_is_refused(history, before):
 
 
 def state_of(places, kind=pl.Int64):
-    """Return the state of keys by the place of their newest change, and whether it deletes."""
     change = pl.Struct({SEQUENCE: kind, DELETES: pl.Boolean, "a": pl.Int64, "b": pl.String})
     rows = [(key, [{SEQUENCE: at, DELETES: gone, "a": 1, "b": "x"}]) for key, (at, gone) in places.items()]
     return pl.DataFrame(rows, schema={"k": pl.Int64, HISTORY: pl.List(change)}, orient="row")
@@ -263,11 +255,7 @@ def state_of(places, kind=pl.Int64):
         (pl.Int8, [-128, 0, 100], 101),
         (pl.Int64, [-(2**63), 2**63 - 101, 2**63 - 1], 101),
         (pl.Date, [date(1, 1, 1), date(2026, 1, 1), date(2026, 1, 31)], timedelta(days=30)),
-        (
-            pl.Datetime("us", "UTC"),
-            [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 7, 14)],
-            timedelta(days=7),
-        ),
+        (pl.Datetime("us", "UTC"), [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 7, 14)], timedelta(days=7)),
     ],
 )
 @pytest.mark.parametrize("history", [False, True])
@@ -289,7 +277,6 @@ def test_nothing_is_forgotten_before_the_first_date():
 
 
 def test_changes_of_a_database_forget_deletions_at_once():
-    """They come in order."""
     state = state_of({1: (1, True), 2: (2, False)})
     assert [2] == AppliedChanges(("k",), ("a", "b"), "at", True, of_database=True).remembered(state)["k"].to_list()
 
@@ -371,19 +358,16 @@ def test_a_wrong_expectation_is_reported(kind):
 
 
 def changes_of_applied_changes():
-    """Return a pipeline and an append-only stream of changes (key, n, value)."""
     pipeline = Pipeline("example")
     return pipeline, pipeline.source("numbers", SequenceSource({"a": 10})).select("key", "n", "value")
 
 
 def applied(stream, **given):
-    """Apply the changes of a stream, with other settings where they are given."""
     return apply_changes(stream, "applied", **{"keys": ["key"], "sequence_by": "n"} | given)
 
 
 @pytest.mark.parametrize(("kind", "keys"), [(1, ("key",)), (2, ("key", "valid_from"))])
 def test_the_rows_of_the_table_are_told_apart_by_its_keys(kind, keys):
-    """With versions, `valid_from` is one of them."""
     pipeline, rows = changes_of_applied_changes()
     applied(rows, type=kind).upsert("silver/applied")
     table = plan(pipeline).graph.vertex("applied").tables[0]
@@ -503,14 +487,12 @@ def test_updates_of_an_aggregate_are_no_changes_of_a_source():
 
 
 def test_an_append_table_cannot_hold_rows_that_go():
-    """The message says what can."""
     _, rows = changes_of_applied_changes()
     with pytest.raises(InvalidPipelineError, match=r"apply_changes 'applied' takes changes and so .*upsert"):
         applied(rows).table("silver/applied")
 
 
 def test_a_step_that_cannot_take_a_row_back_is_refused():
-    """An aggregate and a join can."""
     pipeline, rows = changes_of_applied_changes()
     table = applied(rows)
     table.key_by("value").aggregate("sizes", rows=count()).upsert("gold/sizes")
@@ -565,7 +547,6 @@ def test_an_order_that_changes_of_a_database_lack_or_share_is_refused(without, g
     ],
 )
 def test_a_distance_that_does_not_fit_the_order_is_refused(given, says):
-    """The message says what fits."""
     _, rows = changes_of_applied_changes()
     rows = rows.with_column("day", "current_date()", DateType()).with_column("text", "'x'", StringType())
     with pytest.raises(InvalidPipelineError, match=says):

@@ -32,7 +32,6 @@ NEWEST = Broadcast(("rule",), "version")
 
 
 def rules(*rows):
-    """Return rules."""
     return pl.DataFrame(rows, schema={"rule": pl.String, "version": pl.Int64, "limit": pl.Int64}, orient="row")
 
 
@@ -124,13 +123,11 @@ class Holds:
     """Holds rows back until there is a rule with the name of their key."""
 
     def process(self, inputs, state):
-        """Return what waits, and what has a rule."""
         rows, known = inputs
         every = pl.concat([state, rows.select("k", "n")])
         return self.broadcast_changed(every.group_by("k").agg(pl.col("n").max()), known)
 
     def broadcast_changed(self, state, broadcast):
-        """Let those go whose rule has come."""
         is_known = pl.col("k").is_in(broadcast["rule"].to_list())
         return Processed(state=state.filter(~is_known), output=state.filter(is_known))
 
@@ -223,14 +220,12 @@ STATE = "_tidemark/j/state/sort_broadcast"
 
 
 def streams():
-    """Return a pipeline with payments and rules."""
     pipeline = Pipeline("j", parallelism=2)
     payments = pipeline.source("payments", SequenceSource({"a": 10})).key_by("key")
     return pipeline, payments, pipeline.source("rules", SequenceSource({"r": 10}))
 
 
 def seeing(payments, rules, name="sort", function=None):
-    """Declare the vertex that sees the rules."""
     connected = broadcast(rules, "key", latest_by="n").connect(payments)
     return connected.process(name, function or Function(), state=NUMBERS, output=ROWS)
 
@@ -255,7 +250,6 @@ def unordered(payments, rules):
 
 
 def updates(payments, rules):
-    """Rows of an aggregate that deletes some: a broadcast cannot take a row back."""
     first = rules.key_by("key").aggregate("first", n=count())
     return seeing(payments, first.key_by("n").aggregate("second", key=count()))
 
@@ -298,7 +292,6 @@ def test_what_cannot_be_is_refused_by_name(act, said):
 
 
 def test_a_rule_may_not_have_the_name_of_our_columns():
-    """State files have a column of that name."""
     _, payments, rules = streams()
     with pytest.raises(InvalidPipelineError, match="_deleted"):
         seeing(payments, rules.with_column("_deleted", "n", LongType()))

@@ -56,18 +56,15 @@ class Longest:
         """No rows."""
 
     def add(self):
-        """Measure each text."""
         most = pl.col("s").str.len_chars().max().fill_null(0).cast(pl.Int64)
         return pl.struct(most=most, rows=pl.len().cast(pl.Int64))
 
     def merge(self, one, other):
-        """Take the longer one."""
         most = pl.max_horizontal(one.struct.field("most"), other.struct.field("most"))
         both = pl.struct(most=most, rows=one.struct.field("rows") + other.struct.field("rows"))
         return pl.when(one.is_null()).then(other).otherwise(both)
 
     def result(self, accumulator):
-        """Multiply."""
         return accumulator.struct.field("most") * accumulator.struct.field("rows")
 
 
@@ -136,7 +133,6 @@ class Kept:
         return found
 
     def expected(self, live):
-        """Compute the batch over the rows that are left."""
         empty = empty_frame(arrow_schema(state_schema(["k"], self.batch, ROWS)))
         rows = pl.DataFrame(live, schema=self.schema, orient="row")
         return KeyedAggregates(("k",), self.batch).process([rows], empty).output.rows()
@@ -157,7 +153,6 @@ def near(one, other):
 
 
 def by_key(rows):
-    """Sort rows by key, null first."""
     return sorted(rows, key=lambda row: row[0] or "")
 
 
@@ -183,7 +178,6 @@ def test_after_any_changes_the_table_is_the_batch_over_the_rows_that_are_left(ba
 
 
 def row_of(key, value):
-    """Return a row with a key and a whole number."""
     return (key, None, value, None, None, None, value)
 
 

@@ -11,13 +11,7 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
 from jobs.operators.enrich import EnrichFunction
-from jobs.operators.exchange import (
-    BLOCK,
-    SUBTASK,
-    TAG,
-    WAKING,
-    Splitter,
-)
+from jobs.operators.exchange import BLOCK, SUBTASK, TAG, WAKING, Splitter
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.process import ForeignKeyError, NamedOutputs, Processed
 from jobs.operators.reports import report_from
@@ -97,7 +91,6 @@ class Bench:
         )
 
     def read(self, handles):
-        """Return the rows of these files, sorted."""
         rows = [row for file in handles for row in pq.read_table(f"{self.root}/{file.path}").to_pylist()]
         return sorted((tuple(row.values()) for row in rows), key=str)
 
@@ -191,13 +184,11 @@ class Sessions:
     """Counts rows by key. When the input ends, it emits the count and forgets the key."""
 
     def process(self, inputs, state):
-        """Add up, and emit nothing."""
         counted = inputs[0].group_by("k").agg(pl.len().cast(pl.Int64).alias("n"))
         both = pl.concat([state, counted]).group_by("k").agg(pl.col("n").sum())
         return Processed(state=both, output=both.clear())
 
     def end_of_input(self, state):
-        """Emit all counts, and keep none."""
         return Processed(state=state.clear(), output=state)
 
 
@@ -205,7 +196,6 @@ COUNT = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
 
 def test_a_users_function_ends_its_keys_into_an_upsert_table(tmp_path):
-    """Any keyed function may have an end of input, and an upsert table may store its rows."""
     one = (InputLayout(schema=LEFT, keys=("k",)),)
     bench = Bench(str(tmp_path), Sessions(), one, COUNT, COUNT, TableMode.UPSERT)
     bench.run([("a", 1), ("a", 2), ("b", 3)])
@@ -248,12 +238,10 @@ class Forgets(Sessions):
     """Forgets a key at its second rows, and marks the remaining keys at the end."""
 
     def process(self, inputs, state):
-        """Keep new keys."""
         counted = inputs[0].select("k").unique().with_columns(pl.lit(1, pl.Int64).alias("n"))
         return Processed(state=counted.join(state, on="k", how="anti"), output=state.clear())
 
     def end_of_input(self, state):
-        """Mark the keys."""
         return Processed(state=state.with_columns(pl.lit(9, pl.Int64).alias("n")), output=state.clear())
 
 
@@ -272,7 +260,6 @@ class Counts:
     """A function without an end of input."""
 
     def process(self, inputs, state):
-        """Count rows by key."""
         return Sessions().process(inputs, state)
 
 
@@ -289,7 +276,6 @@ class Invents(Counts):
     """At its end, it makes state for a new key."""
 
     def end_of_input(self, state):
-        """Add a key."""
         return Processed(state=state.with_columns(pl.lit("new").alias("k")), output=state.clear())
 
 
@@ -305,7 +291,6 @@ class Totals(Sessions):
     """At its end, it emits a count of all keys, under a key that no row has."""
 
     def end_of_input(self, state):
-        """Add up all keys."""
         total = state.select(pl.lit("all").alias("k"), pl.col("n").sum())
         return Processed(state=state, output=pl.concat([state, total]))
 
@@ -332,12 +317,10 @@ class Merging:
         raise AssertionError
 
     def partials(self, rows, types):
-        """Count rows under one key."""
         counted = rows.select(pl.col(KEY_GROUP).first(), pl.lit("all").alias("k"), pl.len().cast(pl.Int64).alias("n"))
         return counted.filter(pl.col("n") > 0)
 
     def merged(self, partials, before):
-        """Return the partials unchanged."""
         return partials
 
 

@@ -134,7 +134,6 @@ def test_the_first_right_row_of_a_key_wins():
 
 
 def test_a_null_key_waits_for_ever():
-    """Null is not equal to null."""
     outputs, state = run([([None], [(None, 1.0)])])
     assert [[]] == outputs
     assert [{"k": None, "right": None, "waiting": [{"k": None, "id": 0}]}] == state.rows(named=True)

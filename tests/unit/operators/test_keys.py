@@ -22,13 +22,11 @@ ONE, TWO = ["a"], ["a", "b"]
 
 
 def rows_of(content, *, of=None):
-    """Return {(a, b): value} as rows, or those of `content` that have the keys of `of`."""
     rows = [(group_of(key), *key, value) for key, value in content.items() if of is None or key in of]
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")
 
 
 def group_of(key):
-    """Return a key group of 0 to 3."""
     return (len(key[0] or "") + (key[1] or 0)) % 4
 
 
@@ -40,13 +38,11 @@ def content_of(rows):
 
 
 def delta_of(changes):
-    """Return {key: value, or None for a key that goes} as a delta."""
     gone = pl.Series([value is None for value in changes.values()], dtype=pl.Boolean)
     return rows_of(changes).with_columns(gone.alias(DELETED))
 
 
 def changes_of(keys):
-    """Return a strategy for changes of these keys."""
     return st.dictionaries(keys, st.none() | st.integers(0, 99), max_size=6)
 
 
@@ -196,7 +192,6 @@ def test_floats_inside_of_keys_get_one_form_too(kind, inside):
 
 
 def _bits_of(value):
-    """Return the bits of the only float inside of a value."""
     parts = value.values() if isinstance(value, dict) else value
     return next(
         struct.pack(">d", each).hex() if isinstance(each, float) else _bits_of(each)

@@ -63,7 +63,6 @@ def test_each_row_belongs_to_the_subtask_to_which_an_exchange_brings_it(scans, m
 
 
 def scan(folder, **columns):
-    """Return the scan of a file with these columns."""
     table = pa.table(columns)
     pq.write_table(table, folder / "f.parquet")
     size = (folder / "f.parquet").stat().st_size
@@ -71,7 +70,6 @@ def scan(folder, **columns):
 
 
 def rows_of(scanned, **columns):
-    """Return the scanned rows with these columns."""
     return [row for batch in scanned.batches(pa.schema(columns)) for row in batch.to_pylist()]
 
 
@@ -144,7 +142,6 @@ def test_plain_conditions_of_changes_need_no_step_of_spark(tmp_path, deletes, co
 
 @pytest.fixture
 def table(tmp_path):
-    """Return the place of a table."""
     return tmp_path / "orders"
 
 
@@ -182,7 +179,6 @@ def test_rows_that_tasks_cannot_read_are_left_to_spark(tmp_path):
 
 
 def test_a_vacuumed_file_is_named_before_tasks_read(table):
-    """As before Spark reads it."""
     append(table, 1)
     source = DeltaSource(table)
     piece = poll(source)

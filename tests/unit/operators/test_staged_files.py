@@ -43,7 +43,6 @@ ROWS = pa.table({"a": pa.array([1, None, 3], pa.int32()), "f": [1.0, float("nan"
 
 
 def files(root):
-    """Return the writer of a micro-batch."""
     return StagedFiles(str(root), job_name("j"), Generation(7), VertexId("silver"), 12)
 
 
@@ -274,7 +273,6 @@ def upsert(tmp_path):
 
 
 def frame(*rows):
-    """Return rows of (k, city, v)."""
     return pl.DataFrame(list(rows), schema={"k": pl.Int64, "city": pl.String, "v": pl.Int64}, orient="row")
 
 

@@ -38,12 +38,10 @@ TABLE = TableName("_tidemark/j/state/op")
 
 
 def key_group(key):
-    """Return a key group for a key."""
     return KEYS.index(key) * 5 % MAX_PARALLELISM
 
 
 def backend(root, files, own, policy, copies, micro_batch=1):
-    """Return the backend of one subtask."""
     return RangeState(
         operator="op",
         table=TABLE,
@@ -121,18 +119,15 @@ def test_state_equals_a_dict(batches, policy, copy_bytes_max, parallelisms):
 
 
 def restored(files, parallelism):
-    """Return the files for each subtask, in order, that a restore at this parallelism gives it."""
     every = list(dict.fromkeys(file for own in files for file in own))
     return [[file for file in every if own.intersection(file.key_groups)] for own in ranges(parallelism)]
 
 
 def ranges(parallelism):
-    """Return the key range of each subtask."""
     return key_group_ranges(parallelism=parallelism, max_parallelism=MAX_PARALLELISM)
 
 
 def owner(key, parallelism):
-    """Return the subtask that owns a key."""
     return subtask_of(key_group=key_group(key), parallelism=parallelism, max_parallelism=MAX_PARALLELISM)
 
 
@@ -141,7 +136,6 @@ WHOLE = KeyGroupRange(first=0, last=MAX_PARALLELISM - 1)
 
 @pytest.fixture
 def written(tmp_path):
-    """Return (root, the only file of a state with one key)."""
     file = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), WorkerCopies()), {"a": 1})
     return tmp_path, file
 
@@ -153,7 +147,6 @@ def test_the_first_file_of_a_range_is_a_base(written):
 
 
 def test_a_missing_state_file_is_named_with_its_operator_and_the_way_out(written):
-    """The error names the file, its operator and the way out."""
     root, file = written
     (root / file.file.path).unlink()
     with pytest.raises(
@@ -194,7 +187,6 @@ def test_new_state_for_a_key_that_was_not_touched_is_refused():
 
 
 def test_two_new_rows_for_one_key_are_refused():
-    """A state has one row for each key."""
     touched = pl.DataFrame({KEY_GROUP: pl.Series([5], dtype=pl.Int32), "key": ["b"]})
     before = pl.DataFrame(schema={KEY_GROUP: pl.Int32, "key": pl.String, "value": pl.Int64})
     with pytest.raises(KeyError, match="two rows for one key"):
@@ -202,7 +194,6 @@ def test_two_new_rows_for_one_key_are_refused():
 
 
 def counted(state, copies):
-    """Return the content of a backend, and how often its copies were used in the meantime."""
     copies.take_uses()
     return content(state), copies.take_uses()
 
@@ -351,7 +342,6 @@ BASE, DELTA = KeyedFileKind.BASE, KeyedFileKind.DELTA
 
 
 def file(kind, rows, number, first=0, last=9):
-    """Return a state file with this many rows."""
     return KeyedFile(FileHandle(f"{number}", rows, 1, 0), kind, first, last, Version(Generation(1), number))
 
 
@@ -421,7 +411,6 @@ def upsert(root, files, copies, *, number=0, by=(), rows_max=4, all_files=False)
 
 
 def frame(rows):
-    """Return {k: (city, v)} as rows."""
     return pl.DataFrame([(k, *rest) for k, rest in rows.items()], schema=COLUMNS, orient="row")
 
 

@@ -7,13 +7,7 @@ import pytest
 from jobs.state.backend import CompactionPolicy
 from jobs.state.worker_copy import WorkerCopies
 from tests.store_proxy import Proxy, longest_chain
-from tests.unit.operators.test_state import (
-    KEYS,
-    backend,
-    content,
-    ranges,
-    step,
-)
+from tests.unit.operators.test_state import KEYS, backend, content, ranges, step
 
 pytestmark = pytest.mark.dear
 LATENCY_MS = 200

@@ -19,15 +19,7 @@ from checkpointing.identifiers import Generation, TableName, table_name, vertex_
 from checkpointing.key_groups import range_of
 from jobs.operators.aggregate import Aggregate
 from jobs.operators.aggregate_functions import Count
-from jobs.operators.exchange import (
-    BLOCK,
-    BLOCK_BYTES_MAX,
-    SUBTASK,
-    TAG,
-    WAKING,
-    Splitter,
-    take_apart,
-)
+from jobs.operators.exchange import BLOCK, BLOCK_BYTES_MAX, SUBTASK, TAG, WAKING, Splitter, take_apart
 from jobs.operators.execute import MicroBatchError, is_not_staged, reason_of
 from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
 from jobs.operators.python_workers import freeze_imports
@@ -67,7 +59,6 @@ COLUMNS = pl.Schema({"x": pl.Int64})
 
 
 def frame(*values):
-    """Return rows of eight bytes each."""
     return KeyedRows.of(pl.DataFrame({"x": list(values)}, schema=COLUMNS))
 
 
@@ -102,7 +93,6 @@ def test_copies_are_bounded_and_the_least_recently_used_one_is_dropped():
 
 
 def sent(tag, *rows, parallelism=2, schema=SCHEMA):
-    """Return the blocks of these rows, each a tuple that begins with the key group, of eight."""
     names = [KEY_GROUP, *schema.names]
     kinds = pa.schema([(KEY_GROUP, pa.int32()), *schema])
     batches = [pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True))], schema=kinds) for row in rows]
@@ -110,7 +100,6 @@ def sent(tag, *rows, parallelism=2, schema=SCHEMA):
 
 
 def for_subtask(batches, subtask):
-    """Return the blocks that the exchange gives to a subtask."""
     return [batch.filter(pc.equal(batch.column(SUBTASK), subtask)) for batch in batches]
 
 
@@ -138,7 +127,6 @@ def test_each_subtask_gets_the_rows_of_its_key_groups_in_their_order():
 
 
 def test_rows_that_only_wake_a_subtask_are_no_input():
-    """They carry no block."""
     waking = pa.record_batch({SUBTASK: [0], TAG: [WAKING], BLOCK: pa.nulls(1, pa.binary())})
     assert 0 == take_apart([waking], [SCHEMA]).rows
 
@@ -277,7 +265,6 @@ VERTEX = vertex_id("gold")
 
 
 def schema(**columns):
-    """Return a schema with these columns."""
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
@@ -299,7 +286,6 @@ def counts(**changes):
 
 
 def table(columns, mode=TableMode.UPSERT, keys=("k",)):
-    """Return an output table."""
     return StagedTable(table_name("gold/t"), mode, columns, keys)
 
 

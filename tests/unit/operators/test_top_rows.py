@@ -44,7 +44,6 @@ def test_rows_that_are_not_among_the_first_write_nothing(least):
 
 
 def test_only_keys_whose_first_row_changes_are_written(least):
-    """A delta of one key, whose row the table replaces."""
     report = least.run([("a", 6), ("b", 4), ("c", 9)])
     (delta,) = report.state
     assert KeyedFileKind.DELTA is delta.kind
@@ -143,7 +142,6 @@ def test_a_truncate_is_an_error_unless_it_is_ignored():
 
 
 def streams():
-    """Return a pipeline with a changelog (key, n) and an append-only stream (key, value)."""
     pipeline = Pipeline("example")
     counted = pipeline.source("left", SequenceSource({"a": 10})).key_by("key").aggregate("counted", n=count())
     rows = pipeline.source("right", SequenceSource({"a": 10})).select("key", "value")
@@ -167,7 +165,6 @@ def test_only_a_changelog_is_read_with_kinds_and_kept_whole():
 
 
 def test_the_table_keys_tell_first_rows_apart():
-    """With a row number they are the keys and that number, and with one row of a key the keys."""
     pipeline, counted, rows = streams()
     top(counted.key_by("n"), "most", n=3, order_by="key", row_number="nth").upsert("gold/most")
     deduplicate(rows.key_by("key"), "latest", order_by="value").upsert("gold/latest")
@@ -178,7 +175,6 @@ def test_the_table_keys_tell_first_rows_apart():
 
 
 def test_aggregates_joins_and_top_take_the_changes_of_first_rows():
-    """Each of them reads the first rows with their kinds."""
     pipeline, counted, rows = streams()
     first = top(rows.key_by("key"), "first", n=2, order_by="value")
     first.key_by("key").aggregate("sizes", rows=count()).upsert("gold/sizes")

@@ -16,7 +16,6 @@ HEAVY = {"pyspark", "pyarrow", "polars", "deltalake", "pydantic", "great_expecta
 
 
 def loaded_after(program):
-    """Return the heavy packages that a fresh Python has loaded after a program."""
     told = f"import sys; {program}; print(*sorted({{name.partition('.')[0] for name in sys.modules}} & {HEAVY!r}))"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
@@ -30,7 +29,6 @@ def test_each_public_name_exists_and_is_documented(name):
 
 
 def test_type_checkers_and_programs_see_the_same_objects():
-    """The imports for type checkers, the table of modules and `__all__` name the same objects."""
     typed = {
         alias.name: getattr(import_module(node.module), alias.name)
         for node in ast.walk(ast.parse(SOURCE.read_text()))
@@ -56,7 +54,6 @@ def test_an_unknown_name_is_an_ordinary_import_error():
 
 
 def test_a_star_import_brings_only_the_public_names():
-    """`from tidemark import *` is `__all__`."""
     names = {}
     exec("from tidemark import *", names)  # noqa: S102 - the statement that a user would write
     assert set(tidemark.__all__) == set(names) - {"__builtins__"}

@@ -32,14 +32,12 @@ print(*sorted({name.partition(".")[0] for name in sys.modules} & {"checkpointing
 
 @pytest.fixture(scope="module")
 def wheel(wheel_file):
-    """Return the opened wheel."""
     with zipfile.ZipFile(wheel_file) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """Return a folder with the content of the wheel."""
     folder = tmp_path_factory.mktemp("installed")
     wheel.extractall(folder)
     return folder
@@ -55,7 +53,6 @@ def on_the_wheel(folder, program, *arguments, cwd):
 
 
 def inside(wheel, ending):
-    """Return the text of the only file in the wheel whose name ends like this."""
     (name,) = [name for name in wheel.namelist() if name.endswith(ending)]
     return wheel.read(name).decode()
 

@@ -62,7 +62,6 @@ def test_an_editable_package_is_packed_from_its_folder(installed, tmp_path):
     ],
 )
 def test_a_package_that_cannot_be_packed_is_refused_by_name(installed, how, refused):
-    """With the way out."""
     found = installed("shop", {"shop.pth": "import finder\n"}, **how)
     with pytest.raises(NotPackableError) as raised:
         contents(None, found)

@@ -57,7 +57,6 @@ def test_a_folder_that_delta_cannot_open_is_refused_by_name(tmp_path, name):
 
 
 def test_a_link_to_a_folder_that_delta_cannot_open_is_refused_with_both_names(tmp_path):
-    """delta-rs follows the link, so the link's own name does not help."""
     (tmp_path / "x%20y").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "x%20y")
     with pytest.raises(UnusableFolderError, match=r"link, which leads to .*x%20y, cannot hold tables: .*'%20'"):
@@ -75,5 +74,4 @@ def test_a_relative_folder_with_a_colon_is_no_url(tmp_path, monkeypatch):
 
 @of(NAMES)
 def test_a_glob_for_spark_is_escaped_character_by_character(name):
-    """Without its backslashes, the glob is the name."""
     assert name == spark_path(name).replace("\\", "")

@@ -38,7 +38,6 @@ class Nothing:
     """A keyed function that nobody calls here."""
 
     def process(self, inputs, state):
-        """Fail."""
         raise AssertionError("planning calls no function")
 
 
@@ -50,27 +49,22 @@ class Frame:
 
 
 def step(name: str):
-    """Return a step that records its name in the frame."""
     return lambda frame: Frame((*frame.steps, name))
 
 
 def steps_of(chain) -> tuple[str, ...]:
-    """Return the names of the steps that a chain applies."""
     return () if chain is None else chain(Frame()).steps
 
 
 def example(**settings) -> Pipeline:
-    """Return an empty pipeline."""
     return Pipeline("example", **settings)
 
 
 def numbers(pipeline: Pipeline, name: str = "numbers", **settings):
-    """Return a source of split, n, key, value, _split, _position."""
     return pipeline.source(name, SequenceSource({"a": 10, "b": 20}), **settings)
 
 
 def edges(planned) -> list[str]:
-    """Return the edges as text."""
     return [str(edge) for edge in planned.graph.edges]
 
 
@@ -300,7 +294,6 @@ def test_a_parallelism_beyond_the_key_groups_is_refused(parallelism: int) -> Non
 
 
 def test_a_source_without_a_reader_is_refused() -> None:
-    """It would be forgotten silently."""
     pipeline = example()
     numbers(pipeline).select("n")
     with pytest.raises(InvalidPipelineError, match="nothing reads source numbers"):
@@ -341,7 +334,6 @@ class Folder(SequenceSource):
 
 
 def of(source) -> Pipeline:
-    """Return a pipeline that keeps the rows of the source."""
     pipeline = example()
     pipeline.source("numbers", source).table("bronze/numbers", id="kept")
     return pipeline
@@ -370,7 +362,6 @@ def test_a_source_has_no_subtasks_before_its_splits_are_known() -> None:
 
 
 def test_without_a_cut_splits_keep_the_order_of_the_source() -> None:
-    """This is the first tick."""
     (source,) = plan(of(Folder("b", "a"))).with_discovered_splits().graph.sources()
     assert (2, ("a", "b")) == (source.parallelism, source.splits)
 
@@ -414,7 +405,6 @@ SPLITS = [SplitId(origin) for origin in ("EWR", "JFK", "LGA")]
 
 @pytest.fixture(scope="module")
 def planned():
-    """Return the demo's plan, as if its input existed."""
     return plan(flights.build(Path("nowhere"))).with_splits({VertexId("flights"): SPLITS, VertexId("weather"): SPLITS})
 
 
@@ -523,14 +513,12 @@ print(SparkSession.getActiveSession(), sorted({"great_expectations", "deltalake"
 
 
 def polled(source, split: str, position: int, rows: int = 25) -> int | None:
-    """Return where a poll of at most `rows` from `position` ends, or None if there were no rows."""
     piece = source.poll(PollSource(VertexId("numbers"), SplitId(split), str(position) if position else None, rows))
     return None if piece is None else int(piece.end)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not let any split wait for the others."""
     monkeypatch.setattr(offsets_100_105, "SECOND_WAVE_S", 0)
 
 
@@ -565,7 +553,6 @@ def test_barrier_1_comes_when_both_splits_have_reached_it() -> None:
 
 @pytest.mark.parametrize("name", sorted(OWN))
 def test_the_shipped_pipelines_are_found_by_name_and_can_be_planned(name: str) -> None:
-    """A pipeline has the name under which it is found."""
     assert name == plan(find_pipeline(name, Path("nowhere"))).job
 
 
@@ -601,7 +588,6 @@ def test_a_missing_module_is_named(module: str) -> None:
 
 
 def test_an_error_inside_a_pipelines_module_is_reported_as_it_is(tmp_path, monkeypatch) -> None:
-    """A broken module is not reported as a missing one."""
     (tmp_path / "broken.py").write_text("import not_installed_at_all\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(BrokenPipelineError, match=r"not_installed_at_all.*broken\.py, line 1"):
@@ -639,5 +625,4 @@ class NothingOfStateBackends:
     """A keyed function that nobody calls here."""
 
     def process(self, inputs, state):
-        """Fail."""
         raise AssertionError("planning calls no function")

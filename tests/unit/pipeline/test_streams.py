@@ -40,7 +40,6 @@ from tidemark import Pipeline, SequenceSource, count, join
 
 
 def streams():
-    """Return a pipeline with a changelog (key, n) and an append-only stream (key, value)."""
     pipeline = Pipeline("example")
     counted = pipeline.source("left", SequenceSource({"a": 10})).key_by("key").aggregate("counted", n=count())
     rows = pipeline.source("right", SequenceSource({"a": 10})).select("key", "value")
@@ -122,7 +121,6 @@ def test_a_column_that_counts_kept_rows_is_refused_by_name():
 
 
 def two(pipeline=None):
-    """Return two streams of the same columns."""
     pipeline = pipeline or PipelineOfUnions("example")
     return tuple(pipeline.source(name, SequenceSourceOfUnions({"a": 10})) for name in ("left", "right"))
 
@@ -142,7 +140,6 @@ def test_a_union_is_one_vertex_with_an_edge_from_each_stream():
 
 
 def counts_and_rows(pipeline):
-    """Return a changelog and an append-only stream of the same columns (key, n)."""
     left, right = two(pipeline)
     counted = left.key_by("key").aggregate("per_key", n=count_of_unions())
     return counted, right.with_column("n", "1", LongType()).select("key", "n")
@@ -229,18 +226,15 @@ class Differences:
     """A keyed function that nobody calls here."""
 
     def process(self, inputs, state):
-        """Fail."""
         raise AssertionError("planning calls no function")
 
 
 def per_key(pipeline=None):
-    """Return the updates of a count by key and split."""
     rows = (pipeline or PipelineOfUpdates("example")).source("numbers", SequenceSourceOfUpdates({"a": 10}))
     return rows.key_by("key", "split").aggregate("per_key", n=count_of_updates(), top=max_of("value"))
 
 
 def again(rows):
-    """Aggregate the rows by split."""
     return rows.key_by("split").aggregate("per_split", total=sum_of("n"))
 
 
@@ -337,7 +331,6 @@ OF_A_UNION = {
 
 @pytest.mark.parametrize("step", OF_A_UNION.values(), ids=list(OF_A_UNION))
 def test_a_step_that_takes_no_row_back_is_refused_after_a_union_too(step):
-    """A union passes on the rows that its streams take back."""
     rows = again(per_key()).with_column("n", "total", LongType())
     said = "a stream of this union takes rows back|union 'both', which .*this step cannot|only the direct output of a"
     with pytest.raises(InvalidPipelineErrorOfUpdates, match=said):
@@ -355,7 +348,6 @@ def test_a_crash_may_not_take_a_row_back_twice():
 
 
 def enriched(left, right):
-    """Return left rows enriched with the top of the right ones."""
     return left.key_by("key").connect(right.key_by("key")).enrich("enriched", "top")
 
 
@@ -383,7 +375,6 @@ def test_enriched_rows_are_append_only():
 
 
 def plan_of(pipeline):
-    """Return the ids of the vertices that the pipeline is planned as."""
     return [vertex.id for vertex in plan(pipeline).graph.vertices]
 
 
@@ -455,7 +446,6 @@ class Merging(Function):
 
 
 def processed(outputs=ALERTS, function=None):
-    """Return a pipeline, and the stream that its process function returns."""
     pipeline = PipelineOfNamedOutputs("j")
     keyed = pipeline.source("numbers", SequenceSourceOfNamedOutputs({"a": 10})).key_by("key")
     return pipeline, keyed.process("sort", function or Function(), state=NUMBERS, output=ROWS, outputs=outputs)
@@ -542,10 +532,7 @@ def test_a_column_of_an_output_may_be_renamed():
 @pytest.mark.parametrize(
     ("renames", "said"),
     [
-        (
-            {"alert": "n"},
-            "output 'alerts': column alert is renamed from 'n', and there still is a column n",
-        ),
+        ({"alert": "n"}, "output 'alerts': column alert is renamed from 'n', and there still is a column n"),
         ({"alarm": "x"}, "column alarm is renamed from 'x', and there is no column 'alarm'"),
         ({"alert": "alert"}, "which is its own name"),
     ],
@@ -606,7 +593,6 @@ def test_an_output_without_rows_is_whole_and_an_unknown_one_is_named():
 
 
 def numbers(pipeline=None):
-    """Return a source of split, n, key, value, _split, _position."""
     return (pipeline or PipelineOfOverwrite("example")).source("numbers", SequenceSourceOfOverwrite({"a": 10}))
 
 
@@ -683,12 +669,10 @@ def test_what_an_overwrite_table_lacks_is_no_argument():
 
 
 def numbers_of_partition_by() -> Stream:
-    """Return a source of split, n, key, value, _split, _position."""
     return PipelineOfPartitionBy("example").source("numbers", SequenceSourceOfPartitionBy({"a": 10}))
 
 
 def refused(excinfo) -> str:
-    """Return the message that the user reads."""
     return str(excinfo.value)
 
 

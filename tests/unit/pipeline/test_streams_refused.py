@@ -38,17 +38,14 @@ class Nothing:
     """A keyed function that nobody calls here."""
 
     def process(self, inputs, state):
-        """Fail."""
         raise AssertionError("planning calls no function")
 
 
 def numbers(pipeline: Pipeline | None = None, name: str = "numbers") -> Stream:
-    """Return a source of split, n, key, value, _split, _position."""
     return (pipeline or Pipeline("example")).source(name, SequenceSource({"a": 10}))
 
 
 def refused(excinfo) -> str:
-    """Return the message that the user reads."""
     return str(excinfo.value)
 
 
@@ -72,7 +69,6 @@ def test_a_name_that_cannot_be_a_path_is_refused_where_it_is_written(write) -> N
 
 
 def test_rows_of_an_aggregate_without_keys_have_no_column_of_its_name() -> None:
-    """The key `_all` would hide it."""
     rows = numbers().with_column("_all", "n", LongType())
     with pytest.raises(InvalidPipelineError) as excinfo:
         rows.aggregate("total", rows=count())
@@ -385,7 +381,6 @@ def test_a_sink_must_suit_the_mode_of_its_table() -> None:
     ],
 )
 def test_a_description_that_a_table_cannot_have_is_refused(says, problem) -> None:
-    """The pipeline is refused before any table has it."""
     kept = numbers().table("bronze/numbers", id="kept")
     with pytest.raises(InvalidPipelineError) as excinfo:
         kept.describe_table(**says)

@@ -12,7 +12,6 @@ from orchestration.pictures import as_text
 
 
 def gold(*rows):
-    """Return rows of gold/delays_by_route."""
     names = ("carrier", "dest", "flights", "arr_delay_sum")
     return pl.DataFrame(rows, schema=names, orient="row").with_columns(arr_delay_max=pl.lit(1_200)).lazy()
 

@@ -85,7 +85,6 @@ def test_a_value_stays_the_same_in_sql(value: object, expected: str) -> None:
 
 
 def test_a_column_name_is_quoted() -> None:
-    """A backtick in a name does not end the name."""
     assert "(`a``b` IS NOT NULL)" == _rule("expect_column_values_to_not_be_null", column="a`b")
 
 

@@ -142,13 +142,11 @@ class Ride:
 
     @property
     def bodies(self) -> list[object]:
-        """What the trace holds."""
         return [entry.body for entry in read(self._path.read_bytes().splitlines(keepends=True))]
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Return where a ride's trace goes."""
     return tmp_path / "1.ndjson"
 
 
@@ -357,13 +355,11 @@ class Facts:
 
 @pytest.fixture
 def warehouse(tmp_path):
-    """Return a warehouse with nothing in it."""
     return Warehouse(tmp_path, ProtocolPaths("numbers"))
 
 
 @contextmanager
 def watching(warehouse, facts):
-    """Watch as a tick with one attempt does."""
     watcher = RequestWatcher(warehouse, facts.put)
     with watcher.attempt():
         yield watcher
@@ -371,12 +367,10 @@ def watching(warehouse, facts):
 
 
 def ask(warehouse, kind=SavepointKind.PLAIN):
-    """Ask as another process would."""
     return RequestFolder(warehouse).ask(kind, this_process()).request
 
 
 def answer_to(warehouse, request):
-    """Wait for an answer."""
     limit = time.monotonic() + 10
     while (answer := RequestFolder(warehouse).answer_to(request)) is None:
         assert time.monotonic() < limit, "no answer came"
@@ -401,7 +395,6 @@ def test_a_request_becomes_a_fact_and_the_effect_its_answer(warehouse):
 
 
 def test_what_the_tick_did_not_answer_is_told_that_it_ended(warehouse):
-    """No process waits for a tick that has ended."""
     facts = Facts()
     with watching(warehouse, facts):
         request = ask(warehouse)
@@ -425,10 +418,7 @@ def test_a_cancellation_becomes_a_stop_and_is_answered_when_the_tick_is_over(war
 
 @pytest.mark.parametrize(
     "reason",
-    [
-        CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
-        CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
-    ],
+    [CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND],
 )
 def test_the_end_of_an_attempt_is_no_refusal(warehouse, reason):
     """A door that only ends says nothing against the savepoint: the asker hears of the end once the tick is over."""

@@ -52,12 +52,10 @@ with stopping_on_interrupt(lambda: print("stop", flush=True)):
 
 @pytest.fixture
 def warehouse(tmp_path) -> Warehouse:
-    """Return an empty warehouse."""
     return Warehouse(tmp_path, ProtocolPaths(job_name("numbers")))
 
 
 def claim_of(generation: int) -> Claim:
-    """Return a claim of that generation."""
     holder = Holder(host="h", pid=1, started="s")
     ids = {"first_id": CheckpointId(1), "last_id": CheckpointId(9)}
     return Claim(generation=Generation(generation), holder=holder, at_ms=1, nonce=f"n{generation}", **ids)
@@ -103,7 +101,6 @@ def test_the_kill_strikes_at_that_occurrence_of_any_table():
 
 
 def test_the_boundary_after_a_step_that_failed_is_not_crossed():
-    """A step that fails crosses no boundary after it."""
     crossed: list[str] = []
     with pytest.raises(ZeroDivisionError), around(crossed.append, "Step"):
         raise ZeroDivisionError
@@ -313,7 +310,6 @@ def test_all_that_accept_let_the_rows_in():
 
 
 def test_a_cancelled_judgement_has_no_answer():
-    """It is no failure of the judge."""
     with pytest.raises(JudgementCancelledError):
         judged(MET, JudgementCancelledError())
 

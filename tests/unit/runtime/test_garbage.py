@@ -10,7 +10,6 @@ from jobs.tick.driver import NEW_OBJECTS, collecting_less_often
 
 @pytest.fixture(autouse=True)
 def thresholds():
-    """Put the thresholds of this process back."""
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)

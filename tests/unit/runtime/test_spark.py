@@ -67,7 +67,6 @@ SMALL = JarSet(
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder of jars, and a set of one small jar among the known sets."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "jars"))
     monkeypatch.setitem(JAR_SETS, "small", SMALL)
     return tmp_path / "jars"
@@ -91,7 +90,6 @@ def test_missing_jars_name_the_command_that_fetches_them(folder, wanted, command
 
 
 def test_fetched_jars_are_found_and_not_fetched_twice(folder, monkeypatch):
-    """One fetch; nothing but the jars stays in the folder."""
     assert (SMALL,) == not_fetched(["small"])
     brings(monkeypatch, "a-1.jar", CONTENT)
     assert 1 == fetch(folder, SMALL)
@@ -325,7 +323,6 @@ NAME = ".00000000-0000-0000-0000-000000000000.sock"
 
 
 def of_length(size):
-    """Return a new folder whose path has this many bytes."""
     made = Path(mkdtemp())
     folder = made / ("x" * (size - len(str(made)) - 1))
     folder.mkdir()
@@ -452,7 +449,6 @@ EFFECT = RunMicroBatch("sums", 7, 2, (), (), ())
 
 
 def worker(host, **other):
-    """Return what a worker with some other versions reports."""
     return json.dumps({"host": host, "versions": versions() | other})
 
 

@@ -44,7 +44,6 @@ def test_a_heap_that_the_machine_does_not_have_is_named(tmp_path):
 
 @pytest.mark.timeout(120)
 def test_a_java_that_does_not_run_is_named(tmp_path):
-    """One JAVA_HOME has no java, and the java of the other one fails."""
     assert "JAVA_HOME is /nowhere" in said(tmp_path, JAVA_HOME="/nowhere")
     java = tmp_path / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)

@@ -35,7 +35,6 @@ class Nothing:
     """A keyed function that is not called here."""
 
     def process(self, inputs, state):
-        """Fail."""
         raise AssertionError("planning calls no function")
 
 
@@ -219,7 +218,6 @@ def test_rows_in_flight_under_the_old_name_of_a_renamed_column_are_refused(cut, 
 
 
 def keyed_rows(name):
-    """Return the columns of rows with a key and a number of this name."""
     return StructType().add("key", LongType()).add(name, LongType())
 
 
@@ -282,7 +280,6 @@ USES = CopyUses(hits=30, behind=4, misses=1_200)
 
 @pytest.fixture
 def told():
-    """Return a display and a function that returns its lines."""
     out = io.StringIO()
     return PlainDisplay(Console(file=out, width=40), Tally(rows_ahead=0)), lambda: out.getvalue().splitlines()
 
@@ -311,7 +308,6 @@ def test_a_local_tick_and_one_without_state_say_nothing(told):
 
 
 def test_the_line_of_few_loads(told):
-    """One load, which found all."""
     display, lines = told
     display.progress(StateLoaded(CopyUses(hits=1)))
     assert ["state: 1 of 1 load found a copy in the worker's memory"] == lines()

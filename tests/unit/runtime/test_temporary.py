@@ -11,13 +11,7 @@ import pytest
 
 from jobs.spark import session as temporary_files
 from jobs.spark.programs import must_start_spark
-from jobs.spark.session import (
-    UnsafeFolderError,
-    open_log,
-    private_folder,
-    remove_dead,
-    spark_folder,
-)
+from jobs.spark.session import UnsafeFolderError, open_log, private_folder, remove_dead, spark_folder
 
 LEAVES_A_FOLDER = """
 import os, signal
@@ -42,7 +36,6 @@ def temporary(tmp_path, monkeypatch):
 
 
 def killed(folder):
-    """Let another process make a folder for Spark and be killed; return that folder."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     command = [sys.executable, "-c", LEAVES_A_FOLDER]
     return Path(subprocess.run(command, capture_output=True, text=True, check=False, env=environment).stdout.strip())

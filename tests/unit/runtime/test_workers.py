@@ -71,7 +71,6 @@ def test_each_of_several_workers_on_a_host_counts():
 
 
 def answer(found):
-    """Return what a worker answers."""
     return SimpleNamespace(host="here", found=json.dumps(found), wrong="")
 
 

@@ -125,7 +125,6 @@ COLUMNS = {
 
 
 def made(columns, records):
-    """Return the records of rows with these columns, each of a type and values."""
     batch = pa.record_batch({name: pa.array(values, of) for name, (of, values, *_) in columns.items()})
     return [message for messages in records.of(batch) for message in messages]
 
@@ -213,12 +212,10 @@ class Changes(TableChanges):
     keys = ("k",)
 
     def since(self, checkpoint):
-        """Return the changes since checkpoint 3."""
         rows, gone = pa.table({"k": ["a"], "v": [2]}), pa.table({"k": ["b"]})
         return Difference(rows, gone) if checkpoint == 3 else None
 
     def whole(self):
-        """Return all rows."""
         return pa.table({"k": ["a", "é"], "v": [2, 5]}).to_batches(max_chunksize=1)
 
 

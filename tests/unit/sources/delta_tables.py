@@ -27,7 +27,6 @@ def poll(source: DeltaSource, position: str | None = None, rows_max: int = 100):
 
 
 def slices(source: DeltaSource, rows_max: int = 100, position: str | None = None):
-    """Return every slice from a position on."""
     while (piece := poll(source, position, rows_max)) is not None:
         assert piece.rows <= rows_max
         yield piece

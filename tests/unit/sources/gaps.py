@@ -22,11 +22,9 @@ class Gaps:
     told: list[tuple[int, dict[str, str]]] = field(default_factory=list)
 
     def schema(self) -> StructType:
-        """Return the schema, which has one column."""
         return StructType().add("n", LongType())
 
     def splits(self) -> tuple[SplitId, ...]:
-        """Return the names of the splits."""
         return tuple(SplitId(split) for split in sorted(self.places))
 
     def poll(self, request: PollSource) -> SourceSlice | None:
@@ -50,15 +48,12 @@ class Gaps:
         return SourceDescription("gaps", "pg://me:hush@host/base?password=hush")
 
     def named(self, split: SplitId, position: str) -> str:
-        """Return the place."""
         return f"split {split}, place {int(position[1:], 16):,}"
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int:
-        """Return how many places between two positions have rows."""
         return len(self._left(split, start)) - len(self._left(split, end))
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
-        """Return the position of a place."""
         if words == "end":
             return f"p{max(self.places[split]) + 1:x}"
         if not words.isdecimal():
@@ -71,11 +66,9 @@ class Gaps:
         return {split: Lag(rows, float(rows)) for split, rows in left.items()}
 
     def close(self) -> None:
-        """Count the calls."""
         self.closed += 1
 
     def notify_checkpoint_complete(self, checkpoint: int, positions: Mapping[SplitId, str]) -> None:
-        """Record the notice."""
         self.told.append((checkpoint, dict(positions)))
 
     def _left(self, split: str, position: str | None) -> list[int]:

@@ -11,12 +11,10 @@ class Remembering(WrappedSource):
     """Fails as soon as a checkpoint brings another word than the newest new job chose, or none. The folder notes it."""
 
     def __init__(self, source: Source, folder: Path) -> None:
-        """Choose no word yet."""
         super().__init__(source)
         self._noted, self._word = folder / "word", ""
 
     def snapshot_state(self) -> str:
-        """Return the word."""
         return self._word
 
     def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:

@@ -179,7 +179,6 @@ def test_a_version_that_changes_rows_is_refused_or_skipped(table, change):
 
 
 def in_feed(row):
-    """Sort rows by version, because delta-rs writes the rows of one version in any order."""
     return row[3], row[2], row[0]
 
 
@@ -312,13 +311,11 @@ def test_partition_columns_come_from_the_log(table):
 
 
 def test_a_folder_that_is_no_table_is_named(table):
-    """The test has a folder without a log, and no folder at all."""
     with pytest.raises(SourceError, match="is not a Delta table: write it first"):
         DeltaSource(table).schema()
 
 
 def test_a_position_of_another_source_is_refused(table):
-    """A position of another split is refused too."""
     append(table, 1)
     with pytest.raises(SourceError, match="not a position of a Delta source"):
         poll(DeltaSource(table), "150")
@@ -394,7 +391,6 @@ def test_rows_from_before_a_rename_are_not_read_as_null(table):
 
 
 def test_a_column_of_another_type_or_name_is_refused(table):
-    """The schema wants a column that the table lacks or has with another type."""
     append(table, 1)
     with pytest.raises(SourceError, match=r"column 'id' is bigint, but is read as string"):
         poll(DeltaSource(table, schema=StructType().add("id", StringType()), new_columns="ignore"))
@@ -431,7 +427,6 @@ def impatient(monkeypatch):
 
 
 def append_of_delta_in_a_store(url, *ids, **options):
-    """Commit these ids, each with a word."""
     words = [WORDS[n % len(WORDS)] for n in ids]
     write_deltalake(str(url), pa.table({"id": pa.array(ids, pa.int64()), "word": words}), mode="append", **options)
 
@@ -441,7 +436,6 @@ def poll_of_delta_in_a_store(source, position=None, rows_max=100):
 
 
 def read(source, rows_max, position=None):
-    """Return the files and rows of all slices from a position on, and the last position."""
     found = []
     while (piece := poll_of_delta_in_a_store(source, position, rows_max)) is not None:
         found += [(part.path, part.first, part.end, part.change) for part in DeltaSlice.parse(piece.detail).ranges]
@@ -561,7 +555,6 @@ def test_a_store_that_cannot_be_used_is_named(url, monkeypatch):
 
 @pytest.mark.usefixtures("impatient")
 def test_a_wrong_key_is_named(url, store_server):
-    """The server accepts no key while this test runs."""
     append_of_delta_in_a_store(url, 1)
     source = DeltaSource(url, schema=SCHEMA, new_columns="ignore")
     _, end = read(source, 10)
@@ -577,6 +570,5 @@ def test_a_wrong_key_is_named(url, store_server):
 
 
 def _accept(server, requests):
-    """Let the server check the key of each request after so many."""
     url, headers = f"{server.endpoint}/moto-api/reset-auth", {"Content-Type": "text/plain"}
     urlopen(Request(url, requests.encode(), headers)).close()  # noqa: S310 - the server of this test

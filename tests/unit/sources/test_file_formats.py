@@ -61,7 +61,6 @@ def test_the_header_of_a_csv_file_is_read_as_spark_reads_it(folder, line, option
 
 
 def test_a_csv_file_in_another_encoding_is_named(folder):
-    """The error names the file."""
     (folder / "1.csv").write_bytes("größe,n\n".encode("latin-1"))
     with pytest.raises(SourceError, match=r"1\.csv: line 1 is no text in the file's encoding: name the right one"):
         poll(source(folder, format="csv", options={"header": "true"}))
@@ -153,7 +152,6 @@ def test_a_column_that_is_called_otherwise_in_case_is_no_column_to_ignore(folder
 
 @pytest.mark.parametrize("columns", ["ignore", "quarantine"])
 def test_a_file_that_lacks_a_column_is_read_if_the_source_says_so(folder, columns):
-    """By default it is refused."""
     pq.write_table(pa.table({"n": [1]}), folder / "1.parquet")
     with pytest.raises(SourceError, match="no column 'word'"):
         poll(source(folder))
@@ -365,7 +363,6 @@ def test_a_file_with_a_new_column_waits_for_the_next_tick(tmp_path):
 
 
 def test_a_bounded_split_does_not_end_before_a_file_that_waits(tmp_path):
-    """The next tick reads the file, and then the split ends."""
     write(tmp_path, "1.parquet")
     write(tmp_path, "2.parquet", word=pa.array(["w"]))
     first, split = source_of_found_columns(tmp_path, bounded=True), SplitId("a")
@@ -462,7 +459,6 @@ def test_another_type_is_refused(tmp_path):
     ],
 )
 def test_a_column_that_cannot_be_added_is_named(tmp_path, column, message):
-    """The message names the file and the column."""
     write(tmp_path, "1.parquet", word=column)
     with pytest.raises(SourceError, match=rf"1\.parquet: column 'word' .*{message}"):
         poll_of_found_columns(source_of_found_columns(tmp_path))
@@ -539,7 +535,6 @@ def test_only_what_spark_cannot_read_is_converted(arrow, conversion):
 
 
 def polled(source, split="0", position=None, rows=1_000):
-    """Return how many rows a poll offers."""
     found = source.poll(PollSource(VertexId("made"), SplitId(split), position, rows))
     return 0 if found is None else found.rows
 

@@ -261,7 +261,6 @@ class Folder:
         return sum(part.rows for part in ranges)
 
     def go_back(self, steps):
-        """Return to an earlier position of the line."""
         for _ in range(min(steps, len(self.line))):
             self.position, rows = self.line.pop()
             del self.read[rows:]
@@ -562,7 +561,6 @@ def test_a_foreign_position_is_refused_with_the_way_out(text):
 
 @pytest.fixture
 def read(tmp_path):
-    """Return a data folder with three files of three rows in one split."""
     for name in ("1", "2", "3"):
         write(tmp_path / "in" / "EWR" / f"{name}.parquet", 3)
     return tmp_path / "in"
@@ -721,10 +719,7 @@ def test_a_link_without_a_target_is_named(root):
 def test_files_hidden_by_convention_are_ignored_silently(root, name):
     """Spark ignores them too."""
     touch(root, name)
-    assert (1, {}) == (
-        (found := FileSource(root, SCHEMA).look()).files,
-        found.passed_over,
-    )
+    assert (1, {}) == ((found := FileSource(root, SCHEMA).look()).files, found.passed_over)
     assert [] == sentences(root)
 
 
@@ -732,10 +727,7 @@ def test_a_source_that_has_never_found_a_file_says_where_it_looks(root):
     """A source whose positions are committed outside says it too."""
     (root / "EWR" / "002.parquet").rename(root / "EWR" / "2.csv")
     said = sentences(root)
-    assert said == sentences(
-        root,
-        CommitsToFile(FileSource(root, SCHEMA), root / "_positions.json"),
-    )
+    assert said == sentences(root, CommitsToFile(FileSource(root, SCHEMA), root / "_positions.json"))
     assert (
         f"source orders has found no file under {root}: it reads {root}/SPLIT/*.parquet, "
         "and none of the 1 folders there has such a file; put the input there, or name the right folder (--data)"

@@ -77,8 +77,7 @@ def test_parquet_files_are_found_in_the_folders_of_splits(root):
 
 
 @pytest.mark.parametrize(
-    ("form", "content"),
-    [("csv", b"n,word\n1,a\n"), ("json", b'{"n": 1, "word": "a"}\n'), ("orc", table_of_orc(2))],
+    ("form", "content"), [("csv", b"n,word\n1,a\n"), ("json", b'{"n": 1, "word": "a"}\n'), ("orc", table_of_orc(2))]
 )
 def test_a_file_of_another_format_is_read_whole_and_known_again(root, form, content):
     """Its bytes are the same after they were written again; other bytes under its name are refused."""
@@ -108,7 +107,6 @@ def test_a_glob_means_the_same_files(root):
     "glob", ["*.csv", "**/*.csv", "*/*.csv", "a?/[bx]*.csv", "a*/**/c.csv", "**", "[!a]*.csv", "a.b"]
 )
 def test_a_pattern_means_what_the_file_system_takes_it_for(tmp_path, glob):
-    """Each glob matches the names that `Path.glob` finds."""
     names = ["x.csv", "a.csv", "a1/b.csv", "a1/c.csv", "a1/d/c.csv", "a1/d/e/c.csv", "q/x.csv", "a.b", "aXb", "b/a.b"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -34,13 +34,11 @@ class Ends(Gaps):
     bounded = True
 
     def has_ended(self, split, position):
-        """Return whether no place is left."""
         return not self._left(split, position)
 
 
 @pytest.fixture
 def parts():
-    """Return a source that ends, and one that does not."""
     return Ends({"old": (1, 5)}), Gaps({"a": (3, 700)})
 
 
@@ -58,7 +56,6 @@ def test_splits_are_named_by_their_part_and_positions_stay_those_of_the_part(hyb
 
 
 def test_every_part_but_the_last_ends(hybrid):
-    """The source goes on if its last part does."""
     assert not is_bounded(hybrid)
     assert [False, True] == [has_ended(hybrid, HISTORY, at) for at in (None, "p6")]
     assert not has_ended(hybrid, LIVE, "p2bd")
@@ -93,7 +90,6 @@ def test_an_error_names_the_part_and_the_split_as_the_job_knows_it(tmp_path):
 
 
 def test_all_parts_are_closed_introduced_and_told_their_positions(parts, hybrid, tmp_path):
-    """A part that has no position yet is told nothing."""
     hybrid.notify_checkpoint_complete(CheckpointId(4), {HISTORY: "p6"})
     hybrid.notify_checkpoint_complete(CheckpointId(5), {HISTORY: "p6", LIVE: "p4"})
     assert [(4, {"old": "p6"}), (5, {"old": "p6"})] == parts[0].told
@@ -116,7 +112,6 @@ def test_lag_is_told_of_every_part_until_it_has_ended(hybrid):
 
 
 def ended(record: CheckpointRecord) -> CheckpointRecord:
-    """Return the cut after the first part has ended, and the second one stands at its start."""
     (vertex,) = record.vertices
     subtasks = (replace(vertex.subtasks[0], position="p6", finished=True), replace(vertex.subtasks[1], position="p0"))
     return record.model_copy(update={"vertices": (vertex.model_copy(update={"subtasks": subtasks}),)})
@@ -143,7 +138,6 @@ def test_doctor_shows_all_parts_and_the_files_of_each(tmp_path):
 
 
 def test_a_part_that_has_ended_is_not_looked_at_any_more(parts, hybrid):
-    """Its input may be gone."""
     parts[0].splits = lambda: pytest.fail("the first part was listed")
     (vertex,) = plan(of(hybrid)).with_discovered_splits(ended(cut(HISTORY, LIVE))).graph.sources()
     assert ((HISTORY, LIVE), ("1.", "2.")) == (vertex.splits, vertex.parts)
@@ -186,7 +180,6 @@ class Columns(Ends):
         self._types = types
 
     def schema(self):
-        """Return the columns."""
         found = StructType()
         for name, kind in self._types.items():
             found = found.add(name, kind)
@@ -223,11 +216,9 @@ class _Offers(Ends):
     left = False
 
     def scans(self, slices):
-        """Return the slices themselves in place of scans."""
         return None if self.left else list(slices)
 
     def leave_to_spark(self):
-        """Offer no scans any more."""
         self.left = True
 
 

@@ -105,7 +105,6 @@ def test_a_split_names_its_kafka_partition(place, split):
 
 
 def test_a_topic_name_that_is_too_long_and_a_foreign_split_are_refused():
-    """A long name is not cut, because no two topics may share a split."""
     with pytest.raises(SourceError, match="its name has 200 characters"):
         split_of(TopicPartition("x" * 200, 0))
     with pytest.raises(SourceError, match="no partition of a topic"):
@@ -171,19 +170,15 @@ class Record:
     ms: int
 
     def timestamp(self):
-        """Return the kind of time, and the time."""
         return 1, self.ms
 
     def topic(self):
-        """Return the topic."""
         return "orders"
 
     def partition(self):
-        """Return the partition."""
         return 3
 
     def offset(self):
-        """Return the offset."""
         return 17
 
 
@@ -204,12 +199,10 @@ ORDER_2 = {**ORDER, "fields": [*ORDER["fields"], {"name": "tag", "type": ["null"
 
 
 def record(avro):
-    """Return a schema with one field."""
     return {"type": "record", "name": "One", "fields": [{"name": "f", "type": avro}]}
 
 
 def decoded(values, schema, **given):
-    """Return the rows of these values."""
     form = record_form("avro", schema, (), **given)
     batch = pa.record_batch({"value": pa.array(values, pa.binary()), "_position": list(range(len(values)))})
     (found,) = form.avro.run(iter([batch]))
@@ -290,6 +283,5 @@ def test_confluents_wire_format_names_the_schema_of_each_record():
     ],
 )
 def test_unusable_schemas_are_refused_in_the_pipeline_code(given, said):
-    """The refusal is one sentence."""
     with pytest.raises(SourceError, match=said):
         record_form(*given)

@@ -80,10 +80,7 @@ def test_an_address_where_nobody_answers_is_named(monkeypatch, scheme, variables
 
 @pytest.mark.parametrize(
     ("scheme", "variables"),
-    [
-        ("gs", "GOOGLE_APPLICATION_CREDENTIALS"),
-        ("abfss", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
-    ],
+    [("gs", "GOOGLE_APPLICATION_CREDENTIALS"), ("abfss", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY")],
 )
 def test_missing_credentials_are_named(scheme, variables):
     """The sentence says which variables hold them."""

@@ -49,13 +49,11 @@ class Wraps(WrappedSource):
     told = None
 
     def notify_checkpoint_complete(self, checkpoint, positions):
-        """Record the notice."""
         self.told = (checkpoint, dict(positions))
 
 
 @pytest.fixture
 def gaps():
-    """Return a source with three rows at the places 3, 700 and 70,000."""
     return Gaps({"a": (3, 700, 70_000)})
 
 
@@ -237,7 +235,6 @@ def test_the_state_of_another_source_is_refused(text):
 
 
 def test_a_tick_asks_and_restores_by_facts_and_errors_name_the_source():
-    """A SourceError is passed on as it is."""
     source = remembering("one")
     calls = CoordinatorCalls({"orders": source})
     assert CoordinatorReset("orders") == calls.carry_out(ResetOperatorCoordinator("orders", None))
@@ -260,7 +257,6 @@ NUMBERS = VertexId("numbers")
 
 @pytest.fixture
 def files(tmp_path):
-    """Return a source of one split with files of 3, 4 and 5 rows."""
     (tmp_path / "s").mkdir()
     for rows in (3, 4, 5):
         pq.write_table(pa.table({"n": list(range(rows))}), tmp_path / f"s/{rows}.parquet")
@@ -268,7 +264,6 @@ def files(tmp_path):
 
 
 def place(position=None):
-    """Return a place in the single split."""
     return Place(NUMBERS, SplitId("s"), position)
 
 

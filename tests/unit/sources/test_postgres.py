@@ -48,7 +48,6 @@ def row(values):
 
 
 def change(kind, relation, *rows):
-    """Return the message of a change; each row has its mark in front."""
     return kind + struct.pack(">I", relation) + b"".join(mark + row(values) for mark, values in rows)
 
 
@@ -252,7 +251,6 @@ class Server:
         self.turned = {1: False, 2: False}
 
     def transaction(self, number, changes):
-        """Write one transaction."""
         lsn, before = 100 + 10 * number, len(self.rows)
         self.messages.append(b"B" + struct.pack(">qqi", lsn, number, number))
         for table, what, key, note in changes:

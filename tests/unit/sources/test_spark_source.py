@@ -24,12 +24,10 @@ def _calls():
 
 
 def polled(source, position=None, most=100):
-    """Return the next slice."""
     return source.poll(PollSource(NAME, SPLIT, position, most))
 
 
 def offset(slice_):
-    """Return the offset at which a slice ends."""
     return OffsetPosition.parse(slice_.end).offset
 
 
@@ -113,7 +111,6 @@ def test_the_reader_is_stopped():
     ],
 )
 def test_what_cannot_be_used_is_named(given, said):
-    """The sentence says what to do."""
     with pytest.raises(SourceError, match=said):
         given()
 

@@ -150,7 +150,6 @@ def test_the_lock_of_a_dead_holder_in_a_store_expires(store, monkeypatch):
 
 
 def test_a_folder_answers_in_order_and_in_the_callers_thread(tmp_path):
-    """A thread would cost more than the answer."""
     asked = []
     together(Folder(tmp_path), lambda each: asked.append((each, threading.current_thread())), range(5))
     assert [(each, threading.current_thread()) for each in range(5)] == asked
@@ -166,7 +165,6 @@ def test_a_store_is_asked_at_the_same_time_and_answers_come_in_order(store):
 
 
 def test_the_first_error_is_raised_and_no_further_call_begins():
-    """Calls that have begun end before the error is raised."""
     begun, ended = [], []
 
     def call(each):
@@ -216,13 +214,11 @@ NUMBERED = pa.schema([("v", pa.string()), ("_position", pa.int64()), ("k", pa.in
 
 
 def stored(folder, rows, group_rows):
-    """Write a file whose row `i` has the key `i`."""
     table = pa.table([range(rows), [f"value {number}" for number in range(rows)]], schema=STORED)
     pq.write_table(table, folder / "a.parquet", row_group_size=group_rows)
 
 
 def scan(folder, first, end, numbering=None):
-    """Return the scan of some rows of that file."""
     return FileScan(root=str(folder), name="a.parquet", first=first, end=end, bytes=1, numbering=numbering)
 
 
@@ -254,7 +250,6 @@ def test_only_the_asked_columns_come_widened_and_a_missing_one_is_null(tmp_path)
 
 @pytest.mark.parametrize("case", ["missing", "damaged", "shorter"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path, case):
-    """The message says what to do."""
     if case == "damaged":
         (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
     if case == "shorter":

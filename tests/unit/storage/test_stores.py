@@ -21,7 +21,6 @@ def proxy(store_server):
 
 @pytest.fixture
 def store(proxy, monkeypatch):
-    """Return an empty store behind the proxy."""
     for name, value in proxy.environment.items():
         monkeypatch.setenv(name, value)
     proxy.harm()
@@ -103,7 +102,6 @@ def test_a_burst_of_refusals_is_waited_for_and_a_longer_one_is_an_error(proxy, s
 
 
 def test_the_longest_chain_counts_requests_that_waited_for_each_other():
-    """Of requests at the same time one counts."""
     times = [(0, 3), (1, 2), (2, 3), (2.5, 5), (3, 4), (3.5, 4), (4, 6)]
     assert 4 == longest_chain([Request("GET", "", *each) for each in times])
     assert 0 == longest_chain([])
@@ -187,8 +185,7 @@ def test_another_error_is_reported_by_its_first_line():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["s3://lake", "s3://lake/team/warehouse", "gs://lake/w", "abfss://box@account1.dfs.core.windows.net/w"],
+    "text", ["s3://lake", "s3://lake/team/warehouse", "gs://lake/w", "abfss://box@account1.dfs.core.windows.net/w"]
 )
 def test_urls_of_stores_are_kept(text):
     """A slash at the end makes no difference."""

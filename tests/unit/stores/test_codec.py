@@ -33,12 +33,7 @@ from checkpointing.metadata.paths import (
     relative_to_table,
     staging_folder,
 )
-from checkpointing.metadata.record import (
-    FORMAT,
-    CheckpointRecord,
-    Release,
-    Row,
-)
+from checkpointing.metadata.record import FORMAT, CheckpointRecord, Release, Row
 from checkpointing.partitions import NO_VALUE, Value, folder_of
 from tests.unit.stores.valid_rows import rows
 
@@ -60,7 +55,6 @@ def test_the_envelope_says_kind_format_and_writer(row: Row) -> None:
 
 
 def _checkpoint() -> dict[str, Any]:
-    """Return the envelope of a checkpoint's entry."""
     document: dict[str, Any] = json.loads((Path(__file__).parent / "rows" / "checkpoint.json").read_text())
     return document
 
@@ -78,7 +72,6 @@ def test_a_newer_format_names_who_wrote_it_and_what_to_install() -> None:
 
 
 def test_an_unknown_kind_is_refused_as_a_newer_version() -> None:
-    """If this version does not know a kind, a newer version wrote the entry."""
     with pytest.raises(UnknownFormatError, match="kind 'foretold'"):
         decode(_changed(kind="foretold"))
 
@@ -316,7 +309,6 @@ def test_a_name_that_no_table_of_the_job_can_have_is_refused(text: str) -> None:
 
 
 def test_names_of_output_and_state_tables_are_accepted() -> None:
-    """The examples are an output table and a state."""
     paths = ProtocolPaths(job_name("flights"))
     for name in ("gold/routes", "_tidemark/flights/state/join"):
         assert name == paths.known_table(name)

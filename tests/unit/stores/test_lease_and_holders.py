@@ -18,7 +18,6 @@ from jobs.warehouse.warehouse import Warehouse
 
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Warehouse:
-    """A warehouse whose clock stands at 1,000 ms."""
     return Warehouse(tmp_path, ProtocolPaths(job_name("flights")), now_ms=lambda: 1_000)
 
 
@@ -63,7 +62,6 @@ def test_a_damaged_lease_counts_as_no_lease(warehouse: Warehouse, content: bytes
 
 
 def test_renewing_leaves_no_other_file(warehouse: Warehouse) -> None:
-    """The old file is replaced, and no other file is left."""
     for _ in range(3):
         LeaseStore(warehouse).renew(Generation(1), this_process(), lease_ms=1)
     assert ["lease"] == [path.name for path in warehouse.path(warehouse.paths.folder).iterdir()]
@@ -95,7 +93,6 @@ def _with_start(holder: Holder, ticks: str) -> str:
 
 
 def test_a_reused_process_id_is_another_process() -> None:
-    """The same process id with another start time is another process, so the holder is dead."""
     me = this_process()
     assert is_alive(me.model_copy(update={"started": _with_start(me, "1")})) is False
 

@@ -8,13 +8,7 @@ from uuid import uuid4
 import pytest
 
 from checkpointing.channel_items import SubtaskSnapshot
-from checkpointing.commit.cleanup import (
-    Referenced,
-    is_leftover,
-    is_unreferenced,
-    oldest_with_leftovers,
-    referenced,
-)
+from checkpointing.commit.cleanup import Referenced, is_leftover, is_unreferenced, oldest_with_leftovers, referenced
 from checkpointing.handles import FileHandle, StagedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, job_name, table_name
 from checkpointing.messages import RunMicroBatch, SavepointKind
@@ -61,7 +55,6 @@ def _row(generation: int, micro_batch: int) -> CheckpointRecord:
 def test_a_staged_file_is_a_leftover_only_after_the_newest_entry(
     generation: int, micro_batch: int, vertex: str, expected: bool
 ) -> None:
-    """The newest entry has generation 2 and micro-batch 7, and the claim has generation 4."""
     name = StagedName(VertexId(vertex), micro_batch, str(uuid4()))
     assert expected == is_leftover(name, Generation(generation), current=Generation(4), newest=_row(2, 7))
 

@@ -37,13 +37,7 @@ from jobs.operators.spec import arrow_schema, delta_columns
 from jobs.storage import place as synced_names
 from jobs.warehouse.delta_log import Durability
 from jobs.warehouse.table_columns import columns_of_schema, declared_columns, field_of
-from jobs.warehouse.table_rules import (
-    Column,
-    TableShape,
-    advice,
-    problems_of,
-    refused_for_good,
-)
+from jobs.warehouse.table_rules import Column, TableShape, advice, problems_of, refused_for_good
 from jobs.warehouse.warehouse import Warehouse
 
 
@@ -51,7 +45,6 @@ from jobs.warehouse.warehouse import Warehouse
 def test_every_folder_from_the_warehouse_down_to_the_file_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool
 ) -> None:
-    """A name is durable once its folder is synced, also in a warehouse with a relative path."""
     monkeypatch.chdir(tmp_path)
     synced: list[Path] = []
     monkeypatch.setattr(synced_names, "sync", synced.append)
@@ -125,7 +118,6 @@ EVERY = StructType([StructField(f"c{place}", kind) for place, kind in enumerate(
 
 
 def test_spark_and_delta_name_every_type_alike() -> None:
-    """A pipeline's types are compared with a log's, so each type must have one name."""
     assert delta_columns(arrow_schema(EVERY)) == declared_columns(arrow_schema(EVERY))
 
 
@@ -168,7 +160,6 @@ def _texts(shape: TableShape, mode: TableMode, by: tuple[str, ...] = ()) -> list
 
 @pytest.mark.parametrize("mode", TableMode)
 def test_a_table_made_by_tidemark_has_no_problem(mode: TableMode) -> None:
-    """Nothing in it is foreign."""
     features = frozenset({"appendOnly", "invariants", "changeDataFeed", "v2Checkpoint", "deletionVectors"})
     assert [] == _texts(_shape(), mode)
     assert [] == _texts(_shape(features=features), mode)

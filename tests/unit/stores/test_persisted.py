@@ -71,7 +71,6 @@ RECORDS = (
 
 
 def fields(schema):
-    """Return a JSON schema without its words, which say nothing of the fields."""
     if isinstance(schema, dict):
         return {name: fields(each) for name, each in schema.items() if name != "description" or isinstance(each, dict)}
     return [fields(each) for each in schema] if isinstance(schema, list) else schema
@@ -134,7 +133,6 @@ def test_the_entries_of_version_0_1_0_are_of_every_kind():
 
 
 def newer(change, **envelope):
-    """Return the checkpoint's entry, changed, as a newer build would write it."""
     row = next(decode(text) for text in FORMAT_6 if '"kind":"checkpoint"' in text[:30])
     document = json.loads(encode(row, writer="tidemark-spark 0.3.0")) | envelope
     change(document["row"])

@@ -9,13 +9,7 @@ from checkpointing.messages import SavepointKind
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Holder
 from jobs.warehouse.lease import is_alive, this_process
-from jobs.warehouse.requests import (
-    AnswerStatus,
-    RequestFolder,
-    SavepointAnswer,
-    SavepointRequest,
-    Unreadable,
-)
+from jobs.warehouse.requests import AnswerStatus, RequestFolder, SavepointAnswer, SavepointRequest, Unreadable
 from jobs.warehouse.warehouse import Warehouse
 
 
@@ -26,19 +20,16 @@ def folder(tmp_path):
 
 
 def names(tmp_path):
-    """Return the names in the folder of requests."""
     return sorted(path.name for path in (tmp_path / "_tidemark/numbers/requests").iterdir())
 
 
 def answer(request, *, asker=None):
-    """Return an answer with a savepoint."""
     return SavepointAnswer(
         request=request, status=AnswerStatus.TAKEN, checkpoint=CheckpointId(7), asker=asker, answered_at_ms=1
     )
 
 
 def dead():
-    """Return this process as if it had started before the last boot."""
     return Holder(host=this_process().host, pid=os.getpid(), started="another boot||1")
 
 

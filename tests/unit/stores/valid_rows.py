@@ -73,7 +73,6 @@ def _inline(file: FileHandle, content: bytes) -> FileHandle:
 
 
 def staged(table: TableName) -> st.SearchStrategy[FileHandle]:
-    """Return handles of files that were staged for that table."""
     return _files(_path(table))
 
 
@@ -200,7 +199,6 @@ states = st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leave
 
 @st.composite
 def checkpoints(draw: st.DrawFn) -> CheckpointRecord:
-    """Draw an entry of a checkpoint."""
     number = draw(numbers)
     return CheckpointRecord(
         job="flights",
