@@ -1,54 +1,11 @@
-"""The model of changes holds for the functions of the product, and a cut without earlier changes is not restored."""
+"""The model of partitioned tables holds for the functions of the product, and other programs merge files."""
 
 import pytest
 
 from checkpointing.identifiers import NO_CHECKPOINT, Generation, VertexId
-from spec.models.applied_changes import broken_by_applied_changes, broken_by_changes_of_a_database
 from spec.models.layouts import files_keep_their_partition, layouts_stay, modes_stay, outputs_are_read_on
-from spec.models.rows import changes_add_up, cuts_hold_all_changes, joins_add_up, top_rows_add_up
 from spec.world.simulator import Simulation
 from spec.world.stores import Written, optimize
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_changes_add_up_to_the_batch_at_each_cut(seed):
-    """Two aggregates with a filter between them, over random micro-batches (rule `changes-add-up`)."""
-    assert changes_add_up(seed)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_joins_add_up_to_the_batch(seed):
-    """Joins of all types over rows that come and go, some with a null as key (rule `joins-add-up`)."""
-    assert joins_add_up(seed)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_top_rows_add_up_to_the_first_rows(seed):
-    assert top_rows_add_up(seed)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_applied_changes_add_up_to_the_table(seed):
-    """Tables of types 1 and 2, from changes that come in any order (rule `applied-changes-add-up`).
-
-    Deletions are forgotten, and only those that may be (rule `deletions-are-forgotten`).
-    """
-    assert not broken_by_applied_changes(seed)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_changes_of_a_database_add_up_to_the_table(seed):
-    """Rows get another key, and some large values are not sent (rule `applied-changes-add-up`)."""
-    assert not broken_by_changes_of_a_database(seed)
-
-
-def test_a_vertex_that_takes_changes_begins_with_its_upstream():
-    """Cuts with the state of one of both, or without a column, are refused (rule `changes-begin-together`)."""
-    assert cuts_hold_all_changes()
-
-
-# ------------------------------------------------------------------
-# The model of partitioned tables holds for the functions of the product.
 
 
 @pytest.mark.parametrize("seed", range(30))

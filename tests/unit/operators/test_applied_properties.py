@@ -18,11 +18,14 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, AppliedChanges, RefusedChangeError
 from jobs.operators.changes import ADDING, changes_of
 from jobs.operators.unsent_values import UNSENT
 from jobs.state.merge import KEY_GROUP
+from spec.machines.judging import expect
 
 APPLIED: Final = "applied-changes-add-up"
 FORGOTTEN: Final = "deletions-are-forgotten"
@@ -56,7 +59,7 @@ def _broken(chance: Random, *, history: bool) -> Iterator[str]:
     for _ in range(_BATCHES):
         drawn = [*_drawn(chance, _newest(come), bound)]
         rows = pl.DataFrame([(key, *values, *rest) for key, values, *rest in drawn], schema=_ROWS, orient="row")
-        empties = bound is None and chance.random() < 0.15  # noqa: PLR2004 - now and then the table is emptied
+        empties = bound is None and chance.random() < 0.15
         emptied += [chance.randint(0, 12)] if empties else []
         done = applied(function, state, rows, emptied, empties=empties)
         state = done.state
@@ -68,7 +71,7 @@ def _broken(chance: Random, *, history: bool) -> Iterator[str]:
             yield APPLIED
         if not history and any(len(held) > (2 + len(ignored) if ignored else 1) for held in state[HISTORY]):
             yield SUPERSEDED
-        if chance.random() < 0.5:  # noqa: PLR2004 - the whole range is written now and then
+        if chance.random() < 0.5:
             state = function.remembered(state)
             if bound is not None and any(at < _newest(come) - bound for at in _deletions(state)):
                 yield FORGOTTEN
@@ -121,7 +124,7 @@ def _drawn(chance: Random, newest: int, bound: int | None) -> Iterator[Change]:
     first, last = (0, 12) if bound is None else (max(newest - bound, 0), newest + 3)
     for _ in range(chance.randint(0, 4)):
         values = (chance.choice([None, 1, 2]), chance.choice([None, 1, 2]))
-        yield chance.randint(1, 3), values, chance.randint(first, last), chance.random() < 0.3  # noqa: PLR2004
+        yield chance.randint(1, 3), values, chance.randint(first, last), chance.random() < 0.3
 
 
 def _table_by(function: AppliedChanges, changes: Iterable[Change]) -> Iterator[tuple[Any, ...]]:
@@ -276,7 +279,7 @@ def _broken_of_applying_a_database(chance: Random, *, history: bool) -> Iterator
     for _ in range(_BATCHES_OF_APPLYING_A_DATABASE):
         sent, emptied = list[_Row](), list[int]()
         for _ in range(chance.randint(1, 4)):
-            if chance.random() < 0.1:  # noqa: PLR2004 - now and then the table is emptied
+            if chance.random() < 0.1:
                 emptied.append(server.empty())
             else:
                 sent += server.change()
@@ -290,5 +293,25 @@ def _broken_of_applying_a_database(chance: Random, *, history: bool) -> Iterator
         shown = function.results(state.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP)
         if Counter(shown.rows()) != Counter(table_of(server.changes, history=history)):
             yield APPLIED
-        if not history and chance.random() < 0.5:  # noqa: PLR2004 - the whole range is written now and then
+        if not history and chance.random() < 0.5:
             state = function.remembered(state)
+
+
+_seed = st.integers(0, 9_999)
+_few = settings(max_examples=settings.default.max_examples // 10)
+
+
+@_few
+@given(seed=_seed)
+def test_applied_changes_add_up_to_the_table(seed):
+    """Tables of types 1 and 2, from changes that come in any order. Deletions are forgotten if they may be."""
+    for rule in sorted(broken_by_applied_changes(seed)):
+        expect(holds=False, invariant=rule)
+
+
+@_few
+@given(seed=_seed)
+def test_changes_of_a_database_add_up_to_the_table(seed):
+    """Rows get another key, and some large values are not sent."""
+    for rule in sorted(broken_by_changes_of_a_database(seed)):
+        expect(holds=False, invariant=rule)

@@ -13,6 +13,8 @@ from random import Random
 from typing import Any, Final
 
 import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructType
 
 from checkpointing.graph import JobGraph, Vertex, VertexKind
@@ -28,6 +30,7 @@ from jobs.operators.top_rows import Order, TopRows, top_state
 from jobs.pipeline.aggregates import AggregateColumn, count, count_distinct, min_of, named_aggregates, sum_of
 from jobs.state.files import empty_frame
 from jobs.state.merge import KEY_GROUP
+from spec.machines.judging import expect
 
 ADD_UP: Final = "changes-add-up"
 TOGETHER: Final = "changes-begin-together"
@@ -87,7 +90,7 @@ def changes_add_up(seed: int) -> bool:
 def _drawn(chance: Random, live: list[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
     """Yield changes: new rows, and rows that are taken back, which `live` then no longer has."""
     for _ in range(chance.randint(0, 6)):
-        if live and chance.random() < 0.4:  # noqa: PLR2004 - rows come more often than they go
+        if live and chance.random() < 0.4:
             yield (*live.pop(chance.randrange(len(live))), chance.choice([DELETE, UPDATE_BEFORE]))
         else:
             live.append((chance.randint(1, 5), chance.randint(1, 3)))
@@ -205,7 +208,7 @@ def _frame(rows: list[tuple[int | None, int, str]], name: str) -> pl.DataFrame:
 def _drawn_of_joining(chance: Random, live: list[Row]) -> Iterator[tuple[int | None, int, str]]:
     """Yield changes of one side: new rows, equal ones too, and rows that are taken back."""
     for _ in range(chance.randint(0, 4)):
-        if live and chance.random() < 0.5:  # noqa: PLR2004 - about as many rows come as go
+        if live and chance.random() < 0.5:
             yield (*live.pop(chance.randrange(len(live))), DELETE)
         else:
             live.append((chance.choice([None, 1, 2, 3]), chance.randint(1, 2)))
@@ -303,7 +306,7 @@ def _drawn_of_top_rows(
 ) -> Iterator[tuple[int | None, int | None, int, str]]:
     """Yield changes: new rows, equal ones too, and rows that are taken back."""
     for _ in range(chance.randint(0, 5)):
-        if goes and live and chance.random() < 0.5:  # noqa: PLR2004 - about as many rows come as go
+        if goes and live and chance.random() < 0.5:
             yield (*live.pop(chance.randrange(len(live))), DELETE)
         else:
             live.append((chance.choice([None, 1, 2]), chance.choice([None, 1, 2, 3]), chance.randint(1, 2)))
@@ -325,3 +328,33 @@ def _rank(row: RowOfTopRows, order: Sequence[Order]) -> tuple[tuple[bool, int], 
     return tuple(
         ((value is None) == falls, 0 if value is None else -value if falls else value) for value, falls in ordered
     )
+
+
+_seed = st.integers(0, 9_999)
+_few = settings(max_examples=settings.default.max_examples // 10)
+
+
+@_few
+@given(seed=_seed)
+def test_changes_add_up_to_the_batch_at_each_cut(seed):
+    """Two aggregates with a filter between them, over random micro-batches."""
+    expect(changes_add_up(seed), ADD_UP)
+
+
+@_few
+@given(seed=_seed)
+def test_joins_add_up_to_the_batch(seed):
+    """Joins of all types over rows that come and go, some with a null as key."""
+    expect(joins_add_up(seed), JOINS)
+
+
+@_few
+@given(seed=_seed)
+def test_top_rows_add_up_to_the_first_rows(seed):
+    """First rows of rows that only come, and of rows that come and go."""
+    expect(top_rows_add_up(seed), TOP_ROWS)
+
+
+def test_a_vertex_that_takes_changes_begins_with_its_upstream():
+    """Cuts with the state of one of both, or without a column, are refused."""
+    expect(cuts_hold_all_changes(), TOGETHER)
