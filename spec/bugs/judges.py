@@ -17,21 +17,13 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from spec.bugs import scenes
 from spec.machines import judging
 from spec.machines.attempts import AttemptsMachine, LostAnswersMachine, PauseMachine
-from spec.machines.claims import ClaimsMachine, LineMachine, RacesMachine
 from spec.machines.clean_up import CleanupMachine, CompactionsMachine, KeepingMachine
 from spec.machines.columns import AppendedColumnsMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.judging import BrokenRuleError
-from spec.machines.measures import MeasuringMachine, TraceMachine
-from spec.machines.net_files import ManifestsMachine, NetMachine
-from spec.machines.renames import RenamesMachine
 from spec.machines.repair import RepairMachine
-from spec.machines.sinks import OutsideTransactionMachine
-from spec.machines.subtask import SubtaskMachine
-from spec.machines.tick_end import CompactsMachine, SavepointsMachine
-from spec.machines.vertex import CutGroupsMachine, ReadersMachine, RunsMachine, SplitsMachine
 from spec.models.layouts import (
     LAID_OUT,
     LAYOUT_STAYS,
@@ -150,28 +142,12 @@ _MACHINES: Final[Mapping[str, type[RuleBasedStateMachine]]] = {
     "commit machine": CommitMachine,
     "clean-up machine": CleanupMachine,
     "machine of what a clean-up keeps": KeepingMachine,
-    "subtask machine": SubtaskMachine,
-    "machine of outside transactions": OutsideTransactionMachine,
-    "machine of the splits' turns": ReadersMachine,
-    "machine of cuts of other jobs": CutGroupsMachine,
     "machine of the pause after failures": PauseMachine,
     "machine of damaged tables": RepairMachine,
     "machine of an append table's columns": AppendedColumnsMachine,
-    "machine of claims": ClaimsMachine,
-    "machine of traces": TraceMachine,
-    "machine of the line of entries": LineMachine,
     "machine of a tick's attempts": AttemptsMachine,
     "machine of lost answers": LostAnswersMachine,
     "machine of compactions": CompactionsMachine,
-    "machine of manifests": ManifestsMachine,
-    "machine of what an entry changes": NetMachine,
-    "machine of races for a job": RacesMachine,
-    "machine of turns of compactions": CompactsMachine,
-    "machine of renames": RenamesMachine,
-    "machine of savepoints": SavepointsMachine,
-    "machine of a vertex at work": RunsMachine,
-    "machine of splits": SplitsMachine,
-    "machine of measurements": MeasuringMachine,
 }
 
 _MODELS: Final[Mapping[str, tuple[Callable[[int], bool], str]]] = {

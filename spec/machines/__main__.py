@@ -22,21 +22,13 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec.machines import judging
 from spec.machines.attempts import AttemptsMachine, LostAnswersMachine, PauseMachine
-from spec.machines.claims import ClaimsMachine, LineMachine, RacesMachine
 from spec.machines.clean_up import CleanupMachine, CompactionsMachine, KeepingMachine
 from spec.machines.columns import AppendedColumnsMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.job import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
-from spec.machines.measures import MeasuringMachine, TraceMachine
-from spec.machines.net_files import ManifestsMachine, NetMachine
-from spec.machines.renames import RenamesMachine
 from spec.machines.repair import RepairMachine
-from spec.machines.sinks import OutsideTransactionMachine
-from spec.machines.subtask import SubtaskMachine
-from spec.machines.tick_end import CompactsMachine, SavepointsMachine
-from spec.machines.vertex import CutGroupsMachine, ReadersMachine, RunsMachine, SplitsMachine
 
 MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     *GATE_MACHINES.values(),
@@ -44,28 +36,12 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     CommitMachine,
     CleanupMachine,
     KeepingMachine,
-    SubtaskMachine,
     AttemptsMachine,
     LostAnswersMachine,
-    OutsideTransactionMachine,
-    ReadersMachine,
-    CutGroupsMachine,
     PauseMachine,
     RepairMachine,
-    LineMachine,
     AppendedColumnsMachine,
-    ClaimsMachine,
-    TraceMachine,
     CompactionsMachine,
-    CompactsMachine,
-    ManifestsMachine,
-    MeasuringMachine,
-    NetMachine,
-    RacesMachine,
-    RunsMachine,
-    SplitsMachine,
-    SavepointsMachine,
-    RenamesMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

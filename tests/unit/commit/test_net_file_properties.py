@@ -1,15 +1,13 @@
-"""Tests what publishing an entry changes: the files and columns of each table, compared with the parent's cut (F3).
-
-The reference publishes each entry onto tables that it keeps by itself. Then each table must show what the cut holds.
-"""
+"""Publishing an entry makes each table show its cut, and an entry with manifests reads as it was appended (F3)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from typing import Final
 
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
@@ -39,6 +37,7 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
+from spec.machines import judging
 from spec.machines.full_entry import plain_entry
 from spec.machines.judging import expect
 
@@ -113,7 +112,7 @@ class NetMachine(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- an epoch
 
-    def _stage(self, table: TableName, subtask: int, late: bool) -> None:  # noqa: FBT001 - drawn
+    def _stage(self, table: TableName, subtask: int, late: bool) -> None:
         """A subtask stages a file, before its barrier or after a later one that failed."""
         after = self.last + (2 if late else 0)
         self.staged.append((subtask, StagedFile(table, self._file(), CheckpointId(after))))
@@ -162,7 +161,7 @@ class NetMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- entries
 
     @rule(table=_table, again=st.booleans())
-    def rename(self, table: TableName, again: bool) -> None:  # noqa: FBT001 - drawn
+    def rename(self, table: TableName, again: bool) -> None:
         """The table has a new name. Its log is empty, or shows another table that had the name before."""
         if table in self.renamed:
             return
@@ -205,7 +204,7 @@ class NetMachine(RuleBasedStateMachine):
         written: list[tuple[TableName, int, int, str]],
         changed: list[tuple[TableName, int, str]],
         compacted: set[TableName],
-        forget: bool,  # noqa: FBT001 - drawn
+        forget: bool,
     ) -> None:
         """Subtasks write files, columns change, and then a checkpoint commits and is published."""
         for one in staged:
@@ -320,7 +319,7 @@ class NetMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- tables that are not as the parent left them
 
     @rule(before=_few_files, now=_few_files, odd=_few_files, lost=st.booleans(), moved=st.booleans())
-    def publish_onto(self, before: set[int], now: set[int], odd: set[int], lost: bool, moved: bool) -> None:  # noqa: FBT001
+    def publish_onto(self, before: set[int], now: set[int], odd: set[int], lost: bool, moved: bool) -> None:
         """An upsert table has lost files of the parent's cut, or has others. Its version may tell that."""
         was, files = ({each: FileHandle(f"file-{each}", 1, 1, 1) for each in sorted(of)} for of in (before, now))
         new, gone = (tuple(of[each] for each in of.keys() - than.keys()) for of, than in ((files, was), (was, files)))
@@ -431,7 +430,7 @@ class ManifestsMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- files come and go
 
     @rule(pick=_pick_of_manifests, many=st.integers(1, 5), at_front=st.booleans())
-    def add(self, pick: int, many: int, at_front: bool) -> None:  # noqa: FBT001
+    def add(self, pick: int, many: int, at_front: bool) -> None:
         """A subtask gets files, after its others or before them."""
         (vertex, part), files = self._list(pick)
         new = [_keyed_of_manifests(vertex, part, next(self.numbers)) for _ in range(many)]
@@ -591,3 +590,13 @@ def _listed(table: TableName, lists: Sequence[_Files], part: int, how: str) -> T
     files = files[1:] if how == "otherwise" else files
     mode = TableMode.UPSERT if part else TableMode.STATE
     return TableRecord(table=table, mode=mode, files=tuple(files), parent_version=1)
+
+
+def test_publishing_an_entry_makes_each_table_show_the_cut():
+    """Files and columns come and go, tables are renamed, and small files are compacted."""
+    run_state_machine_as_test(NetMachine, settings=judging.fitting(NetMachine, settings()))
+
+
+def test_an_entry_with_manifests_reads_as_it_was_appended():
+    """Files and vertices come and go, and the job is rescaled and rolled back."""
+    run_state_machine_as_test(ManifestsMachine, settings=judging.fitting(ManifestsMachine, settings()))

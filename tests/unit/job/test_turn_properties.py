@@ -1,13 +1,11 @@
-"""Tests when a tick ends, and what it says then: failures, stops, limits and savepoints come in any order (A10, E5).
-
-Its reference knows only what must hold at the end. `docs/STATES.md` draws the phases in between.
-"""
+"""Compactions have turns, and everybody hears of his savepoint (A9, F3, F4)."""
 
 from itertools import count
 from typing import Final
 
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.commit.two_phase import Draft
@@ -36,6 +34,7 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
+from spec.machines import judging
 from spec.machines.full_entry import plain_entry
 from spec.machines.judging import expect
 
@@ -67,7 +66,7 @@ class CompactsMachine(RuleBasedStateMachine):
         self.begin(set(), compacts=True)
 
     @initialize(unpublished=st.sets(st.sampled_from(_APPENDS)), compacts=st.sampled_from([True, True, True, False]))
-    def begin(self, unpublished: set[TableName], compacts: bool) -> None:  # noqa: FBT001
+    def begin(self, unpublished: set[TableName], compacts: bool) -> None:
         """Begin a tick. Some tables have a new name, under which nothing is published yet."""
         modes = (TableMode.APPEND, TableMode.APPEND, TableMode.UPSERT)
         tables = tuple(Table(name, mode) for name, mode in zip(_TABLES, modes, strict=True))
@@ -98,7 +97,7 @@ class CompactsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.under_way)
     @rule(found=_tables, more=_tables, fails=st.booleans())
-    def compact(self, found: list[TableName], more: list[TableName], fails: bool) -> None:  # noqa: FBT001
+    def compact(self, found: list[TableName], more: list[TableName], fails: bool) -> None:
         """The request is carried out, or fails. Some tables have more to compact."""
         self.under_way = False
         if fails:
@@ -247,7 +246,7 @@ class SavepointsMachine(RuleBasedStateMachine):
         expect(isinstance(failed, SavepointFailed) and said in failed.message, ANSWERED, f"{failed}, due is {said!r}")
 
     @rule(fails=st.booleans())
-    def end_an_own_checkpoint(self, fails: bool) -> None:  # noqa: FBT001 - drawn
+    def end_an_own_checkpoint(self, fails: bool) -> None:
         """A checkpoint that the tick has asked for itself ends."""
         ended = RequestFailed(OWN_REQUEST, Reason.CHECKPOINT_EXPIRED) if fails else RequestSucceeded(OWN_REQUEST, _ID)
         answers = self.savepoints.answered(ended)
@@ -270,7 +269,7 @@ class SavepointsMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- files
 
     @rule(kind=st.sampled_from([RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.HELD]), pinned=st.booleans())
-    def commit(self, kind: RowKind, pinned: bool) -> None:  # noqa: FBT001 - drawn
+    def commit(self, kind: RowKind, pinned: bool) -> None:
         """An entry is in."""
         self.savepoints.stored(self._row(kind, pinned))
 
@@ -282,7 +281,7 @@ class SavepointsMachine(RuleBasedStateMachine):
         due = tuple(path for path in paths if path not in self.pinned)
         expect(left == due, PINNED, f"{left} may go, due are {due}")
 
-    def _row(self, kind: RowKind, pinned: bool) -> CheckpointRecord:  # noqa: FBT001 - drawn
+    def _row(self, kind: RowKind, pinned: bool) -> CheckpointRecord:
         number, (parent, below) = CheckpointId(next(self.numbers)), self.newest
         path = f"file-{number}"
         (self.pinned if pinned or kind in (RowKind.SAVEPOINT, RowKind.HELD) else self.free).add(path)
@@ -297,3 +296,13 @@ class SavepointsMachine(RuleBasedStateMachine):
 
 
 _ID: Final = CheckpointId(7)
+
+
+def test_compactions_have_turns():
+    """Tables get files, compactions find some and fail, and checkpoints that take them are declined or committed."""
+    run_state_machine_as_test(CompactsMachine, settings=judging.fitting(CompactsMachine, settings()))
+
+
+def test_everybody_hears_of_his_savepoint_and_its_files_stay():
+    """Savepoints of all kinds are taken, fail, or outlive the tick."""
+    run_state_machine_as_test(SavepointsMachine, settings=judging.fitting(SavepointsMachine, settings()))

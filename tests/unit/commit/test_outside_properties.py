@@ -1,19 +1,12 @@
-"""The machine of publications into a target with transactions: ticks die, wake up late, and lose replies.
-
-The target is as Kafka is. It knows which process took it over last, and refuses the others. A commit makes the rows
-visible at once. The number beside them follows later, unless somebody waits for it. A transaction that stays open too
-long is aborted, and its process is shut out.
-
-The job publishes one checkpoint after the other. While one is due, several processes may publish it. A process that
-goes on after the checkpoint is published is a zombie.
-"""
+"""A target with transactions gets each checkpoint once (F2)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from checkpointing.commit.outside_transaction import (
     Publishing,
@@ -29,6 +22,7 @@ from checkpointing.commit.outside_transaction import (
     published_once,
 )
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
+from spec.machines import judging
 from spec.machines.judging import expect
 
 OUTSIDE_ONCE: Final = "outside-once"
@@ -120,7 +114,7 @@ class Process:
             self.at, self.failed = None, end.value
 
 
-class OutsideTransactionMachine(RuleBasedStateMachine):
+class OutsideMachine(RuleBasedStateMachine):
     """One target, the checkpoint that is due, and the processes that publish."""
 
     def __init__(self) -> None:
@@ -147,7 +141,7 @@ class OutsideTransactionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.processes)
     @rule(pick=st.integers(0, 9), arrives=st.booleans())
-    def lose(self, pick: int, arrives: bool) -> None:  # noqa: FBT001 - drawn
+    def lose(self, pick: int, arrives: bool) -> None:
         """A request or its reply is lost."""
         process = self._picked(pick)
         if arrives:
@@ -226,3 +220,8 @@ class OutsideTransactionMachine(RuleBasedStateMachine):
                 shown = self.target.shown
                 expect(process.checkpoint in shown, OUTSIDE_ONCE, f"{process.checkpoint} is published: {shown}")
                 self.due = max(self.due, CheckpointId(process.checkpoint + 1))
+
+
+def test_a_target_with_transactions_gets_each_checkpoint_once():
+    """Processes publish the same checkpoint, die, wake up late, and lose requests and replies."""
+    run_state_machine_as_test(OutsideMachine, settings=judging.fitting(OutsideMachine, settings()))

@@ -1,12 +1,17 @@
-"""The machine of one subtask's door: its checkpoints are asked for, aborted and completed in any order (B1 to B4, F1).
-
-The reference knows what was told of each checkpoint, and says from that what the door must answer.
-"""
+"""A subtask answers barriers, aborts and completions as its table says (C1)."""
 
 from dataclasses import dataclass, field, replace
 
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from checkpointing.channel_items import AlignmentType, Barrier, ChannelState, SourceSlice, SubtaskSnapshot
 from checkpointing.failures import CheckpointFailureReason as Reason
@@ -35,6 +40,7 @@ from checkpointing.task.messages import (
     TakeSnapshot,
 )
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
+from spec.machines import judging
 from spec.machines.judging import expect
 
 ANSWERED = "subtask-answers"
@@ -97,7 +103,7 @@ class SubtaskMachine(RuleBasedStateMachine):
         self.begin(last=0, counts_when_finished=True)
 
     @initialize(last=st.sampled_from([0, 5]), counts_when_finished=st.booleans())
-    def begin(self, last: int, counts_when_finished: bool) -> None:  # noqa: FBT001
+    def begin(self, last: int, counts_when_finished: bool) -> None:
         """Begin at the start of a job, or at a cut."""
         self.known = Reference(last, last, counts_when_finished)
         self.door = SubtaskCheckpointing(
@@ -109,7 +115,7 @@ class SubtaskMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- a barrier
 
     @rule(step=_steps, unaligned=st.booleans(), synchronous=st.booleans(), ends=st.booleans())
-    def request(self, step: int, unaligned: bool, synchronous: bool, ends: bool) -> None:  # noqa: FBT001
+    def request(self, step: int, unaligned: bool, synchronous: bool, ends: bool) -> None:
         """Ask for a snapshot: mostly of the next checkpoint, sometimes of one that was seen."""
         known, checkpoint = self.known, CheckpointId(max(1, self.known.last + step))
         barrier = Barrier(checkpoint, 7, AlignmentType.UNALIGNED if unaligned else AlignmentType.ALIGNED)
@@ -130,7 +136,7 @@ class SubtaskMachine(RuleBasedStateMachine):
                 self._answered(fact, BroadcastBarrier(barrier), TakeSnapshot(checkpoint))
 
     @rule(near=_near, finished=st.booleans())
-    def take(self, near: int, finished: bool) -> None:  # noqa: FBT001
+    def take(self, near: int, finished: bool) -> None:
         """Let the snapshot be taken."""
         checkpoint, self.made = self._some(near), self.made + 1
         snapshot = SubtaskSnapshot(position=str(self.made), finished=finished)
@@ -170,9 +176,9 @@ class SubtaskMachine(RuleBasedStateMachine):
     def go_well(
         self,
         files: int,
-        unaligned: bool,  # noqa: FBT001
-        stored_first: bool,  # noqa: FBT001
-        finished: bool,  # noqa: FBT001
+        unaligned: bool,
+        stored_first: bool,
+        finished: bool,
         completes: int | None,
     ) -> None:
         """Let files be staged before and after the barrier. Perhaps a checkpoint completes in between."""
@@ -243,7 +249,7 @@ class SubtaskMachine(RuleBasedStateMachine):
         self.known.staged += files
         self._answered(FilesStaged(tuple(files)))
 
-    @precondition(lambda self: self.made > 3)  # noqa: PLR2004 - not at once
+    @precondition(lambda self: self.made > 3)
     @rule()
     def finish(self) -> None:
         """Let the subtask process its last input."""
@@ -282,3 +288,8 @@ class SubtaskMachine(RuleBasedStateMachine):
         except RefusedFactError:
             return
         expect(holds=False, invariant=REFUSED, what=f"{fact}: {answer}")
+
+
+def test_a_subtask_answers_as_its_table_says():
+    """Ids may be old, or far too early."""
+    run_state_machine_as_test(SubtaskMachine, settings=judging.fitting(SubtaskMachine, settings()))

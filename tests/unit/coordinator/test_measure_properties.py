@@ -1,15 +1,12 @@
-"""Tests what is measured of each epoch on its way through a job (C7, E6).
-
-The reference keeps everything that happened, in order. A vertex's work in an epoch is all of its micro-batches between
-its last two barriers, also if the checkpoint of the first one has ended.
-"""
+"""An entry tells what was measured of its epoch, and each line of a trace comes back (J1, J2)."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from checkpointing.channel_items import AlignmentType, Barrier, RangeFiles, SourceSlice, SubtaskSnapshot, TaskWork
 from checkpointing.config import CheckpointConfig
@@ -67,6 +64,7 @@ from checkpointing.trace import (
     encode,
     read,
 )
+from spec.machines import judging
 from spec.machines.judging import BrokenRuleError, expect
 
 MEASURED: Final = "epochs-are-measured"
@@ -124,7 +122,7 @@ class MeasuringMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- work
 
     @rule(split=st.integers(0, 1), rows=_few, estimated=st.booleans())
-    def send(self, split: int, rows: int, estimated: bool) -> None:  # noqa: FBT001
+    def send(self, split: int, rows: int, estimated: bool) -> None:
         """A split sends rows."""
         name = SplitId("ab"[split])
         each = SourceSlice(_SOURCE, name, "0", "1", "{}", rows, 10 * rows, rows_estimated=estimated)
@@ -146,7 +144,7 @@ class MeasuringMachine(RuleBasedStateMachine):
         took_ms: int,
         wrote: list[tuple[int, int, int]],
         tasks: list[TaskWork],
-        upserts: bool,  # noqa: FBT001
+        upserts: bool,
     ) -> None:
         """A micro-batch ends. Both subtasks write a file of rows, and a file of state.
 
@@ -218,7 +216,7 @@ class MeasuringMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.triggered)
     @rule(pick=_pick, index=st.integers(0, 1), of_source=st.booleans(), after_ms=_few)
-    def acknowledge(self, pick: int, index: int, of_source: bool, after_ms: int) -> None:  # noqa: FBT001
+    def acknowledge(self, pick: int, index: int, of_source: bool, after_ms: int) -> None:
         """A split or a subtask acknowledges a checkpoint."""
         self.now_ms += after_ms
         checkpoint, vertex = self._one(pick), _SOURCE if of_source else _VERTEX
@@ -249,7 +247,7 @@ class MeasuringMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.triggered)
     @rule(pick=_pick, passes=st.booleans())
-    def forget(self, pick: int, passes: bool) -> None:  # noqa: FBT001
+    def forget(self, pick: int, passes: bool) -> None:
         """A checkpoint is aborted. Its barrier may pass the vertex afterwards."""
         checkpoint = self._one(pick)
         self.log.forget(checkpoint)
@@ -259,7 +257,7 @@ class MeasuringMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.triggered)
     @rule(pick=_pick, way=st.sampled_from(AlignmentType), numbers=st.tuples(_few, _few, _few), all_answer=st.booleans())
-    def complete(self, pick: int, way: AlignmentType, numbers: tuple[int, int, int], all_answer: bool) -> None:  # noqa: FBT001
+    def complete(self, pick: int, way: AlignmentType, numbers: tuple[int, int, int], all_answer: bool) -> None:
         """A checkpoint passes the vertex, if it has not yet, and completes. Its entry tells what was measured."""
         checkpoint = self._one(pick)
         if checkpoint in self.ended:
@@ -399,7 +397,7 @@ class TraceMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- what the job does
 
     @rule(subtask=st.integers(0, 1), new=st.integers(0, 3), with_state=st.booleans())
-    def finish_a_micro_batch(self, subtask: int, new: int, with_state: bool) -> None:  # noqa: FBT001
+    def finish_a_micro_batch(self, subtask: int, new: int, with_state: bool) -> None:
         """A subtask has written files."""
         files = tuple(self._file() for _ in range(new))
         outputs = [SubtaskOutput(), SubtaskOutput()]
@@ -408,7 +406,7 @@ class TraceMachine(RuleBasedStateMachine):
         self.state[subtask] = (*self.state[subtask], *files)
 
     @rule(subtask=st.integers(0, 1), gone=_pick, moved=st.booleans(), copied=st.booleans())
-    def change(self, subtask: int, gone: int, moved: bool, copied: bool) -> None:  # noqa: FBT001
+    def change(self, subtask: int, gone: int, moved: bool, copied: bool) -> None:
         """A file goes. The others may change places, or be described by other objects."""
         own = list(self.state[subtask])
         if own:
@@ -430,7 +428,7 @@ class TraceMachine(RuleBasedStateMachine):
         self.checkpoint += 1
 
     @rule(changed=st.booleans(), appends=st.booleans())
-    def publish(self, changed: bool, appends: bool) -> None:  # noqa: FBT001
+    def publish(self, changed: bool, appends: bool) -> None:
         """Publish the live files of a table, as all its files or as added files."""
         files = tuple(each.file for each in self._live())
         changes = FileChanges(1, new=files[-2:], gone=files[:1]) if changed else None
@@ -447,7 +445,7 @@ class TraceMachine(RuleBasedStateMachine):
         self._write((*said, AppendRow(release, 4))[kind], ())
 
     @rule(retained=st.integers(0, 2), restored=st.booleans())
-    def start(self, retained: int, restored: bool) -> None:  # noqa: FBT001
+    def start(self, retained: int, restored: bool) -> None:
         """A job is set up from entries. They share their lists of files."""
         entries = tuple(self._record(place) for place in range(1, retained + 1))
         source = Vertex(VertexId("numbers"), VertexKind.SOURCE, 1, splits=(SplitId("a"),))
@@ -501,7 +499,7 @@ class TraceMachine(RuleBasedStateMachine):
         entries, error = _read(damaged)
         expect(entries == whole[: len(entries)], REFUSED, f"{entries} are read of {damaged}")
         if said is None:
-            expect(error is None and len(entries) == 2, REFUSED, f"{error} after {entries}")  # noqa: PLR2004
+            expect(error is None and len(entries) == 2, REFUSED, f"{error} after {entries}")
         else:
             told = error is not None and all(each in error for each in said)
             expect(told, REFUSED, f"{error} is said of {damaged}, due are {said}")
@@ -640,3 +638,13 @@ def _damaged(lines: list[bytes], place: int, kind: int) -> tuple[list[bytes], tu
         refers = lines[1].replace(b"[[0,2]]", (b"[[0,3]]", b"[[1,2]]", b"[[-1,1]]")[place])
         return [lines[0], refers, lines[2]], ("line 2: ", "MicroBatchFinished is not whole", "number 2 files")
     return [*lines[:2], lines[2][: -1 - place]], None
+
+
+def test_an_entry_tells_what_was_measured_of_its_epoch():
+    """Checkpoints overtake each other, are aborted, and their barriers come late."""
+    run_state_machine_as_test(MeasuringMachine, settings=judging.fitting(MeasuringMachine, settings()))
+
+
+def test_each_line_of_a_trace_comes_back():
+    """Files come, stay and go, lines name them by number, and damaged lines are refused."""
+    run_state_machine_as_test(TraceMachine, settings=judging.fitting(TraceMachine, settings()))

@@ -1,16 +1,20 @@
-"""Tests claims. Processes find claims, releases and leases in any combination, and ask for the job (G5).
-
-Its reference is the table of cases in `_free`. The safety of commits never depends on these rules. They only decide how
-long a holder is left alone.
-"""
+"""Holders that live are left alone, races for a job are fair, and a rollback leaves its line (G5)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from checkpointing.commit.at_rest import Recipe, Rollback, SavepointAtRest, Stamp, turn_of
 from checkpointing.commit.cleanup import readable_cuts
@@ -63,6 +67,7 @@ from checkpointing.tick.messages import (
     Work,
     Worked,
 )
+from spec.machines import judging
 from spec.machines.full_entry import plain_entry
 from spec.machines.judging import expect
 
@@ -142,7 +147,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         expect(not free, CLAIMS, f"{made}, and {free}: {alive}, {lease}")
 
     @rule(since=st.integers(0, 4), shuffled=st.booleans())
-    def look_for_a_rival(self, since: int, shuffled: bool) -> None:  # noqa: FBT001
+    def look_for_a_rival(self, since: int, shuffled: bool) -> None:
         """A process looks whether a later generation has claimed the job, and whether one has released it."""
         rows, own = self._rows(shuffled=shuffled), Generation(since)
         newest = self.claims[-1] if self.claims else None
@@ -297,8 +302,8 @@ class RacesMachine(RuleBasedStateMachine):
     def begin(
         self,
         errand: Errand,
-        take_over: bool,  # noqa: FBT001 - drawn
-        sees: bool,  # noqa: FBT001 - as above
+        take_over: bool,
+        sees: bool,
         above: tuple[int, int],
         ids: int,
     ) -> None:
@@ -320,7 +325,7 @@ class RacesMachine(RuleBasedStateMachine):
         says_no=st.sampled_from([False, False, False, True]),
         lacks=st.sampled_from([0, 0, 0, 1, 2]),
     )
-    def go_on(self, turns: list[int], says_no: bool, lacks: int) -> None:  # noqa: FBT001 - drawn
+    def go_on(self, turns: list[int], says_no: bool, lacks: int) -> None:
         """Processes take their next steps, in any order, up to their work. A list may lack the newest entries."""
         self.lacks = lacks
         for pick in turns:
@@ -331,7 +336,7 @@ class RacesMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.processes)
     @rule(pick=_pick, dies=st.booleans())
-    def end(self, pick: int, dies: bool) -> None:  # noqa: FBT001 - drawn
+    def end(self, pick: int, dies: bool) -> None:
         """A holder has done its work, and releases the job, or a process dies. Others see whether a holder is dead."""
         process = self.processes[pick % len(self.processes)]
         if dies:
@@ -565,7 +570,7 @@ class LineMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- what is committed
 
     @rule(pinned=st.booleans(), records=st.booleans())
-    def complete(self, pinned: bool, records: bool) -> None:  # noqa: FBT001
+    def complete(self, pinned: bool, records: bool) -> None:
         """Complete a checkpoint, or the savepoint of a stop (`pinned`). Old checkpoints are dropped.
 
         If `records` is False, the tick dies before it records the cut. The next tick that goes on from the entry
@@ -744,3 +749,18 @@ class LineMachine(RuleBasedStateMachine):
 
 def _mark(rows: Mapping[CheckpointId, CheckpointRecord], checkpoint: CheckpointId) -> bool:
     return rows[checkpoint].abandoned
+
+
+def test_holders_that_live_are_left_alone():
+    """Processes find claims, releases and leases in any combination."""
+    run_state_machine_as_test(ClaimsMachine, settings=judging.fitting(ClaimsMachine, settings()))
+
+
+def test_several_processes_race_for_a_job():
+    """Each looks, asks its questions and claims in steps of its own, and others write in between."""
+    run_state_machine_as_test(RacesMachine, settings=judging.fitting(RacesMachine, settings()))
+
+
+def test_a_rollback_leaves_the_entries_of_its_line():
+    """Checkpoints complete, users save, roll back, and dispose."""
+    run_state_machine_as_test(LineMachine, settings=judging.fitting(LineMachine, settings()))

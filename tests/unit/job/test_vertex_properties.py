@@ -1,15 +1,20 @@
-"""Tests one vertex at work: which rows each micro-batch takes, when its snapshot is due, and which files are dead.
-
-Its reference keeps the numbers of the segments that wait, and the paths of the files that a subtask has.
-"""
+"""A vertex runs each row once, and its splits are asked as their epoch has room (A10, A11, B4)."""
 
 from collections import Counter
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from checkpointing.channel_items import Barrier, RangeFiles, SourceSlice, StagedSegment, SubtaskSnapshot
 from checkpointing.gate import GateConfig, GatePolicy, InputGate
@@ -35,6 +40,7 @@ from checkpointing.job.polling import (
     UnknownSplitError,
 )
 from checkpointing.messages import MicroBatchFinished, PollSource, RunMicroBatch, SubtaskOutput
+from spec.machines import judging
 from spec.machines.judging import expect
 
 ROWS: Final = "rows-run-once"
@@ -97,7 +103,7 @@ class RunsMachine(RuleBasedStateMachine):
         rows: list[tuple[bool, int]],
         ends: list[bool],
         turns: list[tuple[int, list[dict[str, object]], int]],
-        triggers: bool,  # noqa: FBT001 - drawn
+        triggers: bool,
     ) -> None:
         """Rows come, channels end, a barrier comes, and the vertex runs some micro-batches. Some cannot be staged."""
         for one in rows:
@@ -119,7 +125,7 @@ class RunsMachine(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- rows and barriers
 
-    def _collect(self, left: bool, rows: int) -> None:  # noqa: FBT001 - drawn
+    def _collect(self, left: bool, rows: int) -> None:
         """The gate lets a segment through."""
         channel = _LEFT if left else _RIGHT
         if channel not in self.ended and self.due is None:
@@ -128,7 +134,7 @@ class RunsMachine(RuleBasedStateMachine):
             file = FileHandle(f"rows-{number}", rows, 1, 1)
             self.run.collect(channel, StagedSegment((file,)), number)
 
-    def _end(self, left: bool) -> None:  # noqa: FBT001 - drawn
+    def _end(self, left: bool) -> None:
         """No more rows come on a channel."""
         channel = _LEFT if left else _RIGHT
         if channel not in self.ended and self.due is None:
@@ -328,7 +334,7 @@ class SplitsMachine(RuleBasedStateMachine):
         bounded=st.booleans(),
         restored=st.sets(st.sampled_from(["a1", "a2", "p1"]), max_size=2),
     )
-    def begin(  # noqa: PLR0913 - what a tick is set to
+    def begin(
         self,
         slice_max: int,
         every: int | None,
@@ -611,7 +617,7 @@ class CutGroupsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.polled)
     @rule(pick=_pick, reaches=st.sampled_from([True, True, False]))
-    def answer(self, pick: int, reaches: bool) -> None:  # noqa: FBT001
+    def answer(self, pick: int, reaches: bool) -> None:
         """A split brings rows, perhaps up to the cut."""
         split = [*self.polled][pick % len(self.polled)]
         name, asked = _KNOWN[split], self.polled.pop(split)
@@ -709,7 +715,7 @@ class ReadersMachine(RuleBasedStateMachine):
         self.configure(None, None, 10, counts_all=True)
 
     @initialize(every=_limits, cap=_limits, slice_rows_max=st.sampled_from([1, 2, 10]), counts_all=st.booleans())
-    def configure(self, every: int | None, cap: int | None, slice_rows_max: int, counts_all: bool) -> None:  # noqa: FBT001
+    def configure(self, every: int | None, cap: int | None, slice_rows_max: int, counts_all: bool) -> None:
         """Begin an epoch with limits for both sources together, or for one of them."""
         left, right = (source.id for source in SOURCES)
         counted = frozenset({left, right}) if counts_all else frozenset({left})
@@ -748,7 +754,7 @@ class ReadersMachine(RuleBasedStateMachine):
         self._judge(ready - asked, asked, spent)
 
     @rule(epochs=st.integers(1, 6), turns=st.integers(1, 4), barriers=st.booleans())
-    def read_on(self, epochs: int, turns: int, barriers: bool) -> None:  # noqa: FBT001
+    def read_on(self, epochs: int, turns: int, barriers: bool) -> None:
         """Take turns in which each split brings a row at once. An epoch perhaps ends behind so many of them."""
         for _ in range(epochs):
             for _ in range(turns):
@@ -800,7 +806,7 @@ class ReadersMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.asked)
     @rule(pick=_pick, fails=st.booleans())
-    def answer_nothing(self, pick: int, fails: bool) -> None:  # noqa: FBT001
+    def answer_nothing(self, pick: int, fails: bool) -> None:
         """A split has no rows now, or cannot be read."""
         split, poll = self._answering(pick)
         self.waits_until[split] = self.now_ms + IDLE_MS
@@ -808,7 +814,7 @@ class ReadersMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.asked)
     @rule(pick=_pick, really=st.sampled_from([False, False, True]))
-    def end(self, pick: int, really: bool) -> None:  # noqa: FBT001
+    def end(self, pick: int, really: bool) -> None:
         """A split ends, seldom."""
         if really:
             split, poll = self._answering(pick)
@@ -829,3 +835,23 @@ class ReadersMachine(RuleBasedStateMachine):
     def wait(self, ms: int) -> None:
         """Let time pass."""
         self.now_ms += ms
+
+
+def test_each_row_runs_once_and_only_dead_files_go():
+    """Rows, ends and barriers come in any order, and some micro-batches cannot be staged."""
+    run_state_machine_as_test(RunsMachine, settings=judging.fitting(RunsMachine, settings()))
+
+
+def test_splits_are_asked_as_their_epoch_has_room():
+    """Splits send rows, are idle, fail and end. Credit, caps and parts hold them back."""
+    run_state_machine_as_test(SplitsMachine, settings=judging.fitting(SplitsMachine, settings()))
+
+
+def test_barriers_find_all_splits_at_one_cut():
+    """Splits are restored anywhere, find cuts and reach them in any order."""
+    run_state_machine_as_test(CutGroupsMachine, settings=judging.fitting(CutGroupsMachine, settings()))
+
+
+def test_splits_take_turns_within_their_limits():
+    """Splits answer, are idle, fail and end, with and without credit, in small epochs."""
+    run_state_machine_as_test(ReadersMachine, settings=judging.fitting(ReadersMachine, settings()))

@@ -1,15 +1,13 @@
-"""Tests declared renames: vertices and tables take other names from release to release, and nothing else changes (G2).
-
-Its reference knows the files of each thing by their numbers, and not by their paths.
-"""
+"""A renamed vertex or table keeps what it has, whatever names were used before (G2)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from checkpointing.channel_items import ChannelState, RangeFiles, Segment, SourceSlice, StagedSegment, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
@@ -48,6 +46,7 @@ from checkpointing.metadata.record import (
     VertexRecord,
 )
 from checkpointing.renamed_columns import unclear_rename
+from spec.machines import judging
 from spec.machines.judging import expect
 
 RENAMED: Final = "renames-keep-things"
@@ -101,7 +100,7 @@ class RenamesMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- releases
 
     @rule(vertices=_vertices, tables=_tables, moved=_kept, kept=st.booleans())
-    def release(self, vertices: tuple[str, ...], tables: tuple[str, ...], moved: list[bool], kept: bool) -> None:  # noqa: FBT001
+    def release(self, vertices: tuple[str, ...], tables: tuple[str, ...], moved: list[bool], kept: bool) -> None:
         """A release gives things other names. Of the others, it may leave out what they were called once."""
         self._release(
             *_next(self.names.vertices, self.names.vertices_from, vertices, moved, kept=kept),
@@ -380,3 +379,8 @@ def _declared(names: _Names) -> tuple[Rename, ...]:
     ]
     columns = (Rename(kind=RenameKind.COLUMN, was="a", now="b", vertex=vertex) for vertex in names.vertices[1:])
     return (*(Rename(kind=kind, was=was, now=now) for kind, was, now in pairs if was is not None), *columns)
+
+
+def test_a_renamed_thing_keeps_what_it_has():
+    """Vertices and tables swap their names, take used names, and the tick starts again."""
+    run_state_machine_as_test(RenamesMachine, settings=judging.fitting(RenamesMachine, settings()))
