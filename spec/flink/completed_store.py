@@ -1,62 +1,20 @@
-"""Extends the product's store of completed checkpoints: Flink's cases also close it, and remove its oldest entry.
+"""Says who owns the shared files of a checkpoint that a job was restored from, as Flink's cases have it (G3).
 
-The product never closes a store. `tidemark cancel` deletes what is not retained (`jobs.tick.at_rest.cancellation`).
+The product copies the files that it restores from elsewhere into its own warehouse. So it owns every file.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 
 from checkpointing.coordinator.completed import (
     CompletedCheckpoint,
-    CompletedCheckpointStore,
-    DiscardCause,
     Handle,
     SharedStateEntry,
     SharedStateRegistry,
-    StoreChange,
     Unregistered,
 )
 from checkpointing.coordinator.task import NO_STATE
 from checkpointing.identifiers import CheckpointId
-
-
-class JobStatus(Enum):
-    """The status of a job (Flink: `JobStatus`)."""
-
-    INITIALIZING = "INITIALIZING"
-    CREATED = "CREATED"
-    RUNNING = "RUNNING"
-    FAILING = "FAILING"
-    FAILED = "FAILED"
-    CANCELLING = "CANCELLING"
-    CANCELED = "CANCELED"
-    FINISHED = "FINISHED"
-    RESTARTING = "RESTARTING"
-    SUSPENDED = "SUSPENDED"
-    """This coordinator gives the job up and another one may take it over, so the status is not final for the data."""
-    RECONCILING = "RECONCILING"
-
-    @property
-    def is_final(self) -> bool:
-        """Return True if the job has ended for good (Flink: `isGloballyTerminalState`)."""
-        return self in {JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED}
-
-
-class CheckpointPart(Enum):
-    """One of the parts of a checkpoint on disk."""
-
-    STATE = "state"
-    METADATA = "metadata"
-    LOCATION = "location"
-
-
-BEYOND_ALL = CheckpointId(2**63 - 1)
-"""An id above all others. If no checkpoint is kept, no checkpoint below this id uses a shared file."""
-
-
-def parts_to_discard(discard_on: frozenset[DiscardCause], cause: DiscardCause) -> tuple[CheckpointPart, ...]:
-    """Return the parts of a checkpoint to delete because of `cause`: all of them, or none."""
-    return tuple(CheckpointPart) if cause in discard_on else ()
 
 
 def shared_handles(checkpoint: CompletedCheckpoint) -> dict[str, str]:
@@ -71,71 +29,6 @@ def operator_states(checkpoint: CompletedCheckpoint) -> dict[str, int]:
         states = (checkpoint.states.get(task) for task in vertex.tasks)
         counts[vertex.name] = sum(1 for state in states if state not in {None, NO_STATE})
     return counts
-
-
-class StoreShutDownError(RuntimeError):
-    """The store is closed, and takes no further checkpoint."""
-
-    def __init__(self, checkpoint: CheckpointId) -> None:
-        super().__init__(f"checkpoint {checkpoint} can't be added: the store is shut down; make a new store")
-
-
-class FlinkCheckpointStore(CompletedCheckpointStore):
-    """The product's store, which can also be closed."""
-
-    __slots__ = ("_durable", "is_open")
-
-    def __init__(
-        self,
-        retained: int,
-        registry: SharedStateRegistry,
-        checkpoints: Iterable[CompletedCheckpoint] = (),
-        *,
-        durable: bool = True,
-    ) -> None:
-        """Hold `checkpoints`, as the product's store does.
-
-        If `durable` is False, nothing outlives this object. A suspension then ends its checkpoints too (Flink:
-        `StandaloneCompletedCheckpointStore`).
-        """
-        super().__init__(retained, registry, checkpoints)
-        self._durable = durable
-        self.is_open = True
-
-    def add(self, checkpoint: CompletedCheckpoint) -> StoreChange:
-        """Keep a checkpoint that is stored durably. Raise StoreShutDownError if the store is closed."""
-        if not self.is_open:
-            raise StoreShutDownError(checkpoint.id)
-        return super().add(checkpoint)
-
-    def remove_oldest(self) -> StoreChange:
-        """Remove the oldest checkpoint. Raise IndexError if the store is empty."""
-        return self._let_go((self._checkpoints[0],))
-
-    def shut_down(self, status: JobStatus) -> StoreChange:
-        """Close the store because the job got `status`.
-
-        After a final status, the store gives up each checkpoint whose settings ask for it. It also gives up the shared
-        files that only checkpoints older than the oldest remaining one use. After any other status it deletes nothing,
-        because another coordinator recovers the checkpoints. A store that is not durable also gives up its checkpoints
-        when it is suspended, but no shared file.
-        """
-        kept, self._checkpoints, self.is_open = self._checkpoints, [], False
-        if not status.is_final and (self._durable or status is not JobStatus.SUSPENDED):
-            return StoreChange()
-        cause = DiscardCause(status.value)
-        going = tuple(c for c in kept if cause in c.discard_on)
-        if not status.is_final:
-            return StoreChange(subsumed=tuple(kept), cleaned=going)
-        staying = [c.id for c in kept if cause not in c.discard_on]
-        unregistered = self.registry.unregister_unused(min(staying, default=BEYOND_ALL))
-        return StoreChange(subsumed=tuple(kept), cleaned=going, shared=unregistered.discarded)
-
-
-# ------------------------------------------------------------------
-# Says who owns the shared files of a checkpoint that a job was restored from, as Flink's cases have it (G3).
-#
-# The product copies the files that it restores from elsewhere into its own warehouse. So it owns every file.
 
 
 class RestoreMode(Enum):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, assert_never
 
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.completed import CompletedCheckpoint, Handle
+from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore, Handle
 from checkpointing.coordinator.messages import AnswerAcknowledge
 from checkpointing.coordinator.properties import (
     CHECKPOINT,
@@ -21,9 +21,7 @@ from checkpointing.identifiers import CheckpointId
 from spec.flink import messages as flink
 from spec.flink.case_form import named_step
 from spec.flink.completed_store import (
-    FlinkCheckpointStore,
     FlinkRegistry,
-    JobStatus,
     RestoreMode,
     operator_states,
     shared_handles,
@@ -37,8 +35,6 @@ from spec.flink.coordinator_units import (
     StatisticsUnit,
     Step,
     StepError,
-    StopHandlerUnit,
-    StopManagerUnit,
     Unit,
     UnitFactory,
     Value,
@@ -119,7 +115,7 @@ class ObservedCoordinator:
     registrations: dict[str, int]
     restored_state: dict[str, list[str]]
     result: Value
-    store: FlinkCheckpointStore
+    store: CompletedCheckpointStore
     types: dict[str, dict[str, str]]
 
     def fact(self, name: str, expected: Value) -> Value:
@@ -276,8 +272,7 @@ class CoordinatorUnit(ObservedCoordinator):
         self.job_failed = 0
         self.acknowledged: told.AnswerAcknowledge | None = None
         self.result: Value = None
-        self.kept: tuple[CompletedCheckpoint, ...] | None = None
-        self.store = FlinkCheckpointStore(
+        self.store = CompletedCheckpointStore(
             given.get("retained", 1),
             CountingRegistry(self.registrations),
             [
@@ -423,23 +418,15 @@ class CoordinatorUnit(ObservedCoordinator):
             )
         )
 
-    def _do_store_shutdown(self, step: Step) -> None:
-        self.kept = self.store.checkpoints
-        change = self.store.shut_down(JobStatus(step.args[0]))
-        for checkpoint in change.cleaned:
-            self.discarded.extend(checkpoint.private_handles)
-        self.discarded.extend(str(handle) for handle in change.shared)
-
     def _do_new_coordinator(self, step: Step) -> None:
         self.max_parallelisms.update(step.options.get("max", {}))
         self.unaligned = bool(step.options.get("unaligned", self.unaligned))
         if step.options.get("store", "same") == "recovered":
-            kept = self.store.checkpoints if self.kept is None else self.kept
+            kept = self.store.checkpoints
             registry = CountingRegistry(self.registrations)
-            self.store = FlinkCheckpointStore(self.given.get("retained", 1), registry, kept)
+            self.store = CompletedCheckpointStore(self.given.get("retained", 1), registry, kept)
             for checkpoint in kept:
                 registry.register_restored(checkpoint.id, shared_handles(checkpoint), RestoreMode.CLAIM)
-            self.kept = None
         self.door = self._new_door()
 
     # -------------------------------------------------------------- effects
@@ -587,7 +574,7 @@ class CoordinatorUnit(ObservedCoordinator):
             return told.CommitFailed(effect.checkpoint, message="the metadata could not be written")
         if effect.properties.is_savepoint:
             return told.CommitSucceeded(effect.checkpoint)
-        if "store_add_error" in self.faults or not self.store.is_open:
+        if "store_add_error" in self.faults:
             return told.CommitFailed(effect.checkpoint, message="the store refused the checkpoint")
         if "store_add_unknown" in self.faults:
             return flink.CommitUnknown(effect.checkpoint, message="the store did not answer")
@@ -608,8 +595,6 @@ _UNITS: dict[str, UnitFactory] = {
     "id_counter": IdCounterUnit,
     "stats": StatisticsUnit,
     "plan": PlanUnit,
-    "stop_handler": StopHandlerUnit,
-    "stop_manager": StopManagerUnit,
 }
 _COMPLETE = frozenset({"operator_states", "master_states"})
 """Facts whose listed items are complete maps themselves."""

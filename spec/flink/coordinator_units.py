@@ -25,19 +25,6 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from spec.flink.coordinator import CheckpointIdCounter
 from spec.flink.messages import FlinkMetrics
-from spec.flink.stop_with_savepoint import (
-    RestartJob,
-    RestartScheduler,
-    SavepointCompleted,
-    SavepointFailed,
-    StopFact,
-    StopFailed,
-    StopHandler,
-    StopOrder,
-    StopSucceeded,
-    TasksEnded,
-    UnsupportedStopEventError,
-)
 
 Value = Any
 """JSON as the case files hold it."""
@@ -401,72 +388,3 @@ class PlanUnit:
             vertex.name: [index for index, task in enumerate(vertex.tasks) if task in chosen]
             for vertex in self._topology.vertices
         }
-
-
-_PATH = "the path of the savepoint"
-
-
-def _stop_fact(step: Step) -> StopFact:
-    match step.word, step.args[0]:
-        case "savepoint_result", "ok":
-            return SavepointCompleted(_PATH)
-        case "savepoint_result", _:
-            return SavepointFailed("the savepoint failed")
-        case _, states:
-            return TasksEnded(tuple(TaskState(state) for state in states))
-
-
-class StopHandlerUnit:
-    """The state machine behind stop-with-savepoint."""
-
-    def __init__(self, _given: Mapping[str, Value]) -> None:
-        """Begin with a stop that waits for its savepoint; the scheduler was stopped before."""
-        self._handler = StopHandler()
-        self._result = "pending"
-        self._scheduler_running = False
-        self._failovers = 0
-
-    def do(self, step: Step) -> None:
-        """Hand the event to the handler and carry out what it wants."""
-        try:
-            effects = self._handler.step(_stop_fact(step))
-        except UnsupportedStopEventError as error:
-            raise StepError("unsupported") from error
-        for effect in effects:
-            match effect:
-                case StopSucceeded():
-                    self._result = "path" if effect.path == _PATH else effect.path
-                case StopFailed():
-                    self._result = f"failed:{effect.failure.value}"
-                case RestartScheduler():
-                    self._scheduler_running = True
-                case RestartJob():
-                    self._failovers += 1
-
-    def fact(self, name: str, _expected: Value) -> Value:
-        """Tell a fact. The handler has no effect that discards a savepoint."""
-        facts = {
-            "result": self._result,
-            "scheduler_running": self._scheduler_running,
-            "global_failover": self._failovers,
-            "savepoint_discarded": False,
-        }
-        return facts[name]
-
-
-class StopManagerUnit:
-    """What puts the events of a stop in order."""
-
-    def __init__(self, _given: Mapping[str, Value]) -> None:
-        """Begin with a stop of which nothing is known."""
-        self._order = StopOrder()
-        self._calls: list[str] = []
-
-    def do(self, step: Step) -> None:
-        """Hand the event in and note what the handler would get."""
-        for fact in self._order.step(_stop_fact(step)):
-            self._calls.append("tasks_ended" if isinstance(fact, TasksEnded) else "savepoint_result")
-
-    def fact(self, name: str, _expected: Value) -> Value:
-        """Tell a fact."""
-        return {"handler_calls": self._calls}[name]

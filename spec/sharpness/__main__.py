@@ -32,6 +32,8 @@ from spec.sharpness.judges import (
     SIMULATOR,
     SPEC,
     UNIT_TESTS,
+    Result,
+    Results,
     Trial,
     judged,
     reach,
@@ -39,7 +41,6 @@ from spec.sharpness.judges import (
     unit_tests,
 )
 from spec.sharpness.reach import Kept, Reach
-from spec.sharpness.results import Result, Results
 from spec.sharpness.slips import Slip
 from spec.simulate import GARBAGE_MAX
 

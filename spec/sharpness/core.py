@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Final
 
 import checkpointing
-from spec.bugs import planting
+from spec.bugs import plant as planting
 from spec.sharpness.slips import Slip, lines, planted, slips
 
 ROOT: Final = Path(*checkpointing.__path__).parent

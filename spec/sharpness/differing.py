@@ -15,7 +15,7 @@ from functools import cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Final, TypeVar
 
-from spec.bugs.planting import code_in, function_of, tree_of
+from spec.bugs.plant import code_in, function_of, tree_of
 from spec.sharpness.core import all_slips
 from spec.sharpness.slips import Slip, places
 

@@ -8,7 +8,7 @@ from functools import cache, partial
 from types import MappingProxyType, ModuleType
 from typing import Final
 
-from spec.bugs.planting import Function, functions, tree_of
+from spec.bugs.plant import Function, functions, tree_of
 
 _FLIPPED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = MappingProxyType(
     {

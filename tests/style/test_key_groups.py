@@ -3,10 +3,7 @@
 import ast
 import inspect
 
-import pytest
-
 from checkpointing import key_groups as core
-from spec.flink import key_groups as flink
 from tests.style.test_style import module, nodes, sources
 
 
@@ -19,12 +16,11 @@ def named_here(home):
     }
 
 
-@pytest.mark.parametrize("home", [core, flink])
-def test_every_number_is_given_by_its_name(home):
+def test_every_number_is_given_by_its_name():
     """A parallelism and a max parallelism are both integers: in the wrong order they would be taken without a word."""
     numbers = [
         f"{name}({parameter.name})"
-        for name, found in named_here(home).items()
+        for name, found in named_here(core).items()
         for parameter in inspect.signature(found).parameters.values()
         if parameter.annotation in (int, "int") and parameter.kind is not inspect.Parameter.KEYWORD_ONLY
     ]
@@ -32,13 +28,12 @@ def test_every_number_is_given_by_its_name(home):
 
 
 def test_what_is_said_of_key_groups_is_said_in_one_module():
-    """No other module of the product has a function or a class of that name, and none but Flink's cases in the spec."""
-    names = {*named_here(core), *named_here(flink)}
-    homes = {core.__name__, flink.__name__}
+    """No other module has a function or a class of that name."""
+    names = {*named_here(core)}
     again = [
         f"{module(path)}.{node.name}"
         for path in sources("checkpointing", "jobs", "orchestration", "tidemark", "spec")
-        if module(path) not in homes
+        if module(path) != core.__name__
         for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names
     ]

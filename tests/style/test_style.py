@@ -101,11 +101,6 @@ NAMESAKES_MAX = 6
 ROOMS = {
     "jobs.outside_sinks.postgres.prepared": "what PostgreSQL's two-phase commit is, beside a sink that may do without",
     "jobs.pipelines.flights_report": "the demo's page, which its tests read alone",
-    "spec.bugs.plant": "a command beside it hunts what it plants",
-    "spec.flink.gate": "Flink's cases extend the product's classes, one file each",
-    "spec.flink.key_groups": "key groups are spoken of in two modules only, the product's and this one",
-    "spec.oracle.components": "a test lists the components without starting Java",
-    "spec.sharpness.results": "a file format, which nights share",
 }
 """Small modules that one sibling imports alone, and why they are rooms of their own."""
 

@@ -6,8 +6,7 @@ import json
 import pytest
 
 from spec.flink.vectors import main as run_vectors
-from spec.oracle.__main__ import main
-from spec.oracle.components import COMPONENTS, ask
+from spec.oracle.__main__ import COMPONENTS, ask, main
 from spec.oracle.flink import FlinkError
 
 SEEDS = range(150)
@@ -23,11 +22,8 @@ SLIPS = [
     ("subsume", "checkpointing.coordinator.completed:CompletedCheckpointStore.would_subsume", lambda *_: ()),
     ("registry", "checkpointing.coordinator.completed:SharedStateRegistry._drop_unused", lambda *_: []),
     ("key_groups", "checkpointing.key_groups:KeyGroupRange.__len__", lambda *_: 1),
-    ("default_max_parallelism", "spec.flink.rescale_cases:default_max_parallelism", lambda **_: 128),
-    ("key_hash", "spec.flink.key_groups:_rotated", lambda word, _: word),
     ("keyed_state", "checkpointing.key_groups:KeyGroupRange.intersection", lambda *_: None),
     ("operator_state", "checkpointing.operator_state:_split", lambda *_: None),
-    ("channel_mapper", "spec.flink.rescale_cases:_overlapping", lambda *_: ()),
 ]
 
 

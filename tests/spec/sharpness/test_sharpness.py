@@ -13,16 +13,15 @@ from multiprocessing.pool import ThreadPool as Pool
 
 import pytest
 
-from spec.bugs import planting
+from spec.bugs import plant
 from spec.sharpness import __main__ as command
 from spec.sharpness import reach as reaching
 from spec.sharpness.__main__ import report, sharp_enough, worth_trying
 from spec.sharpness.core import all_slips, lines_of
 from spec.sharpness.differing import Probes, is_harmless, probes
 from spec.sharpness.equivalent import EQUIVALENT
-from spec.sharpness.judges import UNIT_TESTS, Found, Trial, judged, reach, trials, unit_tests
+from spec.sharpness.judges import UNIT_TESTS, Found, Result, Trial, judged, reach, trials, unit_tests
 from spec.sharpness.reach import Kept, Reach
-from spec.sharpness.results import Result
 from spec.sharpness.slips import Slip, planted, slips
 
 SOURCE = '''
@@ -103,9 +102,9 @@ def test_the_core_has_thousands_of_slips_and_each_has_code_of_its_own(drawn):
     assert len(drawn) > 4_000
     for slip in random.Random(7).sample(drawn, 80):  # noqa: S311 - a sample
         module = import_module(slip.module)
-        function = planting.function_of(module, slip.function)
+        function = plant.function_of(module, slip.function)
         code = function.__code__
-        with planting.planted(module, planted(module, slip)):
+        with plant.changed_code(module, planted(module, slip)):
             assert code != function.__code__, str(slip)
         assert code is function.__code__
 

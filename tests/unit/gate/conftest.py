@@ -7,7 +7,7 @@ import pytest
 from checkpointing.channel_items import AlignmentType, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
 from checkpointing.gate import GateConfig, GateEffect, GatePolicy, GateTimeAdvanced, ItemArrived, Polled
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
-from spec.flink.gate import FlinkGate, ItemHanded
+from spec.flink.gate_cases import FlinkGate, ItemHanded
 
 EDGE = EdgeId(VertexId("upstream"), VertexId("task"))
 

@@ -27,7 +27,7 @@ from checkpointing.gate import (
 )
 from checkpointing.gate.channels import AlignmentBuffer
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, VertexId
-from spec.flink.gate import GateClosed, ItemHanded
+from spec.flink.gate_cases import GateClosed, ItemHanded
 
 BUFFERING = GatePolicy.ALIGNED_BUFFERING
 

@@ -29,7 +29,6 @@ from jobs.state.keyed_rows import KeyedRows
 from jobs.state.merge import DELETED, KEY_GROUP, change_of, without_unchanged
 from jobs.state.upsert_range import FILE_ROWS_MAX, UpsertRange
 from jobs.state.worker_copy import CopyUses, WorkerCopies
-from spec.flink.key_groups import subtask_of
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
 MAX_PARALLELISM = 8
@@ -128,7 +127,7 @@ def ranges(parallelism):
 
 
 def owner(key, parallelism):
-    return subtask_of(key_group=key_group(key), parallelism=parallelism, max_parallelism=MAX_PARALLELISM)
+    return key_group(key) * parallelism // MAX_PARALLELISM
 
 
 WHOLE = KeyGroupRange(first=0, last=MAX_PARALLELISM - 1)

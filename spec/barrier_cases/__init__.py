@@ -1,1 +1,0 @@
-"""The barrier cases (aligned, tracker, unaligned) against the real `InputGate`: run, then compare."""

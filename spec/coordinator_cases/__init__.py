@@ -1,1 +1,0 @@
-"""The environments in which the coordinator's test vectors run: one per unit, each around a real door."""
