@@ -101,6 +101,7 @@ NAMESAKES_MAX = 6
 ROOMS = {
     "jobs.outside_sinks.postgres.prepared": "what PostgreSQL's two-phase commit is, beside a sink that may do without",
     "jobs.pipelines.flights_report": "the demo's page, which its tests read alone",
+    "spec.oracle.flink": "a script of `.ci` fetches Flink's classes with it",
 }
 """Small modules that one sibling imports alone, and why they are rooms of their own."""
 
