@@ -168,18 +168,18 @@ def test_the_command_tells_the_story_of_a_failing_seed(capsys, monkeypatch):
 # Simulates jobs that read the cuts of another job. At each entry they stand at one cut (A10).
 
 
-SEEDS_OF_SIMULATED_CUTS = range(12)
+CUT_SEEDS = range(12)
 
 
 def test_jobs_stand_at_one_cut_of_their_upstream_job():
     """This holds under all faults, with savepoints, rollbacks and changing splits. The jobs really reach cuts."""
     reached = 0
-    for seed in SEEDS_OF_SIMULATED_CUTS:
+    for seed in CUT_SEEDS:
         moves = Moves(savepoints_max=3, rollbacks_max=1, splits=True, declines=True, cuts=True)
         outcome = run(seed, moves=moves)
         assert () == outcome.violations, seed
         reached += sum(isinstance(event, CutReached) for event in outcome.history.events)
-    assert reached > len(SEEDS_OF_SIMULATED_CUTS)
+    assert reached > len(CUT_SEEDS)
 
 
 def test_the_seeds_meet_power_cuts_and_lost_log_entries():
@@ -226,7 +226,7 @@ def test_the_seeds_meet_every_change_of_tables_and_columns():
     assert set() == due - met
 
 
-SEEDS_OF_ALL_KINDS = (*range(43), 64, 77)
+RESET_SEEDS = (*range(43), 64, 77)
 """With today's draw, seed 64 resets a source with rows in flight, and seed 77 resets one after a rollback."""
 
 
@@ -236,7 +236,7 @@ def test_the_seeds_meet_every_kind_of_reset():
     Some die after their entry.
     """
     met = set()
-    for seed in SEEDS_OF_ALL_KINDS:
+    for seed in RESET_SEEDS:
         events = run(seed, moves=Moves(savepoints_max=3, rollbacks_max=1, resets_max=2)).history.events
         rows = {event.record.checkpoint: event.record for event in events if isinstance(event, RowCommitted)}
         for place, event in enumerate(events):
@@ -276,19 +276,19 @@ def test_the_seeds_meet_every_kind_of_rollback():
 # Tests that a crowd forces the same moves on a seed each time, and that the core breaks no rule with them.
 
 
-SEEDS_OF_CROWDS = range(300)
+CROWD_SEEDS = range(300)
 
 
 def test_a_crowd_may_force_every_move():
     """`FORCED` must have a move that is added later, too."""
     assert FORCED.keys() == {each.name for each in fields(Moves)} - {"counts"}
-    assert FORCED.keys() == {name for seed in SEEDS_OF_CROWDS for name in crowd(seed)}
+    assert FORCED.keys() == {name for seed in CROWD_SEEDS for name in crowd(seed)}
 
 
 def test_a_crowd_forces_two_to_twelve_moves():
     """Each seed forces the same ones again."""
-    assert {2, 3, 4, 5, 6, 8, 12} == {len(crowd(seed)) for seed in SEEDS_OF_CROWDS}
-    assert [crowd(seed) for seed in SEEDS_OF_CROWDS] == [crowd(seed) for seed in SEEDS_OF_CROWDS]
+    assert {2, 3, 4, 5, 6, 8, 12} == {len(crowd(seed)) for seed in CROWD_SEEDS}
+    assert [crowd(seed) for seed in CROWD_SEEDS] == [crowd(seed) for seed in CROWD_SEEDS]
 
 
 @pytest.mark.parametrize("seed", range(3_100_000, 3_100_020))
@@ -299,7 +299,7 @@ def test_the_core_breaks_no_rule_in_a_crowd(seed):
 
 def test_the_command_runs_a_crowd(capsys):
     """The transcript names the moves. `--no-restarts` on the command line overrides the crowd."""
-    seed = next(seed for seed in SEEDS_OF_CROWDS if {"restarts", "votes"} <= crowd(seed).keys())
+    seed = next(seed for seed in CROWD_SEEDS if {"restarts", "votes"} <= crowd(seed).keys())
     assert 0 == main(["--seeds", f"{seed}", "--crowd", "--no-restarts", "--transcript"])
     told = capsys.readouterr().out
     assert "restarts=False" in told

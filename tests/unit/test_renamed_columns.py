@@ -9,16 +9,10 @@ from checkpointing.state_evolution import ChangeKind, Column, StateSchema, renam
 from checkpointing.state_meaning import ColumnMeaning, meaning_changes, still_held, under_new_names
 from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of
 from jobs.sources.hybrid import SequenceSource
+from tests.unit.uncalled import Nothing
 
 THING = "table g/t"
 DECLARED = {"m": "n"}
-
-
-class Nothing:
-    """A keyed function that nobody calls here."""
-
-    def process(self, inputs, state):
-        raise AssertionError("planning calls no function")
 
 
 def judged(now, then, declared=DECLARED, of_cut=()):

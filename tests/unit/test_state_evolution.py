@@ -176,13 +176,13 @@ def meaning(function, *arguments, column="m", version=1):
     return ColumnMeaning(column=column, function=function, arguments=arguments, version=version)
 
 
-def changes_of_state_meaning(was, now, held=("k", "m")):
+def differences(was, now, held=("k", "m")):
     return meaning_changes(THING, None if was is None else [was], [now], held)
 
 
 def test_the_refusal_names_operator_column_meanings_and_every_way_out():
     """They are a new column name, a new operator id with earlier rows read again, and another warehouse."""
-    (found,) = changes_of_state_meaning(meaning("max", V), meaning("count"))
+    (found,) = differences(meaning("max", V), meaning("count"))
     said = str(found)
     assert said.startswith("state of operator 'sums': column m was max(v bigint) and is now count(): ")
     for way_out in ("keep max(v bigint)", "another name", "another id", "'tidemark reset'", "--warehouse EMPTY_FOLDER"):
@@ -191,6 +191,6 @@ def test_the_refusal_names_operator_column_meanings_and_every_way_out():
 
 def test_an_unrecorded_meaning_is_accepted():
     """So a job of an older version goes on. The report says that no meanings were compared."""
-    (found,) = changes_of_state_meaning(None, meaning("count"))
+    (found,) = differences(None, meaning("count"))
     assert ("not recorded", "count()", "") == (found.was, found.now, found.refused)
     assert "older format" in found.verdict

@@ -509,7 +509,7 @@ def test_the_version_is_told(capsys):
 SILVER = TableName("silver/flights")
 GOLD = TableName("gold/delays_by_route")
 STATE = TableName("_tidemark/flights/state/joined")
-JOB_OF_READING = JobName("flights")
+FLIGHTS = JobName("flights")
 
 
 @pytest.fixture
@@ -521,16 +521,16 @@ def tables(tmp_path):
 
 
 def cut_of(root):
-    store = CutStore(Warehouse(root, ProtocolPaths(JOB_OF_READING)))
+    store = CutStore(Warehouse(root, ProtocolPaths(FLIGHTS)))
     store.record(CheckpointId(6), [(SILVER, 0), (GOLD, 2), (STATE, 5)])
-    CheckpointStore(Warehouse(root, ProtocolPaths(JOB_OF_READING)))
-    return Cuts(root, JOB_OF_READING).latest()
+    CheckpointStore(Warehouse(root, ProtocolPaths(FLIGHTS)))
+    return Cuts(root, FLIGHTS).latest()
 
 
 @pytest.fixture
 def job(tmp_path, record):
     """A job with checkpoint 6, published, and 7, committed only; held by a process of another machine."""
-    warehouse = Warehouse(tmp_path, ProtocolPaths(JOB_OF_READING), now_ms=lambda: 1_700_000_002_000)
+    warehouse = Warehouse(tmp_path, ProtocolPaths(FLIGHTS), now_ms=lambda: 1_700_000_002_000)
     holder = Holder(host="elsewhere", pid=9, started="s")
     claim = Claim(
         generation=Generation(2),

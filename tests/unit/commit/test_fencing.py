@@ -175,10 +175,10 @@ def test_the_order_of_the_entries_says_which_is_newest():
 # The entries of a savepoint's copy. The copy is a job of its own, with names of its own.
 
 
-HOLDER_OF_AT_REST = Holder(host="here", pid=1, started="")
+PERSON = Holder(host="here", pid=1, started="")
 
 
-def row_of_at_rest(checkpoint, generation):
+def stored(checkpoint, generation):
     nothing = Statistics(triggered_ms=0, committed_ms=0, rows=0)
     return CheckpointRecord(
         checkpoint=checkpoint,
@@ -196,7 +196,7 @@ def row_of_at_rest(checkpoint, generation):
 def claim(generation, first_id):
     return Claim(
         generation=generation,
-        holder=HOLDER_OF_AT_REST,
+        holder=PERSON,
         first_id=first_id,
         last_id=first_id + 999,
         at_ms=0,
@@ -208,12 +208,12 @@ def test_a_job_that_continues_a_copy_reuses_no_id_and_no_generation():
     """The savepoint is checkpoint 5. The original continued to checkpoint 7, and reserved ids up to 41."""
     rows = (
         claim(1, 1),
-        row_of_at_rest(5, 1),
+        stored(5, 1),
         claim(2, 6),
-        row_of_at_rest(7, 2),
+        stored(7, 2),
         Release(generation=2, next_id=42, at_ms=0, nonce="r"),
     )
-    entries = copied(rows[1], rows, HOLDER_OF_AT_REST, Stamp(3, "n"))
+    entries = copied(rows[1], rows, PERSON, Stamp(3, "n"))
     assert [Claim, CheckpointRecord, Release] == [type(entry) for entry in entries]
     assert rows[1] == entries[1]
     assert 2 == len({entries[0].nonce, entries[2].nonce})

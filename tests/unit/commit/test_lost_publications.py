@@ -145,7 +145,7 @@ LOG = LogSeen(5, 5, {each: Entry(each) for each in (1, 2, 3, 4, 5)})
 SHOWN = LogSeen(2, 2, {2: Entry(2)})
 
 
-def seen_of_cut_rebuilding(rows, cuts, quiet=SHOWN):
+def with_quiet(rows, cuts, quiet=SHOWN):
     """Return the facts. Every cut has the quiet table at version 2, and no entry changes it."""
     whole = {checkpoint: {T: version, QUIET: 2} for checkpoint, version in cuts.items()}
     return Standing("j", tuple(rows), whole, {T: LOG, QUIET: quiet})
@@ -153,11 +153,11 @@ def seen_of_cut_rebuilding(rows, cuts, quiet=SHOWN):
 
 def test_only_an_entry_that_is_not_published_yet_may_have_no_cut():
     """Its parent's cut exists. Any other entry without a cut has lost it."""
-    assert not lacks_cuts(seen_of_cut_rebuilding(ROWS, {3: 3, 4: 4, 5: 5}))
-    assert not lacks_cuts(seen_of_cut_rebuilding(ROWS, {3: 3, 4: 4}))
-    assert lacks_cuts(seen_of_cut_rebuilding(ROWS, {3: 3, 5: 5}))
-    assert lacks_cuts(seen_of_cut_rebuilding(ROWS, {3: 3}))
-    assert lacks_cuts(seen_of_cut_rebuilding((row(5),), {}))
+    assert not lacks_cuts(with_quiet(ROWS, {3: 3, 4: 4, 5: 5}))
+    assert not lacks_cuts(with_quiet(ROWS, {3: 3, 4: 4}))
+    assert lacks_cuts(with_quiet(ROWS, {3: 3, 5: 5}))
+    assert lacks_cuts(with_quiet(ROWS, {3: 3}))
+    assert lacks_cuts(with_quiet((row(5),), {}))
 
 
 def test_an_older_cut_is_rebuilt_from_the_entry_that_builds_on_it():
@@ -165,13 +165,13 @@ def test_an_older_cut_is_rebuilt_from_the_entry_that_builds_on_it():
 
     The others were as at the later entry's cut.
     """
-    assert {4: {T: 4, QUIET: 2}, 3: {T: 3, QUIET: 2}} == rebuilt(seen_of_cut_rebuilding(ROWS, {5: 5}), (T, QUIET)).cuts
+    assert {4: {T: 4, QUIET: 2}, 3: {T: 3, QUIET: 2}} == rebuilt(with_quiet(ROWS, {5: 5}), (T, QUIET)).cuts
 
 
 def test_a_rollback_says_nothing_about_the_entry_that_it_went_back_to():
     """It names the version of the cut that it left."""
     back = row(9, parent=4, parent_version=5, kind=RowKind.ROLLBACK)
-    assert {} == rebuilt(seen_of_cut_rebuilding((row(4), back), {9: 6}), (T, QUIET)).cuts
+    assert {} == rebuilt(with_quiet((row(4), back), {9: 6}), (T, QUIET)).cuts
 
 
 def test_a_table_whose_log_was_not_read_is_unknown():

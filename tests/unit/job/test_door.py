@@ -438,7 +438,7 @@ TWO_JOBS = {"left": "shop", "right": "bank"}
 ONE_JOB = {"left": "shop", "right": "shop"}
 
 
-def reads_of_induced_barriers(story, source, end, *, at_cut=True):
+def reads_to(story, source, end, *, at_cut=True):
     """Answer the source's poll with the rows up to a position. The position is a cut, or lies on the way to one."""
     poll = story.take(PollSource, lambda poll: poll.source == source)
     start = int(poll.position or 0)
@@ -460,11 +460,11 @@ def positions(entry):
 def test_a_cut_of_one_job_waits_for_a_cut_of_the_other(job):
     """The first job requests its checkpoint at once. The barrier is sent when both jobs' tables are at a cut."""
     story = job.story(job.two_sources(), linger_ms=0, cut_groups=TWO_JOBS)
-    reads_of_induced_barriers(story, "right", 3, at_cut=False)
-    reads_of_induced_barriers(story, "left", 4)
+    reads_to(story, "right", 3, at_cut=False)
+    reads_to(story, "left", 4)
     assert 2 == story.door.next_id
     assert (False, True) == (is_polled(story, "left"), is_polled(story, "right"))
-    reads_of_induced_barriers(story, "right", 6)
+    reads_to(story, "right", 6)
     assert (True, True) == (is_polled(story, "left"), is_polled(story, "right"))
     story.finishes()
     story.finishes()
@@ -474,7 +474,7 @@ def test_a_cut_of_one_job_waits_for_a_cut_of_the_other(job):
 def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):
     """No barrier can be sent before the cut, so there is no last checkpoint to wait for."""
     story = job.story(job.two_sources(), {"tolerable_poll_failures": 0}, linger_ms=0, cut_groups=ONE_JOB)
-    reads_of_induced_barriers(story, "left", 4)
+    reads_to(story, "left", 4)
     story.tell(PollFailed("right", story.take(PollSource).split, "a file of right is damaged"))
     assert (TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE) == (story.end.outcome, story.end.reason)
     assert "a file of right is damaged" == story.end.message

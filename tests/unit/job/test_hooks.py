@@ -208,12 +208,12 @@ def begun(job):
     return start
 
 
-def restored_of_source_coordinators(story, *sources):
+def coordinators_reset(story, *sources):
     for source in sources or ("left",):
         story.tell(CoordinatorReset(source))
 
 
-def triggered_of_source_coordinators(story):
+def asked_for_states(story):
     """Let the sources send enough rows for a checkpoint. Return the questions to the coordinators."""
     story.offers("left", 3)
     return story.all_told(AskOperatorCoordinator)
@@ -225,18 +225,18 @@ def test_nothing_is_read_before_every_coordinator_is_restored(begun):
     calls = [ResetOperatorCoordinator("left", None), ResetOperatorCoordinator("right", None)]
     assert calls == story.all_told(ResetOperatorCoordinator)
     story.passes(10_000)
-    restored_of_source_coordinators(story, "right")
+    coordinators_reset(story, "right")
     assert [] == story.all(PollSource)
-    restored_of_source_coordinators(story, "left")
+    coordinators_reset(story, "left")
     assert 2 == len(story.all(PollSource))
 
 
 def test_coordinators_answer_before_hooks_are_asked_and_barriers_sent(begun):
     """The entry has each source's state with its vertex. A source without a coordinator has none."""
     story = begun(hooks=(Hook("ledger", 5_000),))
-    restored_of_source_coordinators(story)
+    coordinators_reset(story)
     story.tell(HookRestored("ledger"))
-    assert [AskOperatorCoordinator("left", 1)] == triggered_of_source_coordinators(story)
+    assert [AskOperatorCoordinator("left", 1)] == asked_for_states(story)
     assert [] == story.all(AskHook)
     story.tell(OperatorCoordinatorAnswered("left", 1, '["x"]'))
     story.passes(1_000)
@@ -251,8 +251,8 @@ def test_coordinators_answer_before_hooks_are_asked_and_barriers_sent(begun):
 def test_a_coordinator_that_fails_declines_its_checkpoint_and_the_job_goes_on(begun):
     """The message says what the source said, and the failure counts."""
     story = begun(config={"tolerable_failures": 1})
-    restored_of_source_coordinators(story)
-    triggered_of_source_coordinators(story)
+    coordinators_reset(story)
+    asked_for_states(story)
     story.tell(OperatorCoordinatorFailed("left", 1, "source left could not give its own state"))
     (aborted,) = story.all_told(NotifyAborted)
     assert (1, CheckpointFailureReason.CHECKPOINT_DECLINED) == (aborted.checkpoint, aborted.reason)
@@ -270,8 +270,8 @@ def test_a_coordinator_that_fails_declines_its_checkpoint_and_the_job_goes_on(be
 def test_a_state_that_no_entry_may_hold_declines_the_checkpoint(begun, state):
     """The message names the source."""
     story = begun(config={"tolerable_failures": 9})
-    restored_of_source_coordinators(story)
-    triggered_of_source_coordinators(story)
+    coordinators_reset(story)
+    asked_for_states(story)
     story.tell(OperatorCoordinatorAnswered("left", 1, state))
     (aborted,) = story.all_told(NotifyAborted)
     assert "the state of source 'left' is" in aborted.message

@@ -156,7 +156,7 @@ def cut(job, splits):
     held = tuple(
         ChannelState(
             ChannelId(EdgeId("left", "joined", 0), place),
-            (*(piece_of_first_part(LEFT, split) for _ in range(rows)), piece_of_first_part(RIGHT, "r")),
+            (*(piece(LEFT, split) for _ in range(rows)), piece(RIGHT, "r")),
         )
         for place, (split, (_, _, rows)) in enumerate(splits.items())
     )
@@ -165,7 +165,7 @@ def cut(job, splits):
     return record.model_copy(update={"vertices": (was.model_copy(update={"subtasks": subtasks}), right, joined)})
 
 
-def piece_of_first_part(source, split):
+def piece(source, split):
     return SourceSlice(source, SplitId(split), "0", "5", "[0,5]", 5, 40)
 
 
@@ -266,7 +266,7 @@ ONE = JobGraph((Vertex("v", VertexKind.KEYED, 1),), ())
 # ------------------------------------------------------------------ ending
 
 
-def asked_of_parts(ending, now_ms=0, **seen):
+def is_asked(ending, now_ms=0, **seen):
     """Return the next step of a tick. By default, the tick is quiet and idle."""
     usual = {"quiet": True, "in_doubt": False, "idle": True, "spent": False, "failing": False, "ended": False}
     return ending.next(now_ms, **{**usual, **seen})
@@ -289,7 +289,7 @@ def test_a_tick_ends_caught_up_when_all_rows_are_committed(uncommitted, seen, ex
     """
     ending = Ending(TickLimits())
     ending.uncommitted = uncommitted
-    assert expected == asked_of_parts(ending, **seen)
+    assert expected == is_asked(ending, **seen)
 
 
 def test_a_stop_that_came_during_a_savepoint_counts_when_that_fails():
@@ -301,11 +301,11 @@ def test_a_stop_that_came_during_a_savepoint_counts_when_that_fails():
     ending.told(Cause.SAVEPOINT_ASKED)
     ending.stop_requested(StopKind.AFTER_CHECKPOINT)
     ending.uncommitted = True
-    assert Next.GO_ON is asked_of_parts(ending, 500)
+    assert Next.GO_ON is is_asked(ending, 500)
     ending.told(Cause.SAVEPOINT_FAILED)
-    assert Next.CHECKPOINT is asked_of_parts(ending)
+    assert Next.CHECKPOINT is is_asked(ending)
     ending.completed(uncommitted=False)
-    assert STOPPED == asked_of_parts(ending)
+    assert STOPPED == is_asked(ending)
 
 
 # ------------------------------------------------------------------ credit

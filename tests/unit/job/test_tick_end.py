@@ -112,20 +112,20 @@ def story(job):
     return story
 
 
-def fail_of_rival(story):
+def fail_once(story):
     story.tell(TableCheckFailed(story.take(CheckTables).checkpoint, "the log cannot be read"))
 
 
 def test_a_tick_that_holds_its_job_goes_on_and_looks_after_each_failure(story):
     """The next checkpoint is tried after the pause. While a look is in progress, no second one begins."""
-    fail_of_rival(story)
+    fail_once(story)
     story.passes(1_000)
-    fail_of_rival(story)
+    fail_once(story)
     assert [LookForRival(1)] == story.all_told(LookForRival)
     story.tell(RivalSeen(None))
     assert story.end is None
     story.passes(2_000)
-    fail_of_rival(story)
+    fail_once(story)
     assert [LookForRival(1)] * 2 == story.all_told(LookForRival)
 
 

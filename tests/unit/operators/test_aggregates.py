@@ -146,7 +146,7 @@ def test_only_needed_columns_are_exchanged():
 # Aggregates do not depend on how rows are cut, keep their stated errors, and are refused by name.
 
 
-SCHEMA_OF_AGGREGATE_FUNCTIONS = StructType(
+ALL_TYPES = StructType(
     [
         StructField("k", StringType()),
         StructField("v", DoubleType()),
@@ -162,7 +162,7 @@ SCHEMA_OF_AGGREGATE_FUNCTIONS = StructType(
 
 def computed(columns, batches, rows=("k", "v", "o", "s")):
     """Return the results by key after these micro-batches of rows."""
-    schema = StructType([SCHEMA_OF_AGGREGATE_FUNCTIONS[name] for name in rows])
+    schema = StructType([ALL_TYPES[name] for name in rows])
     aggregates = named_aggregates("vertex x", ["k"], schema, columns)
     function = KeyedAggregates(("k",), aggregates)
     state = empty_frame(arrow_schema(state_schema(["k"], aggregates, schema)))
@@ -176,7 +176,7 @@ def computed(columns, batches, rows=("k", "v", "o", "s")):
     return shown
 
 
-ROW_OF_AGGREGATE_FUNCTIONS = st.tuples(
+ROW_OF_ALL_TYPES = st.tuples(
     st.sampled_from([None, "a", "b"]),
     st.none() | st.sampled_from([1.5, -2.0, 0.0, 7.25, math.nan]),
     st.none() | st.integers(-5, 5),
@@ -196,7 +196,7 @@ EXACT = {
 
 
 @settings(deadline=None, max_examples=6)
-@given(st.lists(st.lists(ROW_OF_AGGREGATE_FUNCTIONS, min_size=1, max_size=8), min_size=2, max_size=4))
+@given(st.lists(st.lists(ROW_OF_ALL_TYPES, min_size=1, max_size=8), min_size=2, max_size=4))
 def test_results_do_not_depend_on_the_micro_batches_or_on_the_order_of_rows(batches):
     whole = [row for batch in batches for row in batch][::-1]
     assert str(sorted(computed(EXACT, batches).items(), key=str)) == str(
@@ -283,8 +283,8 @@ def test_an_own_aggregate_is_kept_over_micro_batches():
     batches = [[("a", 2.0, 0, None), ("a", 3.0, 0, None)], [("a", 7.0, 0, None)]]
     assert computed({"p": product}, batches) == {"a": {"k": "a", "p": 42.0}}
     (meaning,) = aggregate_meanings(
-        named_aggregates("vertex x", ["k"], SCHEMA_OF_AGGREGATE_FUNCTIONS, {"p": product}),
-        SCHEMA_OF_AGGREGATE_FUNCTIONS,
+        named_aggregates("vertex x", ["k"], ALL_TYPES, {"p": product}),
+        ALL_TYPES,
     )
     assert str(meaning) == "product(v double)"
 
@@ -345,7 +345,7 @@ REFUSED = {
 @pytest.mark.parametrize(("column", "said"), REFUSED.values(), ids=list(REFUSED))
 def test_an_aggregate_that_cannot_be_computed_is_refused_where_it_is_declared(tmp_path, column, said):
     """One sentence names the vertex or the aggregate, the column and its type."""
-    schema = StructType([field for field in SCHEMA_OF_AGGREGATE_FUNCTIONS.fields if not field.name.startswith("_")])
+    schema = StructType([field for field in ALL_TYPES.fields if not field.name.startswith("_")])
     rows = Pipeline("p").source("rows", FileSource(tmp_path, schema)).drop("_split", "_position")
     with pytest.raises(InvalidPipelineError, match=said):
         rows.key_by("k").aggregate("vertex", x=column() if callable(column) else column)
@@ -382,7 +382,7 @@ def test_a_forked_process_can_declare_every_aggregate():
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(20)
-        schema = StructType([*SCHEMA_OF_AGGREGATE_FUNCTIONS.fields, StructField("_hash_of_v", LongType())])
+        schema = StructType([*ALL_TYPES.fields, StructField("_hash_of_v", LongType())])
         found = named_aggregates("vertex x", ["k"], schema, EVERY)
         os._exit(0 if len(found) == len(EVERY) else 1)
     _, status = os.waitpid(child, 0)
@@ -393,7 +393,7 @@ def test_a_forked_process_can_declare_every_aggregate():
 # Compares sums with Python's exact numbers. They are equal or refused by name, and never wrap around.
 
 
-EXACT_OF_SUMS = Context(prec=100)
+HUNDRED_DIGITS = Context(prec=100)
 LONG = 2**63
 
 
@@ -437,7 +437,7 @@ def added(values):
         result = (
             value
             if result is None
-            else EXACT_OF_SUMS.add(result, value)
+            else HUNDRED_DIGITS.add(result, value)
             if isinstance(value, Decimal)
             else result + value
         )
@@ -478,9 +478,9 @@ def test_sums_of_decimals_are_exact_or_refused(kind, data):
     precision, scale = kind
     most = 10**precision - 1
     unscaled = st.integers(-most, most) | st.sampled_from([most, -most, most // 2, 1, 0])
-    batches = data.draw(batches_of(unscaled.map(lambda each: Decimal(each).scaleb(-scale, EXACT_OF_SUMS))))
+    batches = data.draw(batches_of(unscaled.map(lambda each: Decimal(each).scaleb(-scale, HUNDRED_DIGITS))))
     room = 10 ** min(38, precision + 10)
-    agree(DecimalType(precision, scale), batches, lambda total: abs(int(total.scaleb(scale, EXACT_OF_SUMS))) < room)
+    agree(DecimalType(precision, scale), batches, lambda total: abs(int(total.scaleb(scale, HUNDRED_DIGITS))) < room)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 7, 40])

@@ -24,12 +24,9 @@ from jobs.operators.applied_changes import (
 )
 from jobs.operators.changes import ADDING, changes_of
 from jobs.operators.unsent_values import UNSENT
-from jobs.pipeline import Pipeline as PipelineOfAppliedMeanings
-from jobs.pipeline.applied_changes import apply_changes as apply_changes_of_applied_meanings
 from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.planning import plan
 from jobs.sources.change_rows import HEAD
-from jobs.sources.hybrid import SequenceSource as SequenceSourceOfAppliedMeanings
 from jobs.sources.port import POSITION_COLUMN
 from jobs.state.merge import KEY_GROUP
 from spec.flink import vectors
@@ -359,7 +356,7 @@ def test_a_wrong_expectation_is_reported(kind):
 # A table of changes is planned with its keys, and what cannot be one is refused by name when the pipeline is built.
 
 
-def changes_of_applied_changes():
+def sent_changes():
     pipeline = Pipeline("example")
     return pipeline, pipeline.source("numbers", SequenceSource({"a": 10})).select("key", "n", "value")
 
@@ -370,7 +367,7 @@ def applied(stream, **given):
 
 @pytest.mark.parametrize(("kind", "keys"), [(1, ("key",)), (2, ("key", "valid_from"))])
 def test_the_rows_of_the_table_are_told_apart_by_its_keys(kind, keys):
-    pipeline, rows = changes_of_applied_changes()
+    pipeline, rows = sent_changes()
     applied(rows, type=kind).upsert("silver/applied")
     table = plan(pipeline).graph.vertex("applied").tables[0]
     assert (TableMode.UPSERT, keys) == (table.mode, table.keys)
@@ -405,7 +402,7 @@ def test_the_rows_of_the_table_are_told_apart_by_its_keys(kind, keys):
 )
 def test_settings_that_do_not_fit_are_refused_by_name(given, says):
     """The message names what is wrong."""
-    _, rows = changes_of_applied_changes()
+    _, rows = sent_changes()
     with pytest.raises(InvalidPipelineError, match=says):
         applied(rows, **given)
 
@@ -424,7 +421,7 @@ def test_settings_that_do_not_fit_are_refused_by_name(given, says):
 )
 def test_columns_are_named_or_all_others_are(given, ignored, tracked):
     """Keys are never among them. With all others excepted, only a deletion ends a version."""
-    pipeline, rows = changes_of_applied_changes()
+    pipeline, rows = sent_changes()
     applied(rows, type=2, **given).upsert("silver/applied")
     function = plan(pipeline).vertices["applied"].spec.function
     assert (ignored, tracked) == (function.ignored, function.tracked)
@@ -434,7 +431,7 @@ def test_other_columns_in_which_nulls_are_ignored_give_the_state_another_meaning
     """So a restore refuses them. The table that was written shows the earlier ones."""
 
     def meaning(**given):
-        pipeline, rows = changes_of_applied_changes()
+        pipeline, rows = sent_changes()
         applied(rows, type=2, **given).upsert("silver/applied")
         return str(plan(pipeline).vertices["applied"].spec.meanings[0])
 
@@ -454,14 +451,14 @@ def test_other_columns_in_which_nulls_are_ignored_give_the_state_another_meaning
 
 def test_nulls_of_a_struct_and_of_a_database_cannot_be_ignored():
     """The fields of a struct may be null one by one. A database's change has the whole row."""
-    _, rows = changes_of_applied_changes()
+    _, rows = sent_changes()
     told = rows.with_column("pair", "struct(n, value)", StructType([StructField("n", LongType())]))
     with pytest.raises(
         InvalidPipelineError, match=r"column 'pair' is a struct.*name 'pair' in ignore_null_updates_exc"
     ):
         applied(told, ignore_null_updates=True)
     with pytest.raises(InvalidPipelineError, match=r"is the row's value\. Leave ignore_null_updates out"):
-        apply_changes(of_database_of_applied_changes(), "applied", keys=["id"], ignore_null_updates=True)
+        apply_changes(database_changes(), "applied", keys=["id"], ignore_null_updates=True)
 
 
 def test_a_sequence_without_an_order_is_refused():
@@ -475,27 +472,27 @@ def test_a_sequence_without_an_order_is_refused():
 
 def test_a_column_with_a_name_of_ours_is_refused():
     """The table adds `current`, so no column of the changes may be called so."""
-    _, rows = changes_of_applied_changes()
+    _, rows = sent_changes()
     with pytest.raises(InvalidPipelineError, match="current"):
         applied(rows.with_column("current", "1", LongType()), type=2)
 
 
 def test_updates_of_an_aggregate_are_no_changes_of_a_source():
     """They say themselves what they replace, and upsert writes them."""
-    _, rows = changes_of_applied_changes()
+    _, rows = sent_changes()
     counted = rows.key_by("key").aggregate("counted", n=count())
     with pytest.raises(InvalidPipelineError, match=r"its rows are updates of 'counted'.*with upsert"):
         applied(counted)
 
 
 def test_an_append_table_cannot_hold_rows_that_go():
-    _, rows = changes_of_applied_changes()
+    _, rows = sent_changes()
     with pytest.raises(InvalidPipelineError, match=r"apply_changes 'applied' takes changes and so .*upsert"):
         applied(rows).table("silver/applied")
 
 
 def test_a_step_that_cannot_take_a_row_back_is_refused():
-    pipeline, rows = changes_of_applied_changes()
+    pipeline, rows = sent_changes()
     table = applied(rows)
     table.key_by("value").aggregate("sizes", rows=count()).upsert("gold/sizes")
     other = rows.select("key").key_by("key")
@@ -506,7 +503,7 @@ def test_a_step_that_cannot_take_a_row_back_is_refused():
         table.table("silver/kept", id="kept")
 
 
-def of_database_of_applied_changes(*without):
+def database_changes(*without):
     """Return the changes of a database's table, without some of their columns."""
     told = StructType([*HEAD.fields, StructField(POSITION_COLUMN, LongType()), StructField("id", LongType())])
     told = told.add("name", "string")
@@ -517,7 +514,7 @@ def of_database_of_applied_changes(*without):
 
 def test_changes_of_a_database_need_no_order_and_no_condition():
     """Their table has the columns of the server's table alone."""
-    table = apply_changes(of_database_of_applied_changes(), "applied", keys=["id"], type=2)
+    table = apply_changes(database_changes(), "applied", keys=["id"], type=2)
     assert ["id", "name", "valid_from", "valid_to", "current"] == table.schema.names
 
 
@@ -534,7 +531,7 @@ def test_changes_of_a_database_need_no_order_and_no_condition():
 def test_an_order_that_changes_of_a_database_lack_or_share_is_refused(without, given, says):
     """The message names the way out."""
     with pytest.raises(InvalidPipelineError, match=says):
-        apply_changes(of_database_of_applied_changes(*without), "applied", **{"keys": ["id"]} | given)
+        apply_changes(database_changes(*without), "applied", **{"keys": ["id"]} | given)
 
 
 @pytest.mark.parametrize(
@@ -549,7 +546,7 @@ def test_an_order_that_changes_of_a_database_lack_or_share_is_refused(without, g
     ],
 )
 def test_a_distance_that_does_not_fit_the_order_is_refused(given, says):
-    _, rows = changes_of_applied_changes()
+    _, rows = sent_changes()
     rows = rows.with_column("day", "current_date()", DateType()).with_column("text", "'x'", StringType())
     with pytest.raises(InvalidPipelineError, match=says):
         applied(rows, **given)
@@ -558,7 +555,7 @@ def test_a_distance_that_does_not_fit_the_order_is_refused(given, says):
 def test_changes_of_a_database_have_no_distance():
     """Their state forgets deleted keys anyway."""
     with pytest.raises(InvalidPipelineError, match="come in order, so the state forgets a deleted key anyway"):
-        apply_changes(of_database_of_applied_changes(), "applied", keys=["id"], forget_deletes_after=3)
+        apply_changes(database_changes(), "applied", keys=["id"], forget_deletes_after=3)
 
 
 # ------------------------------------------------------------------
@@ -567,11 +564,9 @@ def test_changes_of_a_database_have_no_distance():
 
 def meanings(kind=1, **options):
     """Return what a checkpoint says of the state of the applied changes."""
-    pipeline = PipelineOfAppliedMeanings("applied", parallelism=2)
-    numbers = pipeline.source("numbers", SequenceSourceOfAppliedMeanings({"a": 9}, keys=3))
-    apply_changes_of_applied_meanings(
-        numbers, "newest", keys=["key"], sequence_by="n", type=kind, columns=["value", "split"], **options
-    )
+    pipeline = Pipeline("applied", parallelism=2)
+    numbers = pipeline.source("numbers", SequenceSource({"a": 9}, keys=3))
+    apply_changes(numbers, "newest", keys=["key"], sequence_by="n", type=kind, columns=["value", "split"], **options)
     (vertex,) = [each for each in plan(pipeline).graph.vertices if each.id == "newest"]
     return vertex.meanings
 

@@ -211,7 +211,7 @@ def test_the_statistics_of_parts_are_those_of_the_whole(values, texts, cuts, odd
 # Rows are split into the files of their partitions.
 
 
-TABLE_OF_PARTITIONS = TableName("gold/t")
+GOLD = TableName("gold/t")
 SCHEMA = pa.schema([("k", pa.int64()), ("city", pa.string()), ("v", pa.int64())])
 
 
@@ -225,10 +225,7 @@ def test_each_partition_gets_its_rows_in_their_order():
             "good": [True, False, True, False, None, False, False],
         }
     )
-    found = {
-        folder: part.column("n").to_pylist()
-        for folder, part in partitions(TABLE_OF_PARTITIONS, rows, ("at", "city", "good"))
-    }
+    found = {folder: part.column("n").to_pylist() for folder, part in partitions(GOLD, rows, ("at", "city", "good"))}
     assert {
         "at=2024-05-01/city=a%2Fb/good=true": [0, 2],
         "at=2024-05-01/city=a%2Fb/good=false": [5],
@@ -241,13 +238,13 @@ def test_values_that_no_folder_can_have_are_refused_by_name(monkeypatch):
     """A name has 255 bytes, and a task writes a bounded number of partitions."""
     long = pa.table({"city": ["x" * 251], "n": [1]})
     with pytest.raises(PartitionError, match=r"gold/t: a value of partition column city .* 255 bytes .*shorter"):
-        list(partitions(TABLE_OF_PARTITIONS, long, ("city",)))
+        list(partitions(GOLD, long, ("city",)))
     fits = pa.table({"city": ["x" * 250], "n": [1]})
-    assert [f"city={'x' * 250}"] == [folder for folder, _ in partitions(TABLE_OF_PARTITIONS, fits, ("city",))]
+    assert [f"city={'x' * 250}"] == [folder for folder, _ in partitions(GOLD, fits, ("city",))]
     monkeypatch.setattr(module, "PARTITIONS_MAX", 2)
-    assert 2 == len(list(partitions(TABLE_OF_PARTITIONS, pa.table({"c": [1, 2, 1], "n": [1, 2, 3]}), ("c",))))
+    assert 2 == len(list(partitions(GOLD, pa.table({"c": [1, 2, 1], "n": [1, 2, 3]}), ("c",))))
     with pytest.raises(PartitionError, match=r"rows of 3 partitions by c .* at most 2: .*fewer values"):
-        list(partitions(TABLE_OF_PARTITIONS, pa.table({"c": [1, 2, 3], "n": [1, 2, 3]}), ("c",)))
+        list(partitions(GOLD, pa.table({"c": [1, 2, 3], "n": [1, 2, 3]}), ("c",)))
 
 
 @pytest.fixture
@@ -258,7 +255,7 @@ def upsert(tmp_path):
         writer = StagedFiles(str(tmp_path), JobName("job"), Generation(1), VertexId("sums"), len(files))
         return UpsertRange(
             operator="sums",
-            table=TABLE_OF_PARTITIONS,
+            table=GOLD,
             keys=keys,
             schema=SCHEMA,
             range=KeyGroupRange(first=0, last=3),
@@ -319,7 +316,7 @@ def test_a_value_without_a_text_names_table_and_column(odd):
 # Tasks write the rows of the greatest version of each partition, and the protocol agrees which one that is.
 
 
-TABLE_OF_VERSIONS = TableName("silver/prices")
+PRICES = TableName("silver/prices")
 CHANNEL = TableName("_tidemark/job/channels/prices")
 
 OLD, NEW = (datetime(year, 1, 1, tzinfo=UTC).replace(tzinfo=None) for year in (1900, 2200))
@@ -343,8 +340,8 @@ def test_a_task_and_the_protocol_agree_which_version_is_the_greatest(data, kind)
     drawn = data.draw(st.lists(values, min_size=1, max_size=8))
     rows = pa.table({"v": pa.array(drawn, type_), "n": range(len(drawn))})
     cut = data.draw(st.integers(1, len(drawn)))
-    version, chosen = newest_rows(TABLE_OF_VERSIONS, rows, "v")
-    parts = [newest_rows(TABLE_OF_VERSIONS, part, "v")[0] for part in (rows[:cut], rows[cut:]) if part.num_rows]
+    version, chosen = newest_rows(PRICES, rows, "v")
+    parts = [newest_rows(PRICES, part, "v")[0] for part in (rows[:cut], rows[cut:]) if part.num_rows]
     assert version.order == max(part.order for part in parts)
     assert [n for n, value in enumerate(drawn) if value == max(drawn)] == chosen.column("n").to_pylist()
 
@@ -362,22 +359,22 @@ def test_a_task_and_the_protocol_agree_which_version_is_the_greatest(data, kind)
 )
 def test_the_folder_of_a_version(value, type_, folder):
     """It is written in one way, since files of several versions of Tidemark lie side by side."""
-    version, _ = newest_rows(TABLE_OF_VERSIONS, pa.table({"v": pa.array([value], type_)}), "v")
+    version, _ = newest_rows(PRICES, pa.table({"v": pa.array([value], type_)}), "v")
     assert folder == version.folder
 
 
 def test_versions_that_cannot_be_told_are_refused_by_name():
     """These are null, a text that makes too long a name, and a day after the year 9999."""
     with pytest.raises(VersionError, match=r"silver/prices: version column v is null in 2 of 3 rows: .*check_rows"):
-        require_versions(TABLE_OF_VERSIONS, pa.table({"v": [1, None, None]}), "v")
+        require_versions(PRICES, pa.table({"v": [1, None, None]}), "v")
     with pytest.raises(VersionError, match=r"version column v makes a name of more than 255 bytes \('xxx.*shorter"):
-        newest_rows(TABLE_OF_VERSIONS, pa.table({"v": ["x" * 250]}), "v")
+        newest_rows(PRICES, pa.table({"v": ["x" * 250]}), "v")
     late = pa.array([(date(9999, 12, 31) - date(1970, 1, 1) + timedelta(days=1)).days], pa.int32()).cast(pa.date32())
     with pytest.raises(VersionError, match="column v holds a date outside of the years 1 to 9999"):
-        newest_rows(TABLE_OF_VERSIONS, pa.table({"v": late}), "v")
+        newest_rows(PRICES, pa.table({"v": late}), "v")
 
 
-SCHEMA_OF_VERSIONS = pa.schema([("city", pa.string()), ("v", pa.int64()), ("n", pa.int64())])
+CITY_VERSIONS = pa.schema([("city", pa.string()), ("v", pa.int64()), ("n", pa.int64())])
 
 
 @pytest.fixture
@@ -388,18 +385,16 @@ def task(tmp_path):
         writer = StagedFiles(str(tmp_path), JobName("job"), Generation(1), VertexId("prices"), micro_batch)
         of = StatelessTask(
             writer=writer,
-            schema=SCHEMA_OF_VERSIONS,
+            schema=CITY_VERSIONS,
             failed=None,
-            table=TABLE_OF_VERSIONS,
+            table=PRICES,
             channel=CHANNEL if emits else None,
             emits=emits,
             quarantine=None,
             partitioned_by=("city",),
             version="v",
         )
-        table = pa.table(
-            dict(zip(SCHEMA_OF_VERSIONS.names, zip(*rows, strict=True), strict=True)), schema=SCHEMA_OF_VERSIONS
-        )
+        table = pa.table(dict(zip(CITY_VERSIONS.names, zip(*rows, strict=True), strict=True)), schema=CITY_VERSIONS)
         (batch,) = of.run(iter(table.to_batches()))
         return report_from(batch.column("report")[0].as_py())
 
@@ -412,13 +407,13 @@ def test_a_task_writes_one_file_for_each_partition(task, tmp_path):
     found = {
         (dict(partition_of(file.path))["city"], staged_name_in(file.path).version): pq.read_table(tmp_path / file.path)
         for table, file in report.staged
-        if table == TABLE_OF_VERSIONS
+        if table == PRICES
     }
     assert {("a", "version.number.10"): [1, 3], ("b", "version.number.3"): [2], (None, "version.number.2"): [5]} == {
         place: rows.column("n").to_pylist() for place, rows in found.items()
     }
     assert () == report.emitted
-    assert all(SCHEMA_OF_VERSIONS.equals(rows.schema) for rows in found.values())
+    assert all(CITY_VERSIONS.equals(rows.schema) for rows in found.values())
 
 
 def test_later_vertices_read_all_rows(task, tmp_path):

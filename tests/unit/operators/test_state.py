@@ -386,18 +386,18 @@ def test_limits_must_be_positive(ratio, deltas_max):
 # A range of an upsert table in files of bounded size: whatever the changes, it shows what a dict would hold.
 
 
-SCHEMA_OF_UPSERT_RANGE = pa.schema([("k", pa.int64()), ("city", pa.string()), ("v", pa.int64())])
+CITIES = pa.schema([("k", pa.int64()), ("city", pa.string()), ("v", pa.int64())])
 COLUMNS = {"k": pl.Int64, "city": pl.String, "v": pl.Int64}
-TABLE_OF_UPSERT_RANGE = TableName("gold/t")
+GOLD = TableName("gold/t")
 
 
 def upsert(root, files, copies, *, number=0, by=(), rows_max=4, all_files=False):
     """Return a range over these files."""
     return UpsertRange(
         operator="sums",
-        table=TABLE_OF_UPSERT_RANGE,
+        table=GOLD,
         keys=("k",),
-        schema=SCHEMA_OF_UPSERT_RANGE,
+        schema=CITIES,
         range=KeyGroupRange(first=0, last=3),
         files=files,
         writer=StagedFiles(str(root), JobName("job"), Generation(1), VertexId("sums"), number),
@@ -421,12 +421,12 @@ def content_of(rows):
 
 
 ROWS = st.dictionaries(st.integers(0, 30), st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 9)), max_size=12)
-CHANGES_OF_UPSERT_RANGE = st.lists(
+CITY_CHANGES = st.lists(
     st.tuples(ROWS, st.sets(st.integers(0, 30), max_size=4), st.integers(0, 2), st.booleans()), max_size=8
 )
 
 
-@given(CHANGES_OF_UPSERT_RANGE, st.sampled_from([(), ("city",)]))
+@given(CITY_CHANGES, st.sampled_from([(), ("city",)]))
 def test_a_range_shows_what_a_dict_would_hold(changes, by):
     """An up-to-date copy, an older copy and the files alone show the same rows. Each file has rows of one partition.
 

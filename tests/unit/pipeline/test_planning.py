@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -29,16 +28,9 @@ from jobs.showing.graph import render_graph
 from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import SourceError
 from jobs.state.backend import FullBackend, IncrementalBackend, MemoryBackend
+from tests.unit.uncalled import Nothing
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "value"})
-
-
-@dataclass
-class Nothing:
-    """A keyed function that nobody calls here."""
-
-    def process(self, inputs, state):
-        raise AssertionError("planning calls no function")
 
 
 class Frame:
@@ -613,16 +605,7 @@ def test_every_keyed_vertex_has_the_configured_state_backend(settings, expected)
     pipeline = Pipeline("example", config=CheckpointConfig(**settings))
     numbers = pipeline.source("numbers", SequenceSource({"a": 1}, keys=1))
     kept = numbers.key_by("key").aggregate("counts", rows=count())
-    kept.key_by("rows").process(
-        "twice", NothingOfStateBackends(), state=StructType(), output=StructType().add("n", LongType())
-    )
+    kept.key_by("rows").process("twice", Nothing(), state=StructType(), output=StructType().add("n", LongType()))
     for planned in (plan(pipeline), plan(pipeline, config=CheckpointConfig(**settings))):
         backends = [planned.vertices[VertexId(name)].spec.backend for name in ("counts", "twice")]
         assert [expected] * 2 == backends
-
-
-class NothingOfStateBackends:
-    """A keyed function that nobody calls here."""
-
-    def process(self, inputs, state):
-        raise AssertionError("planning calls no function")

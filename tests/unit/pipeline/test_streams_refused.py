@@ -1,7 +1,6 @@
 """A wrong pipeline is refused at the line that is wrong. The error names the id, the rule and the way out."""
 
 import re
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
@@ -29,16 +28,9 @@ from jobs.pipeline.top import deduplicate
 from jobs.quality.expectation import Expectation
 from jobs.sinks.port import Sink
 from jobs.sources.hybrid import SequenceSource
+from tests.unit.uncalled import Nothing
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "value"})
-
-
-@dataclass
-class Nothing:
-    """A keyed function that nobody calls here."""
-
-    def process(self, inputs, state):
-        raise AssertionError("planning calls no function")
 
 
 def numbers(pipeline: Pipeline | None = None, name: str = "numbers") -> Stream:

@@ -453,7 +453,7 @@ def worker(host, **other):
 
 
 @pytest.fixture
-def run_of_late_workers(monkeypatch):
+def late_workers(monkeypatch):
     """Return a function that runs a micro-batch, whose tasks these workers report."""
     made = engine.SparkEngine(SparkConfig(master="spark://h:1"), TickListener(), given=MagicMock())
 
@@ -465,23 +465,23 @@ def run_of_late_workers(monkeypatch):
     return run_on
 
 
-def test_a_worker_that_joins_later_with_another_version_is_named(run_of_late_workers):
+def test_a_worker_that_joins_later_with_another_version_is_named(late_workers):
     """The micro-batch that it worked on fails, so its files do not count."""
-    before, after = run_of_late_workers(worker("early"))
+    before, after = late_workers(worker("early"))
     assert before is after
     with pytest.raises(
         MicroBatchError, match=r"worker late has polars 0\.1, and this process has .*: install the same"
     ):
-        run_of_late_workers(worker("early"), worker("late", polars="0.1"))
-    before, after = run_of_late_workers(worker("early"), worker("later"))
+        late_workers(worker("early"), worker("late", polars="0.1"))
+    before, after = late_workers(worker("early"), worker("later"))
     assert before is after
 
 
-def test_an_unfit_worker_stays_unfit(run_of_late_workers):
+def test_an_unfit_worker_stays_unfit(late_workers):
     """The next micro-batch on it fails too."""
     for _ in range(2):
         with pytest.raises(MicroBatchError, match="worker late has no pyarrow"):
-            run_of_late_workers(worker("late", pyarrow=""))
+            late_workers(worker("late", pyarrow=""))
 
 
 def test_a_task_reports_its_worker():

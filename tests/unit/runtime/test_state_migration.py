@@ -26,16 +26,10 @@ from jobs.state.worker_copy import CopyUses
 from jobs.tick.engine import SparkEngine
 from jobs.tick.listener import StateLoaded
 from jobs.tick.state_migration import find_migrations, plan_with_migrations
+from tests.unit.uncalled import Nothing
 
 JOB = job_name("j")
 COUNTS = VertexId("counts")
-
-
-class Nothing:
-    """A keyed function that is not called here."""
-
-    def process(self, inputs, state):
-        raise AssertionError("planning calls no function")
 
 
 def planned(keys=("key",), /, function=None, **columns):

@@ -426,18 +426,14 @@ def impatient(monkeypatch):
     objects._client_of.cache_clear()
 
 
-def append_of_delta_in_a_store(url, *ids, **options):
+def append_in_store(url, *ids, **options):
     words = [WORDS[n % len(WORDS)] for n in ids]
     write_deltalake(str(url), pa.table({"id": pa.array(ids, pa.int64()), "word": words}), mode="append", **options)
 
 
-def poll_of_delta_in_a_store(source, position=None, rows_max=100):
-    return source.poll(PollSource(VertexId("orders"), SPLIT, position, rows_max))
-
-
 def read(source, rows_max, position=None):
     found = []
-    while (piece := poll_of_delta_in_a_store(source, position, rows_max)) is not None:
+    while (piece := poll(source, position, rows_max)) is not None:
         found += [(part.path, part.first, part.end, part.change) for part in DeltaSlice.parse(piece.detail).ranges]
         position = piece.end
     return found, position
@@ -451,27 +447,27 @@ def count(found):
 def test_the_snapshot_comes_first_then_appended_rows(url, partitioned):
     """Also from a position of another object, and with values of partitions that a URL must quote."""
     by = {"partition_by": ["word"]} if partitioned else {}
-    append_of_delta_in_a_store(url, 1, 2, 3, 4, **by)
-    append_of_delta_in_a_store(url, 5, 6, **by)
+    append_in_store(url, 1, 2, 3, 4, **by)
+    append_in_store(url, 5, 6, **by)
     source = DeltaSource(str(url))
     assert (SPLIT,) == source.splits()
     first, end = read(source, 2)
     assert 6 == count(first)
-    append_of_delta_in_a_store(url, 7, **by)
+    append_in_store(url, 7, **by)
     assert 1 == source.lag({SPLIT: end})[SPLIT].rows
     assert 1 == count(read(DeltaSource(url), 2, end)[0])
     assert [1, 7] == [count(read(source, 3, at)[0]) for at in (end, source.seek(SPLIT, end, "version 0"))]
-    for part in DeltaSlice.parse(poll_of_delta_in_a_store(DeltaSource(url)).detail).ranges:
+    for part in DeltaSlice.parse(poll(DeltaSource(url)).detail).ranges:
         assert () == source._like(part).conversions  # its footer was read
 
 
 def test_the_change_data_feed_is_read(url):
     """An update and a delete have files of the feed. A table without a feed is refused by name."""
-    append_of_delta_in_a_store(url, 1, 2, 3)
+    append_in_store(url, 1, 2, 3)
     with pytest.raises(SourceError, match=f"{url} has no change data feed"):
-        poll_of_delta_in_a_store(DeltaSource(url, changes=True))
+        poll(DeltaSource(url, changes=True))
     fed = url / "fed"
-    append_of_delta_in_a_store(fed, 1, 2, 3, configuration={"delta.enableChangeDataFeed": "true"})
+    append_in_store(fed, 1, 2, 3, configuration={"delta.enableChangeDataFeed": "true"})
     source = DeltaSource(fed, changes=True)
     assert ["id", "word", "_change_type", "_commit_version"] == source.schema().names
     _, end = read(source, 100)
@@ -482,36 +478,36 @@ def test_the_change_data_feed_is_read(url):
 
 def test_an_idle_poll_costs_two_requests(url, store_server):
     """One for the newest log entry, and one for the next."""
-    append_of_delta_in_a_store(url, 1)
+    append_in_store(url, 1)
     source = DeltaSource(url)
     _, end = read(source, 10)
     before = store_server.requests()
-    assert poll_of_delta_in_a_store(source, end) is None
+    assert poll(source, end) is None
     assert {"HEAD": 2} == store_server.requests() - before
 
 
 def test_a_file_that_is_gone_is_named(url):
     """The poll fails before any of its rows is read, and says how to go on. The lag needs no file."""
-    append_of_delta_in_a_store(url, 1)
-    append_of_delta_in_a_store(url, 2)
+    append_in_store(url, 1)
+    append_in_store(url, 2)
     source = DeltaSource(url, start=0)
     (path, *_), _ = read(source, 10)[0]
     place_in(url, path).delete()
     with pytest.raises(SourceError, match=rf"{url}/{path} is gone, before its rows of version 0.*--to 'version 1'"):
-        poll_of_delta_in_a_store(source)
+        poll(source)
     assert 2 == source.lag({})[SPLIT].rows
 
 
 def test_a_table_that_was_made_anew_is_another_one(url):
     """Its newest log entry has changed, so the source looks at it again."""
-    append_of_delta_in_a_store(url, 1)
+    append_in_store(url, 1)
     source = DeltaSource(url)
     _, end = read(source, 10)
     for each in list(place_in(url, "").entries(deep=True)):
         place_in(url, each.name).delete()
-    append_of_delta_in_a_store(url, 2)
+    append_in_store(url, 2)
     with pytest.raises(SourceError, match="is another table than the one that was read"):
-        poll_of_delta_in_a_store(source, end)
+        poll(source, end)
 
 
 def sources(url):
@@ -524,7 +520,7 @@ def refused(source):
     with pytest.raises(SourceError) as first:
         source.splits()
     with pytest.raises(SourceError) as polled:
-        poll_of_delta_in_a_store(source)
+        poll(source)
     with pytest.raises(SourceError):
         source.lag({})
     said = str(first.value)
@@ -555,7 +551,7 @@ def test_a_store_that_cannot_be_used_is_named(url, monkeypatch):
 
 @pytest.mark.usefixtures("impatient")
 def test_a_wrong_key_is_named(url, store_server):
-    append_of_delta_in_a_store(url, 1)
+    append_in_store(url, 1)
     source = DeltaSource(url, schema=SCHEMA, new_columns="ignore")
     _, end = read(source, 10)
     _accept(store_server, "0")
@@ -563,10 +559,10 @@ def test_a_wrong_key_is_named(url, store_server):
         for each in sources(url):
             assert "because the store does not accept the credentials: set AWS_ACCESS_KEY_ID" in refused(each)
         with pytest.raises(SourceError, match="because the store forbids it: give"):  # a HEAD has no other answer
-            poll_of_delta_in_a_store(source, end)
+            poll(source, end)
     finally:
         _accept(store_server, "inf")
-    assert poll_of_delta_in_a_store(source, end) is None
+    assert poll(source, end) is None
 
 
 def _accept(server, requests):

@@ -328,7 +328,7 @@ def test_a_look_finds_quotes_line_breaks_and_bytes_that_are_no_text(text, option
 # Tests that with `columns="evolve"` a source gets the columns of files that it reads, and never loses one again.
 
 
-SCHEMA_OF_FOUND_COLUMNS = StructType().add("n", LongType())
+NUMBERS = StructType().add("n", LongType())
 
 
 def write(root, name, **columns):
@@ -336,12 +336,8 @@ def write(root, name, **columns):
     pq.write_table(pa.table({"n": pa.array([1], pa.int64())} | columns), root / "a" / name)
 
 
-def source_of_found_columns(root, **given):
-    return FileSource(root, SCHEMA_OF_FOUND_COLUMNS, **({"columns": "evolve"} | given))
-
-
-def poll_of_found_columns(read, position=None):
-    return read.poll(PollSource(VertexId("in"), SplitId("a"), position, 100))
+def evolving(root, **given):
+    return FileSource(root, NUMBERS, **({"columns": "evolve"} | given))
 
 
 def names(read):
@@ -353,54 +349,54 @@ def test_a_file_with_a_new_column_waits_for_the_next_tick(tmp_path):
     write(tmp_path, "1.parquet")
     write(tmp_path, "2.parquet", at=pa.array([None], pa.timestamp("ns", "UTC")), word=pa.array(["w"]))
     write(tmp_path, "3.parquet")
-    first = source_of_found_columns(tmp_path)
-    slice_ = poll_of_found_columns(first)
-    assert (1, None) == (slice_.rows, poll_of_found_columns(first, slice_.end))
+    first = evolving(tmp_path)
+    slice_ = poll(first)
+    assert (1, None) == (slice_.rows, poll(first, slice_.end))
     assert [("n", "bigint")] == names(first)
-    then = source_of_found_columns(tmp_path)
+    then = evolving(tmp_path)
     assert [("n", "bigint"), ("at", "timestamp"), ("word", "string")] == names(then)
-    assert 2 == poll_of_found_columns(then, slice_.end).rows
+    assert 2 == poll(then, slice_.end).rows
 
 
 def test_a_bounded_split_does_not_end_before_a_file_that_waits(tmp_path):
     write(tmp_path, "1.parquet")
     write(tmp_path, "2.parquet", word=pa.array(["w"]))
-    first, split = source_of_found_columns(tmp_path, bounded=True), SplitId("a")
-    read = poll_of_found_columns(first)
-    assert (None, False) == (poll_of_found_columns(first, read.end), has_ended(first, split, read.end))
-    then = source_of_found_columns(tmp_path, bounded=True)
-    rest = poll_of_found_columns(then, read.end)
-    assert (1, None, True) == (rest.rows, poll_of_found_columns(then, rest.end), has_ended(then, split, rest.end))
+    first, split = evolving(tmp_path, bounded=True), SplitId("a")
+    read = poll(first)
+    assert (None, False) == (poll(first, read.end), has_ended(first, split, read.end))
+    then = evolving(tmp_path, bounded=True)
+    rest = poll(then, read.end)
+    assert (1, None, True) == (rest.rows, poll(then, rest.end), has_ended(then, split, rest.end))
 
 
 def test_a_column_stays_when_its_files_are_gone(tmp_path):
     """A completed checkpoint has read them. A declared column may still not be missing."""
     write(tmp_path, "1.parquet", word=pa.array(["w"]))
-    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
-    then = source_of_found_columns(tmp_path)
-    then.notify_checkpoint_complete(CheckpointId(1), {SplitId("a"): poll_of_found_columns(then).end})
+    assert poll(evolving(tmp_path)) is None
+    then = evolving(tmp_path)
+    then.notify_checkpoint_complete(CheckpointId(1), {SplitId("a"): poll(then).end})
     (tmp_path / "a" / "1.parquet").unlink()
     write(tmp_path, "2.parquet", more=pa.array([1.5]))
-    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
-    assert [("n", "bigint"), ("word", "string"), ("more", "double")] == names(source_of_found_columns(tmp_path))
-    assert 1 == poll_of_found_columns(source_of_found_columns(tmp_path)).rows
+    assert poll(evolving(tmp_path)) is None
+    assert [("n", "bigint"), ("word", "string"), ("more", "double")] == names(evolving(tmp_path))
+    assert 1 == poll(evolving(tmp_path)).rows
     pq.write_table(pa.table({"word": ["w"]}), tmp_path / "a" / "3.parquet")
     with pytest.raises(SourceError, match="no column 'n'"):
-        poll_of_found_columns(source_of_found_columns(tmp_path))
+        poll(evolving(tmp_path))
 
 
 @pytest.mark.parametrize("mend", [True, False])
 def test_a_file_that_was_never_read_is_forgotten_when_it_is_removed_or_mended(tmp_path, mend):
     """What a bad file taught must not outlive it: the next file may have the column with another type."""
     write(tmp_path, "1.parquet", word=pa.array([1]))
-    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
-    assert [("n", "bigint"), ("word", "bigint")] == names(source_of_found_columns(tmp_path))
+    assert poll(evolving(tmp_path)) is None
+    assert [("n", "bigint"), ("word", "bigint")] == names(evolving(tmp_path))
     (tmp_path / "a" / "1.parquet").unlink()
-    assert [("n", "bigint")] == names(source_of_found_columns(tmp_path))
+    assert [("n", "bigint")] == names(evolving(tmp_path))
     write(tmp_path, "1.parquet" if mend else "2.parquet", word=pa.array(["w"]))
-    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
-    assert [("n", "bigint"), ("word", "string")] == names(source_of_found_columns(tmp_path))
-    assert 1 == poll_of_found_columns(source_of_found_columns(tmp_path)).rows
+    assert poll(evolving(tmp_path)) is None
+    assert [("n", "bigint"), ("word", "string")] == names(evolving(tmp_path))
+    assert 1 == poll(evolving(tmp_path)).rows
 
 
 @pytest.mark.parametrize(
@@ -418,26 +414,24 @@ def test_a_damaged_file_teaches_nothing(tmp_path, name, data, why):
     whole = path.read_bytes()
     path.write_bytes(whole[:4] + b"\xff" * 60 + whole[64:] if data is None else data)
     with pytest.raises(SourceError, match=why):
-        poll_of_found_columns(source_of_found_columns(tmp_path, format=name.split(".")[1]))
+        poll(evolving(tmp_path, format=name.split(".")[1]))
     assert not (tmp_path / FOUND).exists()
     path.unlink()
-    assert poll_of_found_columns(source_of_found_columns(tmp_path, format=name.split(".")[1])) is None
+    assert poll(evolving(tmp_path, format=name.split(".")[1])) is None
 
 
 def test_digits_that_a_double_would_lose_stay(tmp_path):
     """A field with a number of 16 digits and one with a point becomes text. Without the point it is a bigint."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.json").write_text('{"x": 9007199254740993, "y": 9007199254740993}\n{"x": 0.5, "y": 1}\n')
-    assert poll_of_found_columns(source_of_found_columns(tmp_path, format="json")) is None
-    assert [("n", "bigint"), ("x", "string"), ("y", "bigint")] == names(
-        source_of_found_columns(tmp_path, format="json")
-    )
+    assert poll(evolving(tmp_path, format="json")) is None
+    assert [("n", "bigint"), ("x", "string"), ("y", "bigint")] == names(evolving(tmp_path, format="json"))
 
 
 def test_a_column_that_is_declared_later_comes_once(tmp_path):
     """The declared type counts."""
     write(tmp_path, "1.parquet", word=pa.array(["w"]))
-    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
+    assert poll(evolving(tmp_path)) is None
     declared = FileSource(tmp_path, StructType().add("word", StringType()).add("n", LongType()), columns="evolve")
     assert [("word", "string"), ("n", "bigint")] == names(declared)
 
@@ -445,10 +439,10 @@ def test_a_column_that_is_declared_later_comes_once(tmp_path):
 def test_another_type_is_refused(tmp_path):
     """A later file has the found column with another type. It is named, like a wrong type of a declared column."""
     write(tmp_path, "1.parquet", word=pa.array(["w"]))
-    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
+    assert poll(evolving(tmp_path)) is None
     write(tmp_path, "2.parquet", word=pa.array([1], pa.int64()))
     with pytest.raises(SourceError, match="column 'word' is bigint, but the source's schema says string"):
-        poll_of_found_columns(source_of_found_columns(tmp_path))
+        poll(evolving(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -461,7 +455,7 @@ def test_another_type_is_refused(tmp_path):
 def test_a_column_that_cannot_be_added_is_named(tmp_path, column, message):
     write(tmp_path, "1.parquet", word=column)
     with pytest.raises(SourceError, match=rf"1\.parquet: column 'word' .*{message}"):
-        poll_of_found_columns(source_of_found_columns(tmp_path))
+        poll(evolving(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"columns": {"fields": 1}}', '{"columns": {}, "secret": 1}'])
@@ -470,7 +464,7 @@ def test_a_damaged_file_of_recorded_columns_is_named(tmp_path, text):
     write(tmp_path, "1.parquet")
     (tmp_path / FOUND).write_text(text)
     with pytest.raises(SourceError, match=r"_columns\.json, .* cannot be read .* put it back as it was"):
-        source_of_found_columns(tmp_path)
+        evolving(tmp_path)
 
 
 # ------------------------------------------------------------------

@@ -27,7 +27,7 @@ def parquet(rows, **more):
     return sink.getvalue()
 
 
-def table_of_orc(rows):
+def orc_table(rows):
     sink = BytesIO()
     orc.write_table(pa.table({"n": range(rows), "word": ["w"] * rows}), sink)
     return sink.getvalue()
@@ -77,7 +77,7 @@ def test_parquet_files_are_found_in_the_folders_of_splits(root):
 
 
 @pytest.mark.parametrize(
-    ("form", "content"), [("csv", b"n,word\n1,a\n"), ("json", b'{"n": 1, "word": "a"}\n'), ("orc", table_of_orc(2))]
+    ("form", "content"), [("csv", b"n,word\n1,a\n"), ("json", b'{"n": 1, "word": "a"}\n'), ("orc", orc_table(2))]
 )
 def test_a_file_of_another_format_is_read_whole_and_known_again(root, form, content):
     """Its bytes are the same after they were written again; other bytes under its name are refused."""
