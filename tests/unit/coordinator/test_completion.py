@@ -29,12 +29,10 @@ from checkpointing.coordinator.messages import (
     TriggerTask,
 )
 from checkpointing.coordinator.properties import CHECKPOINT, savepoint, synchronous_savepoint
-from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics
+from checkpointing.coordinator.task import AcknowledgedState
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from spec.flink.coordinator import ForcedCheckpointSubsumedError
-from spec.flink.messages import AbortRequested, CheckpointTimeoutFired, CommitUnknown, TaskFailed, TaskMeasured
-from spec.world.branching import digest
+from spec.flink.messages import AbortRequested, CheckpointTimeoutFired, CommitUnknown, TaskFailed
 
 SOURCE, SINK = "source", "sink"
 PRIVATE = AcknowledgedState(private=("p",))
@@ -123,46 +121,11 @@ def test_abort_discards_private_state_and_keeps_shared(drive):
     assert driven.of_type(driven.acknowledge(2), DiscardState) == [DiscardState(2, ("h",))]
 
 
-def test_the_next_checkpoint_may_carry_an_aborted_ones_files(drive):
-    driven = drive()
-    driven.trigger("c1")
-    driven.acknowledge(1, "source", state=shared("h"))
-    driven.decline(1)
-    driven.trigger("c2")
-    assert driven.of_type(driven.acknowledge(2, state=shared("h")), DiscardState) == []
-
-
 def test_a_late_acknowledgement_registers_its_shared_state(drive):
     """Shared state counts as used, whatever happened to the checkpoint, so that no task loses it (D4)."""
     driven = drive()
     driven.acknowledge(5, "source", state=shared("late"))
     assert len(driven.door.store.registry) == 1
-
-
-def test_a_savepoint_registers_no_shared_state(drive):
-    """The user owns a savepoint's files, so the registry never gets them (D4)."""
-    driven = drive()
-    driven.trigger("sp", savepoint(unaligned=False))
-    driven.acknowledge(1, state=shared("h"))
-    assert len(driven.door.store.registry) == 0
-
-
-def test_an_aborted_savepoint_leaves_shared_files_alone(drive):
-    driven = drive()
-    driven.trigger("sp", savepoint(unaligned=False))
-    driven.acknowledge(1, "source", state=shared("h"))
-    assert driven.of_type(driven.decline(1), DiscardState) == []
-
-
-def test_a_plain_savepoint_subsumes_stores_and_notifies_nothing(drive):
-    """A two-phase sink must not commit on a savepoint (FLINK-25191), and the older checkpoint goes on."""
-    driven = drive()
-    driven.trigger("c")
-    driven.trigger("sp", savepoint(unaligned=False))
-    effects = driven.acknowledge(2)
-    assert driven.of_type(effects, RequestSucceeded) == [RequestSucceeded("sp", 2)]
-    assert driven.of_type(effects, NotifyCheckpointComplete) == []
-    assert ([1], []) == (driven.pending, driven.completed)
 
 
 def test_a_synchronous_savepoint_notifies_and_subsumes(drive):
@@ -187,14 +150,6 @@ def test_completion_aborts_older_checkpoints_but_not_savepoints(drive):
     assert driven.pending == [1]
 
 
-def test_a_newer_pending_checkpoint_survives_an_older_completion(drive):
-    driven = drive()
-    driven.trigger("c1")
-    driven.trigger("c2")
-    driven.acknowledge(1)
-    assert driven.pending == [2]
-
-
 @pytest.mark.parametrize(
     "fact",
     [
@@ -213,17 +168,6 @@ def test_only_its_commit_ends_a_finalising_checkpoint(drive, fact):
     driven.acknowledge(1)
     assert driven.of_type(driven.tell(fact), RequestFailed, NotifyCheckpointAborted) == []
     assert driven.of_type(driven.tell(CommitSucceeded(1)), RequestSucceeded) == [RequestSucceeded("c", 1)]
-
-
-def test_a_finalising_checkpoint_is_not_subsumed(drive):
-    """Commits go one at a time in order of id. The newer one waits for the older one's outcome."""
-    driven = drive(answers_commit=False)
-    driven.trigger("c1")
-    driven.trigger("c2")
-    driven.acknowledge(1)
-    assert driven.of_type(driven.acknowledge(2), CommitCheckpoint) == []
-    effects = driven.tell(CommitSucceeded(1))
-    assert [c.checkpoint for c in driven.of_type(effects, CommitCheckpoint)] == [2]
 
 
 def test_a_certain_commit_failure_discards_and_counts(drive):
@@ -248,15 +192,6 @@ def test_an_unknown_commit_outcome_deletes_nothing(drive):
     assert [f.request for f in driven.of_type(effects, RequestFailed)] == ["c"]
 
 
-def test_a_second_answer_to_a_commit_changes_nothing(drive):
-    driven = drive(answers_commit=False)
-    driven.trigger()
-    driven.acknowledge(1)
-    driven.tell(CommitSucceeded(1))
-    assert driven.tell(CommitSucceeded(1), CommitFailed(1)) == []
-    assert driven.completed == [1]
-
-
 def test_the_commit_names_the_checkpoints_that_it_subsumes(drive):
     """One commit adds the new entry and removes the subsumed ones, so the effect names them."""
     driven = drive(retained=2)
@@ -279,29 +214,6 @@ def test_an_abort_names_the_latest_completed_id(drive):
     assert [(2, 1)] * 2 == [
         (n.checkpoint, n.latest_completed) for n in driven.of_type(effects, NotifyCheckpointAborted)
     ]
-
-
-def test_a_failed_task_fails_the_checkpoints_that_wait_for_it(drive):
-    """Checkpoints that it had acknowledged go on."""
-    driven = drive()
-    driven.trigger("c1")
-    driven.trigger("c2")
-    driven.acknowledge(1, "sink")
-    driven.tell(TaskFailed("sink"))
-    assert driven.pending == [1]
-
-
-def test_a_forced_checkpoint_can_not_be_subsumed_and_nothing_changes(drive):
-    """If it is asked to abort a forced savepoint as subsumed, the door refuses and is unchanged."""
-    driven = drive()
-    driven.trigger("sp", savepoint(unaligned=False))
-    refused = AbortRequested(CheckpointFailureReason.CHECKPOINT_SUBSUMED)
-    with pytest.raises(ForcedCheckpointSubsumedError, match="checkpoint 1 is forced"):
-        driven.tell(refused)
-    before = digest([driven.door])
-    with pytest.raises(ForcedCheckpointSubsumedError, match="checkpoint 1 is forced"):
-        driven.tell(refused)
-    assert ([1], before) == (driven.pending, digest([driven.door]))
 
 
 def test_two_files_under_one_key_are_refused_by_name(drive):
@@ -330,16 +242,6 @@ def test_after_the_shutdown_acknowledgements_change_nothing(drive):
     effects = driven.acknowledge(1, "source", state=AcknowledgedState(("p",), (("k", "h"),)))
     assert effects == [AnswerAcknowledge("source", 1, AcknowledgeResult.DISCARDED, accepted=False)]
     assert len(driven.door.store.registry) == 0
-
-
-def test_metrics_may_come_by_themselves(drive):
-    """Measurements of a failed checkpoint are kept. They change neither its status nor its count (E6)."""
-    driven = drive()
-    driven.trigger()
-    driven.decline(1)
-    driven.tell(TaskMeasured("job", "sink", 1, SnapshotMetrics(checkpointed_bytes=9)))
-    known = driven.door.statistics.of(1)
-    assert (9, 0, "FAILED") == (known.tasks["sink"].checkpointed_bytes, known.acknowledged_subtasks, known.status.value)
 
 
 @pytest.mark.parametrize(
@@ -388,26 +290,10 @@ def test_the_oldest_checkpoints_are_subsumed(retained, added, kept):
     assert kept == [c.id for c in holding.checkpoints]
 
 
-def test_asking_what_an_addition_would_subsume_changes_nothing():
-    """The commit asks before it is sent."""
-    holding = store(1, checkpoint(1))
-    before = digest([holding])
-    assert [1] == [c.id for c in holding.would_subsume(checkpoint(2))]
-    assert before == digest([holding])
-
-
 def test_a_subsumed_savepoints_files_stay():
     """A savepoint may leave the store, but the user owns it, so none of its files is deleted."""
     change = store(1, checkpoint(1, SAVEPOINT, discard_on=DISCARD_NEVER)).add(checkpoint(2))
     assert ([1], []) == ([c.id for c in change.subsumed], [c.id for c in change.cleaned])
-
-
-def test_the_first_object_stays_under_a_key():
-    """An equal copy that is registered later neither replaces nor discards the first one (FLINK-26101)."""
-    registry, first, copy = SharedStateRegistry(), ("file", 1), ("file", 1)
-    registry.register("k", first, 1)
-    assert registry.register("k", copy, 2) is first
-    assert registry.unregister_unused(2).discarded == ()
 
 
 def test_a_conflict_names_key_and_files():
@@ -417,14 +303,3 @@ def test_a_conflict_names_key_and_files():
     with pytest.raises(SharedStateConflictError, match="'k' is 'one'"):
         registry.register("k", "two", 2)
     assert registry.unregister_unused(2).discarded == ("one",)
-
-
-def test_a_registry_deletes_files_in_the_order_of_their_keys():
-    """The order in which they came does not matter.
-
-    So a registry that is rebuilt from the entries deletes in the same order.
-    """
-    registry = SharedStateRegistry()
-    for key in ("b", "c", "a", "d"):
-        registry.register(key, key, CheckpointId(1))
-    assert ("a", "b", "c", "d") == registry.unregister_unused(CheckpointId(2)).discarded

@@ -12,7 +12,6 @@ from checkpointing.coordinator.messages import (
     CheckpointIdFetched,
     CheckpointRequested,
     CloseHook,
-    CommitCheckpoint,
     CoordinatorTimeAdvanced,
     DiscardState,
     FailJob,
@@ -67,7 +66,7 @@ from checkpointing.tick.attempts import (
     strategy_of,
 )
 from spec.flink.coordinator import InvalidHookError
-from spec.flink.messages import CheckpointIdFailed, LocationFailed, PeriodicTimerFired, TriggerFailed
+from spec.flink.messages import CheckpointIdFailed, PeriodicTimerFired, TriggerFailed
 
 
 def failures(driven, effects):
@@ -99,16 +98,6 @@ def test_a_task_that_stops_while_the_id_is_fetched_refuses_the_trigger(drive):
     effects = list(driven.door.step(CheckpointIdFetched(1)))
     assert failures(driven, effects) == [("c", "NOT_ALL_REQUIRED_TASKS_RUNNING")]
     assert driven.pending == []
-
-
-def test_a_finished_source_has_its_reader_triggered(drive):
-    """If all inputs of a task have finished, no barrier reaches it, so it is triggered directly (B4)."""
-    driven = drive()
-    driven.tell(TaskStateChanged("source", TaskState.FINISHED))
-    effects = driven.trigger()
-    assert ["sink"] == [effect.task for effect in driven.of_type(effects, TriggerTask)]
-    (commit,) = driven.of_type(driven.acknowledge(1, "sink"), CommitCheckpoint)
-    assert ("source",) == commit.finished
 
 
 def test_operator_coordinators_come_before_hooks_and_hooks_before_tasks(drive):
@@ -168,14 +157,6 @@ def test_a_late_coordinator_state_is_discarded(drive):
     effects = driven.tell(OperatorCoordinatorAnswered("oc", 1, "so"))
     assert driven.of_type(effects, DiscardState) == [DiscardState(1, ("so",))]
     assert driven.of_type(effects, AskHook, TriggerTask) == []
-
-
-def test_no_task_is_triggered_after_the_abort(drive):
-    """FLINK-27148: an answer that comes after the abort triggers nothing."""
-    driven = drive(hooks=("h",))
-    driven.trigger()
-    driven.decline(1)
-    assert driven.tell(HookAnswered("h", 1, "A")) == []
 
 
 def test_a_failed_id_fails_the_request_and_the_queue_goes_on(drive):
@@ -307,17 +288,6 @@ def test_a_savepoint_stays_a_savepoint_under_force_full():
     assert CheckpointType.SAVEPOINT is savepoint(unaligned=True).checkpoint_type(force_full=True)
 
 
-@pytest.mark.parametrize(("io_error", "reason"), [(True, "IO_EXCEPTION"), (False, "TRIGGER_CHECKPOINT_FAILURE")])
-def test_a_location_that_cannot_be_created_fails_the_checkpoint(drive, io_error, reason):
-    """The statistics have the checkpoint, and the reason says that it was an I/O error (FLINK-26049)."""
-    driven = drive()
-    driven.door.step(CheckpointRequested("c", CHECKPOINT))
-    driven.door.step(CheckpointIdFetched(1))
-    effects = list(driven.door.tell(LocationFailed(1, io_error=io_error)))
-    assert failures(driven, effects) == [("c", reason)]
-    assert "FAILED" == driven.door.statistics.of(1).status.value
-
-
 def test_an_id_that_was_not_requested_is_ignored(drive):
     """A second answer to a fetch starts no second checkpoint (A6)."""
     driven = drive()
@@ -392,13 +362,6 @@ def test_the_first_request_waits_for_its_turn(view, properties, chosen):
     assert chosen == (decision.chosen and decision.chosen.name)
 
 
-def test_a_periodic_request_inside_the_pause_is_refused_and_postponed():
-    """It fails with its reason, and the decision says when the pause ends (A3)."""
-    decision = decider(request("r", periodic=True)).choose(DeciderView(False, 0, 0, 5))
-    reason = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
-    assert (reason, 5, None) == (decision.refused[1], decision.retry_after_ms, decision.chosen)
-
-
 def test_a_full_queue_drops_periodic_requests_before_a_users():
     """If all requests in a full queue are users', the new one is refused. Otherwise a periodic one is dropped (A3)."""
     for queued, new, dropped in (("user", "periodic", "periodic"), ("periodic", "user", "periodic")):
@@ -421,15 +384,6 @@ def test_the_job_fails_above_the_tolerable_number_and_counts_from_zero_again():
     policy = FailurePolicy(1)
     outcomes = [policy.failed(CHECKPOINT, DECLINED, checkpoint) is not None for checkpoint in (1, 1, 2, 3, 4)]
     assert [False, False, True, False, True] == outcomes
-
-
-def test_a_success_resets_and_older_failures_no_longer_count():
-    """Failures with ids up to the last success are ignored (E5)."""
-    policy = FailurePolicy(0)
-    policy.succeeded(5)
-    policy.succeeded(3)
-    assert policy.failed(CHECKPOINT, DECLINED, 5) is None
-    assert policy.failed(CHECKPOINT, DECLINED, 6) is not None
 
 
 @pytest.mark.parametrize(
