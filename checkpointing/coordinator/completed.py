@@ -105,14 +105,6 @@ DISCARD_NEVER: frozenset[DiscardCause] = frozenset()
 """For a savepoint, or a checkpoint that does not belong to the job."""
 
 
-class FinishedState(Enum):
-    """How much of a vertex had finished at the checkpoint (Flink: `VertexFinishedState`)."""
-
-    RUNNING = "running"
-    PARTIALLY_FINISHED = "partially_finished"
-    FULLY_FINISHED = "fully_finished"
-
-
 @dataclass(frozen=True, slots=True)
 class CompletedVertex:
     """One vertex at the checkpoint."""
@@ -120,7 +112,6 @@ class CompletedVertex:
     name: str
     tasks: tuple[Task, ...]
     max_parallelism: int
-    finished: FinishedState = FinishedState.RUNNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

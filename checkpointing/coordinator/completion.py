@@ -133,7 +133,6 @@ class Completion:
                 states=pending.states,
                 coordinator_states={k: v for k, v in pending.coordinator_states.items() if v is not None},
                 master_states=pending.master_states,
-                finished=pending.plan.finished,
                 subsumed=self._will_subsume(pending),
             )
         )
@@ -164,7 +163,7 @@ class Completion:
         )
 
     def _notify_complete(self, pending: PendingCheckpoint, subsumed: CheckpointId | None) -> None:
-        for task in pending.plan.to_commit:
+        for task in pending.plan.tasks:
             self._books.emit(NotifyCheckpointComplete(task, pending.id, subsumed))
         for coordinator in self._books.settings.operator_coordinators:
             self._books.emit(NotifyOperatorCoordinatorComplete(coordinator, pending.id))
@@ -246,7 +245,7 @@ class Completion:
     def _notify_aborted(self, pending: PendingCheckpoint, reason: CheckpointFailureReason, message: str) -> None:
         latest_id = self._books.store.latest_id
         latest = None if latest_id == NO_CHECKPOINT else latest_id
-        for task in pending.plan.to_commit:
+        for task in pending.plan.tasks:
             self._books.emit(NotifyCheckpointAborted(task, pending.id, reason, message, latest))
         for coordinator in self._books.settings.operator_coordinators:
             self._books.emit(NotifyOperatorCoordinatorAborted(coordinator, pending.id))

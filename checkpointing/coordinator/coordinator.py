@@ -7,7 +7,7 @@ effects in the order in which they must be carried out.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import assert_never
 
-from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore, FinishedState
+from checkpointing.coordinator.completed import CompletedCheckpointStore
 from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.coordinator_state import Books, PeriodicScheduler
 from checkpointing.coordinator.failure_policy import FailurePolicy
@@ -34,14 +34,12 @@ from checkpointing.coordinator.messages import (
     StateDiscarded,
     TaskAcknowledged,
     TaskDeclined,
-    TaskStateChanged,
     WakeCoordinatorAt,
 )
 from checkpointing.coordinator.pending import PendingCheckpoint
-from checkpointing.coordinator.plan import EdgePattern, Topology
+from checkpointing.coordinator.plan import Topology
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.statistics import StatisticsTracker
-from checkpointing.coordinator.task import TaskState
 from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
@@ -66,9 +64,8 @@ class CheckpointCoordinator:
         store: CompletedCheckpointStore,
         *,
         now_ms: int = 0,
-        task_state: TaskState = TaskState.RUNNING,
     ) -> None:
-        """Begin without pending checkpoints and with the scheduler stopped. Every task is in `task_state`."""
+        """Begin without pending checkpoints and with the scheduler stopped."""
         self._books = Books(
             settings=settings,
             topology=topology,
@@ -77,7 +74,6 @@ class CheckpointCoordinator:
             failures=FailurePolicy(settings.tolerable_failures),
             statistics=StatisticsTracker(settings.history_max),
             hooks=list(settings.hooks),
-            task_states=dict.fromkeys(topology.tasks(), task_state),
             now_ms=now_ms,
         )
         self._completion = Completion(self._books)
@@ -128,9 +124,6 @@ class CheckpointCoordinator:
                 self._completion.committed(fact)
             case CommitFailed():
                 self._completion.commit_failed(fact)
-            case TaskStateChanged():
-                self._books.task_states[fact.task] = fact.state
-                self._triggering.task_states_changed()
             case StateDiscarded():
                 self._books.deleting = max(0, self._books.deleting - 1)
                 self._books.queue_stirred = True
@@ -247,37 +240,14 @@ class CheckpointCoordinator:
 
 
 # ------------------------------------------------------------------
-# Gives master hooks, operator coordinators and finished operators their part of a checkpoint back.
+# Gives master hooks and operator coordinators their part of a checkpoint back.
 #
-# It takes the checkpoint and the job, and returns effects or raises RestoreRefusedError (Flink: `MasterHooks`,
-# `VertexFinishedStateChecker`). No run reaches the part for finished operators (B4): a job's tasks finish together.
+# It takes the checkpoint and the job, and returns effects or raises RestoreRefusedError (Flink: `MasterHooks`).
 # `checkpointing.job.restoring` gives subtasks their state.
 
 
 class RestoreRefusedError(RuntimeError):
     """A checkpoint does not fit the job. The message names the operator and the way out."""
-
-
-def check_finished(checkpoint: CompletedCheckpoint, topology: Topology) -> None:
-    """Raise RestoreRefusedError if an operator that had finished now has an input that had not.
-
-    Flink: `VertexFinishedStateChecker`. A fully finished operator needs fully finished inputs. A partially finished one
-    needs at least fully finished inputs of the edges that feed all its subtasks. No run reaches it (B4): a job's tasks
-    finish together.
-    """
-    states = {vertex.name: vertex.finished for vertex in checkpoint.vertices}
-    for edge in topology.edges:
-        downstream = states.get(edge.downstream, FinishedState.RUNNING)
-        upstream = states.get(edge.upstream, FinishedState.RUNNING)
-        feeds_all = edge.pattern is EdgePattern.ALL_TO_ALL
-        needs_finished = downstream is FinishedState.FULLY_FINISHED or (
-            downstream is FinishedState.PARTIALLY_FINISHED and feeds_all
-        )
-        if needs_finished and upstream is not FinishedState.FULLY_FINISHED:
-            raise RestoreRefusedError(
-                f"operator {edge.downstream!r} had {downstream.value.replace('_', ' ')} in checkpoint {checkpoint.id}, "
-                f"but its input {edge.upstream!r} had not; don't put a running operator before a finished one"
-            )
 
 
 def restore_hooks(

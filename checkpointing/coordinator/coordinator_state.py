@@ -13,7 +13,6 @@ from checkpointing.coordinator.pending import PendingCheckpoint
 from checkpointing.coordinator.plan import Topology
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.statistics import StatisticsTracker
-from checkpointing.coordinator.task import Task, TaskState
 from checkpointing.identifiers import CheckpointId
 
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
@@ -94,7 +93,6 @@ class Books:
     failures: FailurePolicy
     statistics: StatisticsTracker
     hooks: list[str]
-    task_states: dict[Task, TaskState]
     now_ms: int = 0
     effects: list[CoordinatorEffect] = field(default_factory=list)
     pending: dict[CheckpointId, PendingCheckpoint] = field(default_factory=dict)

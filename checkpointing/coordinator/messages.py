@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from checkpointing.coordinator.properties import CheckpointProperties, CheckpointType
-from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, SnapshotMetrics, Task, TaskState
+from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 
@@ -105,14 +105,6 @@ class HookFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskStateChanged:
-    """An execution attempt is in this state from now on. No run reaches it: all tasks of a job finish together (B4)."""
-
-    task: Task
-    state: TaskState
-
-
-@dataclass(frozen=True, slots=True)
 class TaskAcknowledged:
     """A task took its snapshot (E1). `state` is None if it has none."""
 
@@ -169,7 +161,6 @@ CoordinatorFact = (
     | OperatorCoordinatorFailed
     | HookAnswered
     | HookFailed
-    | TaskStateChanged
     | TaskAcknowledged
     | TaskDeclined
     | CommitSucceeded
@@ -250,8 +241,6 @@ class CommitCheckpoint:
     states: Mapping[Task, AcknowledgedState]
     coordinator_states: Mapping[str, str] = field(default_factory=dict)
     master_states: Mapping[str, str] = field(default_factory=dict)
-    finished: tuple[Task, ...] = ()
-    """Tasks that had finished before the trigger. They have nothing to restore (B4)."""
     subsumed: tuple[CheckpointId, ...] = ()
 
 

@@ -24,7 +24,6 @@ class CoordinatorSettings:
     timeout_ms: int | None = None
     max_concurrent: int | None = 1
     tolerable_failures: int | None = 0
-    after_tasks_finish: bool = True
     queue_max: int = 1000
     """The most requests that may wait (Flink: `CheckpointRequestDecider.DEFAULT_MAX_QUEUED_REQUESTS`)."""
     history_max: int = 10

@@ -26,7 +26,7 @@ class CheckpointStatistics:
     triggered_ms: int
     status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
     acknowledged_subtasks: int = 0
-    """How many subtasks have acknowledged. Finished tasks count from the start (B4)."""
+    """How many subtasks have acknowledged."""
     ended_ms: int | None = None
     failure: CheckpointFailureReason | None = None
     tasks: dict[Task, SnapshotMetrics] = field(default_factory=dict)
@@ -78,13 +78,11 @@ class StatisticsTracker:
         """Return the remembered checkpoints, newest first."""
         return tuple(reversed(self._remembered.values()))
 
-    def began(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int, finished: int) -> None:
-        """Note that a checkpoint is pending. `finished` tasks need not acknowledge."""
+    def began(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int) -> None:
+        """Note that a checkpoint is pending."""
         self.counters.total += 1
         self.counters.in_progress += 1
-        self._remembered[checkpoint] = CheckpointStatistics(
-            checkpoint, properties, now_ms, acknowledged_subtasks=finished
-        )
+        self._remembered[checkpoint] = CheckpointStatistics(checkpoint, properties, now_ms)
         if len(self._remembered) > self._history_max:
             oldest = next(iter(self._remembered))
             self._beyond_history[oldest] = self._remembered.pop(oldest)

@@ -1,26 +1,10 @@
-"""What the coordinator knows of a task: an opaque identity, a state, and what it hands over."""
+"""What the coordinator knows of a task: an opaque identity, and what it hands over."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from enum import Enum
 
 Task = Hashable
 """The identity of a subtask. Here it is only compared and hashed (`SubtaskId` in the job door)."""
-
-
-class TaskState(Enum):
-    """The state of an execution attempt (Flink: `ExecutionState`)."""
-
-    CREATED = "CREATED"
-    SCHEDULED = "SCHEDULED"
-    DEPLOYING = "DEPLOYING"
-    INITIALIZING = "INITIALIZING"
-    RUNNING = "RUNNING"
-    FINISHED = "FINISHED"
-    CANCELING = "CANCELING"
-    CANCELED = "CANCELED"
-    FAILED = "FAILED"
-    RECONCILING = "RECONCILING"
 
 
 @dataclass(frozen=True, slots=True)

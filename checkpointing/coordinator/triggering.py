@@ -23,7 +23,7 @@ from checkpointing.coordinator.messages import (
     TriggerTask,
 )
 from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
-from checkpointing.coordinator.plan import CheckpointPlan, PlanRefusedError, compute_plan
+from checkpointing.coordinator.plan import compute_plan
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
@@ -140,7 +140,7 @@ class Triggering:
         self._books = books
         self._completion = completion
         self._decider = RequestDecider(max_concurrent=books.settings.max_concurrent, queue_max=books.settings.queue_max)
-        self._plan: CheckpointPlan | None = None
+        self._plan = compute_plan(books.topology)
         self._sequence = 0
         self.procedure: TriggerProcedure | None = None
 
@@ -165,10 +165,6 @@ class Triggering:
         """Fail every request in the queue."""
         for request in self._decider.drop_all():
             self._refuse(request, reason, reason.message)
-
-    def task_states_changed(self) -> None:
-        """Compute the next plan again. No run reaches it: all tasks of a job finish together (B4)."""
-        self._plan = None
 
     def settle(self) -> None:
         """End the procedure of a checkpoint that is gone. Choose from the queue if something has changed."""
@@ -210,7 +206,7 @@ class Triggering:
 
     def _start(self, request: CheckpointRequest) -> None:
         self.procedure = TriggerProcedure(request)
-        if self._checked_plan(request) is not None:
+        if self._is_allowed(request):
             self._books.emit(FetchCheckpointId())
 
     def id_fetched(self, checkpoint: CheckpointId) -> None:
@@ -219,13 +215,12 @@ class Triggering:
         if procedure is None or procedure.checkpoint is not None:
             return
         request = procedure.request
-        plan = self._checked_plan(request)
-        if plan is None:
+        if not self._is_allowed(request):
             return
         self.procedure = replace(procedure, checkpoint=checkpoint)
-        self._books.pending[checkpoint] = self._pending(checkpoint, request, plan)
+        self._books.pending[checkpoint] = self._pending(checkpoint, request)
         self._books.timers_touched = True
-        self._books.statistics.began(checkpoint, request.properties, self._books.now_ms, len(plan.finished))
+        self._books.statistics.began(checkpoint, request.properties, self._books.now_ms)
         self._books.emit(CreateLocation(checkpoint, request.properties))
 
     def location_created(self, checkpoint: CheckpointId) -> None:
@@ -287,34 +282,29 @@ class Triggering:
         pending = self._books.pending.get(checkpoint)
         return pending if pending is not None and pending.phase is phase else None
 
-    def _pending(self, checkpoint: CheckpointId, request: CheckpointRequest, plan: CheckpointPlan) -> PendingCheckpoint:
+    def _pending(self, checkpoint: CheckpointId, request: CheckpointRequest) -> PendingCheckpoint:
         books = self._books
         timeout_ms = books.settings.timeout_ms
         return PendingCheckpoint(
             id=checkpoint,
             request=request.name,
             properties=request.properties,
-            plan=plan,
+            plan=self._plan,
             triggered_ms=books.now_ms,
             expires_ms=None if timeout_ms is None else books.now_ms + timeout_ms,
-            unacknowledged=set(plan.to_acknowledge),
+            unacknowledged=set(self._plan.tasks),
             unanswered_coordinators=set(books.settings.operator_coordinators),
             unanswered_hooks=set(books.hooks),
         )
 
     # -------------------------------------------------------------- pre-checks
 
-    def _checked_plan(self, request: CheckpointRequest) -> CheckpointPlan | None:
-        """Return the plan, or fail the request with the reason why no checkpoint can be taken now (A4)."""
+    def _is_allowed(self, request: CheckpointRequest) -> bool:
+        """Return whether a checkpoint may be taken now. If not, fail the request with the reason (A4)."""
         reason = self._forbidden(request)
         if reason is not None:
             self._fail_early(request, reason, reason.message)
-            return None
-        try:
-            return self._current_plan()
-        except PlanRefusedError as refused:
-            self._fail_early(request, refused.reason, str(refused))
-            return None
+        return reason is None
 
     def _forbidden(self, request: CheckpointRequest) -> CheckpointFailureReason | None:
         if self._books.is_shut_down:
@@ -322,14 +312,6 @@ class Triggering:
         if request.periodic and not self._books.scheduler.running:
             return CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
         return None
-
-    def _current_plan(self) -> CheckpointPlan:
-        if self._plan is None:
-            books = self._books
-            self._plan = compute_plan(
-                books.topology, books.task_states, after_tasks_finish=books.settings.after_tasks_finish
-            )
-        return self._plan
 
     def _fail_early(self, request: CheckpointRequest, reason: CheckpointFailureReason, message: str) -> None:
         self._refuse(request, reason, message)

@@ -124,7 +124,7 @@ def _kind_of(properties: CheckpointProperties) -> RowKind:
 
 def _snapshot_of(effect: told.CommitCheckpoint, subtask: SubtaskId) -> SubtaskSnapshot:
     state = effect.states.get(subtask)
-    payload = state.payload if state is not None else SubtaskSnapshot(finished=True)
+    payload = state.payload if state is not None else None
     if not isinstance(payload, SubtaskSnapshot):
         raise TypeError(f"subtask {subtask} acknowledged {payload!r}, which is no snapshot")
     return payload

@@ -16,7 +16,6 @@ from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.coordinator import (
     CheckpointCoordinator,
     RestoreRefusedError,
-    check_finished,
     reset_hooks,
     restore_coordinators,
     restore_hooks,
@@ -95,9 +94,6 @@ class Recovery:
         self, source: CompletedCheckpoint, kind: RestoreKind, *, allow_non_restored: bool
     ) -> list[FlinkEffect]:
         books = self._books
-        checked = kind in {RestoreKind.INITIAL, RestoreKind.SAVEPOINT}
-        if checked:
-            check_finished(source, books.topology)
         effects: list[FlinkEffect] = []
         if kind is RestoreKind.SAVEPOINT:
             effects.append(SetNextCheckpointId(CheckpointId(source.id + 1)))
@@ -109,7 +105,7 @@ class Recovery:
             effects.extend(
                 restore_coordinators(source.id, dict.fromkeys(names) | dict(source.coordinator_states), names)
             )
-        effects.append(RestoreFinished(source.id, checked))
+        effects.append(RestoreFinished(source.id))
         return effects
 
     def _adopt(self, savepoint: CompletedCheckpoint, mode: RestoreMode) -> None:
@@ -123,7 +119,7 @@ class Recovery:
         effects: list[FlinkEffect] = [*reset_hooks(self._books.hooks)]
         if kind is RestoreKind.LATEST:
             effects.extend(restore_coordinators(None, {}, self._books.settings.operator_coordinators))
-        return [*effects, RestoreFinished(None, finished_checked=False)]
+        return [*effects, RestoreFinished(None)]
 
 
 def _adopted(

@@ -15,7 +15,7 @@ from checkpointing.coordinator.properties import (
     synchronous_savepoint,
 )
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.task import AcknowledgedState, TaskState
+from checkpointing.coordinator.task import AcknowledgedState
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from spec.flink import messages as flink
@@ -69,14 +69,6 @@ def no_coordinator_calls() -> dict[str, list[int]]:
     return {"snapshot": [], "complete": [], "aborted": []}
 
 
-def initial_states(given: Mapping[str, Value]) -> dict[str, TaskState]:
-    """Return the states of the tasks that are not RUNNING at the start."""
-    states = {task: TaskState(state) for task, state in given.get("task_state", {}).items()}
-    for name, vertex in given.get("vertices", {}).items():
-        states.update({f"{name}/{index}": TaskState.FINISHED for index in vertex.get("finished", ())})
-    return states
-
-
 def state_of(raw: Value) -> AcknowledgedState | None:
     """Return what a task acknowledges."""
     match raw:
@@ -107,7 +99,6 @@ class ObservedCoordinator:
     counter: CheckpointIdCounter
     discarded: list[str]
     door: FlinkCoordinator
-    finished_state_checked: int
     futures: dict[str, str]
     hook_calls: dict[str, dict[str, Value]]
     job_failed: int
@@ -221,9 +212,6 @@ class ObservedCoordinator:
     def _fact_latest(self, _: Value) -> Value:
         return latest(self.door.statistics)
 
-    def _fact_finished_state_checked(self, _: Value) -> Value:
-        return self.finished_state_checked
-
     def _fact_restored_state(self, expected: Value) -> Value:
         return {task: self.restored_state.get(task, []) for task in expected}
 
@@ -268,7 +256,6 @@ class CoordinatorUnit(ObservedCoordinator):
         self.hook_calls: dict[str, dict[str, Value]] = defaultdict(no_hook_calls)
         self.coordinator_calls: dict[str, dict[str, list[int]]] = defaultdict(no_coordinator_calls)
         self.restored_state: dict[str, list[str]] = {}
-        self.finished_state_checked = 0
         self.job_failed = 0
         self.acknowledged: told.AnswerAcknowledge | None = None
         self.result: Value = None
@@ -284,7 +271,6 @@ class CoordinatorUnit(ObservedCoordinator):
         )
         self.unaligned = bool(given.get("unaligned"))
         self.max_parallelisms: dict[str, int] = {}
-        self.task_states: dict[str, TaskState] = initial_states(given)
         self.door = self._new_door()
 
     def _new_door(self) -> FlinkCoordinator:
@@ -299,17 +285,13 @@ class CoordinatorUnit(ObservedCoordinator):
             timeout_ms=given.get("timeout_ms"),
             max_concurrent=None if max_concurrent == "inf" else max_concurrent,
             tolerable_failures=None if tolerable == "unlimited" else tolerable,
-            after_tasks_finish=given.get("allow_after_finish", True),
             queue_max=given.get("max_queued", 1000),
             history_max=given.get("history", 100),
             operator_coordinators=tuple(given.get("operator_coordinators", {})),
             hooks=tuple(given.get("hooks", {})),
         )
         topology = topology_of(given, self.max_parallelisms)
-        door = FlinkCoordinator(settings, topology, self.store, now_ms=self.now_ms)
-        for task, state in self.task_states.items():
-            door.step(told.TaskStateChanged(task, state))
-        return door
+        return FlinkCoordinator(settings, topology, self.store, now_ms=self.now_ms)
 
     # -------------------------------------------------------------- steps
 
@@ -367,11 +349,6 @@ class CoordinatorUnit(ObservedCoordinator):
 
     def _do_abort_pending(self, step: Step) -> None:
         self.tell(flink.AbortRequested(CheckpointFailureReason[step.args[0]]))
-
-    def _do_set_task_state(self, step: Step) -> None:
-        task, state = step.args
-        self.task_states[task] = TaskState(state)
-        self.tell(told.TaskStateChanged(task, TaskState(state)))
 
     def _do_tick(self, step: Step) -> None:
         for _ in range(step.argument(0, 1)):
@@ -505,7 +482,6 @@ class CoordinatorUnit(ObservedCoordinator):
                 self.counter.go_on_at(effect.next_id)
             case flink.RestoreFinished():
                 self.result = effect.checkpoint is not None
-                self.finished_state_checked += effect.finished_checked
             case told.WakeCoordinatorAt() | told.ResetOperatorCoordinator():
                 pass
             case _:
@@ -560,7 +536,6 @@ class CoordinatorUnit(ObservedCoordinator):
         self.messages["trigger"][task].append(effect.checkpoint)
         self.types[task][str(effect.checkpoint)] = effect.type.value
         if f"trigger_rpc_error:{task}" in self.faults:
-            self.pieces.append(lambda: self.tell(told.TaskStateChanged(effect.task, TaskState.FINISHED), door))
             self.pieces.append(lambda: self.tell(flink.TriggerFailed(effect.task, effect.checkpoint), door))
 
     def _commit(self, effect: told.CommitCheckpoint, door: FlinkCoordinator) -> None:

@@ -6,20 +6,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
-from checkpointing.coordinator.completed import FinishedState
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.plan import (
     CheckpointPlan,
-    EdgePattern,
     PlannedEdge,
     PlannedVertex,
-    PlanRefusedError,
     Topology,
     compute_plan,
 )
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, SnapshotKind
 from checkpointing.coordinator.statistics import StatisticsTracker
-from checkpointing.coordinator.task import SnapshotMetrics, Task, TaskState
+from checkpointing.coordinator.task import SnapshotMetrics, Task
 from checkpointing.coordinator.triggering import CheckpointRequest, DeciderView, Decision, RequestDecider
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
@@ -84,7 +81,6 @@ UnitFactory = Callable[[Mapping[str, Value]], Unit]
 # A case's tasks, vertices and edges as the coordinator's topology.
 
 
-_PATTERNS = {"all": EdgePattern.ALL_TO_ALL, "pointwise": EdgePattern.POINTWISE}
 _MAX_PARALLELISM = 128
 
 
@@ -105,8 +101,8 @@ def _vertices(given: Mapping[str, Value], changed: Mapping[str, int]) -> Iterato
 
 
 def _edges(given: Mapping[str, Value], names: tuple[str, ...]) -> Iterator[PlannedEdge]:
-    for upstream, downstream, pattern in given.get("edges", ()):
-        yield PlannedEdge(upstream, downstream, _PATTERNS[pattern])
+    for upstream, downstream, _ in given.get("edges", ()):
+        yield PlannedEdge(upstream, downstream)
     sources = given.get("sources")
     if sources is None or "edges" in given:
         return
@@ -315,7 +311,7 @@ class StatisticsUnit:
             case "pending":
                 properties = CheckpointProperties(kind=SnapshotKind(step.options.get("what", "checkpoint")))
                 self._properties[checkpoint] = properties
-                self._tracker.began(checkpoint, properties, 0, 0)
+                self._tracker.began(checkpoint, properties, 0)
             case "completed":
                 self._tracker.completed(checkpoint, self._properties.get(checkpoint, CHECKPOINT), 0)
             case "failed" if checkpoint is None:
@@ -344,47 +340,31 @@ class PlanUnit:
     """The computation of the plan."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
-        """Build the topology; all tasks run but those that the case says are elsewhere."""
+        """Build the topology. All tasks run."""
         self._topology = topology_of(given)
-        self._after_tasks_finish = given.get("allow_after_finish", True)
-        self._states: dict[Task, TaskState] = dict.fromkeys(self._topology.tasks(), TaskState.RUNNING)
-        self._states.update({task: TaskState(state) for task, state in given.get("task_state", {}).items()})
-        for name, vertex in given.get("vertices", {}).items():
-            self._states.update({f"{name}/{index}": TaskState.FINISHED for index in vertex.get("finished", ())})
         self._plan: CheckpointPlan | None = None
 
     def do(self, step: Step) -> None:
-        """Set a state or compute the plan."""
-        if step.word == "set_task_state":
-            task, state = step.args
-            self._states[task] = TaskState(state)
-            return
-        try:
-            self._plan = compute_plan(self._topology, self._states, after_tasks_finish=self._after_tasks_finish)
-        except PlanRefusedError as refused:
-            raise StepError(refused.reason.name) from refused
+        """Compute the plan."""
+        del step
+        self._plan = compute_plan(self._topology)
 
     def fact(self, name: str, expected: Value) -> Value:
         """Tell the plan, by vertex and subtask, in the detail that the case asks for."""
         plan = self._plan
         if name != "plan" or plan is None:
             return None
-        sets = {
-            "to_trigger": self._by_vertex(plan.to_trigger),
-            "to_ack": self._by_vertex(plan.to_acknowledge),
-            "to_commit": self._by_vertex(plan.to_commit),
-            "finished": self._by_vertex(plan.finished),
+        told = {
+            "to_trigger": self._by_vertex(plan.to_trigger, expected.get("to_trigger", {})),
+            "to_ack": self._by_vertex(plan.tasks, expected.get("to_ack", {})),
+            "to_commit": self._by_vertex(plan.tasks, expected.get("to_commit", {})),
         }
-        finished = (each.name for each in plan.vertices if each.finished is FinishedState.FULLY_FINISHED)
-        told: dict[str, Value] = {"fully_finished": sorted(finished)}
-        for part, by_vertex in sets.items():
-            wanted = {*expected.get(part, {}), *(vertex for vertex, indexes in by_vertex.items() if indexes)}
-            told[part] = {vertex: by_vertex[vertex] for vertex in wanted}
         return {part: told[part] for part in expected}
 
-    def _by_vertex(self, tasks: tuple[Task, ...]) -> dict[str, list[int]]:
+    def _by_vertex(self, tasks: tuple[Task, ...], wanted: Mapping[str, Value]) -> dict[str, list[int]]:
         chosen = frozenset(tasks)
-        return {
+        found = {
             vertex.name: [index for index, task in enumerate(vertex.tasks) if task in chosen]
             for vertex in self._topology.vertices
         }
+        return {vertex: indexes for vertex, indexes in found.items() if indexes or vertex in wanted}

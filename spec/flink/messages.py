@@ -167,13 +167,9 @@ class SetNextCheckpointId:
 
 @dataclass(frozen=True, slots=True)
 class RestoreFinished:
-    """Answers RestoreRequested with the checkpoint that was restored, or None if there was no checkpoint.
-
-    `finished_checked` says whether finished operators were checked against the job graph.
-    """
+    """Answers RestoreRequested with the checkpoint that was restored, or None if there was no checkpoint."""
 
     checkpoint: CheckpointId | None
-    finished_checked: bool
 
 
 FlinkEffect = CoordinatorEffect | AssignState | SetNextCheckpointId | RestoreFinished

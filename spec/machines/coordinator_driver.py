@@ -23,7 +23,7 @@ from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
 from checkpointing.coordinator.properties import CheckpointProperties, CheckpointType
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.statistics import StatisticsTracker
-from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, SnapshotMetrics, Task, TaskState
+from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.flink import messages as flink
@@ -236,7 +236,6 @@ class Life:
 
     request: str | None
     running: tuple[Task, ...]
-    finished: tuple[Task, ...]
     to_trigger: tuple[Task, ...]
     located: bool = False
     coordinators: dict[str, str | None] = field(default_factory=dict)
@@ -285,19 +284,15 @@ class CoordinatorTelling:
             self._says(fact, effect)
 
     def _begun(self, checkpoint: CheckpointId, pending: Iterable[PendingCheckpoint]) -> Life:
-        states = self._model.task_states
-        running = tuple(task for task in self._topology.tasks() if states[task] is TaskState.RUNNING)
-        finished = tuple(task for task in self._topology.tasks() if states[task] is TaskState.FINISHED)
+        running = tuple(self._topology.tasks())
         request = next((each.request for each in pending if each.id == checkpoint), None)
-        return Life(request, running, finished, tuple(self._fed_by_nobody(running)))
+        return Life(request, running, tuple(self._sources()))
 
-    def _fed_by_nobody(self, running: tuple[Task, ...]) -> Iterable[Task]:
-        """Yield the tasks that no barrier can reach: every task that feeds them has finished."""
+    def _sources(self) -> Iterable[Task]:
+        """Yield the tasks that no barrier can reach, because nothing feeds them."""
         for vertex in self._topology.vertices:
-            feeding = [edge.upstream for edge in self._topology.edges if edge.downstream == vertex.name]
-            feeders = [task for each in self._topology.vertices if each.name in feeding for task in each.tasks]
-            if not any(task in running for task in feeders):
-                yield from (task for task in vertex.tasks if task in running)
+            if not any(edge.downstream == vertex.name for edge in self._topology.edges):
+                yield from vertex.tasks
 
     # -------------------------------------------------------------- whom it asks
 
@@ -402,7 +397,6 @@ class CoordinatorTelling:
         said = (effect.triggered_ms, effect.properties, dict(effect.coordinator_states), dict(effect.master_states))
         due = (known.begun_ms, known.properties, _given(life.coordinators), _given(life.hooks))
         expect(said == due, TELLS, f"{effect}: {due} is due")
-        expect(effect.finished == life.finished, TELLS, f"{effect}: {life.finished} had finished")
 
     def _answers(self, fact: flink.FlinkFact, effect: told.AnswerAcknowledge) -> None:
         if not isinstance(fact, told.TaskAcknowledged):
@@ -683,23 +677,6 @@ class CoordinatorDriver(RuleBasedStateMachine):
         )
         self._tell(facts[kind])
 
-    @rule(state=st.sampled_from([TaskState.RUNNING, TaskState.RUNNING, TaskState.FINISHED, TaskState.DEPLOYING]))
-    def change_task_state(self, state: TaskState) -> None:
-        """A source task's state changes."""
-        self._change_task_state(TASKS[1], state)
-
-    @precondition(lambda self: self.model.task_states[TASKS[1]] is TaskState.FINISHED)
-    @rule()
-    def finish_sources(self) -> None:
-        """The other source task finishes too. No barrier comes from the source until one of its tasks runs again."""
-        self._change_task_state(TASKS[0], TaskState.FINISHED)
-
-    def _change_task_state(self, task: Task, state: TaskState) -> None:
-        if self.model.task_states[task] is TaskState.FINISHED:  # a new execution begins, without shared files
-            self.live[task].shared = ()
-        self.model.task_states[task] = state
-        self._tell(told.TaskStateChanged(task, state))
-
     def _some_checkpoint(self, pick: int) -> CheckpointId:
         known = [*self.model.checkpoints][-4:]
         return known[pick % len(known)] if known else CheckpointId(pick)
@@ -744,8 +721,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
         expect(effects == other, "statistics-never-steer", f"{fact}: {effects}, with other statistics {other}")
 
     def _nobody_builds_on(self, effect: told.DiscardState) -> None:
-        works = [task for task, state in self.model.task_states.items() if state is not TaskState.FINISHED]
-        live = {handle for task in works for handle in self.live[task].shared}
+        live = {handle for task in TASKS for handle in self.live[task].shared}
         named = {h for c in self.coordinator.store.checkpoints for h in shared_handles(c).values()}
         needed = (live | named) & set(effect.handles)
         expect(not needed, "shared-needed", f"{needed} is deleted, but a task or a kept checkpoint needs it")

@@ -12,7 +12,7 @@ from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import DiscardCause
 from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.task import AcknowledgedState, Task, TaskState
+from checkpointing.coordinator.task import AcknowledgedState, Task
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.flink import messages as flink
@@ -25,7 +25,7 @@ _COUNTED = {
     Reason.CHECKPOINT_DECLINED,
     Reason.FINALIZE_CHECKPOINT_FAILURE,
 }
-_BY_PLAN = {Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, Reason.IO_EXCEPTION}
+_BY_STORE = Reason.IO_EXCEPTION
 _FATAL = {Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED}
 
 
@@ -57,8 +57,6 @@ class Known:
     told: bool = False
     states: dict[Task, AcknowledgedState] = field(default_factory=dict)
     private: set[str] = field(default_factory=set)
-    finished: int = 0
-    """Tasks that had finished when it began."""
     after_pause: bool = True
     """Whether the minimum pause was over when its request was chosen."""
     ended_ms: tuple[int, int] | None = None
@@ -108,7 +106,7 @@ class CoordinatorModel:
         self.settings = settings
         self.now_ms = 0
         self.is_shut_down = False
-        self.task_states = dict.fromkeys(tasks, TaskState.RUNNING)
+        self._tasks = tasks
         self.checkpoints: dict[CheckpointId, Known] = {}
         self.requests: dict[str, CheckpointProperties] = {}
         self.periodic: set[str] = set()
@@ -116,8 +114,8 @@ class CoordinatorModel:
         self.answered: set[str] = set()
         self.refused = 0
         """Requests that failed before a checkpoint began, and timers: what they ask for has no answer."""
-        self.refused_by_plan = 0
-        """Requests that failed before it because a task did not run, or because the store of ids failed."""
+        self.refused_by_store = 0
+        """Requests that failed before it because the store of ids failed."""
         self.kept: list[CheckpointId] = []
         self.failures = Failures(settings.tolerable_failures)
         self.used_by: dict[str, CheckpointId] = {}
@@ -340,10 +338,8 @@ class CoordinatorModel:
         limit = self.settings.max_concurrent
         crowded = limit is not None and len(self.pending()) >= limit and not effect.properties.forced
         expect(not crowded, "concurrent", f"{effect} while {self.pending()} are pending")
-        running = {task for task, state in self.task_states.items() if state is TaskState.RUNNING}
-        finished = sum(state is TaskState.FINISHED for state in self.task_states.values())
         self.checkpoints[effect.checkpoint] = Known(
-            effect.properties, self.now_ms, running, finished=finished, after_pause=self._after_pause
+            effect.properties, self.now_ms, {*self._tasks}, after_pause=self._after_pause
         )
 
     def _commits(self, effect: told.CommitCheckpoint) -> None:
@@ -374,7 +370,7 @@ class CoordinatorModel:
         self.answered.add(effect.request)
         if isinstance(effect, told.RequestFailed) and effect.checkpoint is None:
             self.refused += 1
-            self.refused_by_plan += effect.reason in _BY_PLAN
+            self.refused_by_store += effect.reason is _BY_STORE
         if isinstance(effect, told.RequestSucceeded):
             expect(self.fate(effect.checkpoint) is Fate.COMPLETED, "told-truly", effect)
 

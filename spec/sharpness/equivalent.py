@@ -52,17 +52,10 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         " pending.plan.to_commit -> pending.plan.to_acknowledge": ("Both are the tasks that run."),
         "checkpointing.coordinator.completion:Completion._notify_aborted other field:"
         " pending.plan.to_commit -> pending.plan.to_acknowledge": ("As above."),
-        "checkpointing.coordinator.triggering:Triggering._pending other field: plan.to_acknowledge -> plan.to_commit": (
-            "As above."
-        ),
         "checkpointing.coordinator.failure_policy:FailurePolicy.succeeded comparison flipped: checkpoint"
         " > self.last_success -> checkpoint >= self.last_success": ("A checkpoint succeeds once."),
         "checkpointing.coordinator.failure_policy:FailurePolicy._is_past comparison flipped: checkpoint"
         " <= self.last_success -> checkpoint < self.last_success": ("A checkpoint that has succeeded does not fail."),
-        "checkpointing.coordinator.plan:_to_trigger filter dropped:  for upstream, pattern in inputs if"
-        " pattern is EdgePattern.POINTWISE ->  for upstream, pattern in inputs": (
-            "All tasks behind the other edges have finished: the vertex was left out before if one runs."
-        ),
         "checkpointing.coordinator.coordinator_state:PeriodicScheduler.fire comparison flipped: now_ms < self.next_ms"
         " -> now_ms <= self.next_ms": ("A firing exactly on time is followed by the same time in both branches."),
         "checkpointing.coordinator.coordinator_state:initial_delay_ms off by one: 11400714819323198485 ->"

@@ -173,7 +173,7 @@ class MeasuringMachine(RuleBasedStateMachine):
         self.now_ms += after_ms
         checkpoint = CheckpointId(len(self.triggered) + 1)
         self.log.triggered(checkpoint, self.now_ms, self.rows)
-        self.tracker.began(checkpoint, CheckpointProperties(), self.now_ms, 0)
+        self.tracker.began(checkpoint, CheckpointProperties(), self.now_ms)
         self.triggered[checkpoint] = self.now_ms, self.rows, self.estimated
 
     @precondition(lambda self: self.triggered)

@@ -16,12 +16,10 @@ from checkpointing.coordinator.completed import (
     CompletedCheckpoint,
     CompletedCheckpointStore,
     CompletedVertex,
-    FinishedState,
     SharedStateRegistry,
 )
 from checkpointing.coordinator.coordinator import (
     RestoreRefusedError,
-    check_finished,
     reset_hooks,
     restore_coordinators,
     restore_hooks,
@@ -30,16 +28,14 @@ from checkpointing.coordinator.coordinator_state import PeriodicScheduler
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import ResetHook, ResetOperatorCoordinator, RestoreHook
 from checkpointing.coordinator.plan import (
-    EdgePattern,
     PlannedEdge,
     PlannedVertex,
-    PlanRefusedError,
     Topology,
     compute_plan,
 )
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, savepoint, synchronous_savepoint
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.task import AcknowledgedState, Task, TaskState
+from checkpointing.coordinator.task import AcknowledgedState
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate.messages import GateConfig
 from checkpointing.graph import Hook, InvalidGraphError, JobGraph, Table, TableMode, Vertex, VertexKind
@@ -63,14 +59,9 @@ RATE: Final = "fixed-rate"
 RESTORES: Final = "restores"
 """Hooks and operator coordinators get their own state back. A checkpoint that does not fit the job is refused."""
 _NAMES: Final = ("a", "b", "c")
-Edges = list[tuple[tuple[str, str], EdgePattern]]
+Edges = list[tuple[str, str]]
 _parallelism = st.tuples(*(st.integers(1, 5) for _ in _NAMES))
-_edges = st.lists(
-    st.tuples(st.sampled_from([("a", "b"), ("a", "c"), ("b", "c")]), st.sampled_from([*EdgePattern])), max_size=3
-)
-_finished = st.one_of(st.just(0), st.integers(0, 2**15 - 1))
-"""One bit for each task. It is 1 if the task has finished."""
-_strange = st.sampled_from([None, None, None, None, 0, 2])
+_edges = st.lists(st.sampled_from([("a", "b"), ("a", "c"), ("b", "c")]), max_size=3)
 _kinds = st.sampled_from(
     [CHECKPOINT, CHECKPOINT, savepoint(unaligned=False), synchronous_savepoint(unaligned=False, terminate=False)]
 )
@@ -84,45 +75,16 @@ _ends = st.tuples(
 _times = st.lists(st.tuples(st.sampled_from(["start", "fire", "fire", "stop", "postpone"]), st.integers(0, 60)))
 
 
-@given(
-    sizes=_parallelism,
-    edges=_edges,
-    finished=_finished,
-    strange=_strange,
-    ends=st.sampled_from([True, True, False]),
-)
-def test_plan_plan(sizes, edges, finished, strange, ends):
-    """Tasks run or have finished. One task may be in another state."""
+@given(sizes=_parallelism, edges=_edges)
+def test_plan_plan(sizes, edges):
+    """The tasks that nothing feeds are triggered, and all take part."""
     topology = _topology(sizes, edges)
-    for bits in (finished, ~finished, finished >> 1):
-        of = {
-            task: TaskState.FINISHED if bits >> place & 1 else TaskState.RUNNING
-            for place, task in enumerate(topology.tasks())
-        }
-        if strange is not None:
-            of[[*of][strange % len(of)]] = TaskState.DEPLOYING
-        _judge_plan(topology, of, ends=ends)
-
-
-def _judge_plan(topology: Topology, of: dict[Task, TaskState], *, ends: bool) -> None:
-    fits = {*of.values()} <= ({TaskState.RUNNING, TaskState.FINISHED} if ends else {TaskState.RUNNING})
-    try:
-        plan = compute_plan(topology, of, after_tasks_finish=ends)
-    except PlanRefusedError as refused:
-        right = not fits and refused.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
-        expect(right, PLANS, f"{of} is refused: {refused}")
-        return
-    expect(fits, PLANS, f"{of} is planned")
-    running = tuple(task for task in of if of[task] is TaskState.RUNNING)
-    expect((plan.to_acknowledge, plan.to_commit) == (running, running), PLANS, f"{running} run, {plan}")
-    expect(plan.finished == tuple(task for task in of if task not in running), PLANS, plan)
-    due = tuple(task for task in running if not {*_feeders(topology, str(task))} & {*running})
+    plan, tasks = compute_plan(topology), tuple(topology.tasks())
+    expect(plan.tasks == tasks, PLANS, f"{tasks} take part, {plan}")
+    due = tuple(task for task in tasks if not {*_feeders(topology, str(task))})
     expect(plan.to_trigger == due, PLANS, f"{due} are reached by no barrier, told are {plan.to_trigger}")
     for vertex, made in zip(topology.vertices, plan.vertices, strict=True):
-        still = [task for task in vertex.tasks if task in running]
-        state = FinishedState.PARTIALLY_FINISHED if still else FinishedState.FULLY_FINISHED
-        state = FinishedState.RUNNING if len(still) == len(vertex.tasks) else state
-        due_vertex = CompletedVertex(vertex.name, vertex.tasks, vertex.max_parallelism, state)
+        due_vertex = CompletedVertex(vertex.name, vertex.tasks, vertex.max_parallelism)
         expect(made == due_vertex, PLANS, f"{made}, due is {due_vertex}")
 
 
@@ -203,28 +165,6 @@ def test_plan_schedule(pause, times, periodic):
         expect((timer.next_ms, timer.running) == (due, runs), RATE, f"{what} at {now}: {timer}, due at {due}")
 
 
-@given(edges=_edges, finished=st.lists(st.sampled_from([None, *FinishedState]), min_size=3, max_size=3))
-def test_plan_check(edges, finished):
-    """A vertex that still runs may not lie before a vertex that has finished."""
-    said = {name: state for name, state in zip(_NAMES, finished, strict=True) if state is not None}
-    vertices = tuple(CompletedVertex(name, (), 128, state) for name, state in said.items())
-    needs = {*EdgePattern}, {EdgePattern.ALL_TO_ALL}
-    strict = {FinishedState.FULLY_FINISHED: needs[0], FinishedState.PARTIALLY_FINISHED: needs[1]}
-    wrong = [
-        (up, down)
-        for (up, down), pattern in edges
-        if pattern in strict.get(said.get(down, FinishedState.RUNNING), ())
-        and said.get(up) is not FinishedState.FULLY_FINISHED
-    ]
-    checkpoint = CompletedCheckpoint(id=CheckpointId(3), properties=CHECKPOINT, vertices=vertices)
-    try:
-        check_finished(checkpoint, _topology((1, 1, 1), edges))
-    except RestoreRefusedError:
-        expect(bool(wrong), RESTORES, f"{said} is refused for {edges}")
-    else:
-        expect(not wrong, RESTORES, f"{said} is taken, although {wrong}")
-
-
 @given(
     known=st.sets(st.sampled_from(["x", "y", "z"])),
     own=st.lists(st.sampled_from(["x", "y", "z"]), unique=True),
@@ -255,20 +195,15 @@ def _topology(sizes: tuple[int, ...], edges: Edges) -> Topology:
         PlannedVertex(name, tuple(f"{name}{index}" for index in range(size)), 100 + size)
         for name, size in zip(_NAMES, sizes, strict=True)
     )
-    return Topology(tuple(vertices), tuple(PlannedEdge(up, down, pattern) for (up, down), pattern in edges))
+    return Topology(tuple(vertices), tuple(PlannedEdge(*edge) for edge in edges))
 
 
 def _feeders(topology: Topology, task: str) -> Iterator[str]:
-    """Yield the tasks that send to this one. Pointwise, neighbours feed neighbours, as evenly as it goes."""
-    vertices = {vertex.name: vertex for vertex in topology.vertices}
-    place, here = int(task[1:]), len(vertices[task[0]].tasks)
+    """Yield the tasks that send to this one."""
     for edge in topology.edges:
-        feeding = len(vertices[edge.upstream].tasks)
-        for index in range(feeding) if edge.downstream == task[0] else ():
-            fed, feeder = ((index + 1) * here - 1) // feeding, place * feeding // here
-            near = index == feeder if feeding <= here else place == fed
-            if near or edge.pattern is EdgePattern.ALL_TO_ALL:
-                yield f"{edge.upstream}{index}"
+        for vertex in topology.vertices:
+            if edge.downstream == task[0] and vertex.name == edge.upstream:
+                yield from map(str, vertex.tasks)
 
 
 def _completed(place: int, properties: CheckpointProperties, files: set[str], *, ours: bool) -> CompletedCheckpoint:

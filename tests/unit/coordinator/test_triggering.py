@@ -15,7 +15,6 @@ from checkpointing.coordinator.messages import (
     CoordinatorTimeAdvanced,
     DiscardState,
     FailJob,
-    FetchCheckpointId,
     HookAnswered,
     HookFailed,
     LocationCreated,
@@ -27,15 +26,10 @@ from checkpointing.coordinator.messages import (
     ShutDown,
     StateDiscarded,
     TaskAcknowledged,
-    TaskStateChanged,
     TriggerTask,
     WakeCoordinatorAt,
 )
 from checkpointing.coordinator.plan import (
-    EdgePattern,
-    PlannedEdge,
-    PlannedVertex,
-    PlanRefusedError,
     Topology,
     compute_plan,
 )
@@ -51,7 +45,7 @@ from checkpointing.coordinator.properties import (
 )
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.statistics import CheckpointStatus, StatisticsTracker
-from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics, TaskState
+from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics
 from checkpointing.coordinator.triggering import CheckpointRequest, DeciderView, RequestDecider
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import EdgeId, JobGraph, Vertex, VertexKind
@@ -77,27 +71,6 @@ def test_only_sources_are_triggered(drive):
     """The barriers carry the trigger to the other tasks (A5)."""
     driven = drive()
     assert ["source"] == [effect.task for effect in driven.of_type(driven.trigger(), TriggerTask)]
-
-
-@pytest.mark.parametrize("state", [state for state in TaskState if state is not TaskState.RUNNING])
-def test_a_task_that_does_not_run_refuses_the_trigger_by_name(drive, state):
-    """No id is used. The reason names the task and its state (A4). Whether finished tasks are allowed is a setting."""
-    driven = drive(after_tasks_finish=False)
-    driven.tell(TaskStateChanged("sink", state))
-    effects = driven.trigger()
-    assert failures(driven, effects) == [("c", "NOT_ALL_REQUIRED_TASKS_RUNNING")]
-    assert f"task sink is {state.value}" in driven.of_type(effects, RequestFailed)[0].message
-    assert driven.of_type(effects, FetchCheckpointId) == []
-
-
-def test_a_task_that_stops_while_the_id_is_fetched_refuses_the_trigger(drive):
-    """The second pre-check finds the change since the first one."""
-    driven = drive()
-    driven.door.step(CheckpointRequested("c", CHECKPOINT))
-    driven.door.step(TaskStateChanged("sink", TaskState.FAILED))
-    effects = list(driven.door.step(CheckpointIdFetched(1)))
-    assert failures(driven, effects) == [("c", "NOT_ALL_REQUIRED_TASKS_RUNNING")]
-    assert driven.pending == []
 
 
 def test_operator_coordinators_come_before_hooks_and_hooks_before_tasks(drive):
@@ -404,36 +377,13 @@ def test_a_declined_stopping_savepoint_fails_the_job_whatever_is_tolerated():
     assert FailJob(CheckpointFailureReason.TASK_FAILURE, said) == failed
 
 
-@pytest.mark.parametrize(
-    ("upstream", "downstream", "finished", "told"),
-    [(2, 4, {"a/0"}, {"b/0", "b/1"}), (4, 2, {"a/0", "a/1"}, {"b/0"}), (4, 2, {"a/0"}, set())],
-)
-def test_a_subtask_behind_pointwise_edges_is_triggered_after_its_inputs(upstream, downstream, finished, told):
-    """This holds for edges between vertices of any two parallelisms (A5)."""
-    tasks = {name: tuple(f"{name}/{i}" for i in range(count)) for name, count in (("a", upstream), ("b", downstream))}
-    topology = Topology(
-        tuple(PlannedVertex(name, of) for name, of in tasks.items()), (PlannedEdge("a", "b", EdgePattern.POINTWISE),)
-    )
-    states = {task: TaskState.FINISHED if task in finished else TaskState.RUNNING for task in topology.tasks()}
-    plan = compute_plan(topology, states, after_tasks_finish=True)
-    assert told == {task for task in plan.to_trigger if task.startswith("b")}
-
-
-def test_the_plan_refuses_finished_tasks_if_they_are_switched_off():
-    """The setting switches off checkpoints after tasks finish (B4)."""
-    topology = Topology((PlannedVertex("a", ("a",)),))
-    with pytest.raises(PlanRefusedError, match="task a is FINISHED"):
-        compute_plan(topology, {"a": TaskState.FINISHED}, after_tasks_finish=False)
-
-
 def test_the_topology_of_a_job_graph_has_its_subtasks():
     """The job graph becomes the coordinator's topology. A source is a vertex without an input."""
     graph = JobGraph(
         (Vertex("s", VertexKind.SOURCE, 2, splits=("x", "y")), Vertex("k", VertexKind.KEYED, 2)), (EdgeId("s", "k"),)
     )
     topology = Topology.of(graph, 16)
-    states = dict.fromkeys(topology.tasks(), TaskState.RUNNING)
-    assert tuple(graph.vertex("s").subtasks()) == compute_plan(topology, states, after_tasks_finish=True).to_trigger
+    assert tuple(graph.vertex("s").subtasks()) == compute_plan(topology).to_trigger
     assert [16, 16] == [vertex.max_parallelism for vertex in topology.vertices]
 
 
@@ -441,7 +391,7 @@ def test_statistics_remember_the_last_and_count_all():
     """The history is bounded, pending checkpoints included. The counters are not (E6)."""
     tracker = StatisticsTracker(2)
     for checkpoint in (1, 2, 3):
-        tracker.began(checkpoint, CHECKPOINT, now_ms=checkpoint, finished=0)
+        tracker.began(checkpoint, CHECKPOINT, now_ms=checkpoint)
     tracker.completed(1, CHECKPOINT, 10)
     tracker.failed(3, DECLINED, 11)
     assert [(3, CheckpointStatus.FAILED), (2, CheckpointStatus.IN_PROGRESS)] == [
@@ -458,7 +408,7 @@ def test_statistics_remember_the_last_and_count_all():
 def test_metrics_that_come_late_replace_none():
     """The numbers of a task's acknowledgement stay, whatever a late message says (E6)."""
     tracker = StatisticsTracker(2)
-    tracker.began(1, CHECKPOINT, 0, finished=0)
+    tracker.began(1, CHECKPOINT, 0)
     tracker.acknowledged(1, "a", SnapshotMetrics(checkpointed_bytes=7))
     tracker.measured(1, "a", SnapshotMetrics(checkpointed_bytes=8))
     assert (7, 1) == (tracker.of(1).tasks["a"].checkpointed_bytes, tracker.of(1).acknowledged_subtasks)
@@ -480,7 +430,7 @@ def test_the_newest_completed_and_failed_checkpoints_are_known_without_a_history
     """Pending checkpoints are known until they end."""
     tracker = StatisticsTracker(0)
     for checkpoint in (1, 2, 3, 4):
-        tracker.began(checkpoint, CHECKPOINT, 0, 0)
+        tracker.began(checkpoint, CHECKPOINT, 0)
     tracker.completed(1, CHECKPOINT, 5)
     tracker.completed(2, CHECKPOINT, 6)
     tracker.failed(3, CheckpointFailureReason.CHECKPOINT_EXPIRED, 7)

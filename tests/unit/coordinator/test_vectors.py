@@ -33,8 +33,8 @@ def test_each_file_has_one_runner(name):
 def test_a_wrong_expectation_is_reported_with_its_step():
     """An expectation that does not hold is reported with step, expected and actual value."""
     legend, cases = LOADED["coordinator"]
-    case = {**cases[0], "expect": [{"after": 0, "pending": [7], "future": {"c": "ok"}}]}
+    case = {**cases[0], "expect": [{"after": 1, "pending": [7], "future": {"c": "ok"}}]}
     assert coordinator_cases.run_case(legend, case) == [
-        "step 0 trigger: pending: expected [7], got []",
-        "step 0 trigger: future: expected {'c': 'ok'}, got {'c': 'failed:NOT_ALL_REQUIRED_TASKS_RUNNING'}",
+        "step 1 trigger: pending: expected [7], got []",
+        "step 1 trigger: future: expected {'c': 'ok'}, got {'c': 'failed:IO_EXCEPTION'}",
     ]
