@@ -31,7 +31,6 @@ from spec.flink.completed_store import shared_handles
 from spec.flink.coordinator import FlinkCoordinator
 from spec.machines.coordinator_model import CoordinatorModel, Fate
 from spec.machines.judging import expect
-from spec.world.branching import branch
 
 # ------------------------------------------------------------------
 # What a coordinator must do with requests that wait, and with its timer: told from facts and effects (A1 to A3).
@@ -682,11 +681,6 @@ class CoordinatorDriver(RuleBasedStateMachine):
         return known[pick % len(known)] if known else CheckpointId(pick)
 
     # -------------------------------------------------------------- the door
-
-    @rule()
-    def resume_as_a_branch(self) -> None:
-        """Go on with a branch of the coordinator, as the explorer makes it."""
-        self.coordinator = branch(self.coordinator)
 
     def _tell(self, fact: flink.FlinkFact) -> None:
         effects = self.coordinator.tell(fact)

@@ -35,9 +35,8 @@ from checkpointing.gate import (
     TriggerCheckpoint,
 )
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
-from spec.machines.gate_model import GateModel, state_agrees
+from spec.machines.gate_model import GateModel
 from spec.machines.judging import expect, is_unwinding
-from spec.world.branching import branch
 
 EDGE = EdgeId(VertexId("upstream"), VertexId("vertex"))
 CHANNELS_MAX = 4
@@ -309,15 +308,6 @@ class GateMachine(RuleBasedStateMachine):
         self._step(GateTimeAdvanced(self.model.now_ms) if runs_timer else ClockRead(self.model.now_ms))
         if runs_timer:
             self.model.judge_clock(self.gate, self.barriers)
-        state_agrees(self.gate.snapshot(), self.model)
-
-    @rule()
-    def resume_as_a_branch(self) -> None:
-        """Go on with a branch of the gate, as the explorer makes it. Compare what the gate reports of its state."""
-        state = self.gate.snapshot()
-        state_agrees(state, self.model)
-        self.gate = branch(self.gate)
-        expect(self.gate.snapshot() == state, "gate-state", f"{state} has become {self.gate.snapshot()}")
 
     def _poll(self) -> None:
         before, had = self.gate.snapshot(), self.gate.has_deliverable()

@@ -1,11 +1,11 @@
 """Measures how sharp the judges are: `python -m spec.sharpness --sample 1000 --seed 1 --results FILE`.
 
 Draws slips that a maintainer could make in `checkpointing`, plants each, and notes all judges that find it: each module
-of unit tests and of property tests, each file of vectors, the simulator, each machine, each world of the explorer. Ends
-with the figures of each package, with a table of what each judge finds and what only it finds, and with every slip that
-survived all of them. Exit 1 if fewer than 98 % are found by all judges, or fewer than 90 % by the spec proper (property
-tests, simulator, machines, explorer) of those whose lines it runs. Each result is written to FILE at once. A later run
-with the same FILE goes on after the slips that are in it.
+of unit or property tests, each file of vectors, the simulator, and each machine. Ends with the figures of each package,
+with a table of what each judge finds and what only it finds, and with every slip that survived all of them.
+Exit 1 if fewer than 98 % are found by all judges, or fewer than 90 % by the spec proper (property tests, simulator,
+machines) of those whose lines it runs. Each result is written to FILE at once. A later run with the same FILE goes on
+after the slips that are in it.
 """
 
 import gc

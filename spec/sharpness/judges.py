@@ -1,8 +1,8 @@
-"""Runs the judges that look for a planted slip: unit tests, vectors, simulator, machines, and the explorer.
+"""Runs the judges that look for a planted slip: unit and property tests, vectors, simulator, and machines.
 
-A judge's work is cut into trials: a module of unit or property tests, a file of vectors, a seed, a machine, a world of
-the explorer. Only trials that run the slip's lines are worth it. An error counts as found. So does a trial that takes
-several times as long as on the core as it is.
+A judge's work is cut into trials: a module of unit or property tests, a file of vectors, a seed, a machine. Only trials
+that run the slip's lines are worth it. An error counts as found. So does a trial that takes several times as long as on
+the core as it is.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from spec.explore import WORLDS, explore
 from spec.flink.vectors import run_file
 from spec.machines import judging
 from spec.machines.__main__ import MACHINES
@@ -45,11 +44,9 @@ AGAIN_S: Final = 1
 """Hypothesis repeats a step that was stopped because it hangs. The step is stopped again after this many seconds."""
 MEMORY_BYTES_MAX: Final = 4 << 30
 """A trial that needs more memory than this grows without end."""
-STATES_MAX: Final = 400
-"""The explorer looks at so many states of each world."""
 UNIT_TESTS, VECTORS, PROPERTIES = "unit tests", "vectors", "properties"
-SIMULATOR, MACHINE, EXPLORER = "simulator", "machines", "explorer"
-SPEC: Final = (PROPERTIES, SIMULATOR, MACHINE, EXPLORER)
+SIMULATOR, MACHINE = "simulator", "machines"
+SPEC: Final = (PROPERTIES, SIMULATOR, MACHINE)
 JUDGES: Final = (UNIT_TESTS, VECTORS, *SPEC)
 
 
@@ -92,8 +89,7 @@ def trials(seeds: Iterable[int] = SEEDS) -> tuple[Trial, ...]:
     machines = [Trial(MACHINE, machine.__name__, partial(_errs, machine)) for machine in MACHINES]
     files = sorted((ROOT / "tests" / "vectors").glob("*.json"))
     vectors = [Trial(VECTORS, file.name, partial(_differs, file)) for file in files]
-    worlds = [Trial(EXPLORER, world, partial(_is_wrong, world)) for world in WORLDS]
-    return (*vectors, *simulated, *machines, *worlds)
+    return (*vectors, *simulated, *machines)
 
 
 def unit_tests() -> tuple[Trial, ...]:
@@ -174,10 +170,6 @@ def _errs(machine: type[RuleBasedStateMachine]) -> bool:
     sought = settings(judging.hunting(), max_examples=examples, stateful_step_count=STEPS)
     run_state_machine_as_test(machine, settings=judging.fitting(machine, sought))
     return False
-
-
-def _is_wrong(world: str) -> bool:
-    return bool(explore(WORLDS[world], states_max=STATES_MAX).violations)
 
 
 def _differs(file: Path) -> bool:

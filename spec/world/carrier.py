@@ -447,7 +447,7 @@ def _judges(effect: Effect, asked: tuple[object, object]) -> bool:
 
 
 # ------------------------------------------------------------------
-# Translates a door's facts and effects into events: the same for simulations, explorations and traces of real runs.
+# Translates a door's facts and effects into events: the same for simulations and traces of real runs.
 #
 # The stores write their own events. This module has those between a door and its driver.
 

@@ -113,8 +113,8 @@ def join_graph() -> JobGraph:
     return with_columns(bare, (TableColumn("row", "long"),))
 
 
-class ExploredDoor(JobDoor):
-    """The product's door. It also tells the explorer when the next timer of a checkpoint is due."""
+class TimedDoor(JobDoor):
+    """The product's door. It also tells when the next timer of a checkpoint is due."""
 
     @property
     def checkpoint_timer_ms(self) -> int | None:
@@ -163,7 +163,7 @@ class DrivenJob:
         self.hands = Hands(self.world, Random(0), in_order=in_order)  # noqa: S311 - no fault is drawn
         self.hands.readable = dict(job.rows)
         self.generation = Generation(0)
-        self.door: ExploredDoor | None = None
+        self.door: TimedDoor | None = None
         self.outstanding: list[Effect] = []
         self.ghosts: list[Effect] = []
         """Effects of dead ticks that may still change the stores."""
@@ -205,7 +205,7 @@ class DrivenJob:
             credit_bytes=self.job.credit_bytes,
             cut_groups=self.job.cut_groups,
         )
-        self.door = ExploredDoor(setup)
+        self.door = TimedDoor(setup)
         world.history.add(DoorStarted(self.generation, self.job.graph, restored, setup.cut_groups))
         self._take(Begun(setup, world.now_ms), self.door.start(world.now_ms))
 
@@ -330,7 +330,7 @@ class DrivenJob:
                 case _ if isinstance(effect, _ANSWERED):
                     self.outstanding.append(effect)
                 case _:
-                    """The explorer asks for timers when one must fire. Nobody listens to the others."""
+                    """The driver asks for timers when one must fire. Nobody listens to the others."""
 
     def _over(self, effect: EndTick) -> None:
         self.end, self.outstanding = effect, []

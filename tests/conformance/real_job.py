@@ -35,7 +35,7 @@ from spec.history import (
 )
 from spec.reference.pipeline import SPLITS
 from spec.world.faults import Faults
-from spec.world.whole_job import DrivenJob, ExploredDoor, SmallJob
+from spec.world.whole_job import DrivenJob, SmallJob, TimedDoor
 from tests.conformance.pipeline import RowSource
 from tests.conformance.real_tick import RealTick
 from tests.conformance.real_world import RealWorld
@@ -83,7 +83,7 @@ class RealJob(DrivenJob):
                 return
         self.generation, self._next_id = tick.claim.generation, tick.claim.first_id
         self.hands.ticks[self.generation] = tick
-        self.door = ExploredDoor(setup)
+        self.door = TimedDoor(setup)
         self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored))
         self._take(Begun(setup, self.world.now_ms), self.door.start(self.world.now_ms))
         self.hear()

@@ -28,7 +28,7 @@ FOR_SPEC = {
 """What belongs to a run's output although a run does not call it."""
 
 JUDGED = ("snapshot", "blocked", "pending")
-"""Questions to a gate that its judges ask: the explorer, the gate's machine and Flink's cases compare its states."""
+"""Questions to a gate that its judges ask: the gate's machine and Flink's cases compare its states."""
 
 UNHEARD = {
     "checkpointing.task.messages.NotifyOperatorsComplete": "the coordinator itself tells sources, hooks and listeners",

@@ -204,7 +204,7 @@ def test_the_report_counts_by_package_and_by_finder():
     found, survived = Result(("unit tests, gate/a.py", "simulator, seed 1")), Result((), applies=False)
     by_one = Result(("unit tests, gate/b.py",), stopped=True)
     lines = list(report({slip: found, other: survived, third: by_one}))
-    assert "| `checkpointing.gate` | 3 | 2 | 2 | 0 | 1 | 0 | 0 | 1 | 50% | 67% |" in lines
+    assert "| `checkpointing.gate` | 3 | 2 | 2 | 0 | 0 | 1 | 0 | 1 | 50% | 67% |" in lines
     assert "| all unit tests | 2 | 1 |" in lines
     assert "| all simulator | 1 | 0 |" in lines
     assert "| unit tests, gate/a.py | 1 | 0 |" in lines

@@ -31,7 +31,7 @@ from checkpointing.messages import (
     TablesChecked,
 )
 from checkpointing.metadata.record import Claim, Holder, RowKind, Statistics, VertexRecord
-from spec.world.branching import digest
+from tests.unit.digest import digest
 
 GRAPH = JobGraph(
     (

@@ -29,7 +29,7 @@ from checkpointing.task import (
     Subtasks,
     TakeSnapshot,
 )
-from spec.world.branching import digest
+from tests.unit.digest import digest
 
 SUBTASK = SubtaskId(VertexId("silver"), 0)
 EMPTY = SubtaskSnapshot()
