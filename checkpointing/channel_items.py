@@ -89,7 +89,7 @@ class EndOfData:
 class EndOfChannel:
     """Nothing more comes on this channel (Flink: `EndOfPartitionEvent`).
 
-    No run reaches it: all tasks of a job finish together (B4).
+    No run reaches it: all tasks of a job finish together (C3).
     """
 
 

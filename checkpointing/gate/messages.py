@@ -79,7 +79,7 @@ class DeliverEndOfData:
 class DeliverEnd:
     """Tell the operator that the channel has ended. It is the last effect of its step.
 
-    No run reaches it: all tasks of a job finish together (B4).
+    No run reaches it: all tasks of a job finish together (C3).
     """
 
     channel: ChannelId

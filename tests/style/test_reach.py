@@ -5,25 +5,29 @@ docstring must say so. What only Flink's test cases need lives in `spec/flink`.
 """
 
 import ast
+import re
 
 import pytest
 
 from tests.style.reach import CORE, USERS, Definition, Reach
+from tests.style.test_features import QUOTED
+from tests.style.test_features import ROWS as FEATURES
+from tests.style.test_flink_map import ROWS as MAP
 from tests.style.test_style import imported, module, sources
 
 ALPHABETS = {"channel_items", "messages"}
 """The modules whose classes are facts, effects and messages."""
 
-FINISHED_TASKS = "tasks that finish one by one (B4)"
+ENDED_CHANNELS = "channels that end one by one (C3)"
 
 WAITING = {
-    "checkpointing.channel_items.EndOfChannel": FINISHED_TASKS,
-    "checkpointing.gate.messages.DeliverEnd": FINISHED_TASKS,
+    "checkpointing.channel_items.EndOfChannel": ENDED_CHANNELS,
+    "checkpointing.gate.messages.DeliverEnd": ENDED_CHANNELS,
 }
 """What no run reaches yet, and the feature that will reach it. A module's name stands for all that is in it."""
 
 FOR_SPEC = {
-    "checkpointing.trace.read": "`python -m spec.traces` reads what a tick wrote; the format is kept in one module"
+    "checkpointing.trace.read": "`python -m spec.traces` reads what a tick wrote; the format is kept in one module",
 }
 """What belongs to a run's output although a run does not call it."""
 
@@ -44,6 +48,7 @@ UNHEARD = {
 
 @pytest.fixture(scope="module")
 def reach() -> Reach:
+    """Return the walk."""
     return Reach(uses=JUDGED)
 
 
@@ -65,12 +70,14 @@ def reached_modules() -> set[str]:
 
 
 def named(definition: Definition, names: dict[str, str]) -> str | None:
+    """Return the name under which a definition is listed: its own, its class's, or that of a package above it."""
     parts = str(definition).split(".")
     prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     return next((prefix for prefix in prefixes if prefix in names), None)
 
 
 def is_message(definition: Definition, node: ast.AST) -> bool:
+    """Return whether a class is one of an alphabet; an enumeration in it is not."""
     if not isinstance(node, ast.ClassDef) or definition.module.split(".")[-1] not in ALPHABETS:
         return False
     return not any(ast.unparse(base) == "Enum" for base in node.bases)
@@ -93,6 +100,7 @@ def test_every_module_of_the_core_is_reached_by_a_run():
 
 
 def named_module(name: str) -> bool:
+    """Return whether a module lies in a package that is listed."""
     return any(name.startswith(f"{each}.") for each in WAITING)
 
 
@@ -147,3 +155,28 @@ def other(): ...
     assert {"Door", "Told"} == {found.name for found in walk.constructed}
     assert not {"Door.matched", "other"} & {found.name for found in walk.reached}
     assert {"Door", "Door.step", "Door.told", "Told"} <= {found.name for found in walk.reached}
+
+
+def test_a_feature_that_runs_waits_for_nothing(reach):
+    """FEATURES says `runs` only of what a run reaches: all of it, in modules that a run loads and uses.
+
+    A part that waits makes its feature `in part` or `core only`. The map from Flink's classes names a feature's files.
+    """
+    runs = {feature for row in FEATURES if row[2].startswith("runs") for feature in row[0].split(", ")}
+    texts = reach.docstrings()
+    waiting = {found for name, why in WAITING.items() for found in quoted(f"{why} {texts.get(name, '')}")}
+    assert set() == waiting & runs
+    used = {definition.module for definition in reach.reached}
+    files = {feature: re.findall(r"`(checkpointing/[a-z_/]+\.py)`", MAP[feature][2]) for feature in runs & MAP.keys()}
+    unused = [(feature, path) for feature in files for path in files[feature] if dotted(path) not in used]
+    assert [] == unused
+
+
+def quoted(text: str) -> set[str]:
+    """Return the features that a text quotes in brackets."""
+    return {feature for found in QUOTED.findall(text) for feature in found.split(", ")}
+
+
+def dotted(path: str) -> str:
+    """Return the module of a file."""
+    return path.removesuffix(".py").replace("/", ".")
