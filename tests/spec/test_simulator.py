@@ -189,11 +189,13 @@ def test_the_seeds_meet_power_cuts_and_lost_log_entries():
     def narrate(line):
         told.update(word for word in ("POWER CUT", "lost its newest") if word in line)
 
-    events = [
-        event for seed in range(120) for event in run(seed, narrate, moves=drawn(seed, mishaps=OFTEN)).history.events
-    ]
+    events = set()
+    for seed in range(120):
+        events |= {type(event) for event in run(seed, narrate, moves=drawn(seed, mishaps=OFTEN)).history.events}
+        if min(told["POWER CUT"], told["lost its newest"]) > 5:
+            break
     assert min(told["POWER CUT"], told["lost its newest"]) > 5
-    assert {CutsSeen, PowerLost} <= {type(event) for event in events}
+    assert {CutsSeen, PowerLost} <= events
 
 
 def test_the_seeds_meet_every_change_of_tables_and_columns():

@@ -11,6 +11,7 @@ from checkpointing.commit.columns import (
     renamed_back,
     table_changes,
     unclear_back,
+    unknown_drop,
 )
 from checkpointing.commit.net_files import net_tables
 from checkpointing.commit.recovery import publications
@@ -215,3 +216,11 @@ def test_a_column_that_came_since_is_not_taken_for_one_that_was_dropped():
     now, then = [column("a"), column("d", 4)], [column("a"), column("b", 1)]
     assert refused(now, then, ("b",), ["a", "d"]) is None
     assert "b may have another name there (d)" in (refused(now, then, (), ["a", "d"]) or "")
+
+
+def test_a_drop_of_a_column_that_never_was():
+    """It is unclear only if it may mean another column."""
+    was = TableColumns(NAME, of("a", "b"), ("old",))
+    assert ("x", "b") == unknown_drop(table("a", drops=("x",)), was)
+    assert unknown_drop(table("a", "b", drops=("x",)), was) is None
+    assert unknown_drop(table("a", drops=("old", "b")), was) is None

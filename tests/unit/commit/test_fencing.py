@@ -220,3 +220,10 @@ def test_a_job_that_continues_a_copy_reuses_no_id_and_no_generation():
     free = decide_claim(entries, HolderObserved(None, None), 4, take_over=False)
     assert isinstance(free, MayClaim)
     assert (Generation(3), CheckpointId(42)) == (free.generation, free.first_id)
+
+
+def test_going_back_to_a_plain_savepoint_drops_checkpoints_after_its_parent():
+    """A checkpoint with a lower id may have committed after the savepoint."""
+    savepoint = row(4, 1, **PLAIN)
+    rows = (row(1, 0), savepoint, row(3, 1), row(5, 3))
+    assert ((3, 5), ()) == (turn_back(rows, savepoint).dropped, turn_back(rows, savepoint).adopted)

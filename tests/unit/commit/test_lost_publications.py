@@ -7,6 +7,7 @@ from checkpointing.commit.lost_publications import (
     Entry,
     LogSeen,
     Standing,
+    Wanted,
     corrected,
     decide_repairs,
     in_doubt,
@@ -132,6 +133,13 @@ def test_cuts_get_the_versions_at_which_the_tables_show_them_now():
     facts = seen(ROWS, CUTS, log(4, 3, v1=1, v2=2, v3=3))
     done = corrected(facts, {T: {1: 1, 2: 2, 3: 3, 4: 5, 5: 6}})
     assert ({4: {T: 5}, 5: {T: 6}}, ()) == (done.changed, done.dropped)
+
+
+def test_the_oldest_entry_that_a_log_has_must_have_published_the_cut():
+    """Only what is older was dropped in order, and is believed without an entry."""
+    of_others = LogSeen(6, 6, {5: Entry(4), 6: Entry(6)}, oldest=5)
+    assert not of_others.is_as_published(5, Wanted(5, until=5))
+    assert of_others.is_as_published(4, Wanted(4, until=4))
 
 
 # ------------------------------------------------------------------

@@ -175,3 +175,10 @@ def test_a_plain_savepoint_overtaken_by_a_newer_checkpoint_is_declined(door):
     (declined,) = door.offer(draft(1, **PLAIN), 60)
     assert (1, CheckpointFailureReason.CHECKPOINT_SUBSUMED) == (declined.checkpoint, declined.reason)
     assert CommitState.IDLE is door.state
+
+
+def test_net_files_are_the_files_since_the_committed_parent(door):
+    """Files that a failed checkpoint staged are in the next entry. Files that the parent published are not."""
+    committed(door, draft(1, staged=[("a", 0)]), 6, tables=1)
+    row = committed(door, draft(3, staged=[("a", 0), ("b", 1), ("c", 2)]), 7, tables=1)
+    assert ("b", "c") == tuple(file.path for file in row.tables[0].adds)

@@ -10,7 +10,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import AbortCheckpoint, Ignored, InputGate
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import CheckpointId, EdgeId, SubtaskId, TableName
-from checkpointing.job.door import FEW_ROWS, Wiring
+from checkpointing.job.door import FEW_ROWS, POLLS, Wiring
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
     AppendRow,
@@ -245,6 +245,7 @@ def test_the_marker_of_a_cancelled_checkpoint_goes_into_every_channel_of_its_sub
 
 
 INTERVAL_MS = 200
+FAR_MS = 600_000
 IDLE_MS = 500
 
 
@@ -302,6 +303,17 @@ def test_a_few_rows_wait_no_longer_than_others(waiting):
     assert begun(waiting) == 0
     waiting.passes(1)
     assert begun(waiting) == 1
+
+
+@pytest.mark.parametrize(("setup", "pause_ms"), [({}, IDLE_MS // POLLS), ({"interval_ms": FAR_MS}, IDLE_MS)])
+def test_an_idle_split_is_asked_more_often_before_a_barrier(expecting, setup, pause_ms):
+    """So the barrier takes newer rows with it."""
+    story = expecting(**setup)
+    story.is_idle("left", "right")
+    story.passes(pause_ms - 1)
+    assert story.all(PollSource) == []
+    story.passes(1)
+    assert {"left", "right"} == {poll.source for poll in story.all(PollSource)}
 
 
 # ------------------------------------------------------------------

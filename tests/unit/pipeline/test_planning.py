@@ -347,12 +347,6 @@ def cut(*splits: str) -> CheckpointRecord:
     )
 
 
-def test_a_source_has_no_subtasks_before_its_splits_are_known() -> None:
-    """Planning asks no source anything."""
-    (source,) = plan(of(Folder("a"))).graph.sources()
-    assert (0, ()) == (source.parallelism, source.splits)
-
-
 def test_without_a_cut_splits_keep_the_order_of_the_source() -> None:
     (source,) = plan(of(Folder("b", "a"))).with_discovered_splits().graph.sources()
     assert (2, ("a", "b")) == (source.parallelism, source.splits)
@@ -419,43 +413,6 @@ def test_the_demo_is_planned_as_documented(planned) -> None:
         "silver_flights->delays_by_route:0",
         "silver_flights->delays_by_wind:0",
     ] == [str(edge) for edge in planned.graph.edges]
-
-
-def test_the_demo_writes_these_tables(planned) -> None:
-    """Bronze, quarantine, silver, gold, and the state of each operator."""
-    assert [
-        ("bronze/flights", TableMode.APPEND, (), False),
-        ("quarantine/flights", TableMode.APPEND, (), False),
-        ("bronze/weather", TableMode.APPEND, (), False),
-        ("silver/flights", TableMode.APPEND, (), True),
-        ("_tidemark/flights/state/silver_flights", TableMode.STATE, ("origin", "time_hour"), False),
-        ("gold/delays_by_route", TableMode.UPSERT, ("carrier", "dest"), False),
-        ("_tidemark/flights/state/delays_by_route", TableMode.STATE, ("carrier", "dest"), False),
-        ("gold/delays_by_wind", TableMode.UPSERT, ("wind_band",), False),
-        ("_tidemark/flights/state/delays_by_wind", TableMode.STATE, ("wind_band",), False),
-    ] == [(table.name, table.mode, table.keys, table.judged) for table in planned.graph.tables()]
-    assert {table.name for table in planned.graph.tables()} == set(planned.table_schemas)
-
-
-def test_the_demo_keeps_these_columns(planned) -> None:
-    """Bronze has the input's columns with split and position.
-
-    Silver has the flight's columns, and four of the weather's.
-    """
-
-    def columns(table: str) -> list[str]:
-        return planned.table_schemas[TableName(table)].names
-
-    own = list(flights.FLIGHTS.names)
-    assert 19 == len(own)
-    assert [*own, "_split", "_position"] == columns("bronze/flights")
-    assert [*own, "_split", "_position", "_failed"] == columns("quarantine/flights")
-    assert [*own, "temp", "wind_speed", "precip", "visib"] == columns("silver/flights")
-    assert ["carrier", "dest", "flights", "arr_delay_sum", "arr_delay_max"] == columns("gold/delays_by_route")
-    assert ["wind_band", "flights", "arr_delay_sum"] == columns("gold/delays_by_wind")
-    assert ["_key_group", "origin", "time_hour", "right", "waiting", "_deleted"] == columns(
-        "_tidemark/flights/state/silver_flights"
-    )
 
 
 def test_the_demo_checkpoints_by_the_rows_of_flights(planned) -> None:
@@ -533,11 +490,6 @@ def test_after_a_restore_at_the_barrier_both_splits_go_on() -> None:
         polled(source, "fast", 105),
         polled(source, "slow", 200),
     ]
-
-
-def test_barrier_1_comes_when_both_splits_have_reached_it() -> None:
-    """100 and 105 records are 205."""
-    assert 205 == offsets_100_105.CONFIG.every_rows
 
 
 # ------------------------------------------------------------------ finding

@@ -342,16 +342,6 @@ def folder():
     return folder
 
 
-def test_a_touched_file_is_opened_until_the_position_knows_its_new_time(folder):
-    """The next slice records the time."""
-    folder.files["4"] = replace(folder.files["4"], modified_ns=99)
-    assert (0, 1) == (folder.poll(), folder.opened)
-    folder.write("6", 6)
-    folder.poll()
-    opened = folder.opened
-    assert (0, opened) == (folder.poll(), folder.opened)
-
-
 @pytest.mark.parametrize("change", [{"contents": "other"}, {"rows": 6}])
 def test_other_contents_under_a_known_name_are_refused(folder, change):
     """This holds for contents of the same size too."""
@@ -371,29 +361,6 @@ def test_a_file_without_a_read_row_may_change():
     del folder.read[3:]
     folder.write("4", 5, "other")
     assert (5, 8) == (folder.poll(), len(folder.read))
-
-
-def test_a_partly_read_file_that_was_renamed_is_read_on():
-    """No row of it is lost or read again."""
-    folder = Folder()
-    folder.write("a", 5)
-    folder.poll(2)
-    folder.files["b"] = folder.files.pop("a")
-    assert (3, [(1, row) for row in range(5)]) == (folder.poll(), folder.read)
-
-
-def test_a_file_that_a_rename_replaced_is_forgotten(folder):
-    """Its rows still count, so the ordinals of the next file come after them."""
-    folder.files["3"] = folder.files.pop("5")
-    folder.write("6", 6)
-    assert 6 == folder.poll()
-    assert [("4", 3), ("3", 7), ("6", 12)] == [(file.name, before) for file, before in folder.position.places()]
-
-
-def test_a_copy_beside_its_original_is_a_file_of_its_own(folder):
-    """Name, size, time and contents may be the same."""
-    folder.files["copy"] = replace(folder.files["4"], uid=99)
-    assert 4 == folder.poll()
 
 
 def test_a_position_does_not_grow_with_every_file_ever_read(monkeypatch):
@@ -496,15 +463,6 @@ def test_every_row_comes_once_in_any_order_of_arrival(arrivals, rows_max):
                 ordinals += [part.before + row for row in range(part.first, part.end)]
     assert sorted((name, row) for name, file in files.items() for row in range(file.rows)) == sorted(consumed)
     assert list(range(len(consumed))) == ordinals
-
-
-def test_a_file_larger_than_a_slice_is_read_in_parts():
-    """A position inside a file counts its read rows. The next file may follow the last part in the same slice."""
-    position, first = advance(FilePosition(), [seen("a", 5)], 3)
-    position, second = advance(position, [seen("b", 1)], 3)
-    assert [(0, 3)] == [(part.first, part.end) for part in first]
-    assert [("a", 3, 5, 0), ("b", 0, 1, 5)] == [(p.file.name, p.first, p.end, p.before) for p in second]
-    assert (1, 5) == (position.consumed, position.before)
 
 
 def test_no_more_footers_are_read_than_needed():
