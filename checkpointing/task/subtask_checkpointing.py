@@ -114,11 +114,9 @@ class SubtaskCheckpointing:
         *,
         last: CheckpointId = NO_CHECKPOINT,
         staged: tuple[StagedFile, ...] = (),
-        checkpoint_after_finished: bool = True,
     ) -> None:
         """Begin at the cut of checkpoint `last`, with the `staged` files that the cut left unpublished."""
         self.subtask = subtask
-        self._checkpoint_after_finished = checkpoint_after_finished
         self._last = last
         self._completed = last
         self._finished = False
@@ -180,8 +178,6 @@ class SubtaskCheckpointing:
         self._last = checkpoint
         if self._aborted.clear(checkpoint):
             return [BroadcastCancelMarker(checkpoint)]
-        if self._finished and not self._checkpoint_after_finished:
-            return [Decline(checkpoint, Reason.CHECKPOINT_DECLINED_TASK_CLOSING), BroadcastCancelMarker(checkpoint)]
         return self._begin(fact)
 
     def _begin(self, fact: SnapshotRequested) -> Effects:
@@ -255,7 +251,7 @@ class SubtaskCheckpointing:
 
 
 # ------------------------------------------------------------------
-# All subtasks of a job, by name. A fact for a subtask that does not exist is refused (B3).
+# All subtasks of a job, by name (B3).
 
 
 class Subtasks:
@@ -270,12 +266,8 @@ class Subtasks:
         return iter(self._doors.values())
 
     def __getitem__(self, subtask: SubtaskId) -> SubtaskCheckpointing:
-        """Return the subtask's door. Raise RefusedFactError if there is no such subtask."""
-        try:
-            return self._doors[subtask]
-        except KeyError:
-            message = f"there is no subtask {subtask}; known are {', '.join(map(str, self._doors))}"
-            raise RefusedFactError(message) from None
+        """Return the subtask's door."""
+        return self._doors[subtask]
 
     def takes(self, checkpoint: CheckpointId, vertex: Vertex) -> bool:
         """Return whether the checkpoint goes on for a subtask of the vertex."""
@@ -288,5 +280,5 @@ class Subtasks:
                 yield from self[subtask].staged
 
     def step(self, subtask: SubtaskId, fact: SubtaskFact) -> tuple[SubtaskEffect, ...]:
-        """Step this subtask's door. Raise RefusedFactError, and change nothing, if there is none."""
+        """Step this subtask's door."""
         return self[subtask].step(fact)

@@ -26,7 +26,6 @@ from checkpointing.task import (
     SnapshotTaken,
     SubtaskCheckpointing,
     SubtaskFinished,
-    Subtasks,
     TakeSnapshot,
 )
 from tests.unit.digest import digest
@@ -155,28 +154,11 @@ def test_a_plain_checkpoint_must_not_end_the_job():
     assert before == digest([door])
 
 
-def test_facts_for_an_unknown_subtask_are_refused():
-    """B3: the error names the subtask and the known ones."""
-    subtasks = Subtasks([_door()])
-    assert TakeSnapshot(1) in subtasks.step(SUBTASK, SnapshotRequested(_barrier(1)))
-    with pytest.raises(RefusedFactError, match="no subtask gold/3; known are silver/0"):
-        subtasks.step(SubtaskId(VertexId("gold"), 3), CheckpointCompleted(1))
-    assert [SUBTASK] == [door.subtask for door in subtasks]
-
-
 def test_a_finished_subtask_takes_part_in_checkpoints():
     """B4: its acknowledgements say that it has finished."""
     door = _door()
     door.step(SubtaskFinished())
     assert _acknowledged(door, 1).finished
-
-
-def test_a_finished_subtask_declines_if_so_configured():
-    """B4: if checkpoints after tasks finish are switched off, it declines, and no subtask downstream waits."""
-    door = _door(checkpoint_after_finished=False)
-    door.step(SubtaskFinished())
-    expected = (Decline(1, Reason.CHECKPOINT_DECLINED_TASK_CLOSING), BroadcastCancelMarker(1))
-    assert expected == door.step(SnapshotRequested(_barrier(1)))
 
 
 def test_a_late_completion_drops_no_further_files():

@@ -77,7 +77,6 @@ class Reference:
     last: int
     """The newest id of which a barrier was seen, or aborted."""
     completed: int
-    counts_when_finished: bool
     finished: bool = False
     staged: list[StagedFile] = field(default_factory=list)
     asked: dict[int, Asked] = field(default_factory=dict)
@@ -100,17 +99,13 @@ class SubtaskMachine(RuleBasedStateMachine):
         """Begin with nothing told."""
         super().__init__()
         self.made = 0
-        self.begin(last=0, counts_when_finished=True)
+        self.begin(last=0)
 
-    @initialize(last=st.sampled_from([0, 5]), counts_when_finished=st.booleans())
-    def begin(self, last: int, counts_when_finished: bool) -> None:
+    @initialize(last=st.sampled_from([0, 5]))
+    def begin(self, last: int) -> None:
         """Begin at the start of a job, or at a cut."""
-        self.known = Reference(last, last, counts_when_finished)
-        self.door = SubtaskCheckpointing(
-            SubtaskId(VertexId("sink"), 0),
-            last=CheckpointId(last),
-            checkpoint_after_finished=counts_when_finished,
-        )
+        self.known = Reference(last, last)
+        self.door = SubtaskCheckpointing(SubtaskId(VertexId("sink"), 0), last=CheckpointId(last))
 
     # -------------------------------------------------------------- a barrier
 
@@ -128,9 +123,6 @@ class SubtaskMachine(RuleBasedStateMachine):
             known.last = checkpoint
             if known.is_aborted(checkpoint):
                 self._answered(fact, BroadcastCancelMarker(checkpoint))
-            elif known.finished and not known.counts_when_finished:
-                declined = Decline(checkpoint, Reason.CHECKPOINT_DECLINED_TASK_CLOSING)
-                self._answered(fact, declined, BroadcastCancelMarker(checkpoint))
             else:
                 known.asked[checkpoint] = Asked(tuple(known.staged), known.finished, None if unaligned else ())
                 self._answered(fact, BroadcastBarrier(barrier), TakeSnapshot(checkpoint))
