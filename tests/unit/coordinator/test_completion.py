@@ -3,7 +3,6 @@
 import pytest
 
 from checkpointing.coordinator.completed import (
-    DISCARD_NEVER,
     CompletedCheckpoint,
     CompletedCheckpointStore,
     SharedStateConflictError,
@@ -288,12 +287,6 @@ def test_the_oldest_checkpoints_are_subsumed(retained, added, kept):
     for number, properties in enumerate(added, start=1):
         holding.add(checkpoint(number, properties))
     assert kept == [c.id for c in holding.checkpoints]
-
-
-def test_a_subsumed_savepoints_files_stay():
-    """A savepoint may leave the store, but the user owns it, so none of its files is deleted."""
-    change = store(1, checkpoint(1, SAVEPOINT, discard_on=DISCARD_NEVER)).add(checkpoint(2))
-    assert ([1], []) == ([c.id for c in change.subsumed], [c.id for c in change.cleaned])
 
 
 def test_a_conflict_names_key_and_files():

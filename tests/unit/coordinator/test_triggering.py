@@ -10,7 +10,6 @@ from checkpointing.coordinator.messages import (
     AskHook,
     AskOperatorCoordinator,
     CheckpointIdFetched,
-    CheckpointRequested,
     CloseHook,
     CoordinatorTimeAdvanced,
     DiscardState,
@@ -20,7 +19,6 @@ from checkpointing.coordinator.messages import (
     LocationCreated,
     NotifyCheckpointAborted,
     OperatorCoordinatorAnswered,
-    OperatorCoordinatorFailed,
     RequestFailed,
     SchedulerStarted,
     ShutDown,
@@ -93,25 +91,6 @@ def test_a_failing_hook_or_trigger_fails_the_checkpoint(drive, fact):
     assert len(driven.of_type(effects, NotifyCheckpointAborted)) == 2
 
 
-def test_a_failing_operator_coordinator_frees_the_procedure(drive):
-    """The next request in the queue starts at once."""
-    driven = drive(operator_coordinators=("oc",))
-    driven.trigger("c1")
-    driven.trigger("c2")
-    driven.tell(OperatorCoordinatorFailed("oc", 1))
-    assert driven.pending == [2]
-
-
-def test_expiry_while_coordinators_snapshot_does_not_wedge_triggering(drive):
-    """FLINK-26394: the expiry ends the procedure, and the next trigger works."""
-    driven = drive(operator_coordinators=("oc",), timeout_ms=10, max_concurrent=1)
-    driven.trigger("c1")
-    driven.tell(CoordinatorTimeAdvanced(10))
-    assert not driven.door.is_triggering
-    driven.trigger("c2")
-    assert driven.pending == [2]
-
-
 def test_an_answer_counts_once_and_only_if_it_was_requested(drive):
     """A second location is ignored. So is a hook that answers before it was asked."""
     driven = drive(operator_coordinators=("oc",), hooks=("h",))
@@ -130,17 +109,6 @@ def test_a_late_coordinator_state_is_discarded(drive):
     effects = driven.tell(OperatorCoordinatorAnswered("oc", 1, "so"))
     assert driven.of_type(effects, DiscardState) == [DiscardState(1, ("so",))]
     assert driven.of_type(effects, AskHook, TriggerTask) == []
-
-
-def test_a_failed_id_fails_the_request_and_the_queue_goes_on(drive):
-    """An I/O error before a checkpoint exists still counts as a failure (E5)."""
-    driven = drive(tolerable_failures=0)
-    driven.door.step(CheckpointRequested("c", CHECKPOINT))
-    effects = list(driven.door.tell(CheckpointIdFailed(io_error=True)))
-    assert failures(driven, effects) == [("c", "IO_EXCEPTION")]
-    assert len(driven.of_type(effects, FailJob)) == 1
-    driven.trigger("c2")
-    assert driven.pending == [1]
 
 
 def test_the_first_periodic_trigger_lies_between_pause_and_interval(drive):
@@ -285,7 +253,6 @@ def test_many_running_deletions_delay_triggers(drive):
 # Pure decisions: which request runs, which failures count, which plan and id are used, what statistics remember.
 
 
-IDLE = DeciderView(triggering=False, pending=0, deleting=0, pause_left_ms=0)
 BUSY = DeciderView(triggering=True, pending=0, deleting=0, pause_left_ms=0)
 FORCED = CheckpointProperties(kind=savepoint(unaligned=False).kind, forced=True)
 SAVEPOINT = savepoint(unaligned=True)
@@ -316,25 +283,6 @@ def test_requests_are_served_in_order_of_priority():
     assert ["forced", "savepoint", "older", "newer", "periodic"] == [r.name for r in queue._queue]
 
 
-@pytest.mark.parametrize(
-    ("view", "properties", "chosen"),
-    [
-        (IDLE, CHECKPOINT, "r"),
-        (BUSY, FORCED, None),
-        (DeciderView(False, 1, 0, 0), CHECKPOINT, None),
-        (DeciderView(False, 1, 0, 0), FORCED, "r"),
-        (DeciderView(False, 1, 0, 0), SAVEPOINT, None),
-        (DeciderView(False, 0, 1, 0), CHECKPOINT, "r"),
-        (DeciderView(False, 0, 2, 0), FORCED, None),
-        (DeciderView(False, 0, 0, 5), CHECKPOINT, "r"),
-    ],
-)
-def test_the_first_request_waits_for_its_turn(view, properties, chosen):
-    """One at a time; at most max concurrent, which forced ones ignore; not during more deletions than that (A3)."""
-    decision = decider(request("r", properties)).choose(view)
-    assert chosen == (decision.chosen and decision.chosen.name)
-
-
 def test_a_full_queue_drops_periodic_requests_before_a_users():
     """If all requests in a full queue are users', the new one is refused. Otherwise a periodic one is dropped (A3)."""
     for queued, new, dropped in (("user", "periodic", "periodic"), ("periodic", "user", "periodic")):
@@ -357,15 +305,6 @@ def test_the_job_fails_above_the_tolerable_number_and_counts_from_zero_again():
     policy = FailurePolicy(1)
     outcomes = [policy.failed(CHECKPOINT, DECLINED, checkpoint) is not None for checkpoint in (1, 1, 2, 3, 4)]
     assert [False, False, True, False, True] == outcomes
-
-
-@pytest.mark.parametrize(
-    ("properties", "by_task", "fails"),
-    [(SAVEPOINT, False, False), (SAVEPOINT, True, True), (STOP, False, False), (STOP, True, True)],
-)
-def test_savepoints_count_only_when_a_task_declined_them(properties, by_task, fails):
-    """Other failures of a savepoint concern only the user who asked for it (Flink: CheckpointFailureManager)."""
-    assert fails == (FailurePolicy(0).failed(properties, DECLINED, 1, by_task=by_task) is not None)
 
 
 def test_a_declined_stopping_savepoint_fails_the_job_whatever_is_tolerated():
