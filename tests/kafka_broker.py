@@ -19,6 +19,7 @@ START_S = 60.0
 MAIN = "kafka.Kafka"
 FORMAT = "kafka.tools.StorageTool"
 PASSWORD = "p4ss-w0rd-of-a-test"  # noqa: S105 - the broker lives as long as the test
+LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "reader"}
 
 SETTINGS = """
 process.roles=broker,controller

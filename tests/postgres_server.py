@@ -21,6 +21,7 @@ wal_level = logical
 max_replication_slots = 60
 max_wal_senders = 20
 max_connections = 60
+max_prepared_transactions = 8
 fsync = off
 shared_buffers = 64MB
 logging_collector = off

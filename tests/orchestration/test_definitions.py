@@ -507,8 +507,8 @@ def test_a_setting_of_the_project_is_checked_when_it_loads():
 
 ADDED = 1
 PROGRAM = """
-from tests.orchestration.test_definitions import built_of_code_versions, versions
-print(versions(built_of_code_versions()))
+from tests.orchestration.test_definitions import versioned, versions
+print(versions(versioned()))
 """
 
 
@@ -524,7 +524,7 @@ def halved(value):
     return value / 2
 
 
-def built_of_code_versions(
+def versioned(
     expression="value * 2", *, total="value", bounds=(0, 9), parallelism=2, step: Callable = doubled
 ) -> Pipeline:
     made = Pipeline("versions", parallelism=parallelism)
@@ -543,7 +543,7 @@ def versions(made: Pipeline) -> dict[str, str]:
 
 
 def changed(**other) -> set[str]:
-    before, after = versions(built_of_code_versions()), versions(built_of_code_versions(**other))
+    before, after = versions(versioned()), versions(versioned(**other))
     return {name for name in before if before[name] != after[name]}
 
 
@@ -569,13 +569,13 @@ def test_a_row_rule_is_code_of_all_that_meet_its_rows():
 
 def test_a_constant_and_a_helper_of_the_users_module_are_code(monkeypatch):
     """What a step names in its own package counts as if it stood in the step."""
-    before = versions(built_of_code_versions())
+    before = versions(versioned())
     monkeypatch.setattr(sys.modules[__name__], "ADDED", 2)
-    assert before["bronze"] != versions(built_of_code_versions())["bronze"]
+    assert before["bronze"] != versions(versioned())["bronze"]
     monkeypatch.undo()
-    assert before == versions(built_of_code_versions())
+    assert before == versions(versioned())
     monkeypatch.setattr(sys.modules[__name__], "helped", halved)
-    assert before["bronze"] != versions(built_of_code_versions())["bronze"]
+    assert before["bronze"] != versions(versioned())["bronze"]
 
 
 def test_every_process_finds_the_same_version():

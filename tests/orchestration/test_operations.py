@@ -36,9 +36,6 @@ from tests.scenarios.runtime.cut_jobs import REPORT, SHOP, planned, tick
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut, run
 from tests.scenarios.runtime.sqlite_mirror import SqliteMirror
 
-__all__ = ["operate"]
-
-
 MIRRORED = "tests.orchestration.numbers:mirrored"
 ENDLESS = "tests.orchestration.numbers:endless"
 
@@ -250,7 +247,7 @@ def executed(root, instance, *assets, prefix=()):
     return merged.resolve_job_def("downstream").execute_in_process(instance=instance, raise_on_error=False)
 
 
-def told_of_cut_resource(result, name):
+def shown_by(result, name):
     (event,) = result.asset_materializations_for_node(name)
     return {key: value.value for key, value in event.metadata.items()}
 
@@ -268,11 +265,7 @@ def test_all_steps_of_a_run_read_one_cut_while_a_tick_and_a_clean_up_run(root, i
 
     done = executed(root, instance, first, second)
     assert done.success
-    assert (
-        1
-        == told_of_cut_resource(done, "first")["numbers_checkpoint"]
-        == told_of_cut_resource(done, "second")["numbers_checkpoint"]
-    )
+    assert 1 == shown_by(done, "first")["numbers_checkpoint"] == shown_by(done, "second")["numbers_checkpoint"]
     assert 300 == Cuts(root, JOB).latest().polars(BRONZE).collect().height
 
 
@@ -287,7 +280,7 @@ def test_tables_come_as_arguments_of_one_cut_and_of_the_annotated_class(root, in
 
     done = executed(root, instance, report, prefix=prefix)
     assert done.success
-    assert 1 == told_of_cut_resource(done, "report")["numbers_checkpoint"]
+    assert 1 == shown_by(done, "report")["numbers_checkpoint"]
 
 
 def test_an_argument_without_annotation_is_lazy(root, instance):
@@ -306,10 +299,10 @@ def test_a_run_after_that_reads_the_newest_cut(root, instance):
     def report(numbers_cut: CutResource) -> None:
         numbers_cut.cut()
 
-    assert 1 == told_of_cut_resource(executed(root, instance, report), "report")["numbers_checkpoint"]
+    assert 1 == shown_by(executed(root, instance, report), "report")["numbers_checkpoint"]
     moved_on(root)
     newest = Cuts(root, JOB).latest().checkpoint
-    assert 1 < newest == told_of_cut_resource(executed(root, instance, report), "report")["numbers_checkpoint"]
+    assert 1 < newest == shown_by(executed(root, instance, report), "report")["numbers_checkpoint"]
 
 
 def test_a_tick_downstream_and_all_in_one_run_reads_what_the_tick_wrote(root, instance):
@@ -321,7 +314,7 @@ def test_a_tick_downstream_and_all_in_one_run_reads_what_the_tick_wrote(root, in
     job = dg.define_asset_job("all", dg.AssetSelection.all(), executor_def=dg.in_process_executor)
     merged = dg.Definitions.merge(dg.Definitions(assets=[report], jobs=[job]), built)
     done = merged.resolve_job_def("all").execute_in_process(instance=instance)
-    assert Cuts(root, JOB).latest().checkpoint == told_of_cut_resource(done, "report")["numbers_checkpoint"]
+    assert Cuts(root, JOB).latest().checkpoint == shown_by(done, "report")["numbers_checkpoint"]
 
 
 def test_a_class_that_no_table_is_read_as_is_refused_by_name(root):

@@ -367,7 +367,6 @@ def test_what_is_no_field_or_of_another_type_is_refused_where_it_is_written(name
 # The real command line, in a process of its own, with real Spark: what a user types is what works.
 
 
-ROOT_OF_COMMAND_LINE = Path(__file__).resolve().parents[2]
 FLIGHTS = 40
 CANCELLED = 4
 
@@ -401,7 +400,7 @@ def lay_out(data: Path) -> None:
 def test_dg_launch_materializes_the_flights(tmp_path):
     """`dg launch --job` runs a tick on Spark, keeps Dagster's records under .dagster, and writes every table."""
     lay_out(tmp_path / "data")
-    shutil.copy(ROOT_OF_COMMAND_LINE / "dagster.yaml", tmp_path)
+    shutil.copy(ROOT / "dagster.yaml", tmp_path)
     asked = subprocess.run(
         [
             Path(sys.executable).with_name("dg"),
@@ -409,7 +408,7 @@ def test_dg_launch_materializes_the_flights(tmp_path):
             "--job",
             "flights_tick",
             "--target-path",
-            ROOT_OF_COMMAND_LINE,
+            ROOT,
         ],
         cwd=tmp_path,
         env={**os.environ, "DAGSTER_HOME": str(tmp_path), "TIDEMARK_SPARK_CORES": "1"},

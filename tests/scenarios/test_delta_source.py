@@ -2,6 +2,7 @@
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
@@ -9,11 +10,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StructType
 
+from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import VertexId
 from checkpointing.messages import PollSource
+from jobs.pipeline import Pipeline, count, sum_of
 from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 from jobs.sources.port import SourceError, read_schema
-from tests.scenarios.delta_job import FOLDER
 from tidemark.testing import Trial
 
 pytestmark = pytest.mark.spark
@@ -198,7 +200,7 @@ def counted(cut):
 @pytest.mark.parametrize("boundary", ["after:PollSource#3", "before:AppendRow#2", "after:AppendRow#2"])
 def test_killed_ticks_lose_and_double_no_row(spark, tmp_path, boundary):
     """SIGKILL strikes in mid-tick. After OPTIMIZE, more rows and another tick, bronze and gold have every row once."""
-    trial = Trial("tests.scenarios.delta_job:appends", tmp_path)
+    trial = Trial("tests.scenarios.test_delta_source:appends", tmp_path)
     table = trial.data / FOLDER
     for start in range(0, 12, 4):
         append(table, *range(start, start + 4))
@@ -216,7 +218,7 @@ def test_killed_ticks_lose_and_double_no_row(spark, tmp_path, boundary):
 
 @pytest.mark.dear
 def test_changes_come_once_although_ticks_are_killed(spark, tmp_path):
-    trial = Trial("tests.scenarios.delta_job:changes", tmp_path)
+    trial = Trial("tests.scenarios.test_delta_source:changes", tmp_path)
     table = trial.data / FOLDER
     rows_ = pa.table({"id": pa.array(range(6), pa.int64()), "key": pa.array(range(6), pa.int64())})
     write_deltalake(str(table), rows_, configuration={"delta.enableChangeDataFeed": "true"})
@@ -233,3 +235,24 @@ def test_changes_come_once_although_ticks_are_killed(spark, tmp_path):
             del now[row["id"]]
     assert {1: 1, 2: 2, 3: 3, 4: 14, 5: 15} == now
     assert 6 + 4 + 1 == found.height
+
+
+# ------------------------------------------------------------------
+# Defines a pipeline that reads a Delta table beside its data folder: rows to bronze, count and sum by key to gold.
+
+
+CONFIG = CheckpointConfig(every_rows=4, slice_rows_max=3, retained=3)
+FOLDER = "orders"
+
+
+def appends(data: Path) -> Pipeline:
+    pipeline = Pipeline("appends", config=CONFIG)
+    rows = pipeline.source("orders", DeltaSource(data / FOLDER)).table("bronze/orders", id="bronze")
+    rows.key_by("key").aggregate("by_key", rows=count(), total=sum_of("id")).upsert("gold/by_key")
+    return pipeline
+
+
+def changes(data: Path) -> Pipeline:
+    pipeline = Pipeline("changes", config=CONFIG)
+    pipeline.source("orders", DeltaSource(data / FOLDER, changes=True)).table("bronze/changes", id="bronze")
+    return pipeline

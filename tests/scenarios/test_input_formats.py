@@ -379,7 +379,7 @@ BAD = {
 }
 
 
-def read_of_lenient_parsers(spark, folder, form, fields, **more):
+def read_whole(spark, folder, form, fields, **more):
     source = FileSource(folder, StructType(fields), format=form, **more)
     frame = source.read(spark, list(polls(source, 1_000)))
     return [tuple(row)[: len(fields) + ("corrupt_column" in more)] for row in frame.orderBy("_position").collect()]
@@ -391,10 +391,8 @@ def test_a_value_is_read_right(spark, tmp_path, case):
     form, text, fields, rows = GOOD[case]
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / f"1.{form}").write_bytes(text.encode())
-    assert rows == read_of_lenient_parsers(spark, tmp_path, form, fields)
-    assert [(*row, None) for row in rows] == read_of_lenient_parsers(
-        spark, tmp_path, form, fields, corrupt_column="bad"
-    )
+    assert rows == read_whole(spark, tmp_path, form, fields)
+    assert [(*row, None) for row in rows] == read_whole(spark, tmp_path, form, fields, corrupt_column="bad")
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -405,13 +403,13 @@ def test_a_bad_record_is_told(spark, tmp_path, case):
     good = b"2" + b"," * (len(fields) - 1) + b"\n" if form == "csv" else b'{"n": 2}\n'
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / f"1.{form}").write_bytes(data.replace(b"{}", b"1", 1) + good)
-    rows = read_of_lenient_parsers(spark, tmp_path, form, fields, corrupt_column="bad")
+    rows = read_whole(spark, tmp_path, form, fields, corrupt_column="bad")
     assert [True, False] == [row[-1] is not None for row in rows]
     assert "1" in rows[0][-1]
     assert all(value is None for value in rows[0][1:-1] if value != "x")
     assert (2, *(None for _ in fields[1:]), None) == rows[1]
     with pytest.raises(Exception, match=rf"1\.{form}"):
-        read_of_lenient_parsers(spark, tmp_path, form, fields)
+        read_whole(spark, tmp_path, form, fields)
 
 
 GERMAN, NEW_YORK = {"sep": ";", "locale": "de-DE"}, {"sep": ";", "timeZone": "America/New_York"}
@@ -433,8 +431,8 @@ def test_values_of_a_locale_a_zone_and_a_format_are_those_of_spark(spark, tmp_pa
     own = spark.read.options(**options).schema(StructType([N, field])).csv(str(tmp_path / "a"))
     rows = [tuple(row) for row in own.orderBy("n").collect()]
     assert any(row[1] is not None for row in rows)
-    assert rows == read_of_lenient_parsers(spark, tmp_path, "csv", [N, field], options=options)
-    assert [(*row, None) for row in rows] == read_of_lenient_parsers(
+    assert rows == read_whole(spark, tmp_path, "csv", [N, field], options=options)
+    assert [(*row, None) for row in rows] == read_whole(
         spark, tmp_path, "csv", [N, field], options=options, corrupt_column="bad"
     )
 
@@ -453,13 +451,11 @@ def test_options_do_not_make_a_bad_value_good(spark, tmp_path, value, field, opt
     """A time without a day has another day tomorrow, and a decimal keeps its point and its digits."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_text(f"1;{value}\n")
-    ((_, read_as, record),) = read_of_lenient_parsers(
-        spark, tmp_path, "csv", [N, field], options=options, corrupt_column="bad"
-    )
+    ((_, read_as, record),) = read_whole(spark, tmp_path, "csv", [N, field], options=options, corrupt_column="bad")
     assert read_as is None
     assert value.strip() in record
     with pytest.raises(Exception, match=r"1\.csv"):
-        read_of_lenient_parsers(spark, tmp_path, "csv", [N, field], options=options)
+        read_whole(spark, tmp_path, "csv", [N, field], options=options)
 
 
 @pytest.mark.parametrize(

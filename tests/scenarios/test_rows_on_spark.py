@@ -345,7 +345,7 @@ KEEPS_ALL = {"retained": 50}
 
 
 @pytest.fixture
-def tick_of_modes_on_spark(spark, tmp_path):
+def worked_example(spark, tmp_path):
     """Return a function that runs the worked example to its end with these changes to its configuration."""
 
     def run(folder=tmp_path, checkpoints=None, **changes):
@@ -373,12 +373,12 @@ def rows_in_flight(record) -> int:
     return sum(segment.rows for _, segment in in_flight(record))
 
 
-def test_unaligned_the_barrier_overtakes_records_and_the_checkpoint_holds_them(tick_of_modes_on_spark, tmp_path):
+def test_unaligned_the_barrier_overtakes_records_and_the_checkpoint_holds_them(worked_example, tmp_path):
     """Records before barrier 1 are counted or in flight, each once (C5).
 
     The table lacks the rows in flight. The next tick begins with them, and none is lost.
     """
-    (first,) = tick_of_modes_on_spark(checkpoints=1, unaligned=True).completed
+    (first,) = worked_example(checkpoints=1, unaligned=True).completed
     vertex = at_the_count(first)
     assert AlignmentType.UNALIGNED is vertex.alignment
     assert 0 < rows_in_flight(first)
@@ -388,9 +388,9 @@ def test_unaligned_the_barrier_overtakes_records_and_the_checkpoint_holds_them(t
     assert EXACT == counts(tmp_path)
 
 
-def test_with_a_timeout_an_alignment_that_takes_too_long_turns_unaligned(tick_of_modes_on_spark, tmp_path):
+def test_with_a_timeout_an_alignment_that_takes_too_long_turns_unaligned(worked_example, tmp_path):
     """Checkpoint 1 starts aligned, waits for the slow split, and turns when its time is over (C6)."""
-    first, *_ = tick_of_modes_on_spark(unaligned=True, alignment_timeout_ms=50).completed
+    first, *_ = worked_example(unaligned=True, alignment_timeout_ms=50).completed
     vertex = at_the_count(first)
     assert AlignmentType.UNALIGNED is vertex.alignment
     assert vertex.aligned_ms - first.statistics.triggered_ms >= 50
@@ -398,14 +398,14 @@ def test_with_a_timeout_an_alignment_that_takes_too_long_turns_unaligned(tick_of
     assert EXACT == counts(tmp_path)
 
 
-def test_buffering_over_the_limit_declines_the_checkpoint_and_the_job_goes_on(tick_of_modes_on_spark, tmp_path):
+def test_buffering_over_the_limit_declines_the_checkpoint_and_the_job_goes_on(worked_example, tmp_path):
     """More waits behind the fast barrier than the limit allows: checkpoint 1 is declined by name (C2).
 
     If Spark is quicker than the polls, nothing waits there. Then another job is run; five in a row are never so.
     """
     aborted = []
     for folder in (tmp_path / str(number) for number in range(5)):
-        report = tick_of_modes_on_spark(folder, max_alignment_bytes=64, tolerable_failures=100)
+        report = worked_example(folder, max_alignment_bytes=64, tolerable_failures=100)
         assert EXACT == counts(folder)
         entries = read(report.trace.read_bytes().splitlines(keepends=True))
         aborted = [entry.body for entry in entries if isinstance(entry.body, NotifyAborted)]
@@ -415,13 +415,13 @@ def test_buffering_over_the_limit_declines_the_checkpoint_and_the_job_goes_on(ti
     assert 1 == min(each.checkpoint for each in aborted)
 
 
-def test_buffering_below_the_limit_completes_aligned(tick_of_modes_on_spark, tmp_path):
+def test_buffering_below_the_limit_completes_aligned(worked_example, tmp_path):
     """With room for all that waits, checkpoint 1 aligns, and says how many bytes it held (C2, C7).
 
     As above: if nothing waits, another job is run.
     """
     for folder in (tmp_path / str(number) for number in range(5)):
-        first, *_ = tick_of_modes_on_spark(folder, max_alignment_bytes=1_000_000).completed
+        first, *_ = worked_example(folder, max_alignment_bytes=1_000_000).completed
         vertex = at_the_count(first)
         assert (AlignmentType.ALIGNED, 0) == (vertex.alignment, rows_in_flight(first))
         assert EXACT == counts(folder)
@@ -431,9 +431,9 @@ def test_buffering_below_the_limit_completes_aligned(tick_of_modes_on_spark, tmp
     assert 0 < vertex.alignment_ms
 
 
-def test_two_checkpoints_at_a_time_commit_in_their_order(tick_of_modes_on_spark, tmp_path):
+def test_two_checkpoints_at_a_time_commit_in_their_order(worked_example, tmp_path):
     """The next barrier is on its way before the checkpoint before it has committed (E2)."""
-    completed = tick_of_modes_on_spark(max_concurrent=2, every_rows=50).completed
+    completed = worked_example(max_concurrent=2, every_rows=50).completed
     lives = [record.statistics for record in completed]
     assert any(later.triggered_ms < earlier.committed_ms for earlier, later in pairwise(lives))
     assert [record.parent for record in completed[1:]] == [record.checkpoint for record in completed[:-1]]
@@ -464,12 +464,12 @@ LAYOUT = {
     "gold/totals": ["day", "town"],
     "gold/newest": ["latest"],
 }
-CONFIG_OF_PARTITIONS_ON_SPARK = CheckpointConfig(every_rows=40, slice_rows_max=20, retained=20)
+TWO_SLICES = CheckpointConfig(every_rows=40, slice_rows_max=20, retained=20)
 
 
 def build(data):
     del data
-    pipeline = PipelineOfPartitionsOnSpark("parts", config=CONFIG_OF_PARTITIONS_ON_SPARK, parallelism=2)
+    pipeline = PipelineOfPartitionsOnSpark("parts", config=TWO_SLICES, parallelism=2)
     rows = pipeline.source("numbers", SequenceSourceOfPartitionsOnSpark({"a": 120, "b": 60}, keys=5))
     rows = rows.with_column("city", CITY, StringType()).with_column("day", DAY, DateType())
     rows = rows.select("key", "n", "city", "day")
@@ -489,14 +489,14 @@ def build(data):
 
 
 def follow(data):
-    pipeline = PipelineOfPartitionsOnSpark("follows", config=CONFIG_OF_PARTITIONS_ON_SPARK)
+    pipeline = PipelineOfPartitionsOnSpark("follows", config=TWO_SLICES)
     delta = pipeline.source("delta", DeltaSource(data / "rows")).drop("_split", "_position")
     delta.table("copies/delta", id="copied")
     return pipeline
 
 
 def follow_cuts(data):
-    pipeline = PipelineOfPartitionsOnSpark("follows_cuts", config=CONFIG_OF_PARTITIONS_ON_SPARK)
+    pipeline = PipelineOfPartitionsOnSpark("follows_cuts", config=TWO_SLICES)
     rows = pipeline.source("cuts", CutSource(data, "parts", "bronze/rows")).drop("_split", "_position")
     rows.table("copies/cuts", id="copied")
     return pipeline
@@ -609,7 +609,7 @@ def renamed(data):
     said = (data / "names").read_text().split() if (data / "names").exists() else ()
     now = {"append": "bronze/rows", "upsert": "gold/newest", "by": "city", **dict(each.split("=") for each in said)}
     was = {"append": "bronze/rows", "upsert": "gold/newest"} if "renamed=" in said else {}
-    pipeline = PipelineOfPartitionsOnSpark("renamed", config=CONFIG_OF_PARTITIONS_ON_SPARK, parallelism=2)
+    pipeline = PipelineOfPartitionsOnSpark("renamed", config=TWO_SLICES, parallelism=2)
     rows = pipeline.source("numbers", SequenceSourceOfPartitionsOnSpark({"a": 120}, keys=5)).with_column(
         "city", CITY, StringType()
     )

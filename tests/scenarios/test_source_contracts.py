@@ -9,10 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StringType, StructType
 
+from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
+from jobs.pipeline import Pipeline
 from jobs.sources.committed_positions import CommitsToFile
 from jobs.sources.delta.cut_source import CutSource
 from jobs.sources.delta.delta_source import DeltaSource
@@ -23,6 +26,7 @@ from jobs.sources.port import SPLIT_COLUMN, read_schema
 from jobs.sources.python.data_source import SPLIT, SparkSource
 from jobs.testing.contract import BrokenPromiseError
 from tests import python_data_sources as examples
+from tests.python_data_sources import PartitionedNumbers, SimpleNumbers
 from tests.scenarios.runtime import cut_jobs
 from tests.unit.sources.gaps import Gaps
 from tests.unit.sources.remembering import Remembering
@@ -431,10 +435,17 @@ class TestPartitionedSurvives(SurvivesKills):
 @pytest.mark.dear
 @pytest.mark.parametrize("kind", ["simple", "partitioned"])
 def test_a_tick_on_a_connect_server_reads_a_data_source_to_its_end(connect_url, tmp_path, kind):
-    trial = Trial(f"tests.scenarios.data_source_job:{kind}", tmp_path)
+    trial = Trial(f"tests.scenarios.test_source_contracts:{kind}", tmp_path)
     trial.data.mkdir()
     trial.kill("after:AppendRow#2", spark_connect_url=connect_url)
-    words = ["run", f"tests.scenarios.data_source_job:{kind}", "--data", trial.data, "--warehouse", trial.warehouse]
+    words = [
+        "run",
+        f"tests.scenarios.test_source_contracts:{kind}",
+        "--data",
+        trial.data,
+        "--warehouse",
+        trial.warehouse,
+    ]
     command = [sys.executable, "-m", "tidemark", *map(str, words), "--spark-connect", connect_url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert 0 == done.returncode, done.stderr
@@ -442,3 +453,23 @@ def test_a_tick_on_a_connect_server_reads_a_data_source_to_its_end(connect_url, 
     assert list(range(11)) == sorted(rows["n"])
     again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert "finished" in again.stdout + again.stderr
+
+
+# ------------------------------------------------------------------
+# Defines pipelines that read one of Spark's examples of Python data sources to its end.
+
+
+def simple(data: Path) -> Pipeline:
+    del data
+    return _pipeline(SimpleNumbers)
+
+
+def partitioned(data: Path) -> Pipeline:
+    del data
+    return _pipeline(PartitionedNumbers)
+
+
+def _pipeline(kind: type[DataSource]) -> Pipeline:
+    pipeline = Pipeline("numbers", config=CheckpointConfig(every_rows=2, slice_rows_max=2))
+    pipeline.source("numbers", SparkSource(kind, bounded=True)).table("bronze/numbers", id="bronze")
+    return pipeline

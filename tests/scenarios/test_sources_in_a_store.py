@@ -1,15 +1,26 @@
 """Tests the sources of Delta tables and cuts on an S3 server: the contract of sources, and ticks that are killed."""
 
 import hashlib
+import os
+import signal
+import subprocess
+import sys
+from io import BytesIO
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from jobs.reading import Cuts
 from jobs.sources.delta.cut_source import CutSource
 from jobs.sources.delta.delta_source import DeltaSource
+from jobs.spark.jars import fetch, jar_set, jars_folder
 from jobs.storage.address import StoreUrl
+from jobs.storage.place import place_in
+from jobs.warehouse.boundaries import KILL_VARIABLE
 from tests.object_store import KEY, SECRET
 from tests.scenarios.runtime import cut_jobs
 from tidemark.testing import SourceContract, SurvivesKills
@@ -95,3 +106,82 @@ class TestCutsSurvive(SurvivesKills):
 
     source = staticmethod(cuts)
     kills = ("after:AppendRow",)
+
+
+# ------------------------------------------------------------------
+# Input in an object store, read by Spark: `tidemark run --data s3://...`, against a real S3 server.
+
+
+SHOP = """
+from pyspark.sql.types import LongType, StringType, StructType
+from tidemark import CheckpointConfig, FileSource, Pipeline, count, sum_of
+
+ORDERS = StructType().add("n", LongType()).add("city", StringType())
+
+
+def build(data):
+    pipeline = Pipeline("shop", config=CheckpointConfig(every_rows=40, slice_rows_max=25), parallelism=2)
+    orders = pipeline.source("parquet", FileSource(data / "parquet", ORDERS))
+    parquet = orders.table("bronze/parquet", id="bronze_parquet")
+    texts = FileSource(data / "csv", ORDERS, format="csv", glob="**/*.csv", one_split=True)
+    pipeline.source("csv", texts).table("bronze/csv", id="bronze_csv")
+    parquet.key_by("city").aggregate("sums", orders=count(), total=sum_of("n")).upsert("gold/sums")
+    return pipeline
+"""
+
+
+@pytest.fixture
+def lake(store_server, monkeypatch):
+    fetch(jars_folder(), jar_set("s3a"))
+    for name, value in store_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return StoreUrl(f"s3://lake/{uuid4().hex}")
+
+
+@pytest.fixture
+def run(lake, tmp_path):
+    (tmp_path / "shop.py").write_text(SHOP)
+
+    def type_it(**environment):
+        words = [sys.executable, "-m", "tidemark", "run", "shop:build", "--data", str(lake / "in")]
+        return subprocess.run(
+            [*words, "--warehouse", str(lake / "warehouse")],
+            cwd=tmp_path,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+    return type_it
+
+
+@pytest.mark.kill
+def test_rows_of_objects_are_read_once_whatever_the_objects_are_called(lake, run):
+    """A tick is killed, the next one goes on, and a later one reads a new object; positions are unique in a split."""
+    put = place_in(lake / "in", "").storage.write
+    names = ("berlin/1.parquet", "berlin/a b=ü.parquet", "paris/{x}*.parquet")
+    for number, name in enumerate(names):
+        put(f"parquet/{name}", _parquet(range(100 * number, 100 * number + 30)))
+    put("csv/2026/11/1.csv", "".join(f"{n},berlin\n" for n in range(50)).encode())
+    assert -signal.SIGKILL == run(**{KILL_VARIABLE: "after:AppendRow#2"}).returncode
+    done = run()
+    assert 0 == done.returncode, done.stderr
+    put("parquet/berlin/0.parquet", _parquet(range(900, 910)))
+    done = run()
+    assert 0 == done.returncode, done.stderr
+
+    cut = Cuts(lake / "warehouse", "shop").latest()
+    bronze = cut.polars("bronze/parquet").collect()
+    there = [*range(30), *range(100, 130), *range(200, 230), *range(900, 910)]
+    assert there == sorted(bronze["n"])
+    assert len(there) == len(set(bronze.select("_split", "_position").rows()))
+    assert list(range(50)) == sorted(cut.polars("bronze/csv").collect()["n"])
+    assert [("w", len(there), sum(there))] == cut.polars("gold/sums").collect().rows()
+
+
+def _parquet(numbers):
+    sink = BytesIO()
+    pq.write_table(pa.table({"n": numbers, "city": ["w"] * len(numbers)}), sink)
+    return sink.getvalue()

@@ -12,13 +12,20 @@ import signal
 from pathlib import Path
 
 import confluent_kafka
+import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructType
 
 from jobs.outside_sinks.kafka import transaction
 from jobs.warehouse.boundaries import KILL_VARIABLE, boundary_from_environment
-from tests.scenarios.kafka.dying_publisher import METHODS
 from tidemark import CheckpointConfig, FileSource, KafkaSink, Pipeline, count
 
+METHODS = (
+    "init_transactions",
+    "begin_transaction",
+    "produce_batch",
+    "send_offsets_to_transaction",
+    "commit_transaction",
+)
 ORDERS, SIZES = "bronze/orders", "gold/sizes"
 STOP_VARIABLE = "STOP_AT"
 PASSWORD_VARIABLE = "SINK_PASSWORD"  # noqa: S105 - a name
@@ -78,3 +85,20 @@ def _stopped(name):
     if name == os.environ.get(STOP_VARIABLE):
         os.environ[STOP_VARIABLE] = "never again"
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def batches(checkpoint, rows):
+    numbers = [f"{checkpoint}/{n}" for n in range(rows)]
+    return [pa.record_batch({"n": pa.array(part)}) for part in (numbers[: rows // 2], numbers[rows // 2 :])]
+
+
+def dies_publishing(servers, topic, checkpoint, when, method):
+    """Publish a checkpoint of ten rows, and die before or after a call of Kafka's client."""
+
+    def call(self, *arguments):
+        if when == "after":
+            getattr(confluent_kafka.Producer, method)(self, *arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    transaction.Producer = type("Dying", (confluent_kafka.Producer,), {method: call})
+    KafkaSink(servers, topic, "n").publish("job", "out/numbers", checkpoint, batches(checkpoint, 10))

@@ -15,12 +15,10 @@ from jobs.outside_sinks.kafka import transaction
 from jobs.sources.kafka.cluster import Cluster
 from jobs.warehouse.refusals import TickRefusedError
 from tests.kafka_broker import Broker
-from tests.scenarios.kafka.dying_publisher import batches
-from tests.scenarios.kafka.records import read
-from tests.scenarios.kafka.sink_job import ORDERS, SIZES, crossing
+from tests.scenarios.kafka.sink_job import ORDERS, SIZES, batches, crossing
 from tests.scenarios.kafka.test_sink import OUT, SCHEMA, sink_of
 from tests.scenarios.kafka.test_sink_in_ticks import ONE_CORE, Shop, assert_exact
-from tests.scenarios.kafka.topics import TopicMaker, eventually
+from tests.scenarios.kafka.topics import TopicMaker, eventually, read
 from tidemark import SinkError
 from tidemark.testing import TickFailedError
 

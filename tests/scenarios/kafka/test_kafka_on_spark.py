@@ -3,9 +3,9 @@
 import json
 import subprocess
 import sys
-import threading
 import time
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -38,11 +38,10 @@ from jobs.sources.slice_reading import LeftToSparkError
 from jobs.spark.connect_server import connect_server
 from jobs.spark.session import SparkConfig
 from tests.avro_types import encoded
-from tests.kafka_broker import PASSWORD, Broker
+from tests.kafka_broker import LOGIN, PASSWORD, Broker
 from tests.scenarios.kafka.orders_job import SCHEMA
-from tests.scenarios.kafka.test_kafka_without_spark import LOGIN, ask
+from tests.scenarios.kafka.test_kafka_without_spark import ask
 from tests.scenarios.kafka.topics import TopicMaker
-from tidemark import NoSuchCutError
 from tidemark.testing import TickFailedError, Trial
 
 pytestmark = pytest.mark.spark
@@ -54,8 +53,8 @@ JOB = "tests.scenarios.kafka.orders_job:build"
 def trial(tmp_path, spark):
     """Return a function that makes a trial of the pipeline with these arguments for its source."""
 
-    def made(**told) -> Trial:
-        made = Trial(JOB, tmp_path)
+    def made(build="build", **told) -> Trial:
+        made = Trial(f"tests.scenarios.kafka.orders_job:{build}", tmp_path)
         made.data.mkdir(exist_ok=True)
         (made.data / "kafka.json").write_text(json.dumps(told))
         return made
@@ -63,19 +62,16 @@ def trial(tmp_path, spark):
     return made
 
 
+def order(number):
+    return json.dumps({"customer": f"c{number % 7}", "amount": number}).encode()
+
+
 def orders(first, end):
-    return [json.dumps({"customer": f"c{number % 7}", "amount": number}) for number in range(first, end)]
+    return [*map(order, range(first, end))]
 
 
 def amounts(cut):
     return sorted(cut.arrow("bronze/orders").to_pandas()["amount"].dropna().astype(int))
-
-
-def rows_shown(job):
-    try:
-        return len(amounts(job.cuts.latest()))
-    except NoSuchCutError:
-        return 0
 
 
 def sums(cut):
@@ -232,51 +228,27 @@ def wait_for_compaction(topic):
 
 
 @pytest.mark.dear
-@pytest.mark.kill
-@pytest.mark.parametrize("boundary", ["after:RunMicroBatch#3", "after:AppendRow#2", "before:NotifyComplete#2"])
-def test_a_killed_tick_loses_and_doubles_nothing(make_topic, trial, boundary):
+def test_files_are_read_first_and_then_a_topic(make_topic, trial):
+    """A tick that dies at its first checkpoint behind the switch loses nothing and doubles nothing."""
     topic = make_topic(2)
-    job = trial(servers=topic.servers, topics=topic.name, every_rows=100)
-    topic.write(orders(0, 250), 0)
-    topic.write(orders(250, 500), 1)
-    job.kill(boundary)
-    committed = topic.committed("tidemark-shop-orders", 2)
-    assert sum(max(offset, 0) for offset in committed.values()) <= rows_shown(job)
-    cut = job.run()
-    assert list(range(500)) == amounts(cut)
-    assert expected_sums(range(500)) == sums(cut)
-    assert {0: 250, 1: 250} == topic.committed("tidemark-shop-orders", 2)
-
-
-@pytest.mark.dear
-def test_a_broker_that_is_killed_during_a_tick_costs_no_record(tmp_path, trial):
-    """The broker comes back. The tick waits for it, or the next tick reads on."""
-    broker = Broker(tmp_path / "broker")
-    broker.start()
-    try:
-        topic = TopicMaker(broker.servers).made("orders", 2, {})
-        topic.write(orders(0, 3_000), 0)
-        topic.write(orders(3_000, 6_000), 1)
-        job = trial(servers=broker.servers, topics="orders", every_rows=300)
-        job.run(checkpoints=1)
-
-        def strike():
-            time.sleep(1)
-            broker.kill()
-            time.sleep(3)
-            broker.start()
-
-        striker = threading.Thread(target=strike)
-        striker.start()
-        try:
-            job.run(restart_strategy="fixed_delay")
-        finally:
-            striker.join()
-        cut = job.run()
-        assert list(range(6_000)) == amounts(cut)
-        assert expected_sums(range(6_000)) == sums(cut)
-    finally:
-        broker.kill()
+    job = trial("files_first", servers=topic.servers, topics=topic.name)
+    for folder, numbers in (("berlin", range(40)), ("paris", range(40, 70))):
+        job.deliver(f"orders/{folder}", pl.DataFrame({"customer": [f"c{n}" for n in numbers], "amount": numbers}))
+    topic.write(orders(70, 90), 0)
+    topic.write([*orders(90, 100), "no order"], 1)
+    settings = {"every_rows": 25, "slice_rows_max": 10, "spark_cores": 1}
+    job.kill("after:AppendRow#3", **settings)
+    cut = job.run(**settings)
+    bronze = cut.polars("bronze/orders").collect()
+    assert list(range(100)) == sorted(bronze["amount"].drop_nulls())
+    assert {"1.berlin": 40, "1.paris": 30, f"2.{topic.name}-0": 20, f"2.{topic.name}-1": 11} == dict(
+        bronze["_split"].value_counts().iter_rows()
+    )
+    assert [b"no order"] == cut.polars("quarantine/orders").collect()["_undecoded"].to_list()
+    assert 100 == cut.polars("gold/customers").collect()["orders"].sum()
+    assert {0: 20, 1: 11} == topic.committed("tidemark-hybrid-orders", 2)
+    topic.write(orders(100, 101), 0)
+    assert 102 == job.run(**settings).polars("bronze/orders").collect().height
 
 
 def test_records_that_vanish_after_the_poll_are_an_error(make_topic, spark):
@@ -364,23 +336,6 @@ def test_a_password_is_written_nowhere(make_topic, broker, trial, monkeypatch, t
 METADATA = ["key", "timestamp", "headers", "topic"]
 
 
-@pytest.fixture
-def job(tmp_path, spark):
-    """Return a function that makes a trial of the pipeline with these arguments for its source."""
-
-    def made(**told) -> Trial:
-        made = Trial("tests.scenarios.kafka.orders_job:build", tmp_path)
-        made.data.mkdir(exist_ok=True)
-        (made.data / "kafka.json").write_text(json.dumps(told))
-        return made
-
-    return made
-
-
-def order(number):
-    return json.dumps({"customer": f"c{number % 7}", "amount": number}).encode()
-
-
 def avro(number):
     return encoded(ORDER, {"customer": f"c{number % 7}", "amount": number})
 
@@ -418,7 +373,7 @@ def test_rows_are_those_of_the_connector(make_topic, spark, form, schema, record
     assert 42 == by_tasks(source, whole).num_rows
 
 
-def test_a_tick_over_plain_records_needs_no_connector(make_topic, job, monkeypatch):
+def test_a_tick_over_plain_records_needs_no_connector(make_topic, trial, monkeypatch):
     def refused(*_):
         raise AssertionError("the connector was asked")
 
@@ -426,21 +381,21 @@ def test_a_tick_over_plain_records_needs_no_connector(make_topic, job, monkeypat
     topic.write(map(order, range(40)), 0)
     topic.write(map(order, range(40, 60)), 1)
     monkeypatch.setattr(kafka_source, "records", refused)
-    trial = job(servers=topic.servers, topics=topic.name, metadata=METADATA)
-    assert list(range(60)) == sorted(trial.run().arrow("bronze/orders").column("amount").to_pylist())
+    job = trial(servers=topic.servers, topics=topic.name, metadata=METADATA)
+    assert list(range(60)) == amounts(job.run())
 
 
-def test_records_that_only_spark_can_judge_are_left_to_it(make_topic, job, monkeypatch):
+def test_records_that_only_spark_can_judge_are_left_to_it(make_topic, trial, monkeypatch):
     """The micro-batch runs again, and later ones of the tick begin with Spark. Nothing is lost or doubled."""
     left = []
     monkeypatch.setattr(KafkaSource, "leave_to_spark", lambda self: left.append(setattr(self, "_is_sparks", True)))
     topic = make_topic()
-    trial = job(servers=topic.servers, topics=topic.name, every_rows=20)
+    job = trial(servers=topic.servers, topics=topic.name, every_rows=20)
     topic.write(map(order, range(30)))
-    assert 30 == trial.run().arrow("bronze/orders").num_rows
+    assert 30 == job.run().arrow("bronze/orders").num_rows
     assert [] == left
     topic.write([b'{"customer": 7, "amount": 30}', b"no json", *map(order, range(31, 90))])
-    cut = trial.run()
+    cut = job.run()
     rows = cut.arrow("bronze/orders").to_pandas().sort_values("_position")
     assert list(range(91)) == rows["_position"].tolist()
     assert [*range(31), *range(31, 90)] == rows["amount"].dropna().astype(int).tolist()
@@ -541,7 +496,7 @@ def test_a_client_is_used_again(make_topic):
 # Tests that tasks decode JSON records as Spark's `from_json` does, or leave them to Spark.
 
 
-SCHEMA_OF_PLAIN_JSON = (
+PLAIN_SCHEMA = (
     StructType()
     .add("l", "long")
     .add("i", "integer")
@@ -551,7 +506,7 @@ SCHEMA_OF_PLAIN_JSON = (
     .add("day", "date")
     .add("at", "timestamp")
 )
-PLAIN = PlainJson.of(SCHEMA_OF_PLAIN_JSON, VALUE, UNDECODED_COLUMN)
+PLAIN = PlainJson.of(PLAIN_SCHEMA, VALUE, UNDECODED_COLUMN)
 ODD = rb"""
 {"l":1.0} {"l":1e3} {"l":"7"} {"l":-0} {"l":01} {"l":+1} {"l":9223372036854775807} {"l":9223372036854775808}
 {"i":2147483648} {"i":-2147483648} {"d":1} {"d":-0} {"d":-0.0} {"d":NaN} {"d":"NaN"} {"d":Infinity} {"d":-Inf}
@@ -614,7 +569,7 @@ FITTING = {
     "at": st.datetimes().map(lambda at: at.isoformat() + "Z"),
 }
 OBJECTS = st.one_of(
-    st.dictionaries(st.sampled_from([*SCHEMA_OF_PLAIN_JSON.names, "x", "L"]), VALUES, max_size=4),
+    st.dictionaries(st.sampled_from([*PLAIN_SCHEMA.names, "x", "L"]), VALUES, max_size=4),
     st.fixed_dictionaries({}, optional=FITTING),
 )
 RECORDS = st.builds(
@@ -644,9 +599,9 @@ def taken(value):
 def judged(spark, values):
     in_order = [(number, None if value is None else bytearray(value)) for number, value in enumerate(values)]
     records = spark.createDataFrame(in_order, "offset long, value binary")
-    form = RecordForm(format="json", value=SCHEMA_OF_PLAIN_JSON)
+    form = RecordForm(format="json", value=PLAIN_SCHEMA)
     by_spark = form.rows(records, F.lit("a")).orderBy("_position").toArrow()
-    names = [*SCHEMA_OF_PLAIN_JSON.names, UNDECODED_COLUMN]
+    names = [*PLAIN_SCHEMA.names, UNDECODED_COLUMN]
     by_task = pa.Table.from_batches([decoded(values)])
     for name in names:
         theirs, own = by_spark.column(name).combine_chunks(), by_task.column(name).combine_chunks()
@@ -700,7 +655,7 @@ def test_other_types_are_left_to_spark():
     ):
         assert not can_be_plain(StructType().add("l", "long").add("x", kind)), kind
     assert not can_be_plain(StructType().add("x", StringType("UNICODE_CI")))
-    assert can_be_plain(SCHEMA_OF_PLAIN_JSON)
+    assert can_be_plain(PLAIN_SCHEMA)
 
 
 def test_a_record_that_only_seems_to_be_one_is_undecoded(spark):

@@ -11,11 +11,10 @@ from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.kafka.kafka_source import KafkaSource
 from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError
-from tests.kafka_broker import PASSWORD, Broker
+from tests.kafka_broker import LOGIN, PASSWORD
 from tests.scenarios.kafka.topics import TopicMaker, done, eventually
 
 SOURCE = VertexId("orders")
-LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "reader"}
 
 
 def raw(servers, topics=(), **more):
@@ -29,10 +28,6 @@ def ask(source, split, position=None, rows=1_000):
 def offsets(piece):
     found = json.loads(piece.detail)
     return found["first"], found["end"]
-
-
-def moved(piece):
-    return json.loads(piece.end)["offset"]
 
 
 def test_each_partition_is_a_split_and_its_offsets_are_offered_once(make_topic):
@@ -313,21 +308,3 @@ def test_missing_rights_are_named(make_topic, broker):
         SourceError, match=rf"does not let this user read topic {topic.name}: give it DESCRIBE and READ"
     ):
         source.splits()
-
-
-@pytest.mark.dear
-def test_the_source_waits_for_a_broker_that_restarts(tmp_path):
-    """After its first answer, a broker may be away for a while. No position is lost."""
-    broker = Broker(tmp_path)
-    broker.start()
-    try:
-        topic = TopicMaker(broker.servers).made("orders", 1, {})
-        topic.write(["a", "b"])
-        source = raw(broker.servers, "orders")
-        piece = ask(source, "orders-0", rows=1)
-        broker.kill()
-        broker.start()
-        source.splits()
-        assert (1, 2) == offsets(ask(source, "orders-0", piece.end))
-    finally:
-        broker.kill()

@@ -1,13 +1,9 @@
 """Tests the Kafka sink on a real broker: readers of committed records see each row once, whatever dies."""
 
 import json
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import confluent_kafka
 import pyarrow as pa
@@ -15,17 +11,15 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from jobs.outside_sinks.kafka import transaction
-from tests.kafka_broker import PASSWORD, Broker
-from tests.scenarios.kafka.dying_publisher import METHODS, batches
-from tests.scenarios.kafka.records import read
-from tests.scenarios.kafka.topics import TopicMaker, done
+from tests.kafka_broker import LOGIN, PASSWORD, Broker
+from tests.scenarios.kafka.sink_job import METHODS, batches, dies_publishing
+from tests.scenarios.kafka.topics import TopicMaker, done, read
 from tests.scenarios.postgres.test_upsert_sink import Known
+from tests.scenarios.processes import killed
 from tidemark import KafkaSink, SinkError
 
 OUT = "out/numbers"
-LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "reader"}
 SCHEMA = pa.schema({"n": pa.string()})
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def sink_of(topic, **more):
@@ -225,9 +219,7 @@ def test_a_transaction_that_takes_too_long_is_refused_by_name(make_topic):
 def test_a_process_that_dies_at_any_call_leaves_each_row_once(make_topic):
     topic, moments = make_topic(2), [(when, method) for method in METHODS for when in ("before", "after")]
     for checkpoint, moment in enumerate(moments, start=1):
-        program = [sys.executable, "-m", "tests.scenarios.kafka.dying_publisher", topic.servers, topic.name]
-        died = subprocess.run([*program, str(checkpoint), "10", *moment], cwd=ROOT, check=False, timeout=60)
-        assert -signal.SIGKILL == died.returncode
+        killed(dies_publishing, topic.servers, topic.name, checkpoint, *moment)
         publish(sink_of(topic), checkpoint)
     assert_exact(topic, len(moments))
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 
 import polars as pl
@@ -22,16 +21,12 @@ from confluent_kafka.admin import (
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.outside_sinks.kafka import transaction
-from jobs.outside_sinks.kafka.transaction import KafkaTarget
 from jobs.tick.at_rest.roll_back import roll_back
-from jobs.tick.rollback_plan import RollbackRefusedError
 from jobs.warehouse.refusals import TickRefusedError
 from jobs.warehouse.warehouse import Warehouse
-from tests.kafka_broker import PASSWORD, Broker
-from tests.scenarios.kafka.records import ALL, read, read_by_spark, table_of
+from tests.kafka_broker import LOGIN, PASSWORD
 from tests.scenarios.kafka.sink_job import ORDERS, PASSWORD_VARIABLE, SIZES, STOP_VARIABLE, crossing
-from tests.scenarios.kafka.test_sink import LOGIN, ROOT
-from tests.scenarios.kafka.topics import TopicMaker, done
+from tests.scenarios.kafka.topics import ALL, done, read, read_by_spark, table_of
 from tidemark.testing import TickFailedError, Trial
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(590), pytest.mark.jars("kafka")]
@@ -145,27 +140,11 @@ def test_ticks_that_die_at_any_moment_leave_each_row_once(shop, spark, chain):
 
 
 @pytest.mark.dear
-def test_a_job_that_retains_one_checkpoint_knows_after_a_crash_what_has_changed(shop, spark, monkeypatch):
-    """The entry before the newest is always kept, so the topic need not be read to find keys that are gone."""
-    asked, keys_shown = [], KafkaTarget.keys_shown
-    monkeypatch.setattr(KafkaTarget, "keys_shown", lambda target: asked.append(target.topic) or keys_shown(target))
-    job = shop(SIZES, retained=1)
-    job.kill(f"before:commit_transaction:{SIZES}#3", **ONE_CORE)
-    job.run(**ONE_CORE)
-    records = read(job.topics[SIZES])
-    assert records == read_by_spark(spark, job.topics[SIZES])
-    last = {key.decode(): value for _, _, key, value in records}
-    assert sizes_of(job) == {key: json.loads(value) for key, value in last.items() if value is not None}
-    assert len(last) > len(sizes_of(job)), "no key has gone"
-    assert [] == asked
-
-
-@pytest.mark.dear
 def test_a_zombie_is_fenced_by_the_broker(shop, spark):
     """It is stopped (SIGSTOP) before it commits its transaction. Another tick takes the job, and then it goes on."""
     job = shop()
     folders = ["--data", str(job.data), "--warehouse", str(job.warehouse), "--set", "spark_cores=1"]
-    environment = os.environ | {STOP_VARIABLE: f"before:commit_transaction:{ORDERS}", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {STOP_VARIABLE: f"before:commit_transaction:{ORDERS}"}
     with subprocess.Popen(
         [sys.executable, "-m", "tidemark", "run", JOB, *folders], env=environment, text=True, stderr=subprocess.PIPE
     ) as zombie:
@@ -182,38 +161,6 @@ def test_a_zombie_is_fenced_by_the_broker(shop, spark):
     assert 0 != zombie.returncode
     assert "claimed by" in said
     assert_exact(job, spark)
-
-
-@pytest.mark.dear
-def test_a_broker_that_stops_before_the_commit_and_comes_back(tmp_path, spark, monkeypatch):
-    """The tick waits for it. If the tick dies too, the next one publishes the rows. No row is lost or doubled."""
-    broker, back = Broker(tmp_path / "broker"), []
-    broker.start()
-
-    def strike(name):
-        if name == f"before:commit_transaction:{SIZES}" and not back:
-            broker.kill()
-            back.append(threading.Timer(2, broker.start))
-            back[-1].start()
-
-    try:
-        make = TopicMaker(broker.servers)
-        job = Shop(tmp_path / "shop", {table: make.made(table.split("/")[1], 2, {}) for table in (ORDERS, SIZES)})
-        with monkeypatch.context() as patch:
-            patch.setattr(transaction, "Producer", crossing(strike))
-            job.run(**ONE_CORE)
-        assert 1 == len(back)
-        assert_exact(job, spark)
-        job.order()
-        job.kill(f"before:commit_transaction:{ORDERS}", **ONE_CORE)
-        broker.kill()
-        broker.start()
-        job.run(**ONE_CORE)
-        assert_exact(job, spark)
-    finally:
-        for timer in back:
-            timer.join()
-        broker.kill()
 
 
 @pytest.mark.dear
@@ -264,25 +211,6 @@ def test_topics_that_do_not_fit_are_refused_before_the_job_is_claimed(shop, spar
     (job.data / "kafka.json").write_text(json.dumps(told))
     job.run(**ONE_CORE)
     assert_exact(job, spark)
-
-
-@pytest.mark.dear
-def test_a_rollback_past_published_rows_is_refused_or_leaves_the_topics(shop, spark):
-    """With the flag, the topic of the append table gets rows a second time. The other one shows its table again."""
-    job = shop(retained=20)
-    first = job.run(checkpoints=1, **ONE_CORE).checkpoint
-    job.run(**ONE_CORE)
-    before = {table: read(topic) for table, topic in job.topics.items()}
-    with pytest.raises(RollbackRefusedError, match=f"the sink of table {ORDERS} has rows of later checkpoints"):
-        roll_back(job.at(), first)
-    roll_back(job.at(), first, leave_outside=True)
-    assert before == {table: read(topic) for table, topic in job.topics.items()}
-    kept = {row["id"] for row in job.table(ORDERS)}
-    job.run(**ONE_CORE)
-    twice = set(range(job.orders)) - kept
-    assert Counter(range(job.orders)) + Counter(twice) == appended(read(job.topics[ORDERS]))
-    last = {key.decode(): value for _, _, key, value in read(job.topics[SIZES])}
-    assert sizes_of(job) == {key: json.loads(value) for key, value in last.items() if value is not None}
 
 
 @pytest.mark.dear

@@ -1,5 +1,6 @@
-"""Makes topics and writes to them, with Kafka's own client."""
+"""Makes topics, writes to them and reads them, with Kafka's own client; Spark reads them too."""
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 WAIT_S = 20
+COMMITTED, ALL = "read_committed", "read_uncommitted"
 
 Answer = TypeVar("Answer")
 
@@ -109,3 +111,38 @@ class TopicMaker:
             assert time.monotonic() < limit
             time.sleep(0.05)
         return Topic(self.servers, name)
+
+
+def read(topic, level=COMMITTED):
+    settings = {"bootstrap.servers": topic.servers, "group.id": "reader", "isolation.level": level}
+    consumer = Consumer(settings | {"enable.partition.eof": True, "auto.offset.reset": "earliest"})
+    try:
+        places = consumer.list_topics(topic.name, timeout=10).topics[topic.name].partitions
+        consumer.assign([TopicPartition(topic.name, place, 0) for place in places])
+        found, ended = [], set()
+        while len(ended) < len(places):
+            message = consumer.poll(10)
+            assert message is not None, "a reader waits for an open transaction"
+            if message.error() is None:
+                found.append((message.partition(), message.offset(), message.key(), message.value()))
+            else:
+                ended.add(message.partition())
+        return sorted(found, key=lambda each: each[:2])
+    finally:
+        consumer.close()
+
+
+def read_by_spark(spark, topic):
+    options = {"kafka.bootstrap.servers": topic.servers, "subscribe": topic.name, "kafka.isolation.level": COMMITTED}
+    frame = spark.read.format("kafka").options(**options).load().select("partition", "offset", "key", "value")
+    bytes_of = [(place, offset, *(each and bytes(each) for each in rest)) for place, offset, *rest in frame.collect()]
+    return sorted(bytes_of, key=lambda each: each[:2])
+
+
+def table_of(records):
+    shown, places = {}, {}
+    for place, _, key, value in records:
+        assert place == places.setdefault(key, place), "the records of a key have no order"
+        assert shown.get(key) != value, f"{key} is written twice as {value}"
+        shown[key] = value
+    return {key.decode(): json.loads(value) for key, value in shown.items() if value is not None}

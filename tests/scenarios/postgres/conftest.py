@@ -1,4 +1,4 @@
-"""Starts a real PostgreSQL server for the tests of its changes, and makes a database for each test."""
+"""Starts a real PostgreSQL server for the tests of its changes and of sinks, and makes a database for each test."""
 
 import itertools
 

@@ -21,6 +21,7 @@ INSERT INTO giro SELECT n, 100, 'n' || n FROM generate_series(1, 10) n;
 INSERT INTO savings SELECT n, 100 FROM generate_series(1, 10) n;
 CREATE PUBLICATION bank FOR TABLE giro, savings;
 """
+PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() ORDER BY gid"
 
 
 class Bank:
@@ -46,11 +47,13 @@ class Bank:
         self.connection = psycopg.connect(self.server.url(self.name), autocommit=True)
 
     def close(self):
-        """Drop the slot, so that the server has one left for the next test."""
+        """Drop the slot and what was prepared, so that the server has room for those of the next test."""
         for source in self.sources:
             source.close()
         if self.connection.closed or self.connection.broken:
             self.reconnect()
+        for (gid,) in self.sql(PREPARED):
+            self.connection.execute(psycopg.sql.SQL("ROLLBACK PREPARED {}").format(gid))
         drop = (
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s AND NOT temporary"
         )
@@ -64,6 +67,11 @@ class Bank:
                     raise
                 time.sleep(0.1)
         self.connection.close()
+
+
+def prepared(bank):
+    """Return the words in the names of prepared transactions, but for that of the target."""
+    return [gid.split("/")[:4] + gid.split("/")[5:] for (gid,) in bank.sql(PREPARED)]
 
 
 def polled(source, position=None, rows_max=1_000_000):

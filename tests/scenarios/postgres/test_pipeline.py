@@ -12,7 +12,7 @@ import pytest
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from tests.dying_server import dying
-from tests.scenarios.postgres.applied_job import BRONZE as BRONZE_OF_APPLIED_CHANGES
+from tests.scenarios.postgres import applied_job
 from tests.scenarios.postgres.applied_job import HISTORY, ROWS, TOTALS
 from tests.scenarios.postgres.bank_job import BRONZE, GIRO, SAVINGS
 from tests.scenarios.postgres.reading import newest
@@ -188,7 +188,7 @@ MOVE = "UPDATE giro SET id = %s, note = NULL WHERE id = %s AND NOT EXISTS (SELEC
 
 
 @pytest.fixture
-def trial_of_applied_changes(bank, tmp_path, monkeypatch, spark):
+def applied(bank, tmp_path, monkeypatch, spark):
     monkeypatch.setenv("BANK_URL", bank.server.url(bank.name))
     monkeypatch.setenv("BANK_SLOT", f"{bank.name}_slot")
     trial = Trial("tests.scenarios.postgres.applied_job:build", tmp_path / "trial")
@@ -236,7 +236,7 @@ def versions(bronze):
 
 def judge(cut):
     """Compare the tables at a cut with plain Python over bronze there; return the rows of silver by key."""
-    expected = versions(cut.polars(BRONZE_OF_APPLIED_CHANGES).collect())
+    expected = versions(cut.polars(applied_job.BRONZE).collect())
     history = cut.polars(HISTORY).collect()
     assert expected == Counter(history.rows())
     current = {row[:3] for row in expected if row[-1]}
@@ -249,41 +249,41 @@ def judge(cut):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
-def test_each_cut_equals_the_server_and_a_plain_history(trial_of_applied_changes, bank, identity):
+def test_each_cut_equals_the_server_and_a_plain_history(applied, bank, identity):
     """The ticks die beside the commit and go on with another parallelism. After each tick silver is the server's table.
 
     With REPLICA IDENTITY FULL each update has an old row, which must not end a version that goes on.
     """
     bank.sql(f"ALTER TABLE giro REPLICA IDENTITY {identity}")
     chance = random.Random(identity)  # noqa: S311 - a test's draw
-    trial_of_applied_changes.run()
+    applied.run()
     change(bank, chance, 60)
-    trial_of_applied_changes.kill("before:AppendRow#2", spark_cores=1)
+    applied.kill("before:AppendRow#2", spark_cores=1)
     change(bank, chance, 30)
-    trial_of_applied_changes.kill("after:AppendRow", spark_cores=1)
+    applied.kill("after:AppendRow", spark_cores=1)
     change(bank, chance, 30)
-    cut = trial_of_applied_changes.run(parallelism=2)
+    cut = applied.run(parallelism=2)
     assert {*bank.sql("SELECT id, balance, note FROM giro")} == judge(cut)
-    assert len([judge(one) for one in trial_of_applied_changes.cuts.all()]) > 3
+    assert len([judge(one) for one in applied.cuts.all()]) > 3
 
 
 LARGE = "".join(map(str, range(5_000)))
 
 
 @pytest.mark.dear
-def test_a_value_that_was_not_sent_is_that_of_the_change_before(trial_of_applied_changes, bank):
+def test_a_value_that_was_not_sent_is_that_of_the_change_before(applied, bank):
     """Updates of a key leave its large value alone: in the same micro-batch, and in ticks after that are killed."""
-    trial_of_applied_changes.run()
+    applied.run()
     bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
     bank.sql("UPDATE giro SET note = %s, balance = 1 WHERE id IN (1, 2)", LARGE)
     bank.sql("UPDATE giro SET balance = 2 WHERE id = 1")
-    trial_of_applied_changes.run()
+    applied.run()
     bank.sql("UPDATE giro SET balance = 3 WHERE id = 1")
     bank.sql("UPDATE giro SET balance = 4, note = NULL WHERE id = 1")
     bank.sql("UPDATE giro SET balance = 5 WHERE id IN (1, 2)")
-    trial_of_applied_changes.kill("after:AppendRow", spark_cores=1)
+    applied.kill("after:AppendRow", spark_cores=1)
     bank.sql("UPDATE giro SET balance = 6 WHERE id IN (1, 2)")
-    cut = trial_of_applied_changes.run(parallelism=2)
+    cut = applied.run(parallelism=2)
     assert {*bank.sql("SELECT id, balance, note FROM giro")} == {*cut.polars(ROWS).collect().rows()}
     history = cut.polars(HISTORY).collect().filter(pl.col("id") < 3).sort("id", "valid_from")
     shown = [(key, balance, note if note is None else len(note)) for key, balance, note, *_ in history.rows()]
@@ -295,27 +295,27 @@ def test_a_value_that_was_not_sent_is_that_of_the_change_before(trial_of_applied
     ]
 
 
-def test_a_value_that_nobody_knows_ends_the_tick(trial_of_applied_changes, bank):
+def test_a_value_that_nobody_knows_ends_the_tick(applied, bank):
     """The update gives the row a key that has no earlier change. The message says the way out."""
     bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
     bank.sql("UPDATE giro SET note = %s WHERE id = 1", LARGE)
-    trial_of_applied_changes.run()
+    applied.run()
     bank.sql("UPDATE giro SET id = 70 WHERE id = 1")
     with pytest.raises(TickFailedError, match=r"in column note, and no earlier change of id=70 has it\. Set REPLICA"):
-        trial_of_applied_changes.run()
+        applied.run()
 
 
-def test_a_truncate_empties_the_table_and_ends_its_versions(trial_of_applied_changes, bank):
+def test_a_truncate_empties_the_table_and_ends_its_versions(applied, bank):
     """Rows of the same transaction may come before and after it. The second one comes in a tick after a kill."""
-    trial_of_applied_changes.run()
+    applied.run()
     with bank.connection.transaction():
         bank.sql("UPDATE giro SET balance = 70 WHERE id = 1")
         bank.sql("TRUNCATE giro")
         bank.sql("INSERT INTO giro VALUES (1, 7, 'a'), (90, 8, 'b')")
-    cut = trial_of_applied_changes.run()
+    cut = applied.run()
     assert {(1, 7, "a"), (90, 8, "b")} == {*cut.polars(ROWS).collect().rows()} == judge(cut)
     bank.sql("TRUNCATE giro, savings")
-    trial_of_applied_changes.kill("after:AppendRow", spark_cores=1)
-    cut = trial_of_applied_changes.run(parallelism=2)
+    applied.kill("after:AppendRow", spark_cores=1)
+    cut = applied.run(parallelism=2)
     assert set() == {*cut.polars(ROWS).collect().rows()} == judge(cut)
     assert cut.state("giro").polars().collect().is_empty()

@@ -1,24 +1,26 @@
 """Tests the PostgreSQL sink on a real server: each checkpoint's rows are in the table once, whatever dies."""
 
 import threading
+import time
+from contextlib import ExitStack
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from types import SimpleNamespace
 
 import psycopg
 import pyarrow as pa
 import pytest
 
-from checkpointing.identifiers import JobName
-from checkpointing.metadata.paths import ProtocolPaths
-from jobs.tick.at_rest.roll_back import roll_back
-from jobs.tick.rollback_plan import RollbackRefusedError
-from jobs.warehouse.refusals import TickRefusedError
-from jobs.warehouse.warehouse import Warehouse
-from tests.scenarios.postgres.sink_job import TABLE
-from tidemark import PostgresSink, SinkError
-from tidemark.testing import Trial
+from checkpointing.commit.outside_sinks import SinkTransaction
+from jobs.doctor.job_health import sink_sections
+from jobs.sinks.port import AppendedTable
+from jobs.sources.postgres import connection as client
+from jobs.sources.postgres.connection import Server
+from jobs.warehouse.job_stores import Activity
+from tidemark import PostgresSink, SinkAwayError, SinkError
 
 CANARY = "s3cret-canary"
+OUT = "out/sales"
 ROWS = pa.record_batch(
     {
         "n": pa.array([1, 2], pa.int64()),
@@ -37,6 +39,9 @@ def numbers(*rows):
     return [pa.record_batch({"n": pa.array(rows, pa.int64())})]
 
 
+SCHEMA = numbers(1)[0].schema
+
+
 @pytest.fixture
 def sink(bank):
     """Return a sink into a table that does not exist yet."""
@@ -45,37 +50,37 @@ def sink(bank):
 
 def test_a_row_of_each_type_comes_back_as_it_was(bank, sink):
     """The table is created with the types of the columns. Names are quoted, and values are copied unchanged."""
-    assert 0 == sink.prepare("job", "out/sales", ROWS.schema)
-    sink.publish("job", "out/sales", 3, [ROWS])
+    assert 0 == sink.prepare("job", OUT, ROWS.schema)
+    sink.publish("job", OUT, 3, [ROWS])
     columns = ROWS.to_pydict()
     assert [*zip(*columns.values(), strict=True)] == [tuple(row) for row in bank.sql("SELECT * FROM sales")]
-    assert 3 == sink.prepare("job", "out/sales", ROWS.schema)
+    assert 3 == sink.prepare("job", OUT, ROWS.schema)
 
 
 def test_a_checkpoint_is_published_once(bank, sink):
     """A repetition and an older checkpoint change nothing. Rows are not even read. Another job has its own number."""
-    sink.prepare("job", "out/sales", numbers(1)[0].schema)
-    sink.publish("job", "out/sales", 3, numbers(1, 2))
+    sink.prepare("job", OUT, SCHEMA)
+    sink.publish("job", OUT, 3, numbers(1, 2))
 
     def unread():
         raise AssertionError("the rows are read")
         yield
 
     for checkpoint in (3, 2):
-        sink.publish("job", "out/sales", checkpoint, unread())
-    sink.publish("other", "out/sales", 2, numbers(9))
+        sink.publish("job", OUT, checkpoint, unread())
+    sink.publish("other", OUT, 2, numbers(9))
     assert [(1,), (2,), (9,)] == sorted(bank.sql("SELECT n FROM sales"))
 
 
 def test_two_processes_publish_a_checkpoint_once(bank, sink):
     """A zombie and its successor publish the same checkpoint at the same time: one waits, and finds it published."""
-    sink.prepare("job", "out/sales", numbers(1)[0].schema)
+    sink.prepare("job", OUT, SCHEMA)
     meet = threading.Barrier(4)
 
     def publish():
         meet.wait()
         for checkpoint in range(1, 6):
-            sink.publish("job", "out/sales", checkpoint, numbers(checkpoint))
+            sink.publish("job", OUT, checkpoint, numbers(checkpoint))
 
     threads = [threading.Thread(target=publish) for _ in range(4)]
     for thread in threads:
@@ -97,7 +102,7 @@ def test_two_processes_publish_a_checkpoint_once(bank, sink):
 def test_a_table_that_does_not_fit_is_refused(bank, sink, table, said):
     bank.sql(f"CREATE TABLE sales ({table})")
     with pytest.raises(SinkError, match=said) as refused:
-        sink.prepare("job", "out/sales", numbers(1)[0].schema)
+        sink.prepare("job", OUT, SCHEMA)
     assert CANARY not in f"{refused.value} {sink!r}"
     assert [(None,)] == bank.sql("SELECT to_regclass('tidemark_published')::text")
 
@@ -109,24 +114,39 @@ def test_what_postgresql_cannot_hold_is_refused():
             PostgresSink("env:NONE", name)
     struct = pa.schema({"s": pa.struct({"a": pa.int64()})})
     with pytest.raises(SinkError, match="column s has type struct<a: int64>"):
-        PostgresSink("env:NONE", "sales").prepare("job", "out/sales", struct)
+        PostgresSink("env:NONE", "sales").prepare("job", OUT, struct)
 
 
 def test_a_violated_constraint_names_the_row_and_leaves_nothing(bank, sink):
     """The rows before it are not there either, nor the checkpoint's number."""
     bank.sql("CREATE TABLE sales (n bigint PRIMARY KEY CHECK (n < 100), note text DEFAULT 'none')")
-    schema = numbers(1)[0].schema
-    sink.prepare("job", "out/sales", schema)
+    sink.prepare("job", OUT, SCHEMA)
     for rows, said in (([1, 2, 1], r"Key \(n\)=\(1\) already exists"), ([3, 500], r"Failing row contains \(500")):
         with pytest.raises(SinkError, match=said) as failed:
-            sink.publish("job", "out/sales", 1, numbers(*rows))
+            sink.publish("job", OUT, 1, numbers(*rows))
         assert CANARY not in str(failed.value)
-    assert ([], 0) == (bank.sql("SELECT n FROM sales"), sink.prepare("job", "out/sales", schema))
+    assert ([], 0) == (bank.sql("SELECT n FROM sales"), sink.prepare("job", OUT, SCHEMA))
 
 
-def test_a_server_that_dies_meanwhile_has_the_rows_once(bank, sink):
-    """Its connection is cut while rows are copied, and after the commit, before the reply is read."""
-    sink.prepare("job", "out/sales", numbers(1)[0].schema)
+@pytest.fixture
+def loses_a_reply(monkeypatch):
+    """Lose the reply of the first commit; return what was lost."""
+    real, lost = psycopg.Transaction._commit_gen, []
+
+    def commit(self):
+        yield from real(self)
+        if not lost:
+            lost.append(1)
+            raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(psycopg.Transaction, "_commit_gen", commit)
+    return lost
+
+
+def test_a_server_that_dies_meanwhile_has_the_rows_once(bank, sink, loses_a_reply):
+    """Its connection is cut while rows are copied, and after the commit. The third try finds the checkpoint."""
+    sink.prepare("job", OUT, SCHEMA)
+    loses_a_reply.clear()
     cut = []
 
     def rows(batch):
@@ -138,105 +158,187 @@ def test_a_server_that_dies_meanwhile_has_the_rows_once(bank, sink):
         def __iter__(self):
             return rows(numbers(1, 2))
 
-    sink.publish("job", "out/sales", 1, Again())
-    assert [(True,)] == cut
-    assert [(1,), (2,)] == sorted(bank.sql("SELECT n FROM sales"))
+    sink.publish("job", OUT, 1, Again())
+    assert ([(True,)], [1], [(1,), (2,)]) == (cut, loses_a_reply, sorted(bank.sql("SELECT n FROM sales")))
 
 
-def test_a_lost_reply_of_the_commit_changes_nothing(bank, sink, monkeypatch):
-    """The commit is in, and the client sees the connection break. The next try finds the checkpoint."""
-    sink.prepare("job", "out/sales", numbers(1)[0].schema)
-    real, lost = psycopg.Transaction._commit_gen, []
-
-    def commit(self):
-        yield from real(self)
-        if not lost:
-            lost.append(1)
-            raise psycopg.OperationalError("the connection is lost")
-
-    monkeypatch.setattr(psycopg.Transaction, "_commit_gen", commit)
-    sink.publish("job", "out/sales", 1, numbers(1, 2))
-    assert ([1], [(1,), (2,)]) == (lost, sorted(bank.sql("SELECT n FROM sales")))
-
-
-# ------------------------------------------------------------------ whole ticks
+# ------------------------------------------------------------------ a sink that prepares its transactions
 
 
 @pytest.fixture
-def trial(bank, tmp_path, monkeypatch, spark):
-    monkeypatch.setenv("TARGET_URL", bank.server.url(bank.name, f"postgres:{CANARY}"))
-    return Trial("tests.scenarios.postgres.sink_job:build", tmp_path / "trial")
+def voting(bank):
+    made = PostgresSink(bank.server.url(bank.name), "sales", two_phase=True)
+    assert 0 == made.prepare("job", OUT, SCHEMA)
+    return made
 
 
-def at(trial):
-    return Warehouse(trial.warehouse, ProtocolPaths(JobName("numbers")))
+def of(checkpoint, generation=1):
+    return SinkTransaction("job", OUT, generation, checkpoint)
 
 
-def assert_exact(trial, bank):
-    cut = trial.cuts.latest().polars(TABLE).collect()
-    assert sorted(cut.iter_rows()) == sorted(bank.sql(f"SELECT {', '.join(cut.columns)} FROM numbers"))
-    files = [path for path in trial.warehouse.rglob("*") if path.is_file()]
-    assert [] == [path for path in files if CANARY.encode() in path.read_bytes()]
-
-
-COMMITTING = ("before:AppendRow", "after:AppendRow", "after:PublishTable")
-PUBLISHING = ("before:PublishOutside", "after:PublishOutside", "before:RecordCut", "after:RecordCut")
-RECOVERING = ("after:AppendRow", "before:RollForwardOutside", "after:RollForwardOutside", "before:RollForwardCut")
-
-
-@pytest.mark.dear
-@pytest.mark.spark
-@pytest.mark.timeout(590)
-@pytest.mark.parametrize(
-    "boundaries", [COMMITTING, PUBLISHING, RECOVERING], ids=["committing", "publishing", "recovering"]
-)
-def test_a_tick_killed_at_any_boundary_is_made_up_for(trial, bank, boundaries):
-    """Ticks die at each boundary, one after the other. Then one ends as ever, and the target has each row once."""
-    for boundary in boundaries:
-        trial.kill(boundary, spark_cores=1)
-    trial.run(spark_cores=1)
-    assert_exact(trial, bank)
-
-
-@pytest.mark.dear
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_a_violated_constraint_stops_the_job_until_it_is_gone(trial, bank):
-    """The tick declines the checkpoint by name, and so does the next one. Once repaired, nothing is missing."""
-    trial.run(checkpoints=1)
-    bank.sql("ALTER TABLE numbers ADD CONSTRAINT small CHECK (n < 25) NOT VALID")
+def test_a_transaction_is_prepared_and_committed_once(bank, voting):
+    """Repetitions change nothing. Another job, another table and another target have their own."""
     for _ in range(2):
-        with pytest.raises(Exception, match=r"so it is not committed: .*violates check constraint .small."):
-            trial.run()
-    bank.sql("ALTER TABLE numbers DROP CONSTRAINT small")
-    trial.run()
-    assert_exact(trial, bank)
+        voting.pre_commit(of(1), numbers(1, 2))
+    assert ((of(1),), ()) == (voting.pre_committed("job", OUT), voting.pre_committed("other", OUT))
+    other = PostgresSink(bank.server.url(bank.name), "other", two_phase=True)
+    other.prepare("job2", OUT, SCHEMA)
+    assert () == other.pre_committed("job", OUT)
+    for _ in range(2):
+        voting.commit(of(1))
+        voting.publish("job", OUT, 1, numbers(1, 2))
+    voting.pre_commit(of(1), numbers(1, 2))
+    assert ([(1,), (2,)], ()) == (sorted(bank.sql("SELECT n FROM sales")), voting.pre_committed("job", OUT))
 
 
-@pytest.mark.dear
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_a_rollback_behind_published_rows_is_refused(trial, bank):
-    """The message has the flag by which the sink keeps its rows. Then it gets the rows again."""
-    first = trial.run(checkpoints=1).checkpoint
-    rows = trial.run().polars(TABLE).collect().height
-    with pytest.raises(RollbackRefusedError, match=f"the sink of table {TABLE} has rows of later checkpoints"):
-        roll_back(at(trial), first)
-    roll_back(at(trial), first, leave_outside=True)
-    left = trial.cuts.latest().polars(TABLE).collect().height
-    trial.run()
-    assert [(rows + rows - left,)] == bank.sql("SELECT count(*) FROM numbers")
+def test_what_somebody_rolled_back_by_hand_is_written_again(bank, voting):
+    """The checkpoint was committed. Its publication finds no transaction and no number, and writes the rows."""
+    voting.pre_commit(of(1), numbers(1, 2))
+    voting.roll_back(of(1))
+    voting.roll_back(of(1))
+    voting.commit(of(1))
+    voting.publish("job", OUT, 1, numbers(1, 2))
+    assert [(1,), (2,)] == sorted(bank.sql("SELECT n FROM sales"))
 
 
-@pytest.mark.dear
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_an_empty_warehouse_does_not_publish_into_a_target_of_another_one(trial, bank, tmp_path):
-    """Its first checkpoints would have numbers that the target knows already, and would be lost."""
-    trial.run()
-    other = Trial("tests.scenarios.postgres.sink_job:build", tmp_path / "other")
-    with pytest.raises(TickRefusedError, match="so another warehouse has published into it"):
-        other.run()
-    bank.sql("ALTER TABLE numbers DROP COLUMN n")
-    with pytest.raises(TickRefusedError, match="has no column n: add it as bigint"):
-        trial.run()
+def test_lost_replies_change_nothing(bank, voting, monkeypatch):
+    lost, real = [], psycopg.Connection.execute
+
+    def execute(self, statement, *arguments, **more):
+        done = real(self, statement, *arguments, **more)
+        text = statement if isinstance(statement, str) else statement.as_string(self)
+        if text.split("'")[0] in ("PREPARE TRANSACTION ", "COMMIT PREPARED ") and text not in lost:
+            lost.append(text)
+            self.close()
+            raise psycopg.OperationalError("the connection is lost")
+        return done
+
+    with monkeypatch.context() as losing:
+        losing.setattr(psycopg.Connection, "execute", execute)
+        voting.pre_commit(of(1), numbers(1, 2))
+        assert (of(1),) == voting.pre_committed("job", OUT)
+        voting.commit(of(1))
+    voting.publish("job", OUT, 1, numbers(1, 2))
+    assert (2, [(1,), (2,)]) == (len(lost), sorted(bank.sql("SELECT n FROM sales")))
+
+
+def test_a_name_that_is_too_long_is_refused(bank):
+    long = PostgresSink(bank.server.url(bank.name), "sales", two_phase=True)
+    with pytest.raises(SinkError, match="are too long for the name of a prepared transaction"):
+        long.prepare("job", "out/" + "x" * 150, SCHEMA)
+
+
+# ------------------------------------------------------------------ rows that a target never takes
+
+
+def test_refused_rows_of_an_append_table(bank):
+    """Also values that Python or the server's text cannot have. Without `refused`, each is named before the commit."""
+    url = bank.server.url(bank.name)
+    bank.sql("CREATE TABLE sales (id text NOT NULL, n bigint, day date)")
+    texts = pa.array([b"a", b"\xff", b"b", b"n\0l"]).view(pa.string())
+    days = pa.array([1, 2, 10**8, 3], pa.int32()).view(pa.date32())
+    rows = [pa.record_batch({"id": texts, "n": pa.array([1, 2, 3, 4], pa.int64()), "day": days})]
+    strict = PostgresSink(url, "sales")
+    strict.prepare("job", OUT, rows[0].schema)
+    for row in rows[0].slice(1, 1), rows[0].slice(2, 1), rows[0].slice(3, 1):
+        with pytest.raises(SinkError, match=r"sales at .*(cannot hold|refuses) the row .*'n': .*With refused=, "):
+            strict.check("job", OUT, 1, [row])
+    strict.check("job", OUT, 1, [rows[0].slice(0, 1)])
+    assert [] == bank.sql("SELECT * FROM sales")
+    sink = PostgresSink(url, "sales", refused="sales_refused")
+    sink.prepare("job", OUT, rows[0].schema)
+    sink.publish("job", OUT, 1, rows)
+    assert [(1,)] == bank.sql("SELECT n FROM sales")
+    assert [(2,), (3,), (4,)] == bank.sql("SELECT (\"row\" ->> 'n')::int FROM sales_refused ORDER BY 1")
+
+
+# ------------------------------------------------------------------ locks, and a server that stands still
+
+
+def test_somebodys_lock_ends_a_publication_with_a_sentence(bank):
+    """A plain sink, a sink that votes, and a source that reads. Once the lock is gone, the rows are there once."""
+    plain, voting = (PostgresSink(bank.server.url(bank.name), "sales", two_phase=each) for each in (False, True))
+    plain.prepare("job", OUT, SCHEMA)
+    with psycopg.connect(f"{bank.server.url(bank.name)}?application_name=nightly") as other:
+        other.execute("LOCK TABLE sales IN ACCESS EXCLUSIVE MODE")
+        said = rf"Table sales is locked by process {other.info.backend_pid} of the server \(application 'nightly', idle"
+        with pytest.raises(SinkError, match=said):
+            plain.publish("job", OUT, 1, numbers(1))
+        with pytest.raises(SinkError, match=said):
+            voting.pre_commit(SinkTransaction("job", OUT, 1, 1), numbers(1))
+        reading = Server(bank.server.url(bank.name))
+        with reading.connect() as connection:
+            with pytest.raises(psycopg.errors.LockNotAvailable) as late:
+                connection.execute("SELECT * FROM sales")
+            assert "sales is locked by process" in reading.told(late.value)
+    plain.publish("job", OUT, 1, numbers(1))
+    with psycopg.connect(bank.server.url(bank.name)) as connection:
+        assert [(1,)] == connection.execute("SELECT n FROM sales").fetchall()
+
+
+def test_a_transaction_of_a_former_target_is_named(bank, tmp_path):
+    """A tick died while it was prepared, and the target was renamed in the pipeline: the new one is not in its way."""
+    former, new = (PostgresSink(bank.server.url(bank.name), name, two_phase=True) for name in ("former", "new"))
+    former.prepare("job", OUT, SCHEMA)
+    former.pre_commit(SinkTransaction("job", OUT, 1, 1), numbers(1))
+    assert 0 == new.prepare("job", OUT, SCHEMA)
+    new.publish("job", OUT, 1, numbers(1))
+    state = SimpleNamespace(activity=Activity.AT_REST, generation=2)
+    warehouse = SimpleNamespace(paths=SimpleNamespace(job="job"), root=tmp_path)
+    (section,) = sink_sections(warehouse, lambda: {OUT: AppendedTable(new, SCHEMA, "v")}, state, ())
+    (finding,) = section.findings
+    assert "is prepared for a target that the pipeline no longer has" in finding.what
+    assert {OUT: {"sink": repr(new), "checkpoint": 1, "in_step": True, "prepared": []}} == section.values
+    (there,) = sink_sections(warehouse, lambda: {OUT: AppendedTable(former, SCHEMA, "v")}, state, ())
+    assert [{"checkpoint": 1, "generation": 1}] == there.values[OUT]["prepared"]
+    with psycopg.connect(bank.server.url(bank.name), autocommit=True) as connection:
+        command = finding.repair.split("else ")[1]
+        assert command.startswith("ROLLBACK PREPARED 'tidemark/job/out/sales/")
+        with pytest.raises(
+            SinkError, match=r"Table \S+ is locked by a prepared transaction: if checkpoint 1 of job was"
+        ):
+            former.publish("job", OUT, 2, numbers(1))
+        connection.execute(command)
+    former.publish("job", OUT, 2, numbers(1))
+    (section,) = sink_sections(warehouse, lambda: {OUT: AppendedTable(new, SCHEMA, "v")}, state, ())
+    assert () == section.findings
+
+
+@pytest.fixture
+def impatient(bank, monkeypatch):
+    monkeypatch.setattr(client, "SILENT_S", 1.0)
+    monkeypatch.setattr(client, "_PATIENCE_S", 2.0)
+    return f"{bank.server.url(bank.name)}?connect_timeout=2"
+
+
+def test_a_server_that_stands_still_ends_a_call_with_a_sentence(bank, impatient):
+    """It is frozen before a call, in a statement, and while rows are sent. Nothing waits for it to wake up."""
+    sink = PostgresSink(impatient, "sales")
+    sink.prepare("job", OUT, SCHEMA)
+    away = r"PostgreSQL at \S+ cannot be reached \(connection timeout"
+    with Server(impatient).connect() as connection:
+        with (
+            bank.server.frozen(),
+            pytest.raises(psycopg.OperationalError, match=r"has not answered for \d s: its process"),
+        ):
+            connection.execute("SELECT pg_sleep(60)")
+        with bank.server.frozen(), pytest.raises(SinkAwayError, match=away):
+            sink.publish("job", OUT, 1, numbers(1))
+    with ExitStack() as later:
+
+        def many():
+            yield from numbers(1)
+            later.enter_context(bank.server.frozen())
+            yield from [pa.record_batch({"n": range(100_000)})] * 20
+
+        begun = time.monotonic()
+        with pytest.raises(SinkAwayError, match=away):
+            sink.publish("job", OUT, 1, many())
+        assert time.monotonic() - begun < 20
+    sink.publish("job", OUT, 1, numbers(1))
+
+
+def test_a_slow_statement_of_a_server_that_answers_ends_by_itself(impatient):
+    """Nobody ends a statement because it sends nothing for several seconds."""
+    with Server(impatient).connect() as connection:
+        assert (7,) == connection.execute("SELECT 7 FROM pg_sleep(4)").fetchone()

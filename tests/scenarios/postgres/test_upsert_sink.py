@@ -6,6 +6,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from checkpointing.commit.outside_sinks import SinkTransaction
 from tidemark import Difference, PostgresSink, SinkError, TableChanges
 
 CANARY = "s3cret-canary"
@@ -173,3 +174,140 @@ def test_a_server_that_dies_meanwhile_has_the_changes_once(bank, sink, monkeypat
     monkeypatch.setattr(psycopg.Transaction, "_commit_gen", commit)
     apply(sink, 1, Cut(FIRST))
     assert ([(True,)], [1], as_rows(FIRST), []) == (cut, lost, there(bank)[0], left_over(bank))
+
+
+KEYED = pa.schema({"id": pa.string(), "n": pa.int64()})
+
+
+def keyed(*rows):
+    return pa.Table.from_pylist([dict(zip(KEYED.names, row, strict=True)) for row in rows], KEYED)
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+def test_refused_rows_of_an_upsert_table_lie_in_their_own_table(bank, two_phase):
+    """The others go on. A key whose new row is refused leaves the target. A repetition changes nothing."""
+    sink = PostgresSink(bank.server.url(bank.name), "sales", refused="sales_refused", two_phase=two_phase)
+    assert 0 == sink.prepare_upsert("job", "gold/sales", KEYED, ("id",))
+    good = [(f"g{n}", n) for n in range(300)]
+    sink.apply("job", "gold/sales", 1, Known(keyed(("a", 1), (None, 2), ("x\0y", 3), *good)))
+    bank.sql("ALTER TABLE sales ADD CHECK (n >= 0)")
+    changes = Known(None, since=1, changed=keyed(("a", -1), ("c", 7)), deleted=())
+    for _ in range(2):
+        if two_phase:
+            transaction = SinkTransaction("job", "gold/sales", 1, 2)
+            sink.pre_commit(transaction, changes)
+            sink.commit(transaction)
+        sink.apply("job", "gold/sales", 2, changes)
+    assert [("c", 7), *sorted(good)] == bank.sql("SELECT * FROM sales ORDER BY id")
+    kept = bank.sql('SELECT checkpoint, "row", reason FROM sales_refused ORDER BY 1, reason')
+    assert [(1, {"id": "x\\0y", "n": 3}), (1, {"id": None, "n": 2}), (2, {"id": "a", "n": -1})] == [
+        row[:2] for row in kept
+    ]
+    assert ["invalid byte sequence", "null value in column", "violates check"] == [
+        said
+        for said, row in zip(("invalid byte sequence", "null value in column", "violates check"), kept, strict=True)
+        if said in row[2]
+    ]
+    assert 2 == sink.prepare_upsert("job", "gold/sales", KEYED, ("id",))
+
+
+# ------------------------------------------------------------------ a target that is renamed, dropped or emptied
+
+
+OLD = """
+CREATE TABLE tidemark_published (job text, sink text, checkpoint bigint NOT NULL,
+    published_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job, sink));
+INSERT INTO tidemark_published VALUES ('job', 'gold/sales', 1)
+"""
+
+
+@pytest.fixture
+def sink_into(bank):
+    def made(table, job="job"):
+        sink = PostgresSink(bank.server.url(bank.name), table)
+        return sink, sink.prepare_upsert(job, "gold/sales", SCHEMA, ("id",))
+
+    return made
+
+
+def changes():
+    return Known(FIRST, since=1, changed=FIRST.slice(0, 1))
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "TRUNCATE sales",
+        "DROP TABLE sales",
+        "DELETE FROM sales",
+        "ALTER TABLE sales RENAME TO gone",
+        "VACUUM FULL sales",
+    ],
+)
+def test_a_target_that_lost_its_rows_gets_the_whole_table(bank, sink_into, lost):
+    """The next checkpoint writes all rows, in a tick that goes on and in a new one."""
+    for prepares in (True, False):
+        bank.sql("DROP TABLE IF EXISTS sales, tidemark_published, gone")
+        sink, _ = sink_into("sales")
+        sink.apply("job", "gold/sales", 1, Known(FIRST))
+        bank.sql(lost)
+        if prepares or "DROP" in lost or "RENAME" in lost:
+            sink, newest = sink_into("sales")
+            assert (1 if lost.startswith("VACUUM") else 0) == newest
+        sink.apply("job", "gold/sales", 2, changes())
+        assert as_rows(FIRST) == bank.sql("SELECT * FROM sales ORDER BY id")
+
+
+def test_another_target_in_the_pipeline_gets_the_whole_table(bank, sink_into):
+    """Its number is its own. The former target stays as it is, and a target that is only renamed keeps its number."""
+    sink_into("sales")[0].apply("job", "gold/sales", 1, Known(FIRST))
+    other, newest = sink_into("public.others")
+    other.apply("job", "gold/sales", 2, changes())
+    assert (0, as_rows(FIRST)) == (newest, bank.sql("SELECT * FROM others ORDER BY id"))
+    assert 1 == sink_into("sales")[1] == sink_into("public.sales")[1]
+    bank.sql("ALTER TABLE sales RENAME TO renamed")
+    assert 1 == sink_into("renamed")[1]
+
+
+def test_two_projects_of_one_name_share_a_schema(bank, sink_into):
+    (one, _), (two, _) = sink_into("one"), sink_into("two")
+    one.apply("job", "gold/sales", 7, Known(FIRST))
+    two.apply("job", "gold/sales", 1, Known(FIRST.slice(1)))
+    assert (7, 1) == (sink_into("one")[1], sink_into("two")[1])
+    assert as_rows(FIRST.slice(1)) == bank.sql("SELECT * FROM two ORDER BY id")
+
+
+def test_a_target_of_another_table_with_rows_is_refused(bank, sink_into):
+    """Somebody may need these rows. Emptied, it gets the whole table."""
+    sink_into("sales")[0].apply("job", "gold/sales", 1, Known(FIRST))
+    bank.sql("ALTER TABLE sales RENAME TO former")
+    bank.sql("CREATE TABLE sales (LIKE former INCLUDING ALL)")
+    bank.sql("INSERT INTO sales SELECT * FROM former")
+    with pytest.raises(
+        SinkError, match=r"not the one that the job has written: somebody has created it anew: empty it"
+    ):
+        sink_into("sales")
+    bank.sql("TRUNCATE sales")
+    sink, newest = sink_into("sales")
+    sink.apply("job", "gold/sales", 2, changes())
+    assert (0, as_rows(FIRST)) == (newest, bank.sql("SELECT * FROM sales ORDER BY id"))
+
+
+def test_numbers_of_an_older_version_go_on(bank):
+    """The table gets its new columns in place. The upsert table is written as a whole once, an append table goes on."""
+    sink = PostgresSink(bank.server.url(bank.name), "sales")
+    bank.sql("CREATE TABLE sales (id bigint PRIMARY KEY, name text, paid numeric(10,2), tags text[])")
+    bank.sql("INSERT INTO sales (id) VALUES (1)")
+    bank.sql(OLD)
+    bank.sql("INSERT INTO tidemark_published VALUES ('job', 'out/sales', 5)")
+    assert 1 == sink.prepare_upsert("job", "gold/sales", SCHEMA, ("id",))
+    sink.apply("job", "gold/sales", 1, Known(FIRST))
+    assert [(1,)] == bank.sql("SELECT id FROM sales")
+    sink.apply("job", "gold/sales", 2, changes())
+    assert as_rows(FIRST) == bank.sql("SELECT * FROM sales ORDER BY id")
+    appends = PostgresSink(bank.server.url(bank.name), "numbers")
+    schema = pa.schema({"n": pa.int64()})
+    assert 5 == appends.prepare("job", "out/sales", schema)
+    for checkpoint in (5, 6, 6):
+        appends.publish("job", "out/sales", checkpoint, [pa.record_batch({"n": [checkpoint]})])
+    assert [(6,)] == bank.sql("SELECT n FROM numbers")

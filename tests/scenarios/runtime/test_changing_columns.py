@@ -15,7 +15,7 @@ from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.publisher import Publisher
 from tests.scenarios.processes import Dead, Mortal, killed
-from tests.scenarios.runtime import evolving_job
+from tests.scenarios.runtime import evolving_job, sequence_job
 from tests.scenarios.runtime.evolving_job import (
     BRONZE,
     FIRST,
@@ -34,10 +34,7 @@ from tests.scenarios.runtime.evolving_job import (
     tick_named,
     versions,
 )
-from tests.scenarios.runtime.sequence_job import BRONZE as BRONZE_OF_CHANGED_MEANING
 from tests.scenarios.runtime.sequence_job import CONFIG, JOB, KEYS, ROWS, records, run
-from tests.scenarios.runtime.sequence_job import GOLD as GOLD_OF_CHANGED_MEANING
-from tests.scenarios.runtime.sequence_job import at as at_of_changed_meaning
 
 HALF = 35
 """Rows of the first tick: five of each key."""
@@ -204,8 +201,8 @@ HERE = "tests.scenarios.runtime.test_changing_columns"
 
 def declared(**columns):
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
-    numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table(BRONZE_OF_CHANGED_MEANING, id="bronze")
-    numbers.key_by("key").aggregate("by_key", **columns).upsert(GOLD_OF_CHANGED_MEANING)
+    numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table(sequence_job.BRONZE, id="bronze")
+    numbers.key_by("key").aggregate("by_key", **columns).upsert(sequence_job.GOLD)
     return pipeline
 
 
@@ -234,11 +231,11 @@ def test_another_aggregate_under_an_old_name_is_refused_before_the_claim(root, c
 
     The job is unchanged, and its own pipeline goes on.
     """
-    before = JobStores(at_of_changed_meaning(root), cross_freely).observe().rows
+    before = JobStores(sequence_job.at(root), cross_freely).observe().rows
     says = rf"checkpoint 2: state of operator 'by_key': column {column} was {was} and is now {now}: .*another name"
     with pytest.raises(CutDoesNotFitError, match=says):
         run(root, plan=plan(declared(**columns)))
-    assert before == JobStores(at_of_changed_meaning(root), cross_freely).observe().rows
+    assert before == JobStores(sequence_job.at(root), cross_freely).observe().rows
     run(root)
 
 

@@ -362,7 +362,7 @@ def log_checkpoints(root):
 
 
 @pytest.fixture
-def root_of_log_keeping(tmp_path):
+def two_ticks(tmp_path):
     """Run two ticks; the log checkpoints of the first are at versions that no retained cut needs any more."""
     run(tmp_path, 2, **NO_WAIT)
     log_checkpoints(tmp_path)
@@ -370,25 +370,25 @@ def root_of_log_keeping(tmp_path):
     return tmp_path
 
 
-def test_entries_that_no_cut_needs_go_and_the_oldest_cut_comes_back(root_of_log_keeping, undisturbed):
+def test_entries_that_no_cut_needs_go_and_the_oldest_cut_comes_back(two_ticks, undisturbed):
     """The log begins at its last checkpoint before the oldest retained cut, and a rollback to that cut ends well."""
-    assert (0, 0) == (first_entry(root_of_log_keeping, BRONZE), first_entry(root_of_log_keeping, GOLD))
-    run(root_of_log_keeping, 1, **NO_WAIT)
-    oldest = min(CutStore(at(root_of_log_keeping)).all())
-    assert 0 < first_entry(root_of_log_keeping, BRONZE) <= CutStore(at(root_of_log_keeping)).all()[oldest][BRONZE]
-    assert 0 < first_entry(root_of_log_keeping, GOLD) <= CutStore(at(root_of_log_keeping)).all()[oldest][GOLD]
-    whole(root_of_log_keeping)
-    roll_back(at(root_of_log_keeping), oldest)
-    run(root_of_log_keeping, **NO_WAIT)
-    whole(root_of_log_keeping)
-    assert undisturbed == read_cut(root_of_log_keeping)
+    assert (0, 0) == (first_entry(two_ticks, BRONZE), first_entry(two_ticks, GOLD))
+    run(two_ticks, 1, **NO_WAIT)
+    oldest = min(CutStore(at(two_ticks)).all())
+    assert 0 < first_entry(two_ticks, BRONZE) <= CutStore(at(two_ticks)).all()[oldest][BRONZE]
+    assert 0 < first_entry(two_ticks, GOLD) <= CutStore(at(two_ticks)).all()[oldest][GOLD]
+    whole(two_ticks)
+    roll_back(at(two_ticks), oldest)
+    run(two_ticks, **NO_WAIT)
+    whole(two_ticks)
+    assert undisturbed == read_cut(two_ticks)
 
 
 @pytest.mark.parametrize("kept", [{"table_log_keep_ms": 0}, {"reader_grace_ms": 0}, {"reader_grace_ms": None}], ids=str)
-def test_entries_stay_for_the_readers_grace_and_their_own_age(root_of_log_keeping, kept):
+def test_entries_stay_for_the_readers_grace_and_their_own_age(two_ticks, kept):
     """A day after they were needed by default, and thirty days in all; a tick that deletes nothing keeps them all."""
-    run(root_of_log_keeping, 1, **kept)
-    assert (0, 0) == (first_entry(root_of_log_keeping, BRONZE), first_entry(root_of_log_keeping, GOLD))
+    run(two_ticks, 1, **kept)
+    assert (0, 0) == (first_entry(two_ticks, BRONZE), first_entry(two_ticks, GOLD))
 
 
 def test_a_savepoint_keeps_the_entries_of_its_cut(tmp_path):

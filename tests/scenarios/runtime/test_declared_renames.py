@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import polars as pl
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.job.restoring import CutDoesNotFitError
@@ -22,7 +21,6 @@ from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.cuts_table import CutStore
-from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from jobs.warehouse.savepoint_copy import copy_savepoint
 from tests.scenarios.faults.orders_job import LocalEngine
 from tests.scenarios.processes import Dead, Mortal, killed
@@ -44,37 +42,6 @@ from tests.scenarios.runtime.evolving_job import (
     tick,
     tick_named,
     versions,
-)
-from tests.scenarios.runtime.kept_job import (
-    RENAMED as RENAMED_OF_NAMES_USED_AGAIN,
-)
-from tests.scenarios.runtime.kept_job import (
-    TABLE,
-    foreign,
-)
-from tests.scenarios.runtime.kept_job import (
-    Version as VersionOfNamesUsedAgain,
-)
-from tests.scenarios.runtime.kept_job import (
-    at as at_of_names_used_again,
-)
-from tests.scenarios.runtime.kept_job import (
-    columns as columns_of_names_used_again,
-)
-from tests.scenarios.runtime.kept_job import (
-    laid_out as laid_out_of_names_used_again,
-)
-from tests.scenarios.runtime.kept_job import (
-    newest as newest_of_names_used_again,
-)
-from tests.scenarios.runtime.kept_job import (
-    numbers as numbers_of_names_used_again,
-)
-from tests.scenarios.runtime.kept_job import (
-    shown as shown_of_names_used_again,
-)
-from tests.scenarios.runtime.kept_job import (
-    tick as tick_of_names_used_again,
 )
 
 HALF = 35
@@ -435,95 +402,3 @@ def test_the_old_code_after_a_tick_killed_as_it_renames(tmp_path, boundary):
         tick(tmp_path, HALF + 10, RENAMED)
         must_be_exact(tmp_path, RENAMED, HALF + 10)
     assert [] == unnamed(tmp_path, BRONZE_2)
-
-
-# ------------------------------------------------------------------
-# Rollbacks and renames of an append table whose files have another column of the same name (D6, G2).
-
-
-HALF_OF_NAMES_USED_AGAIN = 20
-"""Rows of the first tick."""
-
-
-def test_no_column_gets_a_name_under_which_others_have_values_that_nobody_sees(tmp_path):
-    """A rollback took the column `sum` out of the table, but a file of others still has it.
-
-    A renamed column would show these values as its own.
-    """
-    laid_out_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN)
-    first = newest_of_names_used_again(tmp_path).checkpoint
-    tick_of_names_used_again(
-        tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, VersionOfNamesUsedAgain(("n", "key", "value", "sum"))
-    )
-    row = {"n": [100], "key": [1], "value": [100], "sum": [7]}
-    write_deltalake(str(tmp_path / TABLE), pa.table(row), mode="append")
-    roll_back(at_of_names_used_again(tmp_path), first)
-    assert numbers_of_names_used_again([*range(HALF_OF_NAMES_USED_AGAIN), 100]) == shown_of_names_used_again(
-        tmp_path, "n", "value"
-    )
-    tick_of_names_used_again(
-        tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, VersionOfNamesUsedAgain(("n", "key", "value", "amount"))
-    )
-    with pytest.raises(AssertionError, match="with a column sum, which the table does not show"):
-        tick_of_names_used_again(
-            tmp_path,
-            HALF_OF_NAMES_USED_AGAIN + 2,
-            VersionOfNamesUsedAgain(("n", "key", "value", "sum"), {"sum": "amount"}),
-        )
-    assert ["n", "key", "value", "amount"] == columns_of_names_used_again(tmp_path)
-
-
-def test_a_rollback_is_refused_if_rows_of_others_have_another_column_of_that_name(tmp_path):
-    """In the cut, `amount` is the renamed `value`. Since then it has become a column of its own."""
-    laid_out_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN)
-    first = newest_of_names_used_again(tmp_path).checkpoint
-    foreign(tmp_path, 100)
-    tick_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, RENAMED_OF_NAMES_USED_AGAIN)
-    savepoint = savepoint_at_rest(at_of_names_used_again(tmp_path)).checkpoint
-    roll_back(at_of_names_used_again(tmp_path), first)
-    tick_of_names_used_again(
-        tmp_path, HALF_OF_NAMES_USED_AGAIN + 2, VersionOfNamesUsedAgain(("n", "key", "amount"), drop=("value",))
-    )
-    before = newest_of_names_used_again(tmp_path)
-    with pytest.raises(TableNotRolledBackError, match="amount was another column then, which began as value"):
-        roll_back(at_of_names_used_again(tmp_path), savepoint)
-    assert before == newest_of_names_used_again(tmp_path)
-
-
-def test_files_that_come_back_keep_the_names_of_their_cut(tmp_path):
-    laid_out_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN)
-    first = newest_of_names_used_again(tmp_path).checkpoint
-    tick_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, RENAMED_OF_NAMES_USED_AGAIN)
-    tick_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN + 2, VersionOfNamesUsedAgain(("n", "key", "amount")))
-    tick_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN + 3, VersionOfNamesUsedAgain())
-    due = [
-        *((n, n, None) for n in range(HALF_OF_NAMES_USED_AGAIN + 2)),
-        (HALF_OF_NAMES_USED_AGAIN + 2, None, HALF_OF_NAMES_USED_AGAIN + 2),
-    ]
-    assert due == shown_of_names_used_again(tmp_path, "n", "amount", "value")
-    savepoint = savepoint_at_rest(at_of_names_used_again(tmp_path)).checkpoint
-    roll_back(at_of_names_used_again(tmp_path), first)
-    assert ["n", "key", "value"] == columns_of_names_used_again(tmp_path)
-    roll_back(at_of_names_used_again(tmp_path), savepoint)
-    assert due == shown_of_names_used_again(tmp_path, "n", "amount", "value")
-
-
-def test_a_rollback_is_refused_if_rows_of_others_may_have_a_column_under_another_name(tmp_path):
-    """On a line that was left, `sum` became `amount`, and others wrote that. The present line knows neither of them."""
-    laid_out_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN)
-    first = newest_of_names_used_again(tmp_path).checkpoint
-    tick_of_names_used_again(
-        tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, VersionOfNamesUsedAgain(("n", "key", "value", "sum"))
-    )
-    savepoint = savepoint_at_rest(at_of_names_used_again(tmp_path)).checkpoint
-    tick_of_names_used_again(
-        tmp_path,
-        HALF_OF_NAMES_USED_AGAIN + 2,
-        VersionOfNamesUsedAgain(("n", "key", "value", "amount"), {"amount": "sum"}),
-    )
-    row = {"n": [100], "key": [1], "value": [100], "amount": [7]}
-    write_deltalake(str(tmp_path / TABLE), pa.table(row), mode="append")
-    roll_back(at_of_names_used_again(tmp_path), first)
-    with pytest.raises(TableNotRolledBackError, match=r"sum may have another name there \(amount\)"):
-        roll_back(at_of_names_used_again(tmp_path), savepoint)
-    assert ["n", "key", "value"] == columns_of_names_used_again(tmp_path)

@@ -24,12 +24,10 @@ from jobs.warehouse.checkpoints import SCHEMA
 from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.refusals import ClaimUnsettledError
+from tests.scenarios.faults import orders_job
 from tests.scenarios.faults.orders_job import KEYS
-from tests.scenarios.faults.orders_job import LocalEngine as LocalEngineOfSwappedNames
 from tests.scenarios.processes import Dead, Mortal, killed
-from tests.scenarios.runtime.evolving_job import JOB as JOB_OF_SWAPPED_NAMES
-from tests.scenarios.runtime.evolving_job import at as at_of_swapped_names
-from tests.scenarios.runtime.evolving_job import newest as newest_of_swapped_names
+from tests.scenarios.runtime import evolving_job
 from tests.scenarios.runtime.evolving_job import shown
 from tests.scenarios.runtime.sequence_job import (
     BRONZE,
@@ -318,7 +316,7 @@ HALF = 35
 def build(rows, *, one="one", two="two", swapped=False, one_was=None, two_was=None):
     before = {one: two, two: one} if swapped else {}
     former = {one: one_was or before.get(one), two: two_was or before.get(two)}
-    pipeline = Pipeline(job_name(JOB_OF_SWAPPED_NAMES), config=CONFIG, parallelism=2)
+    pipeline = Pipeline(job_name(evolving_job.JOB), config=CONFIG, parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=KEYS)).drop(SPLIT_COLUMN, POSITION_COLUMN)
     for name, key in ((one, "key"), (two, "n")):
         table = f"{{}}/{former[name]}" if former[name] else None
@@ -335,7 +333,7 @@ def build(rows, *, one="one", two="two", swapped=False, one_was=None, two_was=No
 
 
 def tick_of_swapped_names(root, rows, **names):
-    report = run_tick(build(rows, **names), RuntimeSettings(warehouse=root), engine=LocalEngineOfSwappedNames())
+    report = run_tick(build(rows, **names), RuntimeSettings(warehouse=root), engine=orders_job.LocalEngine())
     assert report.message == ""
 
 
@@ -361,14 +359,14 @@ def test_two_swap_their_names_once(tmp_path):
 def test_a_rollback_across_a_swap(tmp_path):
     """Each cut has the names of its own pipeline, whichever version goes on after the rollback."""
     tick_of_swapped_names(tmp_path, HALF)
-    first = newest_of_swapped_names(tmp_path).checkpoint
+    first = evolving_job.newest(tmp_path).checkpoint
     swapped = {"one": "two", "two": "one", "swapped": True}
     tick_of_swapped_names(tmp_path, HALF + 1, **swapped)
-    roll_back(at_of_swapped_names(tmp_path), first)
+    roll_back(evolving_job.at(tmp_path), first)
     must_be_exact(tmp_path, HALF)
     tick_of_swapped_names(tmp_path, HALF + 2, **swapped)
     must_be_exact(tmp_path, HALF + 2, one="two", two="one")
-    roll_back(at_of_swapped_names(tmp_path), first)
+    roll_back(evolving_job.at(tmp_path), first)
     tick_of_swapped_names(tmp_path, HALF + 3)
     must_be_exact(tmp_path, HALF + 3)
 
@@ -384,10 +382,10 @@ def test_one_takes_the_name_that_another_leaves(tmp_path):
 def test_a_name_that_the_checkpoint_has_already_is_refused(tmp_path):
     """`one` shall become `two`, and the old `two` is gone. It is not clear whose state `two` is, so nothing changes."""
     tick_of_swapped_names(tmp_path, HALF)
-    before = newest_of_swapped_names(tmp_path)
+    before = evolving_job.newest(tmp_path)
     with pytest.raises(CutDoesNotFitError, match="has a vertex two_rows and a vertex one_rows"):
         tick_of_swapped_names(tmp_path, HALF + 1, one="two", two="fresh", one_was="one")
-    assert before == newest_of_swapped_names(tmp_path)
+    assert before == evolving_job.newest(tmp_path)
 
 
 @pytest.mark.parametrize(

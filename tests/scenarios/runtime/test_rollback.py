@@ -28,20 +28,11 @@ from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.refusals import NeverRunError
 from jobs.warehouse.rollback_tables import TableNotRolledBackError
-from tests.scenarios.faults.orders_job import LocalEngine as LocalEngineOfPlannedRemovals
+from tests.scenarios.faults import orders_job
 from tests.scenarios.processes import Dead, Mortal, killed
-from tests.scenarios.runtime.evolving_job import BRONZE as BRONZE_OF_PLANNED_REMOVALS
+from tests.scenarios.runtime import evolving_job, newest_job
 from tests.scenarios.runtime.evolving_job import FIRST, Version, shown
-from tests.scenarios.runtime.evolving_job import build as build_of_planned_removals
-from tests.scenarios.runtime.evolving_job import laid_out as laid_out_of_planned_removals
-from tests.scenarios.runtime.evolving_job import newest as newest_of_planned_removals
-from tests.scenarios.runtime.evolving_job import tick as tick_of_planned_removals
-from tests.scenarios.runtime.newest_job import JOB as JOB_OF_OVERWRITE_AT_REST
 from tests.scenarios.runtime.newest_job import TABLE, expected
-from tests.scenarios.runtime.newest_job import at as at_of_overwrite_at_rest
-from tests.scenarios.runtime.newest_job import build as build_of_overwrite_at_rest
-from tests.scenarios.runtime.newest_job import shown as shown_of_overwrite_at_rest
-from tests.scenarios.runtime.newest_job import tick as tick_of_overwrite_at_rest
 from tests.scenarios.runtime.sequence_job import (
     BRONZE,
     GOLD,
@@ -424,43 +415,41 @@ def test_a_merge_whose_files_are_gone_is_refused(tmp_path):
 
 
 HALF = 35
-APPEND = Version(bronze=TableName("bronze/all"), was={"bronze": BRONZE_OF_PLANNED_REMOVALS})
+APPEND = Version(bronze=TableName("bronze/all"), was={"bronze": evolving_job.BRONZE})
 
 
 def numbers(root):
-    return sorted(row[1] for row in shown(root, BRONZE_OF_PLANNED_REMOVALS))
+    return sorted(row[1] for row in shown(root, evolving_job.BRONZE))
 
 
 def test_a_neighbour_that_merged_files_that_are_to_leave_is_named_before_the_commit(tmp_path):
     """The tick ends, and nothing of its checkpoint is in. After the merge was undone, the next tick goes on."""
-    laid_out_of_planned_removals(tmp_path, HALF)
-    tick_of_planned_removals(tmp_path, HALF + 2)
-    before = tick_of_planned_removals(tmp_path, HALF + 5, APPEND)
+    evolving_job.laid_out(tmp_path, HALF)
+    evolving_job.tick(tmp_path, HALF + 2)
+    before = evolving_job.tick(tmp_path, HALF + 5, APPEND)
     merged = []
 
     def boundary(name):
         if name == "before:CheckTables" and not merged:
-            neighbour = DeltaTable(str(tmp_path / BRONZE_OF_PLANNED_REMOVALS))
+            neighbour = DeltaTable(str(tmp_path / evolving_job.BRONZE))
             merged.append(neighbour.version() + 1)
             neighbour.optimize.compact()
 
     settings = RuntimeSettings(warehouse=tmp_path, allow_non_restored_state=True)
     report = run_tick(
-        build_of_planned_removals(HALF + 9, FIRST),
+        evolving_job.build(HALF + 9, FIRST),
         settings,
         None,
-        engine=LocalEngineOfPlannedRemovals(),
+        engine=orders_job.LocalEngine(),
         boundary=boundary,
     )
     assert (TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED) == (report.outcome, report.reason)
-    assert (
-        f"table {BRONZE_OF_PLANNED_REMOVALS}: foreign OPTIMIZE at version {merged[0]} removed files" in report.message
-    )
+    assert f"table {evolving_job.BRONZE}: foreign OPTIMIZE at version {merged[0]} removed files" in report.message
     assert f"TO VERSION AS OF {merged[0] - 1})" in report.message
-    assert before.completed[-1].checkpoint == newest_of_planned_removals(tmp_path).checkpoint
+    assert before.completed[-1].checkpoint == evolving_job.newest(tmp_path).checkpoint
     assert list(range(HALF + 2)) == numbers(tmp_path)
-    DeltaTable(str(tmp_path / BRONZE_OF_PLANNED_REMOVALS)).restore(merged[0] - 1)
-    tick_of_planned_removals(tmp_path, HALF + 9, FIRST, allowed=True)
+    DeltaTable(str(tmp_path / evolving_job.BRONZE)).restore(merged[0] - 1)
+    evolving_job.tick(tmp_path, HALF + 9, FIRST, allowed=True)
     assert list(range(HALF + 5, HALF + 9)) == numbers(tmp_path)
 
 
@@ -471,36 +460,36 @@ def test_a_neighbour_that_merged_files_that_are_to_leave_is_named_before_the_com
 @pytest.mark.parametrize("approves", [True, False])
 def test_a_held_cut_of_an_overwrite_table_waits_for_a_person(tmp_path, approves):
     """The table shows the versions of before until somebody approves. A rejected cut leaves no trace."""
-    tick_of_overwrite_at_rest(tmp_path, 23)
-    tick_of_overwrite_at_rest(tmp_path, 41, hold=True)
-    assert expected(23) == shown_of_overwrite_at_rest(tmp_path)
-    pending = Cuts(tmp_path, JOB_OF_OVERWRITE_AT_REST).pending()
+    newest_job.tick(tmp_path, 23)
+    newest_job.tick(tmp_path, 41, hold=True)
+    assert expected(23) == newest_job.shown(tmp_path)
+    pending = Cuts(tmp_path, newest_job.JOB).pending()
     held = sorted(pending.polars(TABLE).collect().select("key", "n").rows())
     assert expected(41) == held
     if approves:
-        approve(at_of_overwrite_at_rest(tmp_path))
-        assert expected(41) == shown_of_overwrite_at_rest(tmp_path)
+        approve(newest_job.at(tmp_path))
+        assert expected(41) == newest_job.shown(tmp_path)
     else:
-        reject(at_of_overwrite_at_rest(tmp_path))
-        assert expected(23) == shown_of_overwrite_at_rest(tmp_path)
-    tick_of_overwrite_at_rest(tmp_path, 55)
-    assert expected(55) == shown_of_overwrite_at_rest(tmp_path)
+        reject(newest_job.at(tmp_path))
+        assert expected(23) == newest_job.shown(tmp_path)
+    newest_job.tick(tmp_path, 55)
+    assert expected(55) == newest_job.shown(tmp_path)
 
 
 def test_a_savepoint_of_an_overwrite_table_begins_another_warehouse(tmp_path):
     """Its files are copied, and newer versions take their place there. The first warehouse is left alone."""
     here, there = tmp_path / "here", tmp_path / "there"
-    tick_of_overwrite_at_rest(here, 23)
-    saved = savepoint_at_rest(at_of_overwrite_at_rest(here))
-    tick_of_overwrite_at_rest(here, 35)
+    newest_job.tick(here, 23)
+    saved = savepoint_at_rest(newest_job.at(here))
+    newest_job.tick(here, 35)
     import_row(
         Import(
-            origin=find_origin(f"{here}@{saved.checkpoint}", there, JOB_OF_OVERWRITE_AT_REST),
+            origin=find_origin(f"{here}@{saved.checkpoint}", there, newest_job.JOB),
             root=there,
-            plan=build_of_overwrite_at_rest(23),
+            plan=newest_job.build(23),
         )
     )
-    tick_of_overwrite_at_rest(there, 23)
-    assert (expected(35), expected(23)) == (shown_of_overwrite_at_rest(here), shown_of_overwrite_at_rest(there))
-    tick_of_overwrite_at_rest(there, 47)
-    assert (expected(35), expected(47)) == (shown_of_overwrite_at_rest(here), shown_of_overwrite_at_rest(there))
+    newest_job.tick(there, 23)
+    assert (expected(35), expected(23)) == (newest_job.shown(here), newest_job.shown(there))
+    newest_job.tick(there, 47)
+    assert (expected(35), expected(47)) == (newest_job.shown(here), newest_job.shown(there))

@@ -51,7 +51,7 @@ from tests.scenarios.runtime.sequence_job import (
 
 
 @pytest.fixture
-def root_of_savepoint_copies(tmp_path):
+def saved_root(tmp_path):
     root = tmp_path / "warehouse"
     run(root, 2)
     savepoint_at_rest(at(root))
@@ -66,20 +66,20 @@ def there(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_copy_is_a_warehouse_that_anyone_can_read(root_of_savepoint_copies, tmp_path):
+def test_a_copy_is_a_warehouse_that_anyone_can_read(saved_root, tmp_path):
     """Any reader sees the cut in its tables.
 
     Its one entry names only files in the copy, and the copy says what it is.
     """
     to = tmp_path / "copy"
-    made = copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), to)
-    assert read_cut(root_of_savepoint_copies) == read_cut(to)
+    made = copy_savepoint(at(saved_root), newest(saved_root), to)
+    assert read_cut(saved_root) == read_cut(to)
     assert 200 == pl.read_delta(str(to / BRONZE)).height
     [row] = records(to).values()
     assert [] == [path for path in named_files(row) if not (to / path).exists()]
-    assert (newest(root_of_savepoint_copies), True) == (row.checkpoint, row.pinned)
+    assert (newest(saved_root), True) == (row.checkpoint, row.pinned)
     assert made == read_manifest(at(to))
-    assert (len(named_files(row)), newest(root_of_savepoint_copies)) == (made.files, made.savepoint)
+    assert (len(named_files(row)), newest(saved_root)) == (made.files, made.savepoint)
     assert ["copy", "warehouse"] == there(tmp_path)
 
 
@@ -94,30 +94,28 @@ def test_a_savepoint_can_be_copied_long_after(tmp_path):
     assert expected == read_cut(tmp_path / "copy")
 
 
-def test_what_others_appended_is_part_of_the_table(root_of_savepoint_copies, tmp_path):
+def test_what_others_appended_is_part_of_the_table(saved_root, tmp_path):
     """Rows of another writer, and files that this writer compacted, are copied with statistics and a checksum."""
     rows = pl.DataFrame({"split": ["x"], "n": [1], "key": [1], "value": [1], "_split": ["x"], "_position": [1]})
-    write_deltalake(str(root_of_savepoint_copies / BRONZE), rows.to_arrow(), mode="append")
-    DeltaTable(str(root_of_savepoint_copies / BRONZE)).optimize.compact()
-    run(root_of_savepoint_copies, 1)
-    copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    write_deltalake(str(saved_root / BRONZE), rows.to_arrow(), mode="append")
+    DeltaTable(str(saved_root / BRONZE)).optimize.compact()
+    run(saved_root, 1)
+    copy_savepoint(at(saved_root), newest(saved_root), tmp_path / "copy")
     assert 301 == pl.read_delta(str(tmp_path / "copy" / BRONZE)).height
-    assert read_cut(root_of_savepoint_copies) == read_cut(tmp_path / "copy")
+    assert read_cut(saved_root) == read_cut(tmp_path / "copy")
     [row] = records(tmp_path / "copy").values()
     adds = next(table.adds for table in row.tables if table.table == BRONZE)
     assert all(file.crc32 >= 0 and '"minValues"' in file.stats for file in adds)
 
 
 @pytest.mark.parametrize("name", ["full", "inside", "file"])
-def test_a_folder_in_use_is_refused(root_of_savepoint_copies, tmp_path, name):
+def test_a_folder_in_use_is_refused(saved_root, tmp_path, name):
     (tmp_path / "full").mkdir()
     (tmp_path / "full/note").touch()
     (tmp_path / "file").touch()
-    to = {"full": tmp_path / "full", "inside": root_of_savepoint_copies / "bronze/copy", "file": tmp_path / "file"}[
-        name
-    ]
+    to = {"full": tmp_path / "full", "inside": saved_root / "bronze/copy", "file": tmp_path / "file"}[name]
     with pytest.raises(SavepointNotCopiedError, match=r"is not empty|lies in the warehouse"):
-        copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), to)
+        copy_savepoint(at(saved_root), newest(saved_root), to)
     assert ["file", "full", "warehouse"] == there(tmp_path)
 
 
@@ -139,23 +137,23 @@ def spoil_bit(path):
     ("spoil", "said"),
     [(spoil_missing, "is missing"), (spoil_short, "bytes instead of"), (spoil_bit, "is damaged: its checksum")],
 )
-def test_a_file_that_is_not_what_the_row_says_is_refused_by_name(root_of_savepoint_copies, tmp_path, spoil, said):
+def test_a_file_that_is_not_what_the_row_says_is_refused_by_name(saved_root, tmp_path, spoil, said):
     """A file is missing, too short, or has a flipped bit. It is named, and nothing of the copy is left."""
-    row = records(root_of_savepoint_copies)[newest(root_of_savepoint_copies)]
+    row = records(saved_root)[newest(saved_root)]
     path = min(named_files(row))
-    spoil(root_of_savepoint_copies / path)
+    spoil(saved_root / path)
     with pytest.raises(FileNotCopiedError, match=rf"file {path} in .* {said}"):
-        copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+        copy_savepoint(at(saved_root), newest(saved_root), tmp_path / "copy")
     assert ["warehouse"] == there(tmp_path)
 
 
-def test_deletion_vectors_are_refused_by_table(root_of_savepoint_copies, tmp_path, monkeypatch):
+def test_deletion_vectors_are_refused_by_table(saved_root, tmp_path, monkeypatch):
     """A copy of the files would bring deleted rows back, so the table is named with the way out."""
     monkeypatch.setattr(
         output_tables, "paths_with_deletion_vectors", lambda table: frozenset(table.file_uris()) | {"x", *paths(table)}
     )
     with pytest.raises(TableNotCopyableError, match=r"table bronze/numbers has deletion vectors on 2 files.*PURGE"):
-        copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+        copy_savepoint(at(saved_root), newest(saved_root), tmp_path / "copy")
     assert ["warehouse"] == there(tmp_path)
 
 
@@ -163,7 +161,7 @@ def paths(table):
     return [uri.rpartition("/numbers/")[2] for uri in table.file_uris()]
 
 
-def test_a_full_disk_leaves_nothing(root_of_savepoint_copies, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_nothing(saved_root, tmp_path, monkeypatch):
     """The message names the error. The folder does not exist, and nothing lies beside it."""
     left = [3]
 
@@ -174,34 +172,34 @@ def test_a_full_disk_leaves_nothing(root_of_savepoint_copies, tmp_path, monkeypa
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SavepointNotCopiedError, match=r"No space left on device.*nothing of the copy is left"):
-        copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+        copy_savepoint(at(saved_root), newest(saved_root), tmp_path / "copy")
     assert ["warehouse"] == there(tmp_path)
 
 
-def test_a_disk_without_room_is_refused_before_anything_is_written(root_of_savepoint_copies, tmp_path, monkeypatch):
+def test_a_disk_without_room_is_refused_before_anything_is_written(saved_root, tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr("jobs.storage.copy_folder.shutil.disk_usage", lambda path: usage)
     with pytest.raises(SavepointNotCopiedError, match=r"files are \d+ bytes, and .* has room for 10"):
-        copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+        copy_savepoint(at(saved_root), newest(saved_root), tmp_path / "copy")
     assert ["warehouse"] == there(tmp_path)
 
 
 @pytest.mark.kill
 @pytest.mark.parametrize("after", [1, 6])
-def test_a_killed_copy_is_not_there_and_the_next_one_sweeps_up(root_of_savepoint_copies, tmp_path, after):
+def test_a_killed_copy_is_not_there_and_the_next_one_sweeps_up(saved_root, tmp_path, after):
     """SIGKILL while copying leaves no folder of that name; copying again makes it, and nothing else stays."""
-    killed(dies_copying, root_of_savepoint_copies, newest(root_of_savepoint_copies), tmp_path / "copy", after)
+    killed(dies_copying, saved_root, newest(saved_root), tmp_path / "copy", after)
     assert not (tmp_path / "copy").exists()
     assert 2 == len(there(tmp_path))
-    copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    copy_savepoint(at(saved_root), newest(saved_root), tmp_path / "copy")
     assert ["copy", "warehouse"] == there(tmp_path)
-    assert read_cut(root_of_savepoint_copies) == read_cut(tmp_path / "copy")
+    assert read_cut(saved_root) == read_cut(tmp_path / "copy")
 
 
-def test_a_row_that_is_not_there_is_refused_with_those_that_are(root_of_savepoint_copies, tmp_path):
-    ids = ", ".join(str(each) for each in sorted(records(root_of_savepoint_copies)))
+def test_a_row_that_is_not_there_is_refused_with_those_that_are(saved_root, tmp_path):
+    ids = ", ".join(str(each) for each in sorted(records(saved_root)))
     with pytest.raises(SavepointNotCopiedError, match=f"numbers has no savepoint 99: there are {ids}"):
-        copy_savepoint(at(root_of_savepoint_copies), CheckpointId(99), tmp_path / "copy")
+        copy_savepoint(at(saved_root), CheckpointId(99), tmp_path / "copy")
 
 
 # ------------------------------------------------------------------

@@ -39,9 +39,7 @@ from jobs.warehouse.refusals import JobHeldError, SavepointRefusedError
 from jobs.warehouse.requests import RequestFolder
 from jobs.warehouse.savepoint_copy import copy_savepoint, named_files
 from jobs.warehouse.warehouse import Warehouse
-from tests.scenarios.runtime.kept_job import JOB as JOB_OF_RANGES_IN_PARTS
-from tests.scenarios.runtime.kept_job import at as at_of_ranges_in_parts
-from tests.scenarios.runtime.kept_job import run as run_of_ranges_in_parts
+from tests.scenarios.runtime import kept_job
 from tests.scenarios.runtime.sequence_job import (
     BRONZE,
     CONFIG,
@@ -358,7 +356,7 @@ CONFIG_OF_RANGES_IN_PARTS = CheckpointConfig(every_rows=4, slice_rows_max=1, mic
 
 
 def totals(rows):
-    pipeline = Pipeline(JOB_OF_RANGES_IN_PARTS, config=CONFIG_OF_RANGES_IN_PARTS, parallelism=1)
+    pipeline = Pipeline(kept_job.JOB, config=CONFIG_OF_RANGES_IN_PARTS, parallelism=1)
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=4)).drop(SPLIT_COLUMN, POSITION_COLUMN)
     sums = numbers.key_by("key").aggregate("sums", total=sum_of("value"))
     sums.upsert("gold/sums", partition_by=["key"])
@@ -367,12 +365,8 @@ def totals(rows):
 
 def test_files_of_the_last_checkpoint_stay_until_the_next_one(tmp_path):
     """The first row of an epoch leaves three of four files as they are. The next rows replace them one by one."""
-    run_of_ranges_in_parts(tmp_path, totals(12))
-    rows = [
-        row
-        for row in CheckpointStore(at_of_ranges_in_parts(tmp_path)).observe()[1]
-        if isinstance(row, CheckpointRecord)
-    ]
+    kept_job.run(tmp_path, totals(12))
+    rows = [row for row in CheckpointStore(kept_job.at(tmp_path)).observe()[1] if isinstance(row, CheckpointRecord)]
     assert len(rows) >= 3
     missing = {
         row.checkpoint: sorted(path for path in files_of_entry(row) if not (tmp_path / path).exists()) for row in rows

@@ -343,10 +343,6 @@ SAYS = Description("orders as they came", {"k": "the shop's number"}, {"team": "
 K, V = TableColumn("k", "string"), TableColumn("v", "long")
 
 
-def opened_of_descriptions(tables, table) -> DeltaTable:
-    return DeltaTable(str(tables.warehouse.path(table)))
-
-
 def comments(table: DeltaTable) -> dict[str, str]:
     return {field.name: field.metadata["comment"] for field in table.schema().fields if field.metadata}
 
@@ -361,7 +357,7 @@ def published(tables, table, number, columns=(K, V)) -> str:
 def test_a_new_table_is_made_with_its_description(tables, silver, schema) -> None:
     """Readers see it before the first row is there."""
     tables.output.ensure(silver, schema, TableMode.APPEND, says=SAYS)
-    table = opened_of_descriptions(tables, silver)
+    table = opened(tables, silver)
     assert ("orders as they came", "sales") == (table.metadata().description, table.metadata().configuration["team"])
     assert {"k": "the shop's number"} == comments(table)
     assert "flights" == table.metadata().configuration["tidemark.job"]
@@ -372,16 +368,16 @@ def plain(tables, silver, schema):
     """Return a table that shows checkpoint 1 and says nothing of itself. A user has given it a property."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     published(tables, silver, 1)
-    opened_of_descriptions(tables, silver).alter.set_table_properties({"quality": "good"}, raise_if_not_exists=False)
+    opened(tables, silver).alter.set_table_properties({"quality": "good"}, raise_if_not_exists=False)
     return silver
 
 
 def test_a_table_that_exists_gets_its_description_with_the_next_rows(tables, plain, schema) -> None:
     """The same commit publishes the checkpoint. What others have set stays, and so do the columns."""
     tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), SAYS)
-    assert opened_of_descriptions(tables, plain).metadata().description is None
+    assert opened(tables, plain).metadata().description is None
     assert not published(tables, plain, 2)
-    table = opened_of_descriptions(tables, plain)
+    table = opened(tables, plain)
     assert {"team": "sales", "quality": "good"}.items() <= table.metadata().configuration.items()
     assert {"k": "the shop's number"} == comments(table)
     assert 2 == table.transaction_version(tables.warehouse.paths.transaction_id(plain))
@@ -403,7 +399,7 @@ def test_a_description_that_is_taken_out_stays_in_the_table(tables, plain, schem
     published(tables, plain, 2)
     tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), NOTHING_SAID)
     published(tables, plain, 3)
-    assert "orders as they came" == opened_of_descriptions(tables, plain).metadata().description
+    assert "orders as they came" == opened(tables, plain).metadata().description
 
 
 def test_a_comment_comes_before_the_words_that_say_since_when_a_column_is_valid(tables, plain, schema) -> None:
@@ -412,9 +408,7 @@ def test_a_comment_comes_before_the_words_that_say_since_when_a_column_is_valid(
     tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), said)
     note = published(tables, plain, 2, (K, V, LATE))
     assert "column late is new and minutes of delay; holds only what came after checkpoint 1" == note
-    assert {"late": "minutes of delay; holds only what came after checkpoint 1"} == comments(
-        opened_of_descriptions(tables, plain)
-    )
+    assert {"late": "minutes of delay; holds only what came after checkpoint 1"} == comments(opened(tables, plain))
 
 
 # ------------------------------------------------------------------
@@ -446,11 +440,11 @@ def publish(tables, number, *files, columns=()):
     return answer
 
 
-def opened_of_state_tables(tables, version=None):
+def opened_state(tables, version=None):
     return DeltaTable(str(tables.warehouse.path(STATE)), version=version)
 
 
-def names_of_state_tables(table):
+def types_of(table):
     return {field.name: field.type.type for field in table.schema().fields}
 
 
@@ -473,7 +467,7 @@ def test_the_table_keeps_its_columns_while_the_entries_list_them(evolving, write
     later, old = evolving
     assert () == later.output.check([STATE])
     publish(later, 2, old, writer.write(STATE, rows(OLD, "b")), columns=IN_OLD)
-    assert WAS == names_of_state_tables(opened_of_state_tables(later))
+    assert WAS == types_of(opened_state(later))
     assert () == later.output.check([STATE])
 
 
@@ -483,16 +477,16 @@ def test_the_table_gets_its_columns_in_the_commit_that_publishes_all_files(evolv
     The old version reads as before.
     """
     later, _ = evolving
-    before = opened_of_state_tables(later).version()
+    before = opened_state(later).version()
     said = "column more is new, column gone is gone, column v was int and is now bigint"
     assert TablePublished(CheckpointId(2), STATE, before + 1, said) == publish(
         later, 2, writer.write(STATE, rows(NEW, "a")), writer.write(STATE, rows(NEW, "b")), columns=IN_NEW
     )
-    assert IS == names_of_state_tables(opened_of_state_tables(later))
-    got = opened_of_state_tables(later).to_pyarrow_table().sort_by("k").to_pylist()
+    assert IS == types_of(opened_state(later))
+    got = opened_state(later).to_pyarrow_table().sort_by("k").to_pylist()
     assert [{"k": "a", "v": 1, "more": None}, {"k": "b", "v": 1, "more": None}] == got
-    assert [{"k": "a", "v": 1, "gone": None}] == opened_of_state_tables(later, before).to_pyarrow_table().to_pylist()
-    assert "flights" == opened_of_state_tables(later).metadata().configuration["tidemark.job"]
+    assert [{"k": "a", "v": 1, "gone": None}] == opened_state(later, before).to_pyarrow_table().to_pylist()
+    assert "flights" == opened_state(later).metadata().configuration["tidemark.job"]
     assert () == later.output.check([STATE])
     assert TablePublished(CheckpointId(2), STATE, before + 1) == publish(later, 2)
 
@@ -501,19 +495,19 @@ def test_an_entry_from_before_the_change_of_columns_is_published_with_the_old_on
     """The entry was committed before. Rolling it forward publishes a file with the old columns that no log has yet."""
     later, _ = evolving
     publish(later, 2, writer.write(STATE, rows(OLD, "a", "b")), columns=IN_OLD)
-    assert WAS == names_of_state_tables(opened_of_state_tables(later))
+    assert WAS == types_of(opened_state(later))
     publish(later, 3, writer.write(STATE, rows(NEW, "a", "b")), columns=IN_NEW)
-    assert IS == names_of_state_tables(opened_of_state_tables(later))
+    assert IS == types_of(opened_state(later))
 
 
 def test_a_fork_shows_the_old_columns_until_its_files_have_the_new_ones(tables, writer):
     """A fork makes its tables with the columns of the imported entry, and first publishes the restored files."""
     tables.output.ensure(STATE, NEW, TableMode.STATE, Shows(IN_OLD, settled=False))
     publish(tables, 1, writer.write(STATE, rows(OLD, "a")), writer.write(STATE, rows(OLD, "b")), columns=IN_OLD)
-    assert WAS == names_of_state_tables(opened_of_state_tables(tables))
+    assert WAS == types_of(opened_state(tables))
     assert () == tables.output.check([STATE])
     publish(tables, 2, writer.write(STATE, rows(NEW, "a", "b")), columns=IN_NEW)
-    assert IS == names_of_state_tables(opened_of_state_tables(tables))
+    assert IS == types_of(opened_state(tables))
     assert () == tables.output.check([STATE])
 
 
@@ -527,7 +521,7 @@ def test_a_state_in_the_entry_is_written_to_its_place_when_it_is_published(table
     place.write_bytes(b"torn")
     publish(tables, 1, file)
     assert (file.bytes, file.crc32) == (place.stat().st_size, zlib.crc32(place.read_bytes()))
-    assert [{"k": "a", "v": 1, "more": None}] == opened_of_state_tables(tables).to_pyarrow_table().to_pylist()
+    assert [{"k": "a", "v": 1, "more": None}] == opened_state(tables).to_pyarrow_table().to_pylist()
 
 
 def test_a_missing_file_also_stops_the_change_of_columns(evolving, writer):
@@ -535,4 +529,4 @@ def test_a_missing_file_also_stops_the_change_of_columns(evolving, writer):
     file = writer.write(STATE, rows(NEW, "a"))
     gone = replace(file, path=file.path.replace("join-1-", "join-9-"))
     assert isinstance(publish(later, 2, gone, columns=IN_NEW), PublishFailed)
-    assert WAS == names_of_state_tables(opened_of_state_tables(later))
+    assert WAS == types_of(opened_state(later))

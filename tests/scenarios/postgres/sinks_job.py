@@ -1,14 +1,4 @@
-"""The pipeline of numbers with PostgreSQL sinks for both its tables, run without Spark; also a program that is killed.
-
-`python both_sinks.py WAREHOUSE BOUNDARY OCCURRENCE [--two-phase] [--upserts]` runs a tick that dies at that boundary by
-SIGKILL. An environment variable has the database's URL.
-"""
-
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
+"""The pipeline of numbers with PostgreSQL sinks for both its tables, run without Spark, also until it is killed."""
 
 from checkpointing.job.setup import TickLimits
 from jobs.pipeline import Pipeline, count, sum_of
@@ -16,12 +6,17 @@ from jobs.pipeline.planning import plan
 from jobs.sources.hybrid import SequenceSource
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
-from jobs.warehouse.boundaries import KillAt, cross_freely
+from jobs.warehouse.boundaries import boundary_from_environment, cross_freely
+from tests.scenarios.processes import killed
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine, read_cut
 from tidemark import PostgresSink
 
 URL = "TARGET_URL"
 TARGETS = {BRONZE: "numbers", GOLD: "sums"}
+
+
+def build(_data):
+    return pipeline_of()
 
 
 def two_phases(_data):
@@ -30,12 +25,6 @@ def two_phases(_data):
 
 def both(**how):
     return plan(pipeline_of(**how))
-
-
-def chosen(words):
-    """Return the planned pipeline of a command line. It keeps all checkpoints if only the upsert table has a sink."""
-    appends = "--upserts" not in words
-    return both(retained=2 if appends else 9, appends=appends, two_phase="--two-phase" in words)
 
 
 def pipeline_of(*, retained=2, appends=True, upserts=True, two_phase=False, tolerates=0):
@@ -54,21 +43,18 @@ def tick(root, boundary=cross_freely, *, planned=None, **limits):
     return run_tick(planned or both(), settings, engine=LocalEngine(), boundary=boundary)
 
 
-def killed(root, boundary, occurrence=1, *options):
-    words = [sys.executable, __file__, str(root), boundary, str(occurrence), *options]
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode != 0
+def killed_at(boundary, root, **how):
+    killed(_mortal, root, how, kill_at=boundary)
+
+
+def _mortal(root, how):
+    tick(root, boundary_from_environment(), planned=both(**how))
 
 
 def shown(root, bank, *tables):
+    """Return the rows of the newest cut and those of the targets."""
     named = {str(table): TARGETS[table] for table in tables or TARGETS}
     cut = {table: rows for table, rows in read_cut(root).items() if table in named}
     columns = {BRONZE: "split, n, key, value, _split, _position", GOLD: "key, rows, total"}
     there = {table: sorted(bank.sql(f"SELECT {columns[table]} FROM {target}")) for table, target in named.items()}
     return cut, there
-
-
-if __name__ == "__main__":
-    tick(Path(sys.argv[1]), KillAt(sys.argv[2], int(sys.argv[3])), planned=chosen(sys.argv))
