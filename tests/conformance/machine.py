@@ -23,11 +23,10 @@ from spec.machines.job import ROWS_MAX, SPLITS, ResettingMachine
 from spec.machines.judging import BrokenRuleError, expect, is_unwinding
 from spec.world.faults import Faults
 from spec.world.whole_job import DrivenJob, SmallJob
-from tests.conformance.frame_engine import FrameEngine
-from tests.conformance.numbered import NUMBERS, numbered_names
+from tests.conformance.frame_engine import NUMBERS, FrameEngine, numbered_names
 from tests.conformance.pipeline import TABLES
-from tests.conformance.real_job import RealJob
-from tests.conformance.strikes import ROWS_COMMIT, DiedError, Strike, death
+from tests.conformance.real_tick import RealJob
+from tests.conformance.real_world import ROWS_COMMIT, DiedError, Strike, death
 
 REQUESTS_MAX = 3
 WORK_MAX = 60

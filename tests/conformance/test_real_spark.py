@@ -10,8 +10,8 @@ from jobs.tick.listener import TickListener
 from spec.machines.job import LONGEST_MS, SPLITS
 from spec.reference.pipeline import KEYS, MAX_PARALLELISM, key_group
 from spec.world.faults import Faults
+from tests.conformance.frame_engine import numbered_names
 from tests.conformance.machine import RealStoresMachine
-from tests.conformance.numbered import numbered_names
 from tests.conformance.pipeline import LABELS
 
 pytestmark = pytest.mark.spark

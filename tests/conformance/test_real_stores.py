@@ -15,8 +15,8 @@ from spec.reference.contents import line_of, positions, read_on
 from spec.rules.invariants import violations
 from spec.rules.rollbacks import goes_back
 from spec.world.entry_texts import LOW
+from tests.conformance.frame_engine import numbered_names
 from tests.conformance.machine import MACHINES, RealStoresMachine, run
-from tests.conformance.numbered import numbered_names
 from tests.conformance.planted import BUGS, BUGS_OF_MANIFESTS, FORGET_WHAT_IS_PINNED, LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT
 
 NEVER = 999

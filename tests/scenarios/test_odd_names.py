@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from functools import reduce
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import LongType, StringType, StructType
 
+from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import CheckpointId, JobName, SplitId, TableName, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.paths import ProtocolPaths
@@ -373,3 +375,53 @@ def test_sparks_lines_and_its_sql_read_a_cut_in_a_warehouse_of_any_name(neighbou
         neighbour.sql(f"SELECT * FROM {spark_sql_table(cut.folder(table))} VERSION AS OF 1"),
     )
     assert [2, 2, 2] == [frame.count() for frame in frames]
+
+
+# ------------------------------------------------------------------
+# Tests that files of partitions with odd values are found: by the doctor, a clean-up, a rollback and a copy.
+
+
+CITIES = ("New York", "a/b", "50%", "%20", "it's", 'say "x"', "a=b", "#?&", "Zürich", " ", "{x}", "a:b", "..", "x+y")
+ORDERED = StructType().add("id", LongType()).add("city", StringType())
+ODD, NAME = "odd", f"{__name__}:by_city"
+
+
+def by_city(data):
+    config = CheckpointConfig(every_rows=len(CITIES), retained=2, compact_files_min=3)
+    pipeline = Pipeline(ODD, config=config, parallelism=2)
+    rows = pipeline.source("in", FileSource(data / "in", ORDERED)).table("raw/orders", id="raw", partition_by=["city"])
+    counts = rows.key_by("city").aggregate("by_city", n=count())
+    counts.upsert("gold/cities", partition_by=["city"])
+    return pipeline
+
+
+def deliver(made, first):
+    ids = pa.array(range(first, first + len(CITIES)), pa.int64())
+    made.deliver("in/a", pa.table({"id": ids, "city": list(CITIES)}))
+
+
+def counted(cut):
+    return Counter(cut.polars("raw/orders").collect()["city"]), dict(cut.polars("gold/cities").collect().iter_rows())
+
+
+@pytest.mark.spark
+@pytest.mark.dear
+@pytest.mark.timeout(600)
+def test_files_of_odd_partitions_are_found(tmp_path, spark):
+    """Nobody calls a file lost or unneeded because its folder has another name than its value."""
+    made = Trial(by_city, tmp_path)
+    where = ["--warehouse", str(made.warehouse), "--data", str(made.data)]
+    for turn in range(5):
+        deliver(made, turn * len(CITIES))
+        assert (dict.fromkeys(CITIES, turn + 1),) * 2 == counted(made.run())
+    assert ExitCode.DONE is execute(["doctor", NAME, "--verify", *where])
+    assert ExitCode.DONE is execute(["cleanup", NAME, *where[:2], "--reader-grace", "0ms"])
+    assert (dict.fromkeys(CITIES, 5),) * 2 == counted(made.cuts.latest())
+    there = sorted(cut.checkpoint for cut in made.cuts.all())
+    copy = tmp_path / "copy"
+    assert ExitCode.DONE is execute(["savepoint", NAME, "--to", str(copy), *where[:2]])
+    assert ExitCode.DONE is execute(["rollback", NAME, str(there[0]), *where])
+    back = counted(made.cuts.latest())
+    assert (dict.fromkeys(CITIES, 4),) * 2 == back
+    assert ExitCode.DONE is execute(["doctor", NAME, "--verify", *where])
+    assert (dict.fromkeys(CITIES, 5),) * 2 == counted(Cuts(copy, ODD).latest())

@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructType
-from tests.scenarios.kafka.records import read
 
 import tidemark as td
 from jobs.operators.spec import quoted
+from tests.scenarios.kafka.topics import read
 from tests.values.comparing import NEARLY
-from tests.values.servers import kafka, postgres, topic
+from tests.values.readers import kafka, postgres, topic
 from tidemark import AggregateColumn, Expectation, KafkaSink, PostgresSink, Processed, Stream
 
 

@@ -1,8 +1,13 @@
 """Filters a table by its values through each reader: what it skips by the bounds of a log must not hold the value."""
 
+import atexit
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import duckdb
@@ -16,6 +21,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from jobs.operators.spec import quoted
 from jobs.reading import Cut
+from tests.kafka_broker import Broker, running_broker
+from tests.postgres_server import PostgresServer
+from tests.scenarios.kafka.topics import Topic, TopicMaker
 
 COMPARED: Final = ("=", ">=", "<=")
 
@@ -119,3 +127,29 @@ _COUNTS: Final[Mapping[str, Callable[[Asked], Counts]]] = {
     "delta-rs": _delta_rs,
     "DuckDB": _duckdb,
 }
+
+
+# ------------------------------------------------------------------
+# The servers that some ways read from, each started when a case first needs it, and stopped with this process.
+
+
+_OPEN = ExitStack()
+atexit.register(_OPEN.close)
+
+
+@cache
+def kafka() -> Broker:
+    folder = _OPEN.enter_context(tempfile.TemporaryDirectory(prefix="broker"))
+    return _OPEN.enter_context(running_broker(Path(folder)))
+
+
+@cache
+def postgres() -> PostgresServer:
+    server = PostgresServer()
+    _OPEN.callback(server.close)
+    return server
+
+
+@cache
+def topic(name: str) -> Topic:
+    return TopicMaker(kafka().servers).made(name, 2, {})

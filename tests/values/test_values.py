@@ -8,9 +8,8 @@ from pyspark.sql.types import BooleanType, DecimalType, DoubleType, LongType, St
 
 from jobs.operators.spec import arrow_schema
 from tests.values import __main__ as nights
-from tests.values.cases import Case
+from tests.values.cases import NANS, Case
 from tests.values.judge import Judge
-from tests.values.odd_values import NANS
 from tests.values.operators import OPERATORS
 from tests.values.ways import WAYS
 

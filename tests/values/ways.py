@@ -28,7 +28,7 @@ from checkpointing.messages import PollSource
 from jobs.operators import keyed_job
 from jobs.operators.spec import quoted
 from jobs.outside_sinks.postgres.postgres_sink import postgres_type
-from tests.values.servers import kafka, postgres, topic
+from tests.values.readers import kafka, postgres, topic
 from tidemark import FileSource, KafkaSource, Pipeline, PostgresChanges, Stream
 
 SPLITS: Final = ("a", "b")

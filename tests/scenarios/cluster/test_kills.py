@@ -9,7 +9,7 @@ from itertools import combinations
 
 import pytest
 
-from tests.scenarios.cluster.accidents import RESTARTS, SMALL, Reader, beside, ended, executors_killed, until_committed
+from tests.scenarios.cluster.conftest import RESTARTS, SMALL, Reader, beside, ended, executors_killed, until_committed
 from tests.spark_cluster import children
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.dear, pytest.mark.timeout(900)]

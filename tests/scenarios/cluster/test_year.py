@@ -4,7 +4,7 @@ import pytest
 
 from jobs.pipelines.flights_report import accounting
 from jobs.reading import Cuts
-from tests.scenarios.cluster.accidents import Reader, ended, executors_killed
+from tests.scenarios.cluster.conftest import Reader, ended, executors_killed
 
 WITHIN_S = 3000
 FILES = tuple(f"{number:03}" for number in range(1, 25))

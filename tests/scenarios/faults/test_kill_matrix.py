@@ -5,7 +5,7 @@ By hand or by `make test-all` at all boundaries, in `make test` at some of them.
 
 import pytest
 
-from tests.scenarios.faults.matrix import Matrix, kills
+from tests.scenarios.faults.conftest import Matrix, kills
 from tests.scenarios.faults.reader import NAMES
 from tests.scenarios.processes import KILLED
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.pipelines import flights_data
-from tests.scenarios.modes.first_days import Rows, exact, lay_out
+from tests.scenarios.modes.modes import Rows, exact, lay_out
 
 
 @pytest.fixture(scope="session")

@@ -1,27 +1,311 @@
-"""Lists the modes of checkpointing, each with the moment at which its job dies, and runs the ticks of such a job."""
+"""Runs the flights pipeline over the first days of January in each mode, lets ticks die, and judges what cuts show."""
 
 import multiprocessing
-from collections.abc import Mapping
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
+import polars as pl
 from pyspark.sql import SparkSession
 
+from checkpointing.channel_items import StagedSegment
 from checkpointing.config import CheckpointConfig, CheckpointingMode
+from checkpointing.identifiers import JobName, VertexId, job_name
 from checkpointing.job.door import JobDoor
-from checkpointing.messages import Fact, NotifyAborted
+from checkpointing.job.restoring import in_flight
+from checkpointing.messages import Fact, MicroBatchFinished, NotifyAborted, RunMicroBatch
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.trace import TickStarted, TraceEntry, read
+from jobs.operators.spec import VertexPlan
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
+from jobs.pipelines import flights
+from jobs.pipelines.flights_data import ORIGINS
 from jobs.spark.session import SparkConfig
-from jobs.tick.engine import SparkEngine
+from jobs.tick.engine import Engine, SparkEngine
 from jobs.tick.listener import TickListener
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings, TickReport
-from tests.scenarios.modes.cuts import ahead, newest, records, rows_in_flight
-from tests.scenarios.modes.first_days import CONFIG, planned
-from tests.scenarios.modes.slow_weather import Due, Fate, SlowWeather
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.processes import Dead
+
+DAYS: Final = 3
+KEYS: Final = ("origin", "time_hour")
+ENRICHMENT: Final = ("temp", "wind_speed", "precip", "visib")
+
+EPOCH_FLIGHTS: Final = 400
+EPOCH_WEATHER: Final = 40
+"""With this cap the weather keeps pace: it arrives roughly with the flights of the same hours."""
+
+CONFIG: Final = CheckpointConfig(
+    every_rows=EPOCH_FLIGHTS, rows_of=("flights",), slice_rows_max=EPOCH_FLIGHTS // 2, retained=50
+)
+"""So many checkpoints that every cut of a run is retained, and a test can read them all in the end."""
+
+Rows = Counter[tuple[object, ...]]
+
+
+def lay_out(year: Path, folder: Path) -> None:
+    for kind in ("flights", "weather"):
+        for origin in ORIGINS:
+            first_half = pl.read_parquet(year / kind / origin / "001.parquet")
+            few = first_half.filter(pl.date("year", "month", "day") <= date(2013, 1, DAYS))
+            (folder / kind / origin).mkdir(parents=True)
+            few.write_parquet(folder / kind / origin / "001.parquet", use_pyarrow=True)
+
+
+def planned(data: Path, config: CheckpointConfig = CONFIG, *, parallelism: int = 2) -> JobPlan:
+    whole = plan(flights.build(data), config=config, parallelism=parallelism)
+    return replace(whole, rows_per_epoch={VertexId("weather"): EPOCH_WEATHER})
+
+
+def enriched(flown: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of silver after these flights and this weather have met, without bad and waiting flights."""
+    known = weather.select(*KEYS, *ENRICHMENT)
+    return (
+        flown.filter(pl.col("arr_delay").is_not_null()).join(known, on=KEYS).drop("_split", "_position", strict=False)
+    )
+
+
+def golds(silver: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    band = (pl.col("wind_speed") / 5).floor() * 5
+    delays = pl.col("arr_delay")
+    count, total = pl.len().cast(pl.Int64).alias("flights"), delays.sum().alias("arr_delay_sum")
+    by_route = silver.group_by("carrier", "dest").agg(count, total, delays.max().alias("arr_delay_max"))
+    by_wind = silver.group_by(band.cast(pl.Int64).alias("wind_band")).agg(count, total)
+    return {"gold/delays_by_route": by_route, "gold/delays_by_wind": by_wind}
+
+
+def exact(data: Path) -> dict[str, Rows]:
+    """Return every table that the whole input makes, with each row once. It uses neither Spark nor epochs."""
+    flown, weather = (pl.read_parquet(data / kind / "*" / "*.parquet") for kind in ("flights", "weather"))
+    silver = enriched(flown, weather)
+    tables = {
+        "bronze/flights": flown,
+        "bronze/weather": weather,
+        "quarantine/flights": flown.filter(pl.col("arr_delay").is_null()),
+        "silver/flights": silver,
+        **golds(silver),
+    }
+    return {name: multiset(rows) for name, rows in tables.items()}
+
+
+def multiset(rows: pl.DataFrame) -> Rows:
+    own = sorted(name for name in rows.columns if not name.startswith("_"))
+    return Counter(rows.select(own).rows())
+
+
+# ------------------------------------------------------------------
+# Makes one input slow, and a tick die at a chosen moment, for the tests of the modes.
+
+
+WEATHER = VertexId("bronze_weather")
+LATE = (1, 3)
+REST_S = 0.8
+"""Longer than a commit takes. No micro-batch runs during a commit either."""
+LOOK_AGAIN_S = 0.02
+
+Due = Callable[[str, "Fate"], bool]
+"""Takes a boundary's name and the tick's fate so far. Returns True if the tick dies there."""
+
+
+class SlowWeather:
+    """An engine that delays the first and the third micro-batch of the weather.
+
+    Each waits until nothing else runs, or until a checkpoint is declined. By then the flights have passed the barrier
+    that the weather has not reached, and have gone on as far as they can. So the test does not depend on the speed of
+    the machine.
+    """
+
+    def __init__(self, engine: Engine, fate: "Fate") -> None:
+        self._engine = engine
+        self._fate = fate
+        self._lock = threading.Lock()
+        self._running = 0
+        self._rested_since = time.monotonic()
+
+    def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
+        if effect.vertex == WEATHER and effect.micro_batch in LATE:
+            self._wait_for_rest()
+        with self._lock:
+            self._running += 1
+        try:
+            return self._engine.run(plan, effect, warehouse, job)
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._rested_since = time.monotonic()
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _wait_for_rest(self) -> None:
+        declined = self._fate.declined
+        self._rested_since = time.monotonic()
+        while self._fate.declined == declined and not self._fate.dead and not self._has_rested():
+            time.sleep(LOOK_AGAIN_S)
+
+    def _has_rested(self) -> bool:
+        return not self._running and time.monotonic() - self._rested_since > REST_S
+
+
+@dataclass
+class Fate:
+    """Follows a tick over its boundaries: counts declined checkpoints, and lets the tick die once `due` returns True.
+
+    The process dies by SIGKILL, or the tick only pretends: from then on nothing that it does reaches the outside.
+    """
+
+    root: Path
+    due: Due = lambda *_: False
+    for_good: bool = False
+    dead: bool = False
+    declined: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, name: str) -> None:
+        with self._lock:
+            self.declined += name == "after:NotifyAborted"
+            self.dead = self.dead or self.due(name, self)
+        if self.dead and self.for_good:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.dead:
+            raise Dead(name)
+
+
+# ------------------------------------------------------------------
+# Reads the tables by cut, and checks that at each retained checkpoint they show one moment of the job.
+
+
+JOB = job_name("flights")
+TABLES = (
+    "bronze/flights",
+    "bronze/weather",
+    "quarantine/flights",
+    "silver/flights",
+    "gold/delays_by_route",
+    "gold/delays_by_wind",
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One checkpoint as a reader sees it: its entry, and every table at its cut."""
+
+    record: CheckpointRecord
+    tables: Mapping[str, pl.DataFrame]
+
+
+def records(root: Path) -> list[CheckpointRecord]:
+    _, rows = CheckpointStore(Warehouse(root, ProtocolPaths(JOB))).observe()
+    return sorted((row for row in rows if isinstance(row, CheckpointRecord)), key=lambda row: row.checkpoint)
+
+
+def cuts(root: Path) -> Iterator[Cut]:
+    recorded = CutStore(Warehouse(root, ProtocolPaths(JOB)))
+    for record in records(root):
+        versions = recorded.read(record.checkpoint)
+        if versions is not None:
+            tables = {str(table): pl.read_delta(str(root / table), version=versions[table]) for table in TABLES}
+            yield Cut(record, tables)
+
+
+def final(root: Path) -> dict[str, Rows]:
+    return {table: multiset(pl.read_delta(str(root / table))) for table in TABLES}
+
+
+def flying(root: Path, record: CheckpointRecord, upstream: str, downstream: str) -> pl.DataFrame | None:
+    """Return the rows that a checkpoint holds in flight between two vertices, or None if there are none."""
+    files = [
+        file.path
+        for channel, segment in in_flight(record)
+        if (channel.edge.upstream, channel.edge.downstream) == (VertexId(upstream), VertexId(downstream))
+        and isinstance(segment, StagedSegment)
+        for file in segment.files
+    ]
+    return pl.concat([pl.read_parquet(root / path, glob=False) for path in files]) if files else None
+
+
+def rows_in_flight(record: CheckpointRecord) -> int:
+    return sum(segment.rows for _, segment in in_flight(record))
+
+
+def wrong_with(root: Path, *, duplicates: bool = False) -> list[str]:
+    """Return each difference between the tables at a retained cut.
+
+    The tables show one moment if silver follows from bronze, without the rows that the checkpoint holds in flight, and
+    if gold follows from silver. With `duplicates`, silver may hold rows more often, as at least once allows. It may
+    never hold fewer rows.
+    """
+    return [
+        f"cut {cut.record.checkpoint}: {problem}" for cut in cuts(root) for problem in _wrong(root, cut, duplicates)
+    ]
+
+
+def ahead(root: Path, cut: Cut) -> Rows:
+    """Return the rows of silver whose flights are not in bronze at that cut. The job will read them once more."""
+    return multiset(cut.tables["silver/flights"]) - multiset(_silver_of(root, cut))
+
+
+def newest(root: Path) -> Cut:
+    return list(cuts(root))[-1]
+
+
+def _wrong(root: Path, cut: Cut, duplicates: bool) -> Iterator[str]:
+    tables = cut.tables
+    bad = tables["bronze/flights"].filter(pl.col("arr_delay").is_null())
+    yield from _differ("quarantine/flights", multiset(bad), multiset(tables["quarantine/flights"]), more=False)
+    silver = multiset(_silver_of(root, cut))
+    yield from _differ("silver/flights", silver, multiset(tables["silver/flights"]), more=duplicates)
+    for gold, downstream in (("gold/delays_by_route", "delays_by_route"), ("gold/delays_by_wind", "delays_by_wind")):
+        landed = _landed(root, cut, "silver_flights", downstream, "silver/flights")
+        yield from _differ(gold, multiset(golds(landed)[gold]), multiset(tables[gold]), more=False)
+
+
+def _silver_of(root: Path, cut: Cut) -> pl.DataFrame:
+    flown = _landed(root, cut, "bronze_flights", "silver_flights", "bronze/flights")
+    weather = _landed(root, cut, "bronze_weather", "silver_flights", "bronze/weather")
+    return enriched(flown, weather)
+
+
+def _landed(root: Path, cut: Cut, upstream: str, downstream: str, table: str) -> pl.DataFrame:
+    rows = cut.tables[table]
+    on_their_way = flying(root, cut.record, upstream, downstream)
+    if on_their_way is None:
+        return rows
+    return rows.filter(~_in(rows, multiset(on_their_way.select(rows.columns))))
+
+
+def _in(rows: pl.DataFrame, gone: Rows) -> pl.Series:
+    left = Counter(gone)
+    own = sorted(name for name in rows.columns if not name.startswith("_"))
+    marks = []
+    for row in rows.select(own).rows():
+        marks.append(left[row] > 0)
+        left[row] -= left[row] > 0
+    return pl.Series(marks, dtype=pl.Boolean)
+
+
+def _differ(table: str, expected: Rows, there: Rows, *, more: bool) -> Iterator[str]:
+    missing, surplus = (expected - there).total(), (there - expected).total()
+    if missing or (surplus and not more):
+        yield f"{table} lacks {missing} rows and has {surplus} that belong to another moment"
+
+
+# ------------------------------------------------------------------
+# Lists the modes of checkpointing, each with the moment at which its job dies, and runs the ticks of such a job.
+
 
 ANY_PUBLICATION = "before:PublishTable:"
 HALF_PUBLISHED = "before:PublishTable:silver/flights"

@@ -29,10 +29,27 @@ from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.savepoint_copy import copy_savepoint
 from jobs.warehouse.warehouse import Warehouse
-from tests.scenarios.modes.cuts import JOB, ahead, final, newest, records, rows_in_flight, wrong_with
-from tests.scenarios.modes.first_days import CONFIG, ENRICHMENT, EPOCH_FLIGHTS, KEYS, golds, multiset, planned
-from tests.scenarios.modes.modes import MODES, Job, changed
-from tests.scenarios.modes.slow_weather import Fate, SlowWeather
+from tests.scenarios.modes.modes import (
+    CONFIG,
+    ENRICHMENT,
+    EPOCH_FLIGHTS,
+    JOB,
+    KEYS,
+    MODES,
+    Fate,
+    Job,
+    SlowWeather,
+    ahead,
+    changed,
+    final,
+    golds,
+    multiset,
+    newest,
+    planned,
+    records,
+    rows_in_flight,
+    wrong_with,
+)
 from tests.scenarios.processes import KILLED
 
 pytestmark = [pytest.mark.spark, pytest.mark.dear, pytest.mark.timeout(600)]

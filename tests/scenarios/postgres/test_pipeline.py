@@ -12,9 +12,7 @@ import pytest
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from tests.dying_server import dying
-from tests.scenarios.postgres import applied_job
-from tests.scenarios.postgres.applied_job import HISTORY, ROWS, TOTALS
-from tests.scenarios.postgres.bank_job import BRONZE, GIRO, SAVINGS
+from tests.scenarios.postgres.bank_job import BRONZE, GIRO, HISTORY, ROWS, SAVINGS, TOTALS
 from tests.scenarios.postgres.reading import newest
 from tidemark.testing import TickFailedError, Trial
 
@@ -191,7 +189,7 @@ MOVE = "UPDATE giro SET id = %s, note = NULL WHERE id = %s AND NOT EXISTS (SELEC
 def applied(bank, tmp_path, monkeypatch, spark):
     monkeypatch.setenv("BANK_URL", bank.server.url(bank.name))
     monkeypatch.setenv("BANK_SLOT", f"{bank.name}_slot")
-    trial = Trial("tests.scenarios.postgres.applied_job:build", tmp_path / "trial")
+    trial = Trial("tests.scenarios.postgres.bank_job:build_applied", tmp_path / "trial")
     trial.data.mkdir(parents=True)
     return trial
 
@@ -236,7 +234,7 @@ def versions(bronze):
 
 def judge(cut):
     """Compare the tables at a cut with plain Python over bronze there; return the rows of silver by key."""
-    expected = versions(cut.polars(applied_job.BRONZE).collect())
+    expected = versions(cut.polars(BRONZE).collect())
     history = cut.polars(HISTORY).collect()
     assert expected == Counter(history.rows())
     current = {row[:3] for row in expected if row[-1]}

@@ -20,7 +20,7 @@ from jobs.doctor.examination import input_sections
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.changes import PostgresChanges
 from tests.postgres_server import SETTINGS, PostgresServer
-from tests.scenarios.guides.blocks import blocks, write
+from tests.scenarios.guides.test_guides import blocks, write
 from tests.scenarios.postgres.reading import SPLIT, all_rows, polled
 from tidemark import Cuts
 

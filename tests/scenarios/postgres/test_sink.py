@@ -130,8 +130,8 @@ def test_a_violated_constraint_names_the_row_and_leaves_nothing(bank, sink):
 
 @pytest.fixture
 def loses_a_reply(monkeypatch):
-    """Lose the reply of the first commit; return what was lost."""
-    real, lost = psycopg.Transaction._commit_gen, []
+    """Lose the reply of one commit as soon as the list is empty; return the list of lost ones."""
+    real, lost = psycopg.Transaction._commit_gen, [0]
 
     def commit(self):
         yield from real(self)

@@ -37,7 +37,7 @@ from tidemark.testing import Trial
 CANARY = "s3cret-canary"
 ROOM_KIB = 640
 """As large a disk as lets the server make the tables, and take some rows."""
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 FROM_THE_ENTRY = ("AppendRow", f"PublishOutside:{BRONZE}", f"PublishOutside:{GOLD}", "RecordCut")
 VOTING = ("CheckTables", f"PreCommit:{BRONZE}", f"PreCommit:{GOLD}", *FROM_THE_ENTRY)
@@ -456,12 +456,9 @@ def test_another_warehouse_is_noticed_by_its_numbers(root, bank):
     tick(other, checkpoints=1, planned=both(appends=False, upserts=False))
     tick(mine, checkpoints=1)
     before = shown(mine, bank)
-    with pytest.raises(
-        SinkRefusedError, match=r"has rows of another warehouse, up to checkpoint 1: name that warehouse"
-    ):
-        tick(other)
-    with pytest.raises(TickRefusedError, match="so another warehouse has published into it"):
-        tick(root.with_name("empty"))
+    for foreign in (other, root.with_name("empty")):
+        with pytest.raises(SinkRefusedError, match="has rows of another warehouse, up to checkpoint 1: name that"):
+            tick(foreign)
     assert before == shown(mine, bank)
     tick(mine, checkpoints=1)
     moved = (mine, root.with_name("moved"))

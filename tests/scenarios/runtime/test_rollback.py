@@ -1,5 +1,7 @@
 """A job goes back in place, outputs included, and on from there: nothing is skipped, nothing comes twice (K2)."""
 
+from collections import Counter
+
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -12,13 +14,13 @@ from checkpointing.messages import SavepointKind, SavepointRequested, TickOutcom
 from checkpointing.metadata.record import RowKind
 from jobs.cli.main import execute
 from jobs.pipeline.planning import plan
-from jobs.reading import Cuts
+from jobs.reading import Cuts, cuts
 from jobs.showing.plans import rows_again
 from jobs.sources.position_words import PositionWords
 from jobs.tick.at_rest.held_cut import approve, reject
 from jobs.tick.at_rest.import_entry import Import, find_origin, import_row
 from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
-from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.at_rest.take_savepoint import dispose, savepoint_at_rest
 from jobs.tick.driver import Inbox
 from jobs.tick.rollback_plan import RollbackRefusedError
 from jobs.tick.tick import run_tick
@@ -179,6 +181,42 @@ def test_a_plain_savepoint_is_gone_back_to_with_what_it_held_pending(tmp_path, u
     assert before + held_rows == pl.read_delta(str(tmp_path / BRONZE)).height == len(read_cut(tmp_path)[str(BRONZE)])
     tick(tmp_path)
     assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+
+
+def test_the_cut_that_a_savepoint_stands_on_stays_whole(tmp_path, monkeypatch, capsys):
+    """Rows came between the cut and the savepoint, so the two have other state files.
+
+    Its entry stays as long as the savepoint: after newer checkpoints, after more versions of `checkpoints` than a
+    reader looks back, and after a rollback to the savepoint.
+    """
+    keeps_one = build(config=UNHURRIED.model_copy(update={"retained": 1}))
+    laid_out(tmp_path, 1)
+    cut = newest(tmp_path).checkpoint
+    saved = asked(tmp_path, SavepointKind.PLAIN, after=2, plan=keeps_one)
+    assert cut == records(tmp_path)[saved].parent
+    its, of_savepoint = (set(state_files(records(tmp_path)[each])) for each in (cut, saved))
+    assert its - of_savepoint, "the cut has state files that the savepoint does not name"
+    monkeypatch.setattr(cuts, "_LOOK_BACK", 1)
+
+    def must_be_whole():
+        there = Cuts(tmp_path, JOB).at(CheckpointId(cut))
+        numbers = Counter(there.polars(BRONZE).collect()["key"])
+        assert numbers == {row["key"]: row["rows"] for row in there.state("by_key").arrow().to_pylist()}
+        assert 0 == execute(["doctor", MODULE, "--verify", "--warehouse", str(tmp_path)]), capsys.readouterr().out
+
+    must_be_whole()
+    roll_back(at(tmp_path), saved)
+    must_be_whole()
+    tick(tmp_path, plan=keeps_one)
+    must_be_whole()
+    assert [cut, saved] == sorted(records(tmp_path))[:2]
+    dispose(at(tmp_path), saved)
+    tick(tmp_path, plan=build(rows={"a": 200, "b": 200}, config=keeps_one.config))
+    assert cut not in records(tmp_path)
+
+
+def state_files(record):
+    return [file.file.path for vertex in record.vertices for each in vertex.subtasks for file in each.state]
 
 
 @pytest.mark.dear

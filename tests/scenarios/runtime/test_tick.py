@@ -22,6 +22,8 @@ from checkpointing.metadata.files import files_of as files_of_entry
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from checkpointing.trace import read
+from jobs.cli.errors import ExitCode
+from jobs.cli.main import execute
 from jobs.pipeline import Pipeline, sum_of
 from jobs.pipeline.planning import plan
 from jobs.sources.hybrid import SequenceSource
@@ -372,3 +374,14 @@ def test_files_of_the_last_checkpoint_stay_until_the_next_one(tmp_path):
         row.checkpoint: sorted(path for path in files_of_entry(row) if not (tmp_path / path).exists()) for row in rows
     }
     assert not any(missing.values()), missing
+
+
+# ------------------------------------------------------------------
+# A process that has a Spark session of its own keeps it, whatever ticks it runs.
+
+
+@pytest.mark.spark
+def test_a_tick_does_not_stop_a_session_that_it_found(spark, tmp_path):
+    """A notebook, or an op of Dagster, has a session and runs a tick. Afterwards it goes on with its session."""
+    ran = execute(["run", "tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", str(tmp_path)])
+    assert (ExitCode.DONE, 3) == (ran, spark.range(3).count())

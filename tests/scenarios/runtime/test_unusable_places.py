@@ -12,9 +12,12 @@ import signal
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -39,7 +42,6 @@ from jobs.warehouse.requests import RequestFolder, Unreadable
 from jobs.warehouse.savepoint_copy import copy_savepoint
 from jobs.warehouse.warehouse import Warehouse
 from spec.traces import judge as judge_trace
-from tests.scenarios.runtime.crafting import craft, craft_column, craft_cut
 from tests.scenarios.runtime.sequence_job import (
     BRONZE,
     JOB,
@@ -589,3 +591,45 @@ def test_a_log_that_removes_odd_paths_makes_no_clean_up_delete_them(tmp_path):
     assert (log / "00000000000000000000.json").exists()
     assert needed.exists()
     assert (root / "precious").exists()
+
+
+# ------------------------------------------------------------------
+# Changes the rows of a warehouse behind Tidemark's back, as somebody does who hands a crafted copy to a victim.
+
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def craft(root: Path, checkpoint: int, change: Change) -> None:
+    """Change a row's JSON object in place; the log goes on naming the same files."""
+
+    def in_text(entry: dict[str, Any]) -> None:
+        if entry["checkpoint"] == checkpoint:
+            payload = json.loads(entry["payload"])
+            change(payload["row"])
+            entry["payload"] = json.dumps(payload)
+
+    _rewrite(at(root).path(at(root).paths.checkpoints), in_text)
+
+
+def craft_column(root: Path, checkpoint: int, column: str, value: object) -> None:
+    """Change a column that stands beside a row's text."""
+
+    def in_column(entry: dict[str, Any]) -> None:
+        if entry["checkpoint"] == checkpoint:
+            entry[column] = value
+
+    _rewrite(at(root).path(at(root).paths.checkpoints), in_column)
+
+
+def craft_cut(root: Path, change: Change) -> None:
+    _rewrite(at(root).path(at(root).paths.cuts), change)
+
+
+def _rewrite(folder: Path, change: Change) -> None:
+    for path in (folder / "_rows").iterdir():
+        table = pq.read_table(path)
+        entries = table.to_pylist()
+        for entry in entries:
+            change(entry)
+        pq.write_table(pa.Table.from_pylist(entries, schema=table.schema), path)
