@@ -77,16 +77,6 @@ def test_tables_of_changes_equal_spark_sql_at_each_cut(tmp_path, spark):
     assert DeltaTable(str(tmp_path / "warehouse" / "silver" / "versions")).version() > 1
 
 
-@pytest.mark.dear
-@pytest.mark.spark
-@pytest.mark.parametrize("moment", ["before:AppendRow#2", "after:AppendRow#2"])
-def test_tables_of_changes_equal_spark_sql_after_a_kill(tmp_path, spark, moment):
-    """SIGKILL strikes beside the commit of the second checkpoint."""
-    trial = Trial(build, tmp_path)
-    trial.kill(moment, spark_cores=1, every_rows=40, slice_rows_max=20)
-    assert 180 == judge(trial.run(every_rows=40, slice_rows_max=20), spark)
-
-
 def keys_that_go(data):
     pipeline = Pipeline("going", parallelism=2)
     rows = pipeline.source("numbers", SequenceSource({"a": 600}))

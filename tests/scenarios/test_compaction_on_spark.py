@@ -128,31 +128,11 @@ def test_a_file_that_somebody_changed_is_not_compacted(tmp_path, neighbour):
     assert len(actions(trial)) <= 20
 
 
-@pytest.mark.kill
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "before:CompactFiles#2",
-        "after:CompactFiles#2",
-        "before:AppendRow#9",
-        "after:AppendRow#9",
-        "after:PublishTable#25",
-    ],
-)
-def test_a_killed_tick_loses_no_row_of_a_compacted_table(tmp_path, moment):
-    """SIGKILL strikes while files are compacted, and around the commit of what was compacted."""
-    trial = Trial(build, tmp_path)
-    trial.kill(moment, spark_cores=1)
-    last = trial.run()
-    assert [*range(ROWS)] == numbers(last) == numbers(last, BY_CITY)
-    assert len(actions(trial)) <= 20
-
-
 # ------------------------------------------------------------------
 # Overwrite tables show the rows of the batch query at each cut, for all readers. Real Spark and Delta, and kills.
 
 
-ROWS_OF_OVERWRITE_ON_SPARK = {"a": 160, "b": 80}
+DELIVERED = {"a": 160, "b": 80}
 CITY = "CASE WHEN n % 7 = 0 THEN NULL WHEN n % 5 = 0 THEN 'a/b %' ELSE 'Graz' END"
 TABLES = {
     "silver/numbers": ("number", []),
@@ -164,7 +144,7 @@ TABLES = {
 """The overwrite tables, each with its version column and its partition columns."""
 
 
-def build_of_overwrite_on_spark(data):
+def deliveries(data):
     """Return a pipeline with tables of all kinds of versions, which rise with the numbers and sometimes come late.
 
     The file `seed` in the data folder says how rows are cut into slices, micro-batches and epochs.
@@ -178,9 +158,7 @@ def build_of_overwrite_on_spark(data):
         retained=100,
     )
     pipeline = Pipeline("deliveries", config=config)
-    rows = pipeline.source("sequence", SequenceSource(ROWS_OF_OVERWRITE_ON_SPARK, keys=3)).with_column(
-        "city", CITY, StringType()
-    )
+    rows = pipeline.source("sequence", SequenceSource(DELIVERED, keys=3)).with_column("city", CITY, StringType())
     late = f"CAST(n DIV 12 AS bigint) + pmod(hash(n, {seed}), 3)"
     rows = rows.with_column("number", f"{late} - 3", LongType())
     rows = rows.with_column("day", f"date_add(DATE'2024-02-25', CAST({late} AS int))", DateType())
@@ -225,12 +203,12 @@ def compare(cut):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_each_cut_shows_the_rows_of_the_batch_query(tmp_path, spark, seed):
     """The seed decides how rows are cut into micro-batches and epochs. Spark and DuckDB read the same rows too."""
-    trial = Trial(build_of_overwrite_on_spark, tmp_path)
+    trial = Trial(deliveries, tmp_path)
     trial.data.mkdir()
     (trial.data / "seed").write_text(str(seed))
     trial.run(checkpoints=2)
     last = trial.run()
-    assert sum(ROWS_OF_OVERWRITE_ON_SPARK.values()) == [compare(cut) for cut in trial.cuts.all()][-1]
+    assert sum(DELIVERED.values()) == [compare(cut) for cut in trial.cuts.all()][-1]
     assert len(trial.cuts.all()) >= 3
     for name in TABLES:
         due = ordered(last.polars(name).collect().select("n", "city"))
@@ -242,7 +220,7 @@ def test_each_cut_shows_the_rows_of_the_batch_query(tmp_path, spark, seed):
 
 def test_a_rollback_and_a_copy_show_the_deliveries_of_before(tmp_path):
     """A clean-up deletes no file that a cut needs. After the rollback the job reads the same rows again."""
-    trial = Trial(build_of_overwrite_on_spark, tmp_path)
+    trial = Trial(deliveries, tmp_path)
     first = trial.run(checkpoints=2)
     before = {name: ordered(first.polars(name).collect()) for name in TABLES}
     last = trial.run()
@@ -254,27 +232,7 @@ def test_a_rollback_and_a_copy_show_the_deliveries_of_before(tmp_path):
     assert before["silver/days"] == ordered(pl.from_arrow(copied))
     roll_back(warehouse(trial), first.checkpoint)
     assert before == {name: ordered(trial.cuts.latest().polars(name).collect()) for name in TABLES}
-    assert compare(trial.run()) == sum(ROWS_OF_OVERWRITE_ON_SPARK.values())
-
-
-@pytest.mark.kill
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "after:RunMicroBatch#9",
-        "before:AppendRow#2",
-        "after:AppendRow#2",
-        "after:PublishTable#3",
-        "after:PublishTable#12",
-        "before:RecordCut#2",
-    ],
-)
-def test_a_killed_tick_changes_nothing_of_overwrite_tables(tmp_path, moment):
-    """SIGKILL strikes after a micro-batch, around the commit and between two publications."""
-    trial = Trial(build_of_overwrite_on_spark, tmp_path)
-    trial.kill(moment, spark_cores=1)
-    trial.run()
-    assert sum(ROWS_OF_OVERWRITE_ON_SPARK.values()) == [compare(cut) for cut in trial.cuts.all()][-1]
+    assert compare(trial.run()) == sum(DELIVERED.values())
 
 
 PRICES = StructType().add("item", StringType()).add("price", LongType()).add("region", StringType())
@@ -410,7 +368,7 @@ def test_what_others_change_is_set_back(tmp_path, neighbour):
     assert [("north", "tea", 3), ("south", "ink", 4)] == shown(trial.run())
 
 
-def follow_of_overwrite_on_spark(data):
+def follow_prices(data):
     said = (data / "said").read_text()
     pipeline = Pipeline("follows")
     source = {
@@ -430,16 +388,16 @@ def test_a_follower_reads_the_changes_or_is_refused(tmp_path, neighbour):
     folder = trial.run().folder("silver/prices")
     neighbour.sql(f"ALTER TABLE delta.`{folder}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
     for said in ("appends", "changes"):
-        follower = Trial(follow_of_overwrite_on_spark, tmp_path / said)
+        follower = Trial(follow_prices, tmp_path / said)
         write_parents(follower, trial, said)
         follower.run()
     trial.deliver("prices/a", delivery(date(2024, 5, 2), "north", ("tea", 4)))
     trial.run()
-    changes = Trial(follow_of_overwrite_on_spark, tmp_path / "changes").run().polars("copies/prices").collect()
+    changes = Trial(follow_prices, tmp_path / "changes").run().polars("copies/prices").collect()
     assert [(3, "delete"), (3, "insert"), (4, "insert")] == sorted(changes.select("price", "_change_type").rows())
     with pytest.raises(TickFailedError, match="deletes or changes rows that were read as appended"):
-        Trial(follow_of_overwrite_on_spark, tmp_path / "appends").run()
-    cuts = Trial(follow_of_overwrite_on_spark, tmp_path / "cuts")
+        Trial(follow_prices, tmp_path / "appends").run()
+    cuts = Trial(follow_prices, tmp_path / "cuts")
     write_parents(cuts, trial, "cuts")
     with pytest.raises((SourceError, TickFailedError), match=r"rows of silver/prices of prices are replaced"):
         cuts.run()

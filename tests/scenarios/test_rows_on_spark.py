@@ -43,8 +43,6 @@ from tests.scenarios.processes import Dead, Mortal
 from tests.scenarios.runtime.hook_job import Notebook, notes, with_hooks
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, declared, over, read_cut
 from tidemark import CutSource, DeltaSource, count, max_of, sum_of
-from tidemark import Pipeline as PipelineOfPartitionsOnSpark
-from tidemark import SequenceSource as SequenceSourceOfPartitionsOnSpark
 from tidemark.testing import TickFailedError, Trial
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -469,8 +467,8 @@ TWO_SLICES = CheckpointConfig(every_rows=40, slice_rows_max=20, retained=20)
 
 def build(data):
     del data
-    pipeline = PipelineOfPartitionsOnSpark("parts", config=TWO_SLICES, parallelism=2)
-    rows = pipeline.source("numbers", SequenceSourceOfPartitionsOnSpark({"a": 120, "b": 60}, keys=5))
+    pipeline = Pipeline("parts", config=TWO_SLICES, parallelism=2)
+    rows = pipeline.source("numbers", SequenceSource({"a": 120, "b": 60}, keys=5))
     rows = rows.with_column("city", CITY, StringType()).with_column("day", DAY, DateType())
     rows = rows.select("key", "n", "city", "day")
     for name in ("", "plain_"):
@@ -489,14 +487,14 @@ def build(data):
 
 
 def follow(data):
-    pipeline = PipelineOfPartitionsOnSpark("follows", config=TWO_SLICES)
+    pipeline = Pipeline("follows", config=TWO_SLICES)
     delta = pipeline.source("delta", DeltaSource(data / "rows")).drop("_split", "_position")
     delta.table("copies/delta", id="copied")
     return pipeline
 
 
 def follow_cuts(data):
-    pipeline = PipelineOfPartitionsOnSpark("follows_cuts", config=TWO_SLICES)
+    pipeline = Pipeline("follows_cuts", config=TWO_SLICES)
     rows = pipeline.source("cuts", CutSource(data, "parts", "bronze/rows")).drop("_split", "_position")
     rows.table("copies/cuts", id="copied")
     return pipeline
@@ -593,26 +591,12 @@ def _is_followed(folder, cut):
     assert expected == as_rows(of_cuts.run().arrow("copies/cuts"), columns)
 
 
-@pytest.mark.dear
-@pytest.mark.parametrize("moment", ["before:AppendRow#2", "after:AppendRow#2"])
-def test_partitioned_tables_equal_plain_ones_after_a_kill(tmp_path, spark, moment):
-    """SIGKILL strikes beside the commit of the second checkpoint. The next tick has another parallelism."""
-    trial = Trial(build, tmp_path)
-    trial.kill(moment, spark_cores=1)
-    assert 180 == compare(trial.run(parallelism=3), spark)
-    table = trial.warehouse / "bronze" / "rows"
-    active = pa.table(DeltaTable(str(table)).get_add_actions()).column("path").to_pylist()
-    assert {unquote(path) for path in active} == {str(path.relative_to(table)) for path in table.rglob("*.parquet")}
-
-
 def renamed(data):
     said = (data / "names").read_text().split() if (data / "names").exists() else ()
     now = {"append": "bronze/rows", "upsert": "gold/newest", "by": "city", **dict(each.split("=") for each in said)}
     was = {"append": "bronze/rows", "upsert": "gold/newest"} if "renamed=" in said else {}
-    pipeline = PipelineOfPartitionsOnSpark("renamed", config=TWO_SLICES, parallelism=2)
-    rows = pipeline.source("numbers", SequenceSourceOfPartitionsOnSpark({"a": 120}, keys=5)).with_column(
-        "city", CITY, StringType()
-    )
+    pipeline = Pipeline("renamed", config=TWO_SLICES, parallelism=2)
+    rows = pipeline.source("numbers", SequenceSource({"a": 120}, keys=5)).with_column("city", CITY, StringType())
     rows = rows.with_column("town", TOWN, StringType()).drop("_split", "_position")
     rows = rows.table(now["append"], id="rows", partition_by=[now["by"]], renamed_from=was.get("append"))
     newest = rows.key_by("key").aggregate("newest", rows=count(), city=max_of("town"), town=max_of("town"))

@@ -422,17 +422,6 @@ def test_random_pipelines_are_sparks_at_each_cut(tmp_path, spark, name, seed):
 
 
 @pytest.mark.dear
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("moment", ["after:RunMicroBatch#9", "after:AppendRow#2"])
-def test_changelogs_are_sparks_after_a_kill(tmp_path, spark, name, moment):
-    """No change is passed on twice, whether or not the checkpoint was committed."""
-    trial = Trial(build, tmp_path / name)
-    trial.kill(moment, spark_cores=1, every_rows=40, slice_rows_max=10, retained=9)
-    trial.run(every_rows=40, slice_rows_max=20, retained=9)
-    judge(spark, trial, KINDS[name].sql_of(KINDS[name].fixed))
-
-
-@pytest.mark.dear
 def test_an_aggregate_may_not_begin_after_the_one_that_it_reads(tmp_path, spark):
     """The job has counted rows already. An aggregate over it, added later, is refused before the claim.
 

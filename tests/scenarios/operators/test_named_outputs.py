@@ -204,16 +204,6 @@ def test_a_clean_up_deletes_files_of_outputs_that_were_taken(tmp_path, spark):
     judge(trial.warehouse)
 
 
-@pytest.mark.dear
-@pytest.mark.parametrize("boundary", ["after:RunMicroBatch#5", "after:AppendRow#2", "before:PublishTable:silver/odd#2"])
-def test_a_kill_loses_and_doubles_no_row_of_an_output(tmp_path, spark, boundary):
-    """The next tick reads the rows again that were in no cut."""
-    trial = Trial(build, tmp_path)
-    trial.kill(boundary, spark_cores=1, **SMALL)
-    trial.run(**SMALL)
-    judge(trial.warehouse)
-
-
 def test_a_column_of_an_output_is_renamed_with_its_table(tmp_path, spark):
     """All rows of the table have the new name, those of older checkpoints too."""
     Trial(build, tmp_path).run(checkpoints=2, **SMALL)

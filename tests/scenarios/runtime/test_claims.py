@@ -18,6 +18,9 @@ from checkpointing.metadata.record import Claim, Holder
 from checkpointing.tick.messages import AppendClaim, AppendEntry, AppendRelease, TickFact
 from jobs.cli.errors import ExitCode
 from jobs.tick import tick_carrier
+from jobs.tick.at_rest.cancellation import delete_checkpoints
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.source_reset import Reset, reset
 from jobs.tick.at_rest.take_savepoint import dispose, savepoint_at_rest
 from jobs.tick.carrier import Carrier
 from jobs.tick.tick_settings import TickReport
@@ -224,6 +227,7 @@ def held(tmp_path):
     """Return a warehouse that a process elsewhere claimed long ago; its lease is gone."""
     root = tmp_path / "warehouse"
     run(root, 1)
+    savepoint_at_rest(at(root))
     stores = JobStores(at(root), cross_freely)
     seen = stores.observe()
     generation = max(row.generation for row in seen.rows) + 1
@@ -255,6 +259,26 @@ def test_it_is_named_left_alone_and_replaced_when_its_time_is_over(held, answere
     code, said = answered("run", PIPELINE, "--warehouse", held)
     assert ExitCode.DONE is code
     assert "the lease of process 77 on far.example has run out" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda warehouse: roll_back(warehouse, 1),
+        lambda warehouse: reset(warehouse, PLAN.sources, Reset("numbers", "start")),
+        savepoint_at_rest,
+        lambda warehouse: dispose(warehouse, 2),
+        lambda warehouse: delete_checkpoints(warehouse, PLAN),
+    ],
+    ids=["rollback", "reset", "savepoint", "dispose", "delete"],
+)
+def test_what_needs_a_job_at_rest_is_refused_while_it_is_held(held, command):
+    """The error names the holder, and no entry is appended."""
+    before = JobStores(at(held), cross_freely).observe()
+    with pytest.raises(JobHeldError, match=r"process 77 on far\.example"):
+        command(at(held))
+    after = JobStores(at(held), cross_freely).observe()
+    assert (before.version, before.rows) == (after.version, after.rows)
 
 
 def test_a_holder_that_lives_renews_the_lease_that_it_was_given(held, answered):
