@@ -35,7 +35,7 @@ from checkpointing.messages import PollSource
 from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError, read_schema
 from tests.avro_types import FIELDS, READ, RECORD, write_file
-from tests.avro_types import SCHEMA as SCHEMA_OF_ALL
+from tests.avro_types import SCHEMA as EVERY_TYPE
 
 pytestmark = pytest.mark.spark
 
@@ -134,7 +134,7 @@ def test_each_row_is_read_once_and_in_order(spark, case, rows_max):
 def test_each_type_of_avro_is_read(spark, tmp_path):
     """Spark's reader of files gives the same types and values as the decoder of single records."""
     (tmp_path / "all").mkdir()
-    write_file(tmp_path / "all" / "1.avro", SCHEMA_OF_ALL, [RECORD])
+    write_file(tmp_path / "all" / "1.avro", EVERY_TYPE, [RECORD])
     schema = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, _, _, kind, _ in FIELDS))
     source = FileSource(tmp_path, schema, format="avro")
     (row,) = source.read(spark, list(polls(source, 10))).toArrow().to_pylist()
@@ -497,7 +497,6 @@ def test_a_file_that_ends_inside_of_a_record_or_of_which_spark_reads_a_part_is_r
 # Tests that real Spark reads files from pandas, Polars and pyarrow as the types of the source's schema.
 
 
-UTC_OF_INPUT_TYPES = dt.UTC
 EWR = SplitId("EWR")
 MOMENTS = StructType().add("at", TimestampType()).add("wall clock", TimestampNTZType()).add("n", LongType())
 
@@ -565,7 +564,7 @@ def test_nanoseconds_that_pandas_wrote_are_read_as_microseconds(session, split):
 
 def test_files_of_different_writers_are_one_source(spark, split):
     """One slice has nanoseconds, microseconds, milliseconds, and a column without values. Ordinals go on."""
-    moment = dt.datetime(2013, 1, 1, 5, tzinfo=UTC_OF_INPUT_TYPES)
+    moment = dt.datetime(2013, 1, 1, 5, tzinfo=UTC)
     naive = moment.replace(tzinfo=None)
     pd.DataFrame({"at": [moment], "wall clock": [naive], "n": [0]}).astype(
         {"at": "datetime64[ns, UTC]", "wall clock": "datetime64[ns]"}
@@ -620,8 +619,8 @@ def test_further_types_that_polars_and_pandas_write_are_read(session, split):
         (pa.decimal128(20, 4), Decimal("0.5"), Decimal("1234567890123456.7891"), DoubleType()),
         (
             pa.timestamp("us", "UTC"),
-            dt.datetime(2024, 5, 1, tzinfo=UTC_OF_INPUT_TYPES),
-            dt.datetime(2024, 5, 1, 12, tzinfo=UTC_OF_INPUT_TYPES),
+            dt.datetime(2024, 5, 1, tzinfo=UTC),
+            dt.datetime(2024, 5, 1, 12, tzinfo=UTC),
             DateType(),
         ),
         (pa.struct([("a", pa.int64())]), {"a": 1}, {"a": 2**53 + 1}, StructType().add("a", DoubleType())),

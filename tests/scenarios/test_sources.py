@@ -191,15 +191,13 @@ def test_a_touched_file_is_accepted_and_a_changed_one_has_a_way_out(spark, tmp_p
 # Tests pipelines in real ticks that read CSV, whose files bring new columns, or whose files go after reading.
 
 
-SCHEMA_OF_PIPELINES_OF_FILES = StructType().add("n", LongType()).add("word", StringType())
+WORDS = StructType().add("n", LongType()).add("word", StringType())
 BROKEN = "n,word\n1,one\nmany,two\n3,three\n"
 
 
 def of_csv(data: Path) -> Pipeline:
     pipeline = Pipeline("files")
-    source = FileSource(
-        data, SCHEMA_OF_PIPELINES_OF_FILES, format="csv", options={"header": "true"}, corrupt_column="unreadable"
-    )
+    source = FileSource(data, WORDS, format="csv", options={"header": "true"}, corrupt_column="unreadable")
     rows = pipeline.source("rows", source).check_rows(
         Expectation("expect_column_values_to_be_null", {"column": "unreadable"}),
         quarantine="quarantine/rows",
@@ -211,22 +209,20 @@ def of_csv(data: Path) -> Pipeline:
 
 def strict(data: Path) -> Pipeline:
     pipeline = Pipeline("files")
-    source = FileSource(data, SCHEMA_OF_PIPELINES_OF_FILES, format="csv", options={"header": "true"})
+    source = FileSource(data, WORDS, format="csv", options={"header": "true"})
     pipeline.source("rows", source).table("bronze/rows", id="bronze")
     return pipeline
 
 
 def evolving(data: Path) -> Pipeline:
     pipeline = Pipeline("files")
-    pipeline.source("rows", FileSource(data, SCHEMA_OF_PIPELINES_OF_FILES, columns="evolve")).table(
-        "bronze/rows", id="bronze"
-    )
+    pipeline.source("rows", FileSource(data, WORDS, columns="evolve")).table("bronze/rows", id="bronze")
     return pipeline
 
 
 def archiving(data: Path) -> Pipeline:
     pipeline = Pipeline("files", config=CheckpointConfig(retained=5))
-    source = FileSource(data, SCHEMA_OF_PIPELINES_OF_FILES, after_reading="archive", archive=data.parent / "archive")
+    source = FileSource(data, WORDS, after_reading="archive", archive=data.parent / "archive")
     pipeline.source("rows", source).table("bronze/rows", id="bronze")
     return pipeline
 
@@ -309,7 +305,7 @@ def test_a_rollback_waits_until_archived_files_are_back(tick, rows, tmp_path, ca
 # Tests that tasks read the slices of a file source exactly as Spark does, and leave to Spark what they cannot.
 
 
-SCHEMA_OF_SCANS_LIKE_SPARK = pa.schema(
+STORED = pa.schema(
     [
         ("number", pa.int64()),
         ("text", pa.string()),
@@ -322,7 +318,7 @@ SCHEMA_OF_SCANS_LIKE_SPARK = pa.schema(
 FIRST = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
 
 
-def laid_out(root, stored=SCHEMA_OF_SCANS_LIKE_SPARK, **written):
+def laid_out(root, stored=STORED, **written):
     for split, files in {"EWR": (7, 5), "JFK": (9,)}.items():
         (root / split).mkdir(parents=True)
         for number, rows in enumerate(files):
@@ -356,20 +352,20 @@ def scanned(scans, schema):
 @pytest.mark.parametrize("max_rows", [1, 3, 100])
 def test_tasks_read_the_rows_that_spark_reads(spark, tmp_path, max_rows):
     laid_out(tmp_path)
-    source = FileSource(tmp_path, from_arrow_schema(SCHEMA_OF_SCANS_LIKE_SPARK))
+    source = FileSource(tmp_path, from_arrow_schema(STORED))
     slices = slices_of(source, max_rows)
     for some in (slices, slices[:1], slices[1::2] or slices):
         _equal(source, some, spark)
 
 
 def test_tasks_read_the_parts_of_a_source_as_spark_reads_them(spark, tmp_path):
-    noted = SCHEMA_OF_SCANS_LIKE_SPARK.append(pa.field("_note", pa.string()))
+    noted = STORED.append(pa.field("_note", pa.string()))
     laid_out(tmp_path / "old")
     laid_out(tmp_path / "new")
     for path in (tmp_path / "new").rglob("*.parquet"):
         table = pq.read_table(path, partitioning=None)
         pq.write_table(table.append_column("_note", pa.array(["new"] * table.num_rows)), path)
-    first = FileSource(tmp_path / "old", from_arrow_schema(SCHEMA_OF_SCANS_LIKE_SPARK), bounded=True)
+    first = FileSource(tmp_path / "old", from_arrow_schema(STORED), bounded=True)
     source = first.then(FileSource(tmp_path / "new", from_arrow_schema(noted)))
     slices = slices_of(source, 3)
     assert {"1.", "2."} == {piece.split[:2] for piece in slices}
@@ -398,7 +394,7 @@ class DoubledSource(FileSource):
 def test_what_arrow_reads_in_another_way_is_left_to_spark(tmp_path, case):
     """The same rows would have other values, or the source's own steps would be missing."""
     moments = pa.timestamp("ns" if case in {"nanoseconds", "96 bits"} else "us", "UTC")
-    stored = SCHEMA_OF_SCANS_LIKE_SPARK.set(2, pa.field("moment", moments))
+    stored = STORED.set(2, pa.field("moment", moments))
     if case == "old calendar":
         stored = stored.with_metadata({"org.apache.spark.legacyDateTime": ""})
     laid_out(tmp_path, stored, use_deprecated_int96_timestamps=case == "96 bits")
@@ -410,7 +406,7 @@ def test_what_arrow_reads_in_another_way_is_left_to_spark(tmp_path, case):
         "corrupt column": {"columns": "quarantine", "corrupt_column": "_corrupt"},
     }
     made = DoubledSource if case == "own read" else FileSource
-    source = made(tmp_path, from_arrow_schema(SCHEMA_OF_SCANS_LIKE_SPARK), **given.get(case, {}))
+    source = made(tmp_path, from_arrow_schema(STORED), **given.get(case, {}))
     assert source.scans(slices_of(source, 3)) is None
 
 

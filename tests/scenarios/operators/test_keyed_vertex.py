@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import (
     ArrayType,
@@ -427,7 +428,7 @@ STEP = 2**60
 """The numbers 0 to 4 times this value add up to more than a bigint holds. The numbers 0 to 3 do not."""
 
 
-def tick_of_widening_a_sum(spark, root, rows, kind=None):
+def summing_tick(spark, root, rows, kind=None):
     pipeline = Pipeline(JobName("sums"))
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, step=STEP))
     summed = numbers if kind is None else numbers.with_column("value", "value", kind)
@@ -441,12 +442,35 @@ def total(root):
 
 def test_a_sum_that_is_too_large_for_bigint_goes_on_as_a_decimal(spark, tmp_path):
     """The tick fails and shows nothing of the epoch. With the cast that it names, the next tick has every row once."""
-    assert TickOutcome.CAUGHT_UP is tick_of_widening_a_sum(spark, tmp_path, 4).outcome
-    failed = tick_of_widening_a_sum(spark, tmp_path, 5)
+    assert TickOutcome.CAUGHT_UP is summing_tick(spark, tmp_path, 4).outcome
+    failed = summing_tick(spark, tmp_path, 5)
     assert TickOutcome.FAILED is failed.outcome
     assert "vertex sums failed: SumOverflowError: column total" in failed.message
     assert "cast value to decimal(38,0) before the aggregate" in failed.message
     assert [6 * STEP] == total(tmp_path)
-    wider = tick_of_widening_a_sum(spark, tmp_path, 5, DecimalType(38, 0))
+    wider = summing_tick(spark, tmp_path, 5, DecimalType(38, 0))
     assert (TickOutcome.CAUGHT_UP, "") == (wider.outcome, wider.message)
     assert [10 * STEP] == [int(value) for value in total(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(LongType(), 2**63 - 1), (DecimalType(38, 0), Decimal("9" * 38))], ids=["bigint", "decimal"]
+)
+def test_a_sum_that_spark_refuses_is_refused_with_the_vertex_named(bench, spark, kind, value):
+    """This also holds over two micro-batches. Then neither state nor table has a row of the second one."""
+    schema = StructType([StructField("k", StringType()), StructField("v", kind)])
+    one = pa.table({"k": ["a"], "v": [value]}, schema=arrow_schema(schema))
+    with pytest.raises(PySparkException, match=r"overflow|OVERFLOW|OUT_OF_RANGE"):
+        spark.createDataFrame(pa.concat_tables([one, one]).to_pylist(), schema).groupBy("k").sum("v").collect()
+    sums = named_aggregates("vertex totals", ["k"], schema, {"sum_v": sum_of("v")})
+    spec = aggregate_spec(
+        vertex=vertex_id("totals"), rows=schema, keys=("k",), aggregates=sums, parallelism=2, max_parallelism=128
+    )
+    table = StagedTable(table_name("gold/totals"), TableMode.UPSERT, spec.output, ("k",))
+    vertex = bench(VertexPlan(replace(spec, table=table, emits=False), (InputPlan(schema),)))
+    vertex.run(one)
+    before = list(vertex.state), list(vertex.ranges)
+    with pytest.raises(MicroBatchError, match="vertex totals failed: SumOverflowError: column sum_v: the sum of v for"):
+        vertex.run(one)
+    assert before == (vertex.state, vertex.ranges)
+    assert [("a", value)] == vertex.upserted().select("k", "sum_v").rows()

@@ -263,7 +263,7 @@ def _greatest(rows, state):
     return pl.concat([rows.select("key", "n"), state.select("key", "n")]).group_by("key").max()
 
 
-class SortedOfAnotherOutputOnSpark:
+class SortsAnew:
     """Puts each row out, odd numbers also as `odd` and even ones as `even`."""
 
     def process(self, inputs, state):
@@ -279,7 +279,7 @@ def reading(output):
         "bronze/rows", id="bronze"
     )
     outputs = {"odd": ROW, "even": ROW}
-    done = rows.key_by("key").process("sort", SortedOfAnotherOutputOnSpark(), state=NUMBER, output=ROW, outputs=outputs)
+    done = rows.key_by("key").process("sort", SortsAnew(), state=NUMBER, output=ROW, outputs=outputs)
     read = (done if output is None else done.output(output)).key_by("key")
     read.process("kept", Slow(), state=NUMBER, output=ROW).table("silver/kept")
     for name in outputs.keys() - {output}:
