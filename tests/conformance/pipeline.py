@@ -51,10 +51,7 @@ LABELS: Final = (2, 101, 203, 306, 401, 500)
 """By key; `pmod(hash(label), 4)` is the key's key group."""
 
 BRONZE: Final = {BRONZE_ORDERS: pipeline.ORDERS_TABLE, BRONZE_PAYMENTS: pipeline.PAYMENTS_TABLE}
-STATES: Final = {
-    PATHS.state_table(JOINED): pipeline.JOINED_STATE,
-    PATHS.state_table(TOTALS): pipeline.TOTALS_STATE,
-}
+STATES: Final = {PATHS.state_table(JOINED): pipeline.JOINED_STATE, PATHS.state_table(TOTALS): pipeline.TOTALS_STATE}
 """The state tables as the product names them, and as the reference does."""
 
 

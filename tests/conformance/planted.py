@@ -7,13 +7,7 @@ from deltalake import CommitProperties
 
 from checkpointing.commit import cleanup, manifests, recovery
 from checkpointing.tick import door
-from jobs.warehouse import (
-    checkpoints,
-    cuts_table,
-    delta_log,
-    publisher,
-    tables,
-)
+from jobs.warehouse import checkpoints, cuts_table, delta_log, publisher, tables
 from jobs.warehouse import cleanup as deleting
 
 Plant = Callable[..., None]

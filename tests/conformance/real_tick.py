@@ -63,13 +63,7 @@ from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.lease import this_process
 from jobs.warehouse.requests import RequestFolder
 from jobs.warehouse.rollback_tables import TableNotRolledBackError
-from spec.history import (
-    Begun,
-    DoorBroke,
-    DoorStarted,
-    ResetAsked,
-    TickOver,
-)
+from spec.history import Begun, DoorBroke, DoorStarted, ResetAsked, TickOver
 from spec.reference.pipeline import JOINED, SPLITS
 from spec.world.carrier import QUALITY_MESSAGE
 from spec.world.faults import NONE, Faults

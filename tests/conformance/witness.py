@@ -66,12 +66,7 @@ class Witness:
     def __init__(self, root: Path, config: CheckpointConfig) -> None:
         self._root = root
         self.history = History(
-            config.mode,
-            config.kept,
-            MAX_PARALLELISM,
-            self.rows_of,
-            self.state_of,
-            tolerable=config.tolerable_failures,
+            config.mode, config.kept, MAX_PARALLELISM, self.rows_of, self.state_of, tolerable=config.tolerable_failures
         )
         self._tables = {table: _Seen() for table in SCHEMAS}
         self._rows_seen = _Seen()

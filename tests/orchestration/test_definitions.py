@@ -121,11 +121,7 @@ def test_a_check_for_each_expectation_and_a_cut_for_each_table():
     graph = defs.resolve_asset_graph()
     checks = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys}
     suites = {name for table, name in checks if table == "silver/flights" and name not in ("one_cut", "fresh")}
-    assert {
-        "distance_between",
-        "arr_delay_not_null",
-        "origin_in_set",
-    } == suites
+    assert {"distance_between", "arr_delay_not_null", "origin_in_set"} == suites
     assert {key.to_user_string() for key in graph.materializable_asset_keys - {CUTS}} == {
         table for table, name in checks if name == "one_cut"
     }

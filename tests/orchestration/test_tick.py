@@ -402,14 +402,7 @@ def test_dg_launch_materializes_the_flights(tmp_path):
     lay_out(tmp_path / "data")
     shutil.copy(ROOT / "dagster.yaml", tmp_path)
     asked = subprocess.run(
-        [
-            Path(sys.executable).with_name("dg"),
-            "launch",
-            "--job",
-            "flights_tick",
-            "--target-path",
-            ROOT,
-        ],
+        [Path(sys.executable).with_name("dg"), "launch", "--job", "flights_tick", "--target-path", ROOT],
         cwd=tmp_path,
         env={**os.environ, "DAGSTER_HOME": str(tmp_path), "TIDEMARK_SPARK_CORES": "1"},
         capture_output=True,

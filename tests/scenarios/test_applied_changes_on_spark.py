@@ -38,13 +38,7 @@ def build(data):
     newest = apply_changes(changes, "newest", keys=["key"], sequence_by="at", **removes)
     newest.upsert("silver/newest")
     versions = apply_changes(
-        changes,
-        "versions",
-        keys=["key"],
-        sequence_by="at",
-        type=2,
-        except_columns=["at"],
-        **removes,
+        changes, "versions", keys=["key"], sequence_by="at", type=2, except_columns=["at"], **removes
     )
     versions.upsert("silver/versions")
     versions.key_by("v").aggregate("by_value", versions=count(), began=sum_of("valid_from")).upsert("gold/by_value")

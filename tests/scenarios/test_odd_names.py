@@ -313,10 +313,7 @@ def test_an_input_file_of_any_name_is_read_row_by_row(spark, tmp_path):
     names = sorted(f"{name}.parquet" for name in (NAMES | NOT_FOR_DELTA).values())
     (tmp_path / EWR).mkdir()
     for place, name in enumerate(names):
-        pq.write_table(
-            pa.table({"row": range(EACH * place, EACH * (place + 1))}),
-            tmp_path / EWR / name,
-        )
+        pq.write_table(pa.table({"row": range(EACH * place, EACH * (place + 1))}), tmp_path / EWR / name)
     source = FileSource(tmp_path, NUMBERED)
     found = source.read(spark, [whole(source)]).select("row", "_split", "_position").orderBy("row").collect()
     assert [(row, EWR, row) for row in range(EACH * len(names))] == [tuple(row) for row in found]

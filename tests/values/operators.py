@@ -92,9 +92,7 @@ _step("readers of an append table", "SELECT * FROM raw", lambda rows, of: rows, 
 _step("select", "SELECT {v}, {id} FROM raw", lambda rows, of: rows.select(of.value, of.id))
 _step("drop", "SELECT {id}, {v}, {gone} FROM raw", lambda rows, of: rows.drop(of.amount, of.key))
 _step(
-    "filter",
-    "SELECT * FROM raw WHERE {v} IS NOT NULL",
-    lambda rows, of: _present(rows, of.filled("{v} IS NOT NULL")),
+    "filter", "SELECT * FROM raw WHERE {v} IS NOT NULL", lambda rows, of: _present(rows, of.filled("{v} IS NOT NULL"))
 )
 _step(
     "with_column",
@@ -129,9 +127,7 @@ def _rules(name: str, kept: str, rule: Callable[[Roles], Expectation]) -> None:
 
 
 _rules(
-    "row rules",
-    "{v} IS NOT NULL",
-    lambda of: Expectation("expect_column_values_to_not_be_null", {"column": of.value}),
+    "row rules", "{v} IS NOT NULL", lambda of: Expectation("expect_column_values_to_not_be_null", {"column": of.value})
 )
 _BETWEEN: Final = {"min_value": -5, "max_value": 5}
 _rules(

@@ -9,11 +9,7 @@ from tests.scenarios.faults.conftest import Matrix, kills
 from tests.scenarios.faults.reader import NAMES
 from tests.scenarios.processes import KILLED
 
-ON_SPARK = (
-    "after:RunMicroBatch",
-    "after:AppendRow",
-    "after:PublishTable:silver/orders",
-)
+ON_SPARK = ("after:RunMicroBatch", "after:AppendRow", "after:PublishTable:silver/orders")
 """Where a death leaves jobs, staged files or half of the publications to a server that lives on."""
 
 

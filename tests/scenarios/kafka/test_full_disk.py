@@ -52,8 +52,7 @@ def rows_of(*checkpoints):
 
 
 @pytest.mark.parametrize(
-    ("method", "taken"),
-    [("produce_batch", TORN), ("send_offsets_to_transaction", None), ("commit_transaction", None)],
+    ("method", "taken"), [("produce_batch", TORN), ("send_offsets_to_transaction", None), ("commit_transaction", None)]
 )
 def test_rows_of_an_undecided_transaction_are_not_visible_and_come_once(own_broker, monkeypatch, method, taken):
     """The disk is full when rows are sent, when the number is, and when the commit is asked for."""

@@ -169,11 +169,7 @@ def test_a_killed_client_of_a_connect_server_is_recovered(spark, connect_url, da
 
 TWO = TickLimits(until_caught_up=False, checkpoints=2)
 KEYED = ("silver_flights", "delays_by_route", "delays_by_wind")
-WIDTHS = (
-    (2, TWO, TickOutcome.STOPPED),
-    (3, TWO, TickOutcome.STOPPED),
-    (1, TickLimits(), TickOutcome.CAUGHT_UP),
-)
+WIDTHS = ((2, TWO, TickOutcome.STOPPED), (3, TWO, TickOutcome.STOPPED), (1, TickLimits(), TickOutcome.CAUGHT_UP))
 """For each tick: the number of subtasks of its keyed vertices, the moment of its end, and the kind of its end."""
 
 

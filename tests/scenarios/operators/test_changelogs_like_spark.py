@@ -58,11 +58,7 @@ OVER = {
 }
 
 
-FIRST = {
-    "a_rows": (count(), "count(*)"),
-    "a_max": (max_of("n"), "max(n)"),
-    "a_sum": (sum_of("value"), "sum(value)"),
-}
+FIRST = {"a_rows": (count(), "count(*)"), "a_max": (max_of("n"), "max(n)"), "a_sum": (sum_of("value"), "sum(value)")}
 
 
 def changes_steps(seed):

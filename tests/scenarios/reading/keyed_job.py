@@ -112,8 +112,7 @@ class KeyedJob:
         )
         return tuple(
             SubtaskSnapshot(
-                state=self._written(own, live.state, changes),
-                in_flight=(held,) if on_their_way and place == 0 else (),
+                state=self._written(own, live.state, changes), in_flight=(held,) if on_their_way and place == 0 else ()
             )
             for place, (own, live) in enumerate(zip(owned, was, strict=True))
         )

@@ -396,10 +396,7 @@ def test_the_printed_query_is_all_that_duckdb_needs(typed):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            "state by_key --key LAX",
-            "the key of by_key is place, day; write --key place=VALUE --key day=VALUE",
-        ),
+        ("state by_key --key LAX", "the key of by_key is place, day; write --key place=VALUE --key day=VALUE"),
         ("state by_key --key day=x", "--key day=x: day of by_key is Int64, and 'x' is none"),
         ("state by_key --key rows=1", "--key rows=1: the key of by_key is place, day"),
         ("state by_key --limit 0", "'tidemark state --help' shows what can be given"),

@@ -73,10 +73,7 @@ def build(rows: int, version: Version = FIRST, table: str = TABLE, was: str | No
 
 
 def run(
-    root: Path | StoreUrl,
-    job: JobPlan,
-    listener: TickListener | None = None,
-    boundary: Boundary | None = None,
+    root: Path | StoreUrl, job: JobPlan, listener: TickListener | None = None, boundary: Boundary | None = None
 ) -> TickReport:
     settings = RuntimeSettings(warehouse=root)
     report = run_tick(job, settings, listener, engine=LocalEngine(), boundary=boundary)

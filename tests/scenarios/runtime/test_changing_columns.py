@@ -132,8 +132,7 @@ def test_a_rollback_takes_columns_away_that_an_entry_left_behind_kept(tmp_path, 
 
 @pytest.mark.kill
 @pytest.mark.parametrize(
-    "boundary",
-    ["after:AppendRow", f"after:PublishTable:{BRONZE}", f"before:PublishTable:{GOLD}", "before:RecordCut"],
+    "boundary", ["after:AppendRow", f"after:PublishTable:{BRONZE}", f"before:PublishTable:{GOLD}", "before:RecordCut"]
 )
 @pytest.mark.parametrize("version", [FIRST, SECOND])
 def test_a_killed_process_is_made_up_for_by_either_version(tmp_path, boundary, version):

@@ -232,12 +232,7 @@ def held(tmp_path):
     seen = stores.observe()
     generation = max(row.generation for row in seen.rows) + 1
     claim = Claim(
-        generation=generation,
-        holder=FAR,
-        first_id=CheckpointId(50),
-        last_id=CheckpointId(60),
-        at_ms=1,
-        nonce="far",
+        generation=generation, holder=FAR, first_id=CheckpointId(50), last_id=CheckpointId(60), at_ms=1, nonce="far"
     )
     assert isinstance(stores.append(claim, seen.version), RowAppended)
     return root

@@ -361,12 +361,7 @@ def test_a_dry_run_shows_each_change(tmp_path):
 
 
 COMMITTED = ["after:AppendRow", f"before:PublishTable:{TABLE}", f"after:PublishTable:{TABLE}", "after:RecordCut"]
-BEFORE = [
-    f"before:RenameColumns:{TABLE}",
-    f"after:RenameColumns:{TABLE}",
-    "after:RunMicroBatch",
-    "before:AppendRow",
-]
+BEFORE = [f"before:RenameColumns:{TABLE}", f"after:RenameColumns:{TABLE}", "after:RunMicroBatch", "before:AppendRow"]
 
 
 @pytest.mark.kill
@@ -470,11 +465,7 @@ def test_no_column_gets_a_name_under_which_others_have_values_that_nobody_sees(t
     assert numbers([*range(HALF), 100]) == shown(tmp_path, "n", "value")
     tick(tmp_path, HALF + 1, Version(("n", "key", "value", "amount")))
     with pytest.raises(AssertionError, match="with a column sum, which the table does not show"):
-        tick(
-            tmp_path,
-            HALF + 2,
-            Version(("n", "key", "value", "sum"), {"sum": "amount"}),
-        )
+        tick(tmp_path, HALF + 2, Version(("n", "key", "value", "sum"), {"sum": "amount"}))
     assert ["n", "key", "value", "amount"] == columns(tmp_path)
 
 
@@ -499,10 +490,7 @@ def test_files_that_come_back_keep_the_names_of_their_cut(tmp_path):
     tick(tmp_path, HALF + 1, RENAMED)
     tick(tmp_path, HALF + 2, Version(("n", "key", "amount")))
     tick(tmp_path, HALF + 3, Version())
-    due = [
-        *((n, n, None) for n in range(HALF + 2)),
-        (HALF + 2, None, HALF + 2),
-    ]
+    due = [*((n, n, None) for n in range(HALF + 2)), (HALF + 2, None, HALF + 2)]
     assert due == shown(tmp_path, "n", "amount", "value")
     savepoint = savepoint_at_rest(at(tmp_path)).checkpoint
     roll_back(at(tmp_path), first)
@@ -517,11 +505,7 @@ def test_a_rollback_is_refused_if_rows_of_others_may_have_a_column_under_another
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 1, Version(("n", "key", "value", "sum")))
     savepoint = savepoint_at_rest(at(tmp_path)).checkpoint
-    tick(
-        tmp_path,
-        HALF + 2,
-        Version(("n", "key", "value", "amount"), {"amount": "sum"}),
-    )
+    tick(tmp_path, HALF + 2, Version(("n", "key", "value", "amount"), {"amount": "sum"}))
     row = {"n": [100], "key": [1], "value": [100], "amount": [7]}
     write_deltalake(str(tmp_path / TABLE), pa.table(row), mode="append")
     roll_back(at(tmp_path), first)

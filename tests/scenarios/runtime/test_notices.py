@@ -213,10 +213,7 @@ def test_positions_outside_never_go_back(tmp_path):
     source.notify_checkpoint_complete(CheckpointId(4), {"a": "40"})
     source.notify_checkpoint_complete(CheckpointId(3), {"a": "30"})
     source.notify_checkpoint_complete(CheckpointId(4), {"a": "10"})
-    assert (4, {"a": "40"}) == (
-        (found := committed_in(tmp_path / "committed.json")).checkpoint,
-        found.positions,
-    )
+    assert (4, {"a": "40"}) == ((found := committed_in(tmp_path / "committed.json")).checkpoint, found.positions)
 
 
 def _committed(file):
@@ -367,11 +364,7 @@ def test_a_file_that_cannot_be_read_declines_the_checkpoint_and_the_job_goes_on(
     failed = Failed()
     hidden = Hidden(tmp_path)
     report = run_tick(
-        judged(60_000),
-        RuntimeSettings(warehouse=tmp_path),
-        failed,
-        engine=PatientEngine(hidden.there),
-        boundary=hidden,
+        judged(60_000), RuntimeSettings(warehouse=tmp_path), failed, engine=PatientEngine(hidden.there), boundary=hidden
     )
     assert TickOutcome.CAUGHT_UP is report.outcome, report.message
     assert [(1, "CHECKPOINT_ASYNC_EXCEPTION")] == failed.checkpoints

@@ -197,10 +197,7 @@ def test_a_dry_run_shows_a_declared_rename_in_one_row_a_thing(tmp_path):
     """It shows neither a new column nor a dropped one."""
     laid_out(tmp_path, HALF)
     renamed = ("n", "rows", "renamed, with its values")
-    assert {
-        ("state of operator 'sums'", "rows"): renamed,
-        ("table gold/sums", "rows"): renamed,
-    } == told(tmp_path, ROWS)
+    assert {("state of operator 'sums'", "rows"): renamed, ("table gold/sums", "rows"): renamed} == told(tmp_path, ROWS)
 
 
 def test_a_dry_run_of_an_undeclared_rename_says_how_to_declare_it(tmp_path):

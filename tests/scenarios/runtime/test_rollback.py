@@ -475,11 +475,7 @@ def test_a_neighbour_that_merged_files_that_are_to_leave_is_named_before_the_com
 
     settings = RuntimeSettings(warehouse=tmp_path, allow_non_restored_state=True)
     report = run_tick(
-        evolving_job.build(HALF + 9, FIRST),
-        settings,
-        None,
-        engine=orders_job.LocalEngine(),
-        boundary=boundary,
+        evolving_job.build(HALF + 9, FIRST), settings, None, engine=orders_job.LocalEngine(), boundary=boundary
     )
     assert (TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED) == (report.outcome, report.reason)
     assert f"table {evolving_job.BRONZE}: foreign OPTIMIZE at version {merged[0]} removed files" in report.message

@@ -430,10 +430,7 @@ def test_disposing_is_told_and_a_held_job_keeps_its_savepoint(root, typed):
     """While a tick holds the job, the message has its name and the way out. Afterwards the savepoint goes."""
     number = savepoint_at_rest(at(root)).checkpoint
     code, out, _ = typed("savepoint", "numbers", "--dispose", number, "--warehouse", root)
-    assert (ExitCode.DONE, f"savepoint {number} of numbers is gone\n") == (
-        code,
-        out,
-    )
+    assert (ExitCode.DONE, f"savepoint {number} of numbers is gone\n") == (code, out)
     number = savepoint_at_rest(at(root)).checkpoint
     hold(root)
     code, _, err = typed("savepoint", "numbers", "--dispose", number, "--warehouse", root)
