@@ -238,6 +238,10 @@ def run(root: Path, checkpoints: int | None = None, **how: object) -> TickReport
     return run_tick(planned, RuntimeSettings(warehouse=root, limits=limits, **how), engine=LocalEngine())
 
 
+def contents(root):
+    return {str(table): sorted(pl.read_delta(str(root / table)).rows()) for table in (BRONZE, GOLD)}
+
+
 def at(root: Path) -> Warehouse:
     return Warehouse(root, ProtocolPaths(JOB))
 

@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from checkpointing.identifiers import CheckpointId, VertexId
@@ -35,13 +34,13 @@ from tests.scenarios.processes import Dead, Mortal, killed
 from tests.scenarios.processes import Running as RunningProcess
 from tests.scenarios.runtime.sequence_job import (
     BRONZE,
-    GOLD,
     KEYS,
     ONE,
     ROWS,
     LocalEngine,
     at,
     build,
+    contents,
     read_cut,
     records,
     run,
@@ -72,10 +71,6 @@ STEPS = (
 def state_files(root):
     """Return the staged files that lie in the job's own folders."""
     return {str(path.relative_to(root)) for path in (root / "_tidemark").rglob("_data/*/*.parquet")}
-
-
-def contents(root):
-    return {str(table): sorted(pl.read_delta(str(root / table)).rows()) for table in (BRONZE, GOLD)}
 
 
 def test_a_running_tick_is_cancelled_and_its_checkpoints_retained(tmp_path, undisturbed, typed):

@@ -23,8 +23,18 @@ from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from jobs.warehouse.boundaries import KillAt
 from jobs.warehouse.refusals import CutAwaitsApprovalError, SavepointRefusedError
 from tests.scenarios.processes import Dead, Mortal
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, at, build, copied, read_cut, records
-from tests.scenarios.runtime.test_cancelling import contents
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    GOLD,
+    JOB,
+    LocalEngine,
+    at,
+    build,
+    contents,
+    copied,
+    read_cut,
+    records,
+)
 
 SOME = {"a": 60, "b": 40}
 """The rows of the first tick. All rows come later."""

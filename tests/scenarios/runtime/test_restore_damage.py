@@ -38,6 +38,7 @@ from tests.scenarios.runtime.sequence_job import (
     LocalEngine,
     at,
     at_cut,
+    contents,
     dies_going_back,
     laid_out,
     newest,
@@ -45,7 +46,6 @@ from tests.scenarios.runtime.sequence_job import (
     records,
     tick,
 )
-from tests.scenarios.runtime.test_cancelling import contents
 from tests.scenarios.runtime.test_savepoints import spoil_bit, spoil_missing, spoil_short
 
 SPOILED = [(spoil_missing, "is missing"), (spoil_short, "bytes instead of"), (spoil_bit, "its checksum is")]

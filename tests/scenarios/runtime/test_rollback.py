@@ -46,6 +46,7 @@ from tests.scenarios.runtime.sequence_job import (
     at,
     at_cut,
     build,
+    contents,
     declared,
     dies_going_back,
     laid_out,
@@ -55,7 +56,6 @@ from tests.scenarios.runtime.sequence_job import (
     tick,
     ticks,
 )
-from tests.scenarios.runtime.test_cancelling import contents
 
 UNHURRIED = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=9)
 """Only a last checkpoint, when caught up."""

@@ -56,6 +56,7 @@ from tests.scenarios.runtime.sequence_job import (
     LocalEngine,
     at,
     build,
+    contents,
     dies_copying,
     dies_importing,
     laid_out,
@@ -66,7 +67,6 @@ from tests.scenarios.runtime.sequence_job import (
     tick,
     wanted,
 )
-from tests.scenarios.runtime.test_cancelling import contents
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ from tests.scenarios.runtime.sequence_job import (
     at,
     at_cut,
     build,
+    contents,
     laid_out,
     newest,
     read_cut,
@@ -61,7 +62,6 @@ from tests.scenarios.runtime.sequence_job import (
     run,
     tick,
 )
-from tests.scenarios.runtime.test_cancelling import contents
 from tests.scenarios.runtime.test_rollback import merged
 
 DAY_MS = 86_400_000

@@ -48,13 +48,13 @@ from tests.scenarios.runtime.sequence_job import (
     KEEPS_ALL,
     at,
     at_cut,
+    contents,
     laid_out,
     read_cut,
     records,
     run,
     tick,
 )
-from tests.scenarios.runtime.test_cancelling import contents
 from tests.scenarios.runtime.test_tables_behind import of_job
 
 ROOT = Path(__file__).resolve().parents[3]
