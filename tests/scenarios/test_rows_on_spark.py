@@ -382,7 +382,7 @@ def test_unaligned_the_barrier_overtakes_records_and_the_checkpoint_holds_them(w
     assert 0 < rows_in_flight(first)
     assert BEFORE_BARRIER_1 == vertex.rows_in + rows_in_flight(first)
     assert vertex.rows_in == sum(records for records, _ in counts(tmp_path).values())
-    tick_of_modes_on_spark(unaligned=True)
+    worked_example(unaligned=True)
     assert EXACT == counts(tmp_path)
 
 
