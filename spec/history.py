@@ -533,23 +533,6 @@ class UnseenRefused:
     lease: Lease | None
 
 
-def impolite(history: "History") -> Iterator[str]:
-    """Yield every claim that came before the unseen holder's lease ran out, or while that holder had no lease.
-
-    A process may claim a job from itself, as it does at a restart. Also yield every refused process that left the
-    unseen holder without a lease, because then nobody could ever take over from a dead holder.
-    """
-    for event in history.without_flow:
-        if isinstance(event, UnseenRefused) and (event.lease is None or event.lease.generation < event.before):
-            yield f"a process was refused by generation {event.before}, and left it without a lease"
-        if isinstance(event, UnseenLeft) and event.holder != event.holder_before:
-            lease, who = event.lease, f"generation {event.generation} took the job of generation {event.before}"
-            if lease is None or lease.generation != event.before:
-                yield f"{who}, which had no lease and was given none"
-            elif event.now_ms < lease.expires_ms:
-                yield f"{who} at {event.now_ms}, whose lease runs until {lease.expires_ms}"
-
-
 @dataclass(frozen=True, slots=True)
 class JobClaimed:
     """A generation's claim, or its next block of ids, is in."""

@@ -1,23 +1,29 @@
-"""Plants the bugs one at a time and hunts each: `python -m spec.bugs [--only NAME] [--processes N] [--refit]`.
+"""Plants the bugs one at a time and hunts each: `python -m spec.bugs [--only NAME] [--processes N] [--refit|--table]`.
 
 A bug is found if its judge reports the rule that it names. Each judge tries its seeds from 0 on. The command ends with
 `N found, N lost`, and with exit code 1 if any was lost. `--refit` hunts nothing: if a bug's lines have moved to another
-module, it writes this module into the bug's file.
+module, it writes this module into the bug's file. `--table` writes the table of rules into `spec/README.md`.
 """
 
+import ast
+import inspect
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from time import process_time
+from typing import Final
 
 from spec.machines.extra import must_have_hypothesis
 
 must_have_hypothesis()
 
 from spec.bugs.plant import Bug, BugDoesNotFitError, bugs, files, planted, replaced
+from spec.rules import DOOR_JUDGES
+from spec.rules.invariants import INVARIANTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,50 @@ def refitted() -> Iterator[str]:
         file.write_text(text, encoding="utf-8")
 
 
+README: Final = Path(__file__).parents[1] / "README.md"
+_HEAD: Final = """# Rules
+What every run of Tidemark must fulfil. The simulator judges each rule, or a machine, or property tests beside the unit
+tests. An error is planted for each rule, because a rule that finds nothing may be unable to find anything. A sentence
+that begins with *Yield* or *Never* says what breaks the rule. `python -m spec.bugs --table` writes this table anew.
+[docs/SPEC.md](../docs/SPEC.md) is the guide.
+
+| rule | sentence | where it is judged | planted bug |
+|---|---|---|---|
+"""
+
+
+def table() -> str:
+    """Return the text of `spec/README.md`: all rules, in the order of their names."""
+    root, stated = Path(__file__).parents[2], _stated()
+    planted_bugs: dict[str, list[Bug]] = {}
+    for bug in bugs().values():
+        planted_bugs.setdefault(bug.rule, []).append(bug)
+    rows = []
+    for name in sorted({*planted_bugs, *INVARIANTS}):
+        judge = DOOR_JUDGES.get(name) or INVARIANTS.get(name)
+        if judge is None:
+            first_bug = planted_bugs[name][0]
+            place, sentence = stated.get(name, (first_bug.judge, f"Never: {first_bug.name}"))
+        else:
+            place = Path(inspect.getfile(judge)).relative_to(root).as_posix()
+            sentence = inspect.getdoc(judge) or ""
+        first = " ".join(sentence.partition("\n\n")[0].split()).replace("|", "\\|")
+        rows.append(f"| `{name}` | {first} | {place} | {'; '.join(bug.name for bug in planted_bugs[name])} |")
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+def _stated() -> dict[str, tuple[str, str]]:
+    """Return where machines and property tests state their rules: a constant with the id, and its docstring."""
+    root, found = Path(__file__).parents[2], dict[str, tuple[str, str]]()
+    for file in sorted([*root.glob("spec/**/*.py"), *root.glob("tests/unit/**/*_properties.py")]):
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+        for node, after in pairwise(body):
+            match getattr(node, "value", None), after:
+                case ast.Constant(value=str(name)), ast.Expr(value=ast.Constant(value=str(sentence))):
+                    found[name] = file.relative_to(root).as_posix(), inspect.cleandoc(sentence)
+    return found
+
+
 def _fits(bug: Bug, source: str) -> bool:
     try:
         return bool(replaced(bug, source))
@@ -88,6 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     if options.refit:
         sys.stdout.write("".join(f"{line}\n" for line in refitted()))
+        return 0
+    if options.table:
+        README.write_text(table(), encoding="utf-8")
         return 0
     chosen = [bug for bug in bugs().values() if options.only in bug.name]
     lost = 0
@@ -104,6 +157,7 @@ def _options(arguments: list[str] | None) -> Namespace:
     parser.add_argument("--only", default="", metavar="NAME", help="only bugs whose name contains this")
     parser.add_argument("--processes", type=int, default=2, help="how many bugs are hunted at a time")
     parser.add_argument("--refit", action="store_true", help="correct the modules' paths after a move")
+    parser.add_argument("--table", action="store_true", help="write the table of rules into spec/README.md")
     return parser.parse_args(arguments)
 
 

@@ -1,1 +1,27 @@
-"""The rules: predicates over the events of a run. They share no code with the core."""
+"""The rules that every run must fulfil. Each knows what happened in a run, and not how the product came to it."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from spec.history import History
+
+INVARIANTS: dict[str, "Callable[[History], Iterator[str]]"] = {}
+"""The rules that take a history and yield what breaks them, by id. `spec.rules.invariants` loads them all."""
+DOOR_JUDGES: dict[str, type] = {}
+"""The rules that follow the steps of each door: subclasses of `spec.rules.watching.DoorJudge`, by id."""
+
+R = TypeVar("R")
+
+
+def rule(name: str) -> Callable[[R], R]:
+    """Register a function, or a judge of doors, under the rule's id. Its docstring is the rule's sentence."""
+
+    def register(judge: R) -> R:
+        if isinstance(judge, type):
+            DOOR_JUDGES[name] = judge
+        else:
+            INVARIANTS[name] = judge  # type: ignore[assignment]
+        return judge
+
+    return register

@@ -16,8 +16,18 @@ from checkpointing.identifiers import CheckpointId, EdgeId, Generation, VertexId
 from checkpointing.job.tick_end import FIRST_MS, LONGEST_MS
 from checkpointing.messages import Effect, Fact, NotifyAborted, NotifyComplete, PollSource, SliceOffered
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
-from spec.history import Begun, DoorStarted, History, RowCommitted, SegmentSent, SegmentsRun, SegmentsTakenBack
+from spec.history import (
+    Begun,
+    DoorStarted,
+    History,
+    OrderBroken,
+    RowCommitted,
+    SegmentSent,
+    SegmentsRun,
+    SegmentsTakenBack,
+)
 from spec.reference.pipeline import CutReached
+from spec.rules import rule
 from spec.rules.watching import DoorJudge, Watched
 from spec.rules.watching import Split as WatchedSplit
 
@@ -169,6 +179,7 @@ class _Traffic:
             yield from edge.judge(record, mode)
 
 
+@rule("alignment")
 def misaligned(history: History) -> Iterator[str]:
     """Yield every edge of every committed entry that holds more or less than what lay before the barrier.
 
@@ -295,11 +306,14 @@ class _Door:
         self.reached = others | self.before[vertex]
 
 
-def disordered(history: History) -> Iterator[str]:
-    """Yield every segment over which a vertex ran after one that was sent later."""
+@rule("fifo")
+def fifo(history: History) -> Iterator[str]:
+    """A vertex gets the rows of a channel in the order in which they were sent, also after a restore."""
     doors: dict[int, _Door] = {}
     for event in history.events:
         match event:
+            case OrderBroken():
+                yield f"{event.vertex}: {event.what}"
             case DoorStarted():
                 doors[event.generation] = _opened(event)
             case SegmentSent():
@@ -335,8 +349,9 @@ def _opened(event: DoorStarted) -> _Door:
 Split = tuple[str, str]
 
 
-def mixed_cuts(history: History) -> Iterator[str]:
-    """Yield every entry whose splits of one upstream job do not all stand at the same cut.
+@rule("at-one-cut")
+def at_one_cut(history: History) -> Iterator[str]:
+    """At every entry, all splits that read tables of one upstream job stand at one and the same cut of it (A10).
 
     Only a source understands its positions. So a cut is recognized by the slices that reached it, and the restored
     entry's positions count as one cut. Splits without a read row stand at the cut before the first.
@@ -383,6 +398,7 @@ def _positions_of_at_one_cut(
                 yield (str(vertex.vertex), split), subtask.position
 
 
+@rule("cut-announced")
 class Announced(DoorJudge):
     """Judges sources of cuts: they read on to a cut that a barrier waits for, and ask for one there (A10).
 

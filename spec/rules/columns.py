@@ -8,12 +8,14 @@ from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord
 from spec.history import CutWritten, DoorStarted, History, RowCommitted, TableChanged
 from spec.reference.contents import files_of_table
+from spec.rules import rule
 from spec.rules.rollbacks import at_rest
 
 Names = frozenset[str]
 
 
-def wrongly_shown(history: History) -> Iterator[str]:
+@rule("columns-of-cut")
+def columns_of_cut(history: History) -> Iterator[str]:
     """Yield every table that shows other columns than the entry of its checkpoint lists, or those of no entry.
 
     Columns that no entry ever listed belong to others, and may exist or not.
@@ -56,7 +58,8 @@ def _others(
         yield f"{table} shows the columns {have} at checkpoint {checkpoint}, whose row says {sorted(due)}"
 
 
-def wrongly_said(history: History) -> Iterator[str]:
+@rule("columns-follow")
+def columns_follow(history: History) -> Iterator[str]:
     """Yield every entry whose columns do not follow from its parent's and from what its pipeline declares.
 
     An append or overwrite table has all columns of both, but those that the pipeline drops from an append table, and

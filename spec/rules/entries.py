@@ -38,9 +38,12 @@ from spec.history import (
     TableChanged,
     TableRestored,
     TablesLookedAt,
+    UnseenLeft,
+    UnseenRefused,
 )
 from spec.reference.contents import ended_at, ended_before, named_files, says_finished
 from spec.reference.pipeline import first_table, graph
+from spec.rules import rule
 from spec.rules.rollbacks import at_rest, goes_back
 from spec.rules.sources_and_timers import positions_of
 
@@ -54,7 +57,8 @@ def _watched(history: History) -> frozenset[Generation]:
     return frozenset(event.generation for event in history.events if isinstance(event, SegmentSent))
 
 
-def unchecked(history: History) -> Iterator[str]:
+@rule("tables-are-checked")
+def tables_are_checked(history: History) -> Iterator[str]:
     """Yield every checkpoint that is in although its tables were not all checked, or had problems.
 
     The check also looks at every file that the checkpoint takes out of a table.
@@ -104,7 +108,8 @@ class _Suites:
             self.passed[of] = self.passed.get(of, frozenset()) | files
 
 
-def unjudged(history: History) -> Iterator[str]:
+@rule("files-are-judged")
+def files_are_judged(history: History) -> Iterator[str]:
     """Yield every file that a tick publishes in a judged table, and that no suite accepted for its entry.
 
     A renamed table is published whole. Its files have been accepted under its old name. Of an overwrite table, only
@@ -161,7 +166,8 @@ def _not_let_through(
                 yield f"entry {record.checkpoint} adds {path} to {table.table}, and no suite let it through"
 
 
-def uncounted(history: History) -> Iterator[str]:
+@rule("empty-is-judged")
+def empty_is_judged(history: History) -> Iterator[str]:
     """Yield every entry whose vertex worked on rows and left none for a table, without a verdict on that.
 
     Only tables are meant whose suite says something of no rows.
@@ -208,7 +214,8 @@ def _not_counted(
                 yield f"entry {record.checkpoint} adds nothing to {table}, and no suite was asked about that"
 
 
-def overtaken(history: History) -> Iterator[str]:
+@rule("savepoint-is-aligned")
+def savepoint_is_aligned(history: History) -> Iterator[str]:
     """Yield every savepoint that holds rows in flight. Its barrier is always aligned (C5)."""
     for event in history.without_flow:
         if isinstance(event, RowCommitted) and event.record.is_savepoint and _flying(event.record):
@@ -224,6 +231,7 @@ def _flying(record: CheckpointRecord) -> list[str]:
 # The invariants of power cuts and of lost log entries.
 
 
+@rule("durable")
 def taken_by_power_cuts(history: History) -> Iterator[str]:
     """Yield every recorded version and every file of an entry that a power cut took."""
     for event in history.without_flow:
@@ -233,7 +241,8 @@ def taken_by_power_cuts(history: History) -> Iterator[str]:
                 yield f"{table} lost version {version}, which the cut of {checkpoint} names"
 
 
-def named_too_early(history: History) -> Iterator[str]:
+@rule("synced-first")
+def synced_first(history: History) -> Iterator[str]:
     """Yield every file that an entry names and that nobody had made durable before the entry was appended.
 
     A power cut need not strike for that. So each seed judges each entry.
@@ -242,7 +251,8 @@ def named_too_early(history: History) -> Iterator[str]:
         yield f"row {event.checkpoint} names {event.paths[0]}, which is not durable"
 
 
-def changed_cuts(history: History) -> Iterator[str]:
+@rule("cuts-hold")
+def cuts_hold(history: History) -> Iterator[str]:
     """Yield every table that shows something else at a recorded cut than when the cut was recorded."""
     recorded: dict[CheckpointId, dict[TableName, frozenset[str]]] = {}
     appended = {table.name for table in graph(1, audited=True).tables() if table.mode is TableMode.APPEND}
@@ -260,7 +270,8 @@ def changed_cuts(history: History) -> Iterator[str]:
                 pass
 
 
-def dropped_cuts(history: History) -> Iterator[str]:
+@rule("cuts-stay")
+def cuts_stay(history: History) -> Iterator[str]:
     """Yield every dropped cut that an entry needs: its own, or that of the entry from which it continues."""
     for event in history.without_flow:
         if isinstance(event, CutsDropped):
@@ -276,14 +287,16 @@ def _same_rows(history: History, files: frozenset[str], others: frozenset[str]) 
 # Invariants of the codec: every format is read as it was meant, and a false entry is refused (H1).
 
 
-def read_otherwise(history: History) -> Iterator[str]:
+@rule("formats-keep-their-meaning")
+def formats_keep_their_meaning(history: History) -> Iterator[str]:
     """Yield every entry of some format that does not say what it said in that format."""
     for event in history.without_flow:
         if isinstance(event, EntryTranslated) and event.differs:
             yield f"a {event.kind} entry of format {event.format} is read otherwise: {event.differs}"
 
 
-def believed(history: History) -> Iterator[str]:
+@rule("false-entries-refused")
+def false_entries_refused(history: History) -> Iterator[str]:
     """Yield every entry that Tidemark cannot have written, and that the codec did not refuse."""
     for event in history.without_flow:
         if isinstance(event, LieTold) and event.answer != "refused":
@@ -294,28 +307,32 @@ def believed(history: History) -> Iterator[str]:
 # Invariants of manifests: an entry with manifests can always be read, and reads as it was appended (ADR 14).
 
 
-def read_otherwise_of_manifests(history: History) -> Iterator[str]:
+@rule("manifests-hold")
+def manifests_hold(history: History) -> Iterator[str]:
     """Yield every entry that reads differently from how it was appended."""
     for event in history.without_flow:
         if isinstance(event, EntryRead) and event.differs:
             yield f"entry {event.checkpoint} was read otherwise than it was appended"
 
 
-def named_too_early_of_manifests(history: History) -> Iterator[str]:
+@rule("manifests-first")
+def manifests_first(history: History) -> Iterator[str]:
     """Yield every manifest that is missing, changed, or of a foreign generation when an entry begins to name it."""
     for event in history.without_flow:
         if isinstance(event, EntryStored):
             yield from (f"entry {event.checkpoint} names {path}, which does not fit" for path in event.unfit)
 
 
-def written_again(history: History) -> Iterator[str]:
+@rule("manifests-are-shared")
+def manifests_are_shared(history: History) -> Iterator[str]:
     """Yield every entry that writes manifests although the entry before it has the same handles."""
     for event in history.without_flow:
         if isinstance(event, EntryStored) and event.new and not event.changed:
             yield f"entry {event.checkpoint} has the handles of the one before, and writes {event.new[0]}"
 
 
-def deleted_too_early(history: History) -> Iterator[str]:
+@rule("manifests-stay")
+def manifests_stay(history: History) -> Iterator[str]:
     """Yield every manifest that was deleted, or found missing, while an entry named it."""
     stored: dict[CheckpointId, tuple[str, ...]] = {}
     named: dict[CheckpointId, tuple[str, ...]] = {}
@@ -345,7 +362,8 @@ def deleted_too_early(history: History) -> Iterator[str]:
 # a changed pipeline would go on from values that mean something else.
 
 
-def undescribed(history: History) -> Iterator[str]:
+@rule("state-is-described")
+def state_is_described(history: History) -> Iterator[str]:
     """Yield each vertex of a committed entry that lacks the meanings or upsert keys which its graph declared.
 
     An entry that no tick wrote describes the same as the entry from which it was made.
@@ -387,7 +405,8 @@ def _of_row(record: CheckpointRecord, graph: JobGraph) -> Iterator[str]:
 # The invariants of deletions: readers keep what they reserved, and clean-ups leave no file that nobody needs (K4).
 
 
-def left_behind(history: History) -> Iterator[str]:
+@rule("files-go")
+def files_go(history: History) -> Iterator[str]:
     """Yield every file that no entry names, and that no table shows now or at a remaining cut.
 
     Also yield every remaining cut that nobody can ask for. A cut stays with its entry, and with an entry that continues
@@ -412,7 +431,8 @@ def left_behind(history: History) -> Iterator[str]:
                 pass
 
 
-def reserved_gone(history: History) -> Iterator[str]:
+@rule("reserved-stays")
+def reserved_stays(history: History) -> Iterator[str]:
     """Yield every file that was deleted while a reader counted on its reservation."""
     for event in history.without_flow:
         if isinstance(event, ReservedGone):
@@ -423,6 +443,7 @@ def reserved_gone(history: History) -> Iterator[str]:
 # The invariants of the processes that hold a job, one after the other.
 
 
+@rule("held")
 def held_wrongly(history: History) -> Iterator[str]:
     """Yield every second release of a holder, every entry after a release, and every used id that a release names."""
     newest, highest = Generation(0), NO_CHECKPOINT
@@ -451,7 +472,8 @@ def held_wrongly(history: History) -> Iterator[str]:
                 pass
 
 
-def recovered_out_of_order(history: History) -> Iterator[str]:
+@rule("recovered-in-order")
+def recovered_in_order(history: History) -> Iterator[str]:
     """Yield leftovers that were deleted before a committed entry had a cut, and entries that came before the deletion.
 
     Also yield leftovers that a process deleted although its claim is not in.
@@ -499,7 +521,8 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
                 pass
 
 
-def repeated_nonces(history: History) -> Iterator[str]:
+@rule("nonces-differ")
+def nonces_differ(history: History) -> Iterator[str]:
     """Yield every entry, claim and release with the nonce of another one.
 
     A store that is asked again would find the other.
@@ -524,7 +547,8 @@ def repeated_nonces(history: History) -> Iterator[str]:
 # The invariant of jobs that have finished: nothing follows, until somebody moves a source or goes back (B4).
 
 
-def wrongly_gone_on(history: History) -> Iterator[str]:
+@rule("finished-is-final")
+def finished_is_final(history: History) -> Iterator[str]:
     """Yield every split that went on behind its end, and everything that a tick did with a job that has finished."""
     rows: dict[CheckpointId, CheckpointRecord] = {}
     over: CheckpointRecord | None = None
@@ -585,3 +609,21 @@ def _found(event: FoundFinished) -> Iterator[str]:
         yield f"a tick found the job finished, and cut {newest.checkpoint} is not recorded"
     if event.behind:
         yield f"a tick found the job finished, and {sorted(event.behind)} have lost log entries"
+
+
+@rule("left-alone")
+def left_alone(history: History) -> Iterator[str]:
+    """Yield every claim that came before the unseen holder's lease ran out, or while that holder had no lease.
+
+    A process may claim a job from itself, as it does at a restart. Also yield every refused process that left the
+    unseen holder without a lease, because then nobody could ever take over from a dead holder.
+    """
+    for event in history.without_flow:
+        if isinstance(event, UnseenRefused) and (event.lease is None or event.lease.generation < event.before):
+            yield f"a process was refused by generation {event.before}, and left it without a lease"
+        if isinstance(event, UnseenLeft) and event.holder != event.holder_before:
+            lease, who = event.lease, f"generation {event.generation} took the job of generation {event.before}"
+            if lease is None or lease.generation != event.before:
+                yield f"{who}, which had no lease and was given none"
+            elif event.now_ms < lease.expires_ms:
+                yield f"{who} at {event.now_ms}, whose lease runs until {lease.expires_ms}"

@@ -33,6 +33,7 @@ from spec.history import (
     SegmentSent,
     WorkMeasured,
 )
+from spec.rules import rule
 from spec.rules.rollbacks import at_rest
 from spec.rules.sources_and_timers import positions_of
 from spec.rules.watching import DoorJudge, Split, Watched, drafted
@@ -48,6 +49,7 @@ class Work(NamedTuple):
     bytes_out: int = 0
 
 
+@rule("measured")
 class Measured(DoorJudge):
     """Judges the statistics of every vertex in every entry (C7, E6)."""
 
@@ -308,7 +310,8 @@ class _Tick:
         return sum(rows for rows, _ in sent), sum(estimated for _, estimated in sent)
 
 
-def miscounted(history: History) -> Iterator[str]:
+@rule("epochs-are-counted")
+def epochs_are_counted(history: History) -> Iterator[str]:
     """Yield every entry of a tick that counts other rows than its sources sent since its parent's barrier.
 
     Also yield every entry that counts fewer failed checkpoints than there were at its trigger, or that was committed
@@ -377,7 +380,8 @@ class _Generation:
         return sum((of_vertex[n][subtask] for n in range(after + 1, last + 1) if n in of_vertex), NO_WORK)
 
 
-def wrongly_measured(history: History) -> Iterator[str]:
+@rule("statistics-are-true")
+def statistics_are_true(history: History) -> Iterator[str]:
     """Yield every number of an entry that was not measured so, and every count that does not add up.
 
     An entry has the work since the last barrier. If that barrier's checkpoint failed, its vertices may have passed it

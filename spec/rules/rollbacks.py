@@ -24,6 +24,7 @@ from spec.history import (
     SavepointDisposed,
 )
 from spec.reference.contents import ended_at
+from spec.rules import rule
 
 if TYPE_CHECKING:
     from checkpointing.identifiers import TableName
@@ -100,6 +101,7 @@ class Line:
         return {each for each in off if stands_on[each] > at or each in self.off}
 
 
+@rule("line")
 def off_the_line(history: History) -> Iterator[str]:
     """Yield every tick that began from another entry than the end of the line, and every wrong rollback.
 
@@ -144,7 +146,8 @@ def _turned_wrongly(record: CheckpointRecord, turn: Turned | None, kept: tuple[C
             yield f"savepoint {pinned} is gone after rollback {record.checkpoint} to {record.parent}"
 
 
-def wrongly_marked(history: History) -> Iterator[str]:
+@rule("marks")
+def marks(history: History) -> Iterator[str]:
     """Yield every commit after which entries off the line are not marked as abandoned, or entries on it are (K2).
 
     Entries that are older than the history are not judged, because it does not say on which line they are.
@@ -164,7 +167,8 @@ def wrongly_marked(history: History) -> Iterator[str]:
                 pass
 
 
-def wrongly_retained(history: History) -> Iterator[str]:
+@rule("retention")
+def retention(history: History) -> Iterator[str]:
     """Yield every commit after which other checkpoints are kept than the newest `retained` ones, without savepoints.
 
     A checkpoint also stays if an existing plain savepoint stands on it. A rollback only drops what it leaves behind, an
@@ -198,7 +202,8 @@ def wrongly_retained(history: History) -> Iterator[str]:
             yield f"after row {record.checkpoint} rows {kept} are kept, due are {retained}"
 
 
-def no_way_back(history: History) -> Iterator[str]:
+@rule("way-back-stays")
+def way_back_stays(history: History) -> Iterator[str]:
     """Yield every entry whose commit drops the one that it continues from.
 
     The entry may never be published, because a table or an outside sink refuses it for good. Then the job goes back to
@@ -213,7 +218,8 @@ def no_way_back(history: History) -> Iterator[str]:
             kept = set(event.kept)
 
 
-def not_gone_back(history: History) -> Iterator[str]:
+@rule("gone-back")
+def gone_back(history: History) -> Iterator[str]:
     """Yield each part of a rollback that differs from its parent: positions, state or ranges, files in its cut.
 
     A plain savepoint has no cut for a comparison. What it restores is judged in `savepoints`.
@@ -262,7 +268,8 @@ Splits = dict[tuple[str, str], str | None]
 """(source, split) -> its position."""
 
 
-def badly_moved(history: History) -> Iterator[str]:
+@rule("only-positions-move")
+def only_positions_move(history: History) -> Iterator[str]:
     """Yield what a reset changed in its entry or its cut besides the positions that were asked for.
 
     If nobody was seen to ask for a reset, it must at least move splits of one source only.
@@ -347,7 +354,8 @@ _KINDS: Final = (RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.RESET)
 Imports do not count."""
 
 
-def left_to_a_tick(history: History) -> Iterator[str]:
+@rule("published-at-once")
+def published_at_once(history: History) -> Iterator[str]:
     """Yield each entry whose cut was not recorded when its process ended well."""
     recorded, importers = set(), set()
     for event in history.without_flow:
@@ -367,7 +375,8 @@ def left_to_a_tick(history: History) -> Iterator[str]:
 # The invariant of imports: the new entry is the other warehouse's entry, under numbers that nobody has used (G1).
 
 
-def wrongly_imported(history: History) -> Iterator[str]:
+@rule("imports-are-new")
+def imports_are_new(history: History) -> Iterator[str]:
     """Yield every import whose numbers the other warehouse has used, and every entry that says something new.
 
     The entry is an ordinary checkpoint without a parent. It has the positions, state, rows in flight, columns, renames

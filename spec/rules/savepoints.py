@@ -26,6 +26,7 @@ from spec.history import (
 )
 from spec.reference.contents import named_files
 from spec.reference.pipeline import JOINED, first_id, graph_of
+from spec.rules import rule
 from spec.rules.rollbacks import goes_back
 
 Request = tuple[Generation, str]
@@ -79,7 +80,8 @@ def plain_savepoints(history: History) -> Iterator[tuple[CheckpointRecord, CutWr
             yield record, CutWritten(record.checkpoint, (), tuple(active.items()))
 
 
-def not_silent(history: History) -> Iterator[str]:
+@rule("savepoint-is-silent")
+def savepoint_is_silent(history: History) -> Iterator[str]:
     """Yield what a plain savepoint changed or told. It must publish nothing, have no cut, and notify nobody."""
     saved = {
         event.record.checkpoint
@@ -100,7 +102,8 @@ def not_silent(history: History) -> Iterator[str]:
                 pass
 
 
-def unpinned(history: History) -> Iterator[str]:
+@rule("pinned-stays")
+def pinned_stays(history: History) -> Iterator[str]:
     """Yield every savepoint that did not stay and was not disposed of, and every file of one that was deleted."""
     pinned: dict[CheckpointId, frozenset[str]] = {}
     for event in history.without_flow:
@@ -120,7 +123,8 @@ def unpinned(history: History) -> Iterator[str]:
                 pass
 
 
-def cut_not_kept(history: History) -> Iterator[str]:
+@rule("cut-of-a-savepoint-stays")
+def cut_of_a_savepoint_stays(history: History) -> Iterator[str]:
     """Yield every plain savepoint whose cut did not stay: the entry of the checkpoint that it stands on, or a file.
 
     Its tables are those of this cut, and only this entry says what the operators' state was there.
@@ -148,7 +152,8 @@ def cut_not_kept(history: History) -> Iterator[str]:
                 pass
 
 
-def badly_answered(history: History) -> Iterator[str]:
+@rule("requests-are-answered")
+def requests_are_answered(history: History) -> Iterator[str]:
     """Yield every request that was answered twice, or never asked, or not answered by a tick that ended by itself."""
     asked: dict[Generation, list[str]] = {}
     answered: set[Request] = set()
@@ -173,7 +178,8 @@ def badly_answered(history: History) -> Iterator[str]:
                 yield f"{request} was never answered by generation {generation}"
 
 
-def falsely_answered(history: History) -> Iterator[str]:
+@rule("answers-are-true")
+def answers_are_true(history: History) -> Iterator[str]:
     """Yield every wrong answer: the entry was not in, was of another kind, or the stop did not stop there.
 
     The end of a tick that no longer holds the job is not judged, because other processes have gone on, or back.
@@ -265,7 +271,8 @@ class _Cuts:
                 pass
 
 
-def seen_too_early(history: History) -> Iterator[str]:
+@rule("held-is-invisible")
+def held_is_invisible(history: History) -> Iterator[str]:
     """Yield what showed, told or continued from a held cut. Only its approval makes its content visible."""
     cuts = _Cuts()
     for event in history.without_flow:
@@ -293,7 +300,8 @@ def seen_too_early(history: History) -> Iterator[str]:
         cuts.note(event)
 
 
-def not_kept(history: History) -> Iterator[str]:
+@rule("held-is-kept")
+def held_is_kept(history: History) -> Iterator[str]:
     """Yield every held cut that went otherwise than by approval or rejection, and every file of one that was deleted.
 
     The job must not move on while a cut waits. Its approval is the same cut as a checkpoint, after the same parent,
@@ -329,7 +337,8 @@ def _approves(record: CheckpointRecord, held: CheckpointRecord) -> bool:
     return record.kind is RowKind.CHECKPOINT and equal and measured == due
 
 
-def left_by_rejected(history: History) -> Iterator[str]:
+@rule("rejected-leaves-nothing")
+def rejected_leaves_nothing(history: History) -> Iterator[str]:
     """Yield every file of a rejected cut that is still there when the job has come to rest, and that no entry names.
 
     A savepoint that was taken while the cut waited may share a manifest with it.

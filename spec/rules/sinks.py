@@ -24,9 +24,11 @@ from spec.history import (
     TableChanged,
     TickOver,
 )
+from spec.rules import rule
 
 
-def wrongly_outside(history: History) -> Iterator[str]:
+@rule("outside-follows")
+def outside_follows(history: History) -> Iterator[str]:
     """Yield every publication of an outside sink before its commit point, of other files, twice, or out of order.
 
     A publication that a target passes over must be one that it has taken before: else its rows are lost. A rollback
@@ -76,7 +78,8 @@ def _sinks_lost(rollback: CheckpointRecord, newest: CheckpointRecord, target: Ch
         yield f"rollback {rollback.checkpoint} has the sinks of {sorted(rollback.outside)}, due are {sorted(due)}"
 
 
-def left_inside(history: History) -> Iterator[str]:
+@rule("outside-completely")
+def outside_completely(history: History) -> Iterator[str]:
     """Yield every checkpoint whose cut is recorded before its outside sinks have its rows.
 
     The next checkpoint waits for the cut, so nothing stays unpublished for good.
@@ -97,7 +100,8 @@ def left_inside(history: History) -> Iterator[str]:
                 pass
 
 
-def before_its_tables(history: History) -> Iterator[str]:
+@rule("outside-last")
+def outside_last(history: History) -> Iterator[str]:
     """Yield every outside sink that gets an entry before all tables of the entry show it.
 
     A table may refuse the entry. Then nothing of it may be outside: a sink of an append table takes nothing back.
@@ -162,7 +166,8 @@ class _Left:
                 pass
 
 
-def wrongly_voted(history: History) -> Iterator[str]:
+@rule("votes-count")
+def votes_count(history: History) -> Iterator[str]:
     """Yield every checkpoint that was committed against the vote of a sink, or without it, or with other rows.
 
     Only sinks that vote are asked.
@@ -194,7 +199,8 @@ def _due(record: CheckpointRecord, voters: frozenset[TableName]) -> Iterator[tup
     return ((table, paths) for table, paths in due_outside(record).items() if table in voters)
 
 
-def rolled_back_too_early(history: History) -> Iterator[str]:
+@rule("pre-committed-stays")
+def pre_committed_stays(history: History) -> Iterator[str]:
     """Yield every transaction that was rolled back although its checkpoint was committed and not published yet.
 
     A rollback of the job may leave such a checkpoint behind.
@@ -212,7 +218,8 @@ def rolled_back_too_early(history: History) -> Iterator[str]:
                 pass
 
 
-def left_pre_committed(history: History) -> Iterator[str]:
+@rule("pre-committed-goes")
+def pre_committed_goes(history: History) -> Iterator[str]:
     """Yield every transaction that stays behind: a held cut's, a tick's that ended in order, an older generation's.
 
     A target has at most one of a table. So the locks of a transaction that failed never stop the next one.

@@ -33,12 +33,14 @@ from checkpointing.messages import (
 from checkpointing.metadata.record import CheckpointRecord, RowKind, VertexStatistics
 from spec.history import Begun
 from spec.reference.contents import ended_at, in_flight, says_finished
+from spec.rules import rule
 from spec.rules.watching import FLINKS_LIST, DoorJudge, Split, Watched, begins_commit, drafted
 
 ALL = VertexId("the counted sources")
 """Stands for all sources that `every_rows` counts."""
 
 
+@rule("paced")
 class Pacing(DoorJudge):
     """Judges the rows of polls, micro-batches and epochs. At a barrier, polls in progress count too (A11)."""
 
@@ -209,6 +211,7 @@ def positions_of(record: CheckpointRecord | None) -> dict[Split, str | None]:
 # `not-too-early` says when they are asked again, `credit` that the others are read meanwhile.
 
 
+@rule("splits-fail-alone")
 class FailingSplits(DoorJudge):
     """Judges how a tick ends in which polls have failed."""
 
@@ -264,6 +267,7 @@ class FailingSplits(DoorJudge):
 # Checks the ends of bounded sources on any run: what a door does with a split that has ended, and when it finishes.
 
 
+@rule("inputs-end")
 class InputsEnd(DoorJudge):
     """Judges polls, entries and the end of the tick (B4).
 
@@ -361,6 +365,7 @@ class InputsEnd(DoorJudge):
 # where the tick began. And a micro-batch runs slices as the source offered them.
 
 
+@rule("slices-whole")
 class WholeSlices(DoorJudge):
     """Judges the positions of entries, and the slices of micro-batches."""
 
@@ -407,6 +412,7 @@ def _flying(record: CheckpointRecord) -> list[SourceSlice]:
 # what holds a row back, nothing is judged.
 
 
+@rule("not-too-early")
 class TooEarly(DoorJudge):
     """Judges what must wait: periodic triggers, idle splits, alignments with a timeout."""
 
@@ -473,6 +479,7 @@ class TooEarly(DoorJudge):
                 self.wrong(f"{was.vertex} holds rows in flight at {record.checkpoint} before its time was over")
 
 
+@rule("not-too-late")
 class TooLate(DoorJudge):
     """Judges what is due: periodic triggers, segments that have waited long enough, alignments that take too long."""
 
@@ -607,6 +614,7 @@ def _last_ms(vertex: VertexStatistics) -> int:
 _EXPIRED: Final = Reason.CHECKPOINT_EXPIRED
 
 
+@rule("hooks-in-time")
 class HooksInTime(DoorJudge):
     """Judges what becomes of a hook that does not answer."""
 
@@ -669,6 +677,7 @@ class HooksInTime(DoorJudge):
             self.wrong(f"hook {awaited[0]} was late for checkpoint {checkpoint}, and the listeners heard {message!r}")
 
 
+@rule("wakes-in-time")
 class Wakes(DoorJudge):
     """Judges when the door asks to be woken."""
 
@@ -708,6 +717,7 @@ class Wakes(DoorJudge):
             self.wrong(f"{what} is late from {first} on, and the door wakes at {door.wake_ms}")
 
 
+@rule("at-rest")
 class AtRest(DoorJudge):
     """Judges that a door has done all that it can after each fact. Otherwise work would wait for the next fact."""
 
@@ -750,6 +760,7 @@ SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60_000
 
 
+@rule("pauses")
 class Pauses(DoorJudge):
     """Judges when a tick tries again after its own checkpoint has failed."""
 
@@ -802,6 +813,7 @@ class Pauses(DoorJudge):
 # Checks back-pressure on any run: no vertex sends into a full channel, and credit comes back.
 
 
+@rule("credit")
 class Credit(DoorJudge):
     """Judges polls and micro-batches: no vertex sends into a full channel, and credit comes back (C2).
 

@@ -25,11 +25,13 @@ from spec.history import (
     TickOver,
     coordinator_of,
 )
+from spec.rules import rule
 
 _Judged = dict[VertexId, JudgementTold | JudgementBroke | JudgementCancelled | None]
 """The judgements of one checkpoint by vertex, with the result of each first one. None: it is in progress."""
 
 
+@rule("judgements")
 def wrongly_judged(history: History) -> Iterator[str]:
     """Yield every entry that a suite has not accepted, and every judgement that an abort did not cancel."""
     judged: dict[tuple[Generation, CheckpointId], _Judged] = {}
@@ -84,7 +86,8 @@ def _accepted(record: CheckpointRecord, known: _Judged) -> Iterator[str]:
 # what, and what it keeps of the answer.
 
 
-def badly_restored(history: History) -> Iterator[str]:
+@rule("hooks-restored")
+def hooks_restored(history: History) -> Iterator[str]:
     """Yield every hook that was not restored once, to its tick's entry, before the tick read a row or asked a hook."""
     waiting: dict[Generation, dict[str, tuple[CheckpointId | None, str | None]]] = {}
     called: set[tuple[Generation, str]] = set()
@@ -107,7 +110,8 @@ def badly_restored(history: History) -> Iterator[str]:
                 pass
 
 
-def wrongly_kept(history: History) -> Iterator[str]:
+@rule("hook-states")
+def hook_states(history: History) -> Iterator[str]:
     """Yield every entry that does not hold exactly what each hook of its tick answered for it."""
     graphs: dict[Generation, JobGraph] = {}
     told: dict[tuple[Generation, CheckpointId], dict[str, str | None]] = {}

@@ -60,6 +60,7 @@ from spec.reference.pipeline import (
     site_of,
     source_rows,
 )
+from spec.rules import rule
 from spec.rules.rollbacks import at_rest, goes_back
 from spec.rules.savepoints import drained_rows, plain_savepoints
 from spec.rules.watching import DoorJudge, Watched, drafted
@@ -67,7 +68,8 @@ from spec.rules.watching import DoorJudge, Watched, drafted
 _Versions = Mapping[TableName, int]
 
 
-def wrongly_netted(history: History) -> Iterator[str]:
+@rule("tables-follow")
+def tables_follow(history: History) -> Iterator[str]:
     """Yield every table of a tick's entry that names another version than its parent's cut, or other files than due.
 
     If an upsert or state table consists of other files than at the parent, it is published as exactly its files; if it
@@ -156,7 +158,8 @@ def _files(table: Table, vertex: VertexRecord | None) -> set[str]:
 # The invariants of names: a declared rename changes names and nothing else (G2).
 
 
-def wrongly_renamed(history: History) -> Iterator[str]:
+@rule("names-follow")
+def names_follow(history: History) -> Iterator[str]:
     """Yield every door whose cut differs from its entry in more than names, and every entry that breaks a rename rule.
 
     An entry must tell every rename that was due. The first checkpoint after a rename publishes each table that its
@@ -224,7 +227,8 @@ def _untold(record: CheckpointRecord, parent: CheckpointRecord | None, graph: Jo
 # right rows, but it reads all state, and keeps files alive that it does not need.
 
 
-def foreign_files(history: History) -> Iterator[str]:
+@rule("state-in-range")
+def state_in_range(history: History) -> Iterator[str]:
     """Yield every file of state, or of an upsert table, that an entry gives to a subtask without one of its keys."""
     for event in history.without_flow:
         if isinstance(event, RowCommitted):
@@ -255,7 +259,8 @@ def _key_groups(vertex: VertexRecord, index: int, max_parallelism: int) -> Itera
 # The invariant of tables that a pipeline did not have before.
 
 
-def not_begun_empty(history: History) -> Iterator[str]:
+@rule("new-tables-begin-empty")
+def new_tables_begin_empty(history: History) -> Iterator[str]:
     """Yield every new table that shows a file which its first entry does not name.
 
     A table of that name may have existed before. Its old content belongs to older cuts.
@@ -288,7 +293,8 @@ def _renamed(record: CheckpointRecord) -> set[str]:
 # The invariants of compaction: it changes which files an append table shows, none of its rows, and is committed.
 
 
-def wrongly_compacted(history: History) -> Iterator[str]:
+@rule("compaction-keeps-rows")
+def compaction_keeps_rows(history: History) -> Iterator[str]:
     """Yield every compaction that an entry may not name, and every publication that carries one out in part.
 
     Only a checkpoint of a tick names compactions, and only for append tables. A file takes the place of at least two
@@ -327,7 +333,8 @@ def wrongly_compacted(history: History) -> Iterator[str]:
                 pass
 
 
-def left_uncompacted(history: History) -> Iterator[str]:
+@rule("compaction-is-committed")
+def compaction_is_committed(history: History) -> Iterator[str]:
     """Yield every compaction of which a tick was told, and which its next checkpoints do not name.
 
     A checkpoint that was triggered after the tick was told may leave it out, if the one before it had it and was
@@ -382,7 +389,8 @@ _NUMBERED: Final = re.compile(r"(?P<folders>.*)/version\.number\.(?P<version>-?[
 _WORDED: Final = re.compile(r"(?P<folders>.*)/version\.(?:date|time|text)\.(?P<version>[^/]*)/[^/]+")
 
 
-def not_the_newest(history: History) -> Iterator[str]:
+@rule("overwrites-show-newest")
+def overwrites_show_newest(history: History) -> Iterator[str]:
     """Yield every site of which a cut shows other rows than those of the greatest delivery that was read (F3).
 
     At least once, rows behind the barrier may be in the table already. Then a cut may show a later delivery, or rows
@@ -434,7 +442,8 @@ def _told(rows: Counter[int]) -> str:
     return str([(row, delivery_of(row), times) for row, times in sorted(rows.items())])
 
 
-def fallen_back(history: History) -> Iterator[str]:
+@rule("overwrites-only-rise")
+def overwrites_only_rise(history: History) -> Iterator[str]:
     """Yield every partition of an overwrite table in which an entry names two versions, or a smaller one than before.
 
     Only an entry that goes back to another one, or a reset of it, may have a smaller version than its parent.
@@ -502,6 +511,7 @@ def _place(inside: str) -> tuple[str, tuple[int, str]] | None:
 # small files behind.
 
 
+@rule("compacts-first")
 class CompactsFirst(DoorJudge):
     """Judges the first request of a door to compact files."""
 
@@ -545,6 +555,7 @@ class CompactsFirst(DoorJudge):
         self._is_first = False
 
 
+@rule("compacts-again")
 class CompactsAgain(DoorJudge):
     """Judges every request of a door to compact files. It must name the due tables, and only one may run at a time."""
 
@@ -619,7 +630,8 @@ Slices = set[tuple[str, str]]
 """The slices of a split that are in flight: (start, end)."""
 
 
-def wrongly_positioned(history: History) -> Iterator[str]:
+@rule("positions-are-true")
+def positions_are_true(history: History) -> Iterator[str]:
     """Yield every told position that contradicts its entry, and every position that should have been told.
 
     A slice in flight is only described: its rows are in no table, no state and no file. So the told position lies
@@ -702,8 +714,9 @@ def broadcast_files(vertex: VertexRecord, table: TableName) -> tuple[frozenset[s
     )
 
 
-def not_whole(history: History) -> Iterator[str]:
-    """Yield a message for each committed entry in which two subtasks of a vertex hold different broadcast state."""
+@rule("broadcast-is-whole")
+def broadcast_is_whole(history: History) -> Iterator[str]:
+    """All subtasks of a vertex hold the same files of its broadcast state, at every entry (D1)."""
     for record in _entries(history):
         for vertex in record.vertices:
             for table in broadcast_tables(vertex):
@@ -711,8 +724,9 @@ def not_whole(history: History) -> Iterator[str]:
                     yield f"checkpoint {record.checkpoint}: the subtasks of {vertex.vertex} hold different {table}"
 
 
-def not_exact(history: History) -> Iterator[str]:
-    """Yield a message for each committed entry whose broadcast state does not match the pairs before its barrier.
+@rule("broadcast-is-exact")
+def broadcast_is_exact(history: History) -> Iterator[str]:
+    """The broadcast state of entry n holds the effect of the rows before barrier n once, except rows in flight at n.
 
     At least once, counts may be too high.
     """
@@ -758,6 +772,7 @@ def _number(value: tuple[object, ...] | None) -> int:
 # wrong changes can go unnoticed, and missing ones only cost time. This rule looks at the entries alone.
 
 
+@rule("changes-said")
 class ChangesSaid(DoorJudge):
     """Judges the publications of a door's own entries."""
 

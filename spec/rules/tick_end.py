@@ -70,6 +70,7 @@ from spec.history import (
 )
 from spec.reference.contents import ended_of, in_flight, positions
 from spec.reference.pipeline import first_id
+from spec.rules import rule
 from spec.rules.watching import FLINKS_LIST, DoorJudge, FailuresInARow, Watched, begins_commit
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ if TYPE_CHECKING:
 _ALL_READ = (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED)
 
 
-def badly_ended(history: History) -> Iterator[str]:
+@rule("triggers-end")
+def triggers_end(history: History) -> Iterator[str]:
     """Yield every checkpoint that ended twice, or that did not end in a tick that caught up."""
     triggered: dict[Generation, list[CheckpointId]] = {}
     ended: Counter[tuple[Generation, CheckpointId]] = Counter()
@@ -103,7 +105,8 @@ def badly_ended(history: History) -> Iterator[str]:
                 pass
 
 
-def left_unsettled(history: History) -> Iterator[str]:
+@rule("ends-settled")
+def ends_settled(history: History) -> Iterator[str]:
     """Yield every checkpoint that a tick committed and did not publish, although it ended without a failure."""
     waiting: dict[CheckpointId, Generation] = {}
     for event in history.without_flow:
@@ -119,7 +122,8 @@ def left_unsettled(history: History) -> Iterator[str]:
                 pass
 
 
-def falsely_told(history: History) -> Iterator[str]:
+@rule("told-truly")
+def told_truly(history: History) -> Iterator[str]:
     """Yield every completion that was told too early, and every entry of a checkpoint that was told as aborted."""
     recorded, committed = set[CheckpointId](), set[CheckpointId]()
     aborted: dict[CheckpointId, CheckpointFailureReason] = {}
@@ -141,7 +145,8 @@ def falsely_told(history: History) -> Iterator[str]:
                 pass
 
 
-def wrongly_fenced(history: History) -> Iterator[str]:
+@rule("one-generation")
+def one_generation(history: History) -> Iterator[str]:
     """Yield every claim, door and commit of a generation whose turn it is not."""
     newest, started = Generation(0), set[Generation]()
     for event in history.without_flow:
@@ -157,7 +162,8 @@ def wrongly_fenced(history: History) -> Iterator[str]:
             yield f"generation {event.record.generation} committed {event.record.checkpoint}, {newest} holds the job"
 
 
-def left_uncommitted(history: History) -> Iterator[str]:
+@rule("caught-up-is-committed")
+def caught_up_is_committed(history: History) -> Iterator[str]:
     """Yield what a tick that caught up left unread, or in flight. A split that has ended is read up to its end.
 
     A zombie is not judged once another process has an entry of its own, because that one may have gone back, or moved a
@@ -202,6 +208,7 @@ def _ended(newest: CheckpointRecord, sources: Iterable[Vertex]) -> set[SplitId]:
 # A tick that reads another job's cuts may still ask its splits, because they may be on their way to a cut (A10).
 
 
+@rule("ends-soon")
 class EndsSoon(DoorJudge):
     """Judges what a tick begins although it is to end."""
 
@@ -281,6 +288,7 @@ class EndsSoon(DoorJudge):
 # checkpoint then waits only for suites, hooks and stores.
 
 
+@rule("checkpoints-go-on")
 class GoesOn(DoorJudge):
     """Judges a door that has a pending checkpoint and waits for nothing."""
 
@@ -369,6 +377,7 @@ _OF_THE_JOB: Final = (
 _COMMITTED: Final = (RowAppended, RowRefused, RowUnknown, TablePublished, PublishFailed, CutRecorded)
 
 
+@rule("gives-way")
 class GivesWay(DoorJudge):
     """Judges what a door does after a failed checkpoint, and after the answer that the job has another claim."""
 
@@ -426,6 +435,7 @@ class GivesWay(DoorJudge):
 _IN_ORDER = (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED)
 
 
+@rule("savepoints-waited-for")
 class WaitsForSavepoints(DoorJudge):
     """Judges requests that a tick gives up because it ends."""
 
@@ -465,6 +475,7 @@ _FAILURES: Final = frozenset(
 )
 
 
+@rule("said-why")
 class Whys(DoorJudge):
     """Judges the messages of checkpoints that fail, and of a tick that fails."""
 
@@ -601,7 +612,8 @@ class _Answers:
             yield f"checkpoint {checkpoint[1]}: {told}, and no answer said so"
 
 
-def wrongly_declined(history: History) -> Iterator[str]:
+@rule("declines")
+def declines(history: History) -> Iterator[str]:
     """Yield every checkpoint that failed for a reason that no answer gave, or went on although an answer gave one."""
     answers = _Answers()
     for event in history.events:
@@ -665,7 +677,8 @@ class _Tries:
                 yield f"{vertex} tried again with other rows of {each.upstream} than those that it took back"
 
 
-def badly_retried(history: History) -> Iterator[str]:
+@rule("tried-again")
+def tried_again(history: History) -> Iterator[str]:
     """Yield every vertex that retries a micro-batch too soon, or with other rows than it could not write."""
     generations: dict[Generation, _Tries] = {}
     for event in history.events:
@@ -683,7 +696,8 @@ def badly_retried(history: History) -> Iterator[str]:
                 pass
 
 
-def wrongly_counted(history: History) -> Iterator[str]:
+@rule("failures-counted")
+def failures_counted(history: History) -> Iterator[str]:
     """Yield every tick that survived one failed checkpoint too many, or that failed too early.
 
     A tick that was asked for savepoints is not judged. Other rules decide whether their failures count; the
@@ -739,6 +753,7 @@ class _Process:
     entries as complete itself."""
 
 
+@rule("attempts")
 def wrongly_repeated(history: History) -> Iterator[str]:  # noqa: PLR0912 - one case an event
     """Yield every restart that is counted or comes wrongly, and every attempt whose limits are not what is left."""
     processes: dict[int, _Process] = {}

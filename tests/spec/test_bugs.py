@@ -68,6 +68,11 @@ def test_after_a_bug_the_core_is_as_before():
     assert renaming._STATES is states
 
 
+def test_the_table_of_rules_is_up_to_date():
+    """`python -m spec.bugs --table` writes it."""
+    assert command.table() == command.README.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [

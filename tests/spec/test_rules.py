@@ -32,9 +32,9 @@ from spec.history import CutWritten, JobClaimed, LeftoversGone, OutsidePublished
 from spec.reference.contents import files_of_table, key_groups_of, named_files, positions, publishes, read_on
 from spec.reference.pipeline import ORDERS, graph_of, position_before, replay
 from spec.rules.invariants import badly_driven, violations
-from spec.rules.rollbacks import badly_moved, no_way_back
-from spec.rules.sinks import before_its_tables, left_inside, wrongly_outside
-from spec.rules.tables import fallen_back
+from spec.rules.rollbacks import only_positions_move, way_back_stays
+from spec.rules.sinks import outside_completely, outside_follows, outside_last
+from spec.rules.tables import overwrites_only_rise
 from spec.world.draw import NO_MOVES, Moves
 from spec.world.simulator import simulate
 
@@ -123,9 +123,9 @@ def test_a_faulty_reset_is_found():
         "which never was": reset_to({A: ONE}, parent=CheckpointId(99_999)),
         "that of": reset_to({A: ONE}, versions=()),
     }
-    assert [] == list(badly_moved(sound))
+    assert [] == list(only_positions_move(sound))
     for said, (history, _) in wrong.items():
-        assert any(said in text for text in badly_moved(history)), said
+        assert any(said in text for text in only_positions_move(history)), said
 
 
 def a_row(kind, checkpoint, positions_read):
@@ -247,7 +247,7 @@ def entry(checkpoint, *folders, kind=RowKind.CHECKPOINT):
 )
 def test_an_entry_with_two_versions_or_a_smaller_one_is_found(entries, told):
     """Numbers and texts are compared by their kind. Each partition is judged alone, and only rollbacks go back."""
-    found = list(fallen_back(replace(healthy()[0], events=entries)))
+    found = list(overwrites_only_rise(replace(healthy()[0], events=entries)))
     assert bool(told) == bool(found)
     assert all(told in each for each in found)
 
@@ -277,14 +277,14 @@ def test_a_rollback_that_empties_a_table_empties_its_sink(shown, wrong, left):
     """The rules want an empty target before the cut. Seed 560 with `holds` and `imports` met it."""
     told = () if shown is None else (OutsidePublished(9, "gold/totals", shown),)
     history = SimpleNamespace(without_flow=[RowCommitted(BACK, (3, 9)), *told, CutWritten(9, (), ())])
-    assert (wrong, left) == (bool([*wrongly_outside(history)]), bool([*left_inside(history)]))
+    assert (wrong, left) == (bool([*outside_follows(history)]), bool([*outside_completely(history)]))
 
 
 @pytest.mark.parametrize(("kept", "wrong"), [((3, 9), False), ((9,), True)], ids=str)
 def test_the_entry_before_an_unpublished_one_stays(kept, wrong):
     """Without it, nobody could go back from an entry that a sink never takes."""
     history = SimpleNamespace(baseline=(3,), pinned=(), without_flow=[RowCommitted(BACK, kept)])
-    assert wrong == bool([*no_way_back(history)])
+    assert wrong == bool([*way_back_stays(history)])
 
 
 @pytest.mark.parametrize("first", ["table", "sink"])
@@ -293,7 +293,7 @@ def test_a_sink_gets_an_entry_after_its_tables(first):
     shown = TableChanged(9, Publication(table="gold/totals", mode=TableMode.UPSERT), 2, frozenset())
     both = [shown, OutsidePublished(9, "gold/totals", ())]
     events = [RowCommitted(BACK, (3, 9)), *(both if first == "table" else reversed(both))]
-    assert (first == "sink") == bool([*before_its_tables(SimpleNamespace(without_flow=events))])
+    assert (first == "sink") == bool([*outside_last(SimpleNamespace(without_flow=events))])
 
 
 SEED = 6
