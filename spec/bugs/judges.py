@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from spec.bugs import scenes
 from spec.machines import judging
 from spec.machines.attempts import AttemptsMachine, LostAnswersMachine, PauseMachine
-from spec.machines.clean_up import CleanupMachine, CompactionsMachine, KeepingMachine
-from spec.machines.columns import AppendedColumnsMachine
+from spec.machines.clean_up import CleanupMachine, KeepingMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
@@ -144,10 +143,8 @@ _MACHINES: Final[Mapping[str, type[RuleBasedStateMachine]]] = {
     "machine of what a clean-up keeps": KeepingMachine,
     "machine of the pause after failures": PauseMachine,
     "machine of damaged tables": RepairMachine,
-    "machine of an append table's columns": AppendedColumnsMachine,
     "machine of a tick's attempts": AttemptsMachine,
     "machine of lost answers": LostAnswersMachine,
-    "machine of compactions": CompactionsMachine,
 }
 
 _MODELS: Final[Mapping[str, tuple[Callable[[int], bool], str]]] = {

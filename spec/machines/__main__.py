@@ -22,8 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec.machines import judging
 from spec.machines.attempts import AttemptsMachine, LostAnswersMachine, PauseMachine
-from spec.machines.clean_up import CleanupMachine, CompactionsMachine, KeepingMachine
-from spec.machines.columns import AppendedColumnsMachine
+from spec.machines.clean_up import CleanupMachine, KeepingMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
@@ -40,8 +39,6 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     LostAnswersMachine,
     PauseMachine,
     RepairMachine,
-    AppendedColumnsMachine,
-    CompactionsMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

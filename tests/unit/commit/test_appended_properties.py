@@ -1,18 +1,13 @@
-"""The machine of an append table's columns: the pipeline changes them, others append rows, and the job is rolled back.
-
-The reference gives each column a number, which it keeps under all its names. Each file of the table remembers which
-column its values belong to, by the name under which it holds them. If a rollback takes a new column back and it comes
-again, it is the same column, also for rows that others wrote meanwhile. After a drop, it is another one. The core
-decides what an entry lists and what its publication changes. The model carries a publication out as its contract says.
-"""
+"""Every file of an append table is readable under the columns of its table (G2)."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.columns import TableColumn, in_another_order
@@ -39,6 +34,7 @@ from checkpointing.metadata.record import (
     VertexRecord,
 )
 from checkpointing.state_evolution import first_refused
+from spec.machines import judging
 from spec.machines.judging import expect
 
 COLUMNS_READABLE: Final = "columns-readable"
@@ -111,7 +107,7 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self._declared) > 1)
     @rule(pick=_pick, says=st.booleans())
-    def leave_out(self, pick: int, says: bool) -> None:  # noqa: FBT001
+    def leave_out(self, pick: int, says: bool) -> None:
         """The pipeline does not write a column any more. It may say that the table loses it."""
         gone = self._declared[pick % len(self._declared)]
         self._declares([name for name in self._declared if name != gone], drops=(gone,) if says else ())
@@ -383,3 +379,8 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
             tables=tables,
             statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
         )
+
+
+def test_every_file_is_readable_under_the_columns_of_its_table():
+    """The pipeline renames, drops and adds columns, others append rows, and users roll back."""
+    run_state_machine_as_test(AppendedColumnsMachine, settings=judging.fitting(AppendedColumnsMachine, settings()))
