@@ -351,6 +351,14 @@ def test_other_contents_under_a_known_name_are_refused(folder, change):
     assert ("4", "4") == (changed.value.read.name, changed.value.now.name)
 
 
+def test_a_file_that_a_rename_replaced_is_forgotten(folder):
+    """Its rows still count, so the ordinals of the next file come after them."""
+    folder.files["3"] = folder.files.pop("5")
+    folder.write("6", 6)
+    assert 6 == folder.poll()
+    assert [("4", 3), ("3", 7), ("6", 12)] == [(file.name, before) for file, before in folder.position.places()]
+
+
 def test_a_file_without_a_read_row_may_change():
     """It is found anew, as after `tidemark reset --to FILE:0`."""
     folder = Folder()
