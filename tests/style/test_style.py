@@ -1,13 +1,19 @@
 """Style as a test: what a reviewer would otherwise say again and again (after TigerBeetle's `tidy`)."""
 
 import ast
+import importlib
+import inspect
 import re
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+import spec
+from checkpointing import key_groups as core
+from spec.rules import invariants
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("checkpointing", "jobs", "orchestration", "spec", "tidemark")
@@ -209,3 +215,176 @@ def test_every_direct_dependency_has_its_reason():
     expected.discard(declared["project"]["name"])  # the extra `dev` asks for the other extras
     text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     assert expected == set(re.findall(r"^\| `([a-z0-9-]+)", text, re.MULTILINE))
+
+
+# ------------------------------------------------------------------
+# One name, one meaning: no two classes of the core, the dataflow and Dagster's layer have the same name.
+
+
+SHARED = {
+    "Column": "a column of a state, of a table's rules, and of a shown statistic: each module is read alone",
+    "Deleted": "files of a cancelled job, and of a clean-up: both are counts that one command shows",
+    "Problem": "of a setting, and of a table: texts that name the thing",
+    "Refused": "a claim that the core refuses, and an append that a store refuses",
+    "Standing": "how a table stands to its cut, and how a job stands in Dagster",
+}
+"""Names that two modules share, and what they mean there."""
+
+
+def test_a_class_name_has_one_meaning():
+    """Public classes of `checkpointing`, `jobs` and `orchestration` have names of their own, or are listed."""
+    homes = defaultdict(list)
+    for path in sources("checkpointing", "jobs", "orchestration"):
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(module(path))
+    twice = {name: places for name, places in homes.items() if len(places) > 1}
+    assert {} == {name: places for name, places in twice.items() if name not in SHARED}
+    assert sorted(SHARED) == sorted(name for name in SHARED if name in twice)
+
+
+# ------------------------------------------------------------------
+# Key groups are spoken of in one module, and their numbers are given by name.
+
+
+def named_here(home):
+    """Return the functions and classes that a module defines for others."""
+    return {
+        name: found
+        for name, found in vars(home).items()
+        if not name.startswith("_") and getattr(found, "__module__", None) == home.__name__
+    }
+
+
+def test_every_number_is_given_by_its_name():
+    """A parallelism and a max parallelism are both integers: in the wrong order they would be taken without a word."""
+    numbers = [
+        f"{name}({parameter.name})"
+        for name, found in named_here(core).items()
+        for parameter in inspect.signature(found).parameters.values()
+        if parameter.annotation in (int, "int") and parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
+    assert [] == numbers
+
+
+def test_what_is_said_of_key_groups_is_said_in_one_module():
+    """No other module has a function or a class of that name."""
+    names = {*named_here(core)}
+    again = [
+        f"{module(path)}.{node.name}"
+        for path in sources("checkpointing", "jobs", "orchestration", "tidemark", "spec")
+        if module(path) != core.__name__
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names
+    ]
+    assert [] == again
+
+
+# ------------------------------------------------------------------
+# Only `jobs.storage` touches a warehouse's files by itself; everything else asks the port (ADR 12).
+
+
+TOUCHES_FILES = {"fcntl", "glob", "os", "pathlib", "shutil", "tempfile"}
+OTHER_FILES = (
+    "jobs/cli/",
+    "jobs/init/",
+    "jobs/packing/",
+    "jobs/pipelines/",
+    "jobs/sources/",
+    "jobs/spark/",
+    "jobs/testing/",
+)
+"""These know the terminal, a project, installed packages, input, the machine, a trial: no file of a warehouse."""
+OTHERS = {
+    "jobs/doctor/findings.py": "compares the warehouse with the default one",
+    "jobs/engine_paths.py": "writes paths for engines, and follows links in a folder's name",
+    "jobs/warehouse/boundaries.py": "reads the environment, and kills its own process for a test",
+    "jobs/project.py": "finds pyproject.toml",
+    "jobs/quality/judge.py": "sets the environment of Great Expectations",
+    "jobs/reading/cuts.py": "takes a path from a reader",
+    "jobs/tick/class_archive.py": "keeps an archive of the JVM's classes",
+    "jobs/tick/driver.py": "names the file of a trace",
+    "jobs/tick/interrupts.py": "sends a signal to its own process",
+    "jobs/tick/tick_settings.py": "names the file of a trace",
+    "jobs/tick/trace_files.py": "writes a trace bit by bit, where `jobs.storage.place` says",
+    "jobs/settings.py": "reads the environment, and takes paths from a user",
+    "jobs/warehouse/lease.py": "reads /proc",
+    "jobs/warehouse/savepoint_copy.py": "tells a path from a URL",
+    "jobs/warehouse/warehouse.py": "tells a path from a URL",
+    "jobs/user_code.py": "finds a user's own lines in a traceback",
+    "orchestration/checks.py": "reads the trace of the tick that has just ended in this process",
+    "orchestration/pipelines.py": "takes a path from a user",
+    "orchestration/tick_config.py": "takes a path from a user",
+}
+"""What each other module that imports such a library does with it."""
+
+
+def test_no_module_outside_the_port_touches_a_warehouses_files():
+    """A module that imports a library for files is named here with what it uses it for; none calls `open`."""
+    found = {
+        name
+        for folder in ("jobs", "orchestration")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not (name := str(path.relative_to(ROOT))).startswith(("jobs/storage/", *OTHER_FILES)) and touches(path)
+    }
+    assert set(OTHERS) == found
+
+
+def touches(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=names) if TOUCHES_FILES & {each.name.partition(".")[0] for each in names}:
+                return True
+            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] in TOUCHES_FILES:
+                return True
+            case ast.Call(func=ast.Name(id="open")):
+                return True
+    return False
+
+
+# ------------------------------------------------------------------
+# Judges share no code with what they judge: an error of the product must not be theirs too.
+
+
+PACKAGE = spec.__name__
+NAMING = {"checkpointing.metadata.paths.table_of_state", "checkpointing.metadata.paths.table_of_broadcast"}
+"""They give a folder its name, and decide nothing."""
+
+
+def judged_imports(module):
+    nodes = ast.walk(ast.parse(inspect.getsource(module)))
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return {(node.module, alias.name) for node in froms for alias in node.names}
+
+
+def judges():
+    """Return the modules of all invariants, and those of the specification that these use."""
+    found, waiting = {}, [invariants]
+    while waiting:
+        module = waiting.pop()
+        found[module.__name__] = module
+        for package, name in judged_imports(module):
+            home = f"{package}.{name}" if package == PACKAGE else package
+            if home.startswith(f"{PACKAGE}.") and home not in found:
+                waiting.append(importlib.import_module(home))
+    return found.values()
+
+
+def judging_functions(module):
+    for package, name in sorted(judged_imports(module)):
+        if not package.startswith("checkpointing") or f"{package}.{name}" in NAMING:
+            continue
+        if inspect.isfunction(getattr(importlib.import_module(package), name, None)):
+            yield f"{module.__name__}: {package}.{name}"
+
+
+def test_judges_call_no_function_of_the_product():
+    """They know its entries, files and messages. What follows from them, they work out for themselves."""
+    assert [] == [name for module in judges() for name in judging_functions(module)]
+
+
+def test_the_rule_is_not_blind():
+    """The simulated stores do call the product, and are no judges."""
+    world = importlib.import_module("spec.world.stores")
+    assert "spec.world.stores: checkpointing.commit.fencing.newest_checkpoint" in set(judging_functions(world))
+    assert world not in judges()
