@@ -228,6 +228,7 @@ def wait_for_compaction(topic):
 
 
 @pytest.mark.dear
+@pytest.mark.timeout(590)
 def test_files_are_read_first_and_then_a_topic(make_topic, trial):
     """A tick that dies at its first checkpoint behind the switch loses nothing and doubles nothing."""
     topic = make_topic(2)
