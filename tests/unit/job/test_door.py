@@ -562,3 +562,14 @@ def test_a_barrier_that_comes_after_its_checkpoint_was_aborted_is_ignored(job, m
     )
     assert ("right", 1) == (ignored.channel.edge.upstream, ignored.item.checkpoint)
     assert isinstance(ignored.item, Barrier)
+
+
+def test_two_checkpoints_in_flight_commit_in_order(job):
+    """Epoch 2 is acknowledged while entry 1 waits. Entry 2 is sent after cut 1 is recorded, and builds on it."""
+    story = job.story(job.two_sources(), {**THREE, "max_concurrent": 2})
+    epoch(story)
+    epoch(story)
+    first = story.commits()
+    second = story.commits()
+    assert [(1, 0), (2, 1)] == [(row.checkpoint, row.parent) for row in (first, second)]
+    assert [["out-1"], ["out-2"]] == [[each.path for each in row.tables[0].adds] for row in (first, second)]

@@ -369,3 +369,10 @@ def test_a_vertex_that_waits_does_not_hold_its_barrier_back(job):
     story.finishes("bronze")
     (run,) = [run for run in story.all(RunMicroBatch) if run.vertex == "joined"]
     assert ["out-1", "out-2"] == [file.path for each in run.inputs for part in each.segments for file in part.files]
+
+
+def test_a_new_upsert_table_beside_old_state_is_refused(cut):
+    """It would show only the keys that change from now on. A new append table is allowed."""
+    was = graph(by_user=None)
+    with pytest.raises(CutDoesNotFitError, match="holds state of 'by_user', and table gold/by_user is new beside it"):
+        check_fits(graph(by_user="gold/by_user"), cut(was), 128)

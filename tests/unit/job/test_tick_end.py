@@ -26,6 +26,7 @@ from checkpointing.messages import (
     MicroBatchFailed,
     MicroBatchFinished,
     NotifyComplete,
+    PollFailed,
     PollSource,
     PublishTable,
     RecordCut,
@@ -406,3 +407,26 @@ def test_an_approved_cut_replaces_the_held_one(held):
     )
     assert (row.vertices, row.tables, row.columns) == (approved.vertices, approved.tables, approved.columns)
     assert (row.checkpoint,) == turn_of(recipe, (row,)).dropped
+
+
+def test_the_tick_waits_for_a_requested_savepoint(job):
+    """All rows are committed, but a request waits for a checkpoint to end. It is fulfilled before the tick ends."""
+    story = job.story(job.two_sources(), {"unaligned": True, "interval_ms": 10_000}, seed=1)
+    story.passes(10_000)
+    assert 1 == len(story.all(CheckTables))
+    story.tell(asked(PLAIN))
+    story.is_idle("left", "right")
+    assert story.end is None
+    story.commits()
+    row = story.appends()
+    assert [SavepointTaken("mine", row.checkpoint), EndTick(TickOutcome.CAUGHT_UP)] == story.told[-2:]
+
+
+def test_a_poll_that_fails_after_a_stop_does_not_count(job):
+    """The next tick reads these rows again, and reports the failure."""
+    story = job.story(job.two_sources(), linger_ms=0)
+    story.tell(asked(SUSPEND))
+    poll = story.take(PollSource)
+    story.tell(PollFailed(poll.source, poll.split, "damaged"))
+    story.commits()
+    assert EndTick(TickOutcome.STOPPED) == story.end
