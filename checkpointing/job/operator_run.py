@@ -42,7 +42,6 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.paths import is_state_table, staged_name_in
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
-from checkpointing.operator_state import DistributionMode, OperatorStatePart, redistribute_operator_state
 from checkpointing.partitions import version_of_folder
 from checkpointing.task.messages import InFlightStored, SnapshotRequested
 from checkpointing.task.subtask_checkpointing import Subtasks
@@ -71,22 +70,17 @@ def _with_all(ranges: Sequence[RangeFiles], written: dict[TableName, RangeFiles]
 def restored_broadcasts(
     tables: Sequence[Table], was: VertexRecord, parallelism: int
 ) -> tuple[tuple[RangeFiles, ...], ...]:
-    """Return the broadcast state of each of so many new subtasks. The cut may have had another parallelism."""
-    names = [table.name for table in tables if table.broadcast]
-    parts = [
-        OperatorStatePart(entry.table, DistributionMode.BROADCAST, index, tuple(range(len(entry.files))))
-        for index, snapshot in enumerate(was.subtasks)
-        for entry in snapshot.ranges
-        if entry.table in names
-    ]
-    if not parts:
-        return ((),) * parallelism
-    new = redistribute_operator_state(parts, len(was.subtasks), parallelism)
-    return tuple(tuple(_files(was.subtasks[part.old_subtask], part.name) for part in got) for got in new)
+    """Return the broadcast state of each of so many new subtasks. The cut may have had another parallelism.
 
-
-def _files(snapshot: SubtaskSnapshot, name: str) -> RangeFiles:
-    return next(entry for entry in snapshot.ranges if entry.table == name)
+    Each new subtask gets one whole copy. An old subtask without files has none to give (D1; Flink:
+    `RoundRobinOperatorStateRepartitioner`).
+    """
+    names = {table.name for table in tables if table.broadcast}
+    copies: dict[TableName, list[RangeFiles]] = {}
+    for entry in (entry for snapshot in was.subtasks for entry in snapshot.ranges):
+        if entry.table in names and entry.files:
+            copies.setdefault(entry.table, []).append(entry)
+    return tuple(tuple(held[subtask % len(held)] for held in copies.values()) for subtask in range(parallelism))
 
 
 def broadcasts_left(graph: JobGraph, record: CheckpointRecord) -> Iterator[VertexId]:

@@ -58,7 +58,6 @@ _OTHERS: Final = (
     ("registry", "further_registry.json"),
     ("key_groups", "further_rescale.json"),
     ("keyed_state", "further_rescale.json"),
-    ("operator_state", "further_rescale.json"),
 )
 COMPONENTS: Final[Mapping[str, Component]] = MappingProxyType(
     {name: Component(name, _GATE, vectors) for name, vectors in _GATES}

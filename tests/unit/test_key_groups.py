@@ -7,12 +7,6 @@ import pytest
 from checkpointing.graph import InvalidGraphError, JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import ChannelId, EdgeId, InvalidNameError, TableName, VertexId, table_name
 from checkpointing.key_groups import InvalidParallelismError, key_group_ranges, range_of
-from checkpointing.operator_state import (
-    DistributionMode,
-    InvalidRescaleError,
-    OperatorStatePart,
-    redistribute_operator_state,
-)
 
 PAIRS = [(1, 1), (13, 1), (13, 2), (128, 7), (32767, 1), (32767, 13), (32768, 32768)]
 
@@ -45,31 +39,6 @@ def test_ranges_are_those_of_flink():
     """As Flink's KeyGroupRangeAssignment does, 128 key groups on 3 subtasks become 43, 43 and 42."""
     ranges = key_group_ranges(parallelism=3, max_parallelism=128)
     assert ["0..42", "43..85", "86..127"] == [str(own) for own in ranges]
-
-
-def part(mode, subtask, *offsets, name="s"):
-    return OperatorStatePart(name, DistributionMode(mode), subtask, offsets)
-
-
-def test_union_state_is_redistributed_at_equal_parallelism_and_split_state_is_not():
-    """Every subtask gets the whole UNION state, also without rescaling (issue 4, item 15)."""
-    union, split = part("UNION", 0, 1, name="u"), part("SPLIT", 0, 1, 2)
-    assert ((split, union), (union,)) == redistribute_operator_state((union, split), 2, 2)
-
-
-def test_split_state_is_balanced_over_all_states():
-    """The loads differ by at most one over all states together, and not only within each."""
-    parts = [part("SPLIT", 0, *range(4), name=name) for name in ("a", "b", "c")]
-    loads = [sum(len(p.offsets) for p in got) for got in redistribute_operator_state(parts, 1, 3)]
-    assert [4, 4, 4] == loads
-
-
-def test_state_of_an_unknown_subtask_is_refused():
-    """The error names the state and the subtask. A parallelism below one is refused too."""
-    with pytest.raises(InvalidRescaleError, match="'s' of subtask 2"):
-        redistribute_operator_state([part("SPLIT", 2, 1)], 2, 3)
-    with pytest.raises(InvalidRescaleError, match="at least 1"):
-        redistribute_operator_state([], 2, 0)
 
 
 # ------------------------------------------------------------------

@@ -16,7 +16,6 @@ from checkpointing.coordinator.plan import PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.operator_state import DistributionMode, OperatorStatePart, redistribute_operator_state
 from spec.flink import coordinator_cases, registry_cases
 from spec.flink import messages as flink
 from spec.flink.coordinator import FlinkCoordinator
@@ -166,13 +165,6 @@ def test_14_publishing_commits_its_own_transaction_and_a_restore_rolls_back_thos
     assert (two,) == to_commit((one, two, three), 2)
     assert (one, two) == to_roll_back((one, two, three), before=3)
     assert () == to_commit((one, three), 2)
-
-
-def test_15_union_state_is_redistributed_at_equal_parallelism_and_split_state_is_not():
-    """Point 15: each subtask gets the whole union state, and keeps its own split elements."""
-    union = [OperatorStatePart("u", DistributionMode.UNION, subtask, (subtask,)) for subtask in (0, 1)]
-    split = [OperatorStatePart("s", DistributionMode.SPLIT, subtask, (7, 8, 9)[subtask:]) for subtask in (0, 1)]
-    assert ({*union, split[0]}, {*union, split[1]}) == tuple(map(set, redistribute_operator_state(union + split, 2, 2)))
 
 
 def test_16_after_no_claim_checkpoints_are_full_until_one_completes():

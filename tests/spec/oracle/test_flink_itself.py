@@ -23,7 +23,6 @@ SLIPS = [
     ("registry", "checkpointing.coordinator.completed:SharedStateRegistry._drop_unused", lambda *_: []),
     ("key_groups", "checkpointing.key_groups:KeyGroupRange.__len__", lambda *_: 1),
     ("keyed_state", "checkpointing.key_groups:KeyGroupRange.intersection", lambda *_: None),
-    ("operator_state", "checkpointing.operator_state:_split", lambda *_: None),
 ]
 
 

@@ -120,7 +120,6 @@ def test_a_field_is_confused_only_with_one_of_its_class_and_type(drawn):
     ("place", "finder"),
     [
         ("checkpointing.gate.aligner:Aligner._block negation", r"vectors, \S+; simulator, seed \d+; other, broken"),
-        ("checkpointing.operator_state:_split", "other, broken"),
     ],
 )
 def test_all_finders_of_a_slip_are_noted(drawn, place, finder):
@@ -134,7 +133,7 @@ def test_only_trials_that_run_a_line_of_the_slip_are_tried(drawn):
     """A trial that does not run the slip's lines cannot find it. If a condition has several lines, one is enough."""
     seed, gates = [trial for trial in trials(range(1)) if trial.judge in ("simulator", "machines")][:2]
     ran, by_gates = reach(seed), reach(gates)
-    met, unmet = _slip(drawn, "checkpointing.job.door:JobDoor.step"), _slip(drawn, "checkpointing.operator_state")
+    met, unmet = _slip(drawn, "checkpointing.job.door:JobDoor.step"), _slip(drawn, "checkpointing.percentiles")
     assert _meets(ran, met)
     assert not _meets(by_gates, met)
     assert not _meets(ran, unmet)

@@ -8,7 +8,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import EdgeId, Generation, JobName, TableName, VertexId
-from checkpointing.job.operator_run import OperatorRun, broadcasts_left, handed_to_all
+from checkpointing.job.operator_run import OperatorRun, broadcasts_left, handed_to_all, restored_broadcasts
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits, live_files
 from checkpointing.messages import (
     AppendRow,
@@ -23,7 +23,7 @@ from checkpointing.messages import (
     TickOutcome,
 )
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
-from checkpointing.metadata.record import TableKeys
+from checkpointing.metadata.record import TableKeys, VertexRecord
 
 TIMEOUT_MS = 5_000
 
@@ -145,6 +145,17 @@ TOTALS = Table("gold/t", TableMode.UPSERT)
 
 def whole(job, name):
     return RangeFiles(RULES.name, (job.keyed(name, 0, 127, Version(1, 1), KeyedFileKind.BASE),))
+
+
+def test_each_new_subtask_gets_one_whole_copy_of_the_broadcast_state(job):
+    """A subtask without files has none to give, whatever the parallelism is (D1)."""
+    copies = [whole(job, name) for name in ("a", "b")]
+    empty, other = RangeFiles(RULES.name, ()), RangeFiles(TOTALS.name, copies[0].files)
+    subtasks = tuple(SubtaskSnapshot(ranges=(other, entry)) for entry in (copies[0], empty, copies[1]))
+    was = VertexRecord(vertex="joined", micro_batch=0, subtasks=subtasks)
+    assert ((copies[0],), (copies[1],), (copies[0],), (copies[1],)) == restored_broadcasts([RULES], was, 4)
+    assert ((copies[0],),) == restored_broadcasts([RULES], was, 1)
+    assert ((), ()) == restored_broadcasts([], was, 2)
 
 
 def test_what_one_subtask_wrote_all_hold(job):

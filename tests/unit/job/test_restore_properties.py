@@ -40,12 +40,6 @@ from checkpointing.key_groups import (
     range_of,
 )
 from checkpointing.metadata.record import CheckpointRecord, HookState, Statistics, TableKeys, TableRecord, VertexRecord
-from checkpointing.operator_state import (
-    DistributionMode,
-    InvalidRescaleError,
-    OperatorStatePart,
-    redistribute_operator_state,
-)
 from checkpointing.state_meaning import ColumnMeaning
 from spec.machines.full_entry import OWN, staged
 from spec.machines.judging import expect
@@ -527,21 +521,14 @@ def _ranges(vertex: Vertex, was: VertexRecord, groups: set[int]) -> dict[str, se
 
 
 # ------------------------------------------------------------------
-# Tests how key groups and non-keyed state are spread over subtasks at another parallelism (D3, D1).
+# Tests how key groups are spread over subtasks at another parallelism (D3).
 #
-# The reference compares ranges with the subtask of each key group. It deals elements of non-keyed state as Flink does,
-# after it has counted how many each subtask gets.
+# The reference compares ranges with the subtask of each key group.
 
 
 SPREAD: Final = "spread-over-subtasks"
-"""Each key group belongs to one subtask. Each element of state goes to one subtask, or to all, as its mode says."""
+"""Each key group belongs to one subtask."""
 _small = st.integers(0, 9)
-_parts = st.lists(
-    st.tuples(st.sampled_from("xyz"), st.sampled_from([*DistributionMode]), st.integers(0, 3), st.integers(0, 5)),
-    max_size=6,
-)
-Dealt = list[tuple[str, int, tuple[int, ...]]]
-"""The parts that a subtask gets: the name of a state, the old subtask, and the offsets."""
 
 
 @given(parallelism=_small, groups=st.sampled_from([0, 1, 3, 7, 8, 9, KEY_GROUPS_MAX, KEY_GROUPS_MAX + 1]))
@@ -576,56 +563,8 @@ def test_spread_intersect(first, more, other, other_more):
     expect(known == common, SPREAD, f"{one} and {two} have {found} in common")
 
 
-@given(given=_parts, old=st.integers(0, 4), new=st.integers(0, 5))
-def test_spread_redistribute(given, old, new):
-    """Spread state over the new subtasks. A state has one mode, and each old subtask has one part of it."""
-    modes = {name: mode for name, mode, _, _ in reversed(given)}
-    unique = {(name, subtask): elements for name, _, subtask, elements in reversed(given)}
-    parts = [
-        OperatorStatePart(name, modes[name], subtask, tuple(10 * subtask + each for each in range(elements)))
-        for (name, subtask), elements in unique.items()
-    ]
-    due = old >= 1 and new >= 1 and all(part.old_subtask < old for part in parts)
-    try:
-        found = redistribute_operator_state(parts, old, new)
-    except InvalidRescaleError:
-        expect(not due, SPREAD, f"{parts} from {old} to {new} are refused")
-        return
-    expect(due and len(found) == new, SPREAD, f"{parts} from {old} to {new}: {found}")
-    for subtask, got in enumerate(found):
-        said = sorted((part.name, part.old_subtask, part.offsets) for part in got if part.offsets)
-        known = sorted(_dealt(parts, subtask, old, new))
-        expect(said == known, SPREAD, f"{parts} from {old} to {new}: {subtask} got {said}, due is {known}")
-
-
 def _range(first: int, more: int) -> KeyGroupRange:
     return KeyGroupRange(first=first, last=first + more)
-
-
-def _dealt(parts: list[OperatorStatePart], subtask: int, old: int, new: int) -> Dealt:
-    """Return what a new subtask gets."""
-    dealt: Dealt = []
-    start = 0
-    for name in dict.fromkeys(part.name for part in parts):
-        own = sorted((part for part in parts if part.name == name), key=lambda part: part.old_subtask)
-        if own[0].mode is DistributionMode.UNION:
-            dealt += [(name, part.old_subtask, part.offsets) for part in own if part.offsets]
-        elif own[0].mode is DistributionMode.BROADCAST:
-            copies = [part for part in own if part.offsets]
-            dealt += [
-                (name, part.old_subtask, part.offsets) for part in copies if part is copies[subtask % len(copies)]
-            ]
-        elif old == new:
-            dealt += [(name, part.old_subtask, part.offsets) for part in own if part.old_subtask == subtask]
-        else:
-            elements = [(part.old_subtask, offset) for part in own for offset in part.offsets]
-            piles = [len(elements) // new + (pile < len(elements) % new) for pile in range(new)]
-            pile = (subtask - start) % new
-            mine = elements[sum(piles[:pile]) : sum(piles[: pile + 1])]
-            olds = dict.fromkeys(of for of, _ in mine)
-            dealt += [(name, of, tuple(offset for each, offset in mine if each == of)) for of in olds]
-            start = (start + len(elements) % new) % new
-    return [each for each in dealt if each[2]]
 
 
 def test_some_pipelines_fit_and_some_do_not():
