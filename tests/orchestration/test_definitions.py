@@ -29,7 +29,7 @@ from jobs.sources.postgres.changes import PostgresChanges
 from jobs.tick.tick import run_tick
 from orchestration.code_versions import code_version
 from orchestration.definitions import PIPELINES, defs
-from orchestration.launchpad import REPORT_EVERY, launchpad_schema
+from orchestration.launchpad import OF_CANCEL, REPORT_EVERY, launchpad_schema
 from orchestration.lineage import InvalidOwnerError
 from orchestration.naming import InvalidNamingError, Naming
 from orchestration.pictures import alignment_picture
@@ -136,7 +136,7 @@ def test_a_job_a_schedule_and_sensors_for_each_pipeline():
     """Ticks bear a tag by which they wait for each other, other jobs do not; what starts ticks is off at first."""
     for name in PIPELINES:
         assert {"tidemark/job": name} == dict(defs.resolve_job_def(f"{name}_tick").tags)
-        for verb in ("savepoint", "stop"):
+        for verb in ("savepoint", "stop", "cancel"):
             assert {"tidemark/about": name} == dict(defs.resolve_job_def(f"{name}_{verb}").tags)
         schedule = defs.resolve_schedule_def(f"{name}_schedule")
         assert (f"{name}_tick", dg.DefaultScheduleStatus.STOPPED) == (schedule.job_name, schedule.default_status)
@@ -146,7 +146,7 @@ def test_a_job_a_schedule_and_sensors_for_each_pipeline():
 
 def test_the_launchpad_has_every_setting_and_says_what_each_is():
     schema = launchpad_schema()
-    assert {*TickSettings.model_fields, REPORT_EVERY} == set(schema)
+    assert {*TickSettings.model_fields, REPORT_EVERY} - {OF_CANCEL} == set(schema)
     assert [] == [name for name, field in schema.items() if field.is_required]
     assert [] == [name for name, field in schema.items() if len(field.description) < 20]
 
