@@ -47,7 +47,6 @@ nothing. From the claim on, whatever fails leads to `LookForRival` or `AppendRel
 
 
 def page() -> str:
-    """Return the page."""
     pictures = ((_PENDING, _phases()), (_COMMIT, _commit()), (_ENDING, _ending()), (_TICK, _tick()))
     return _HEAD + "".join(said + _drawn(arrows) for said, arrows in pictures)
 

@@ -174,7 +174,6 @@ class HookTold:
 
 
 def answered(generation: Generation, fact: Fact) -> Iterator[HookReady | HookTold]:
-    """Yield what a hook or a coordinator answered, if the fact is an answer."""
     match fact:
         case HookRestored():
             yield HookReady(generation, fact.hook)
@@ -193,7 +192,6 @@ def answered(generation: Generation, fact: Fact) -> Iterator[HookReady | HookTol
 
 
 def called(generation: Generation, effect: Effect) -> Iterator[HookRestoring | HookAsked]:
-    """Yield the call of a hook or a coordinator, if the effect is one."""
     match effect:
         case RestoreHook():
             yield HookRestoring(generation, effect.hook, effect.checkpoint, effect.state)
@@ -891,7 +889,6 @@ class History:
         return cast("list[_E]", self._by_kind[1].get(kind, []))
 
     def add(self, event: Event) -> None:
-        """Add an event."""
         self.events.append(event)
 
     def stepped(

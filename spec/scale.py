@@ -60,7 +60,6 @@ class LargeJob:
     """One tick of a chain, driven to its end; `verdict` says what is wrong with it."""
 
     def __init__(self, vertices: int, subtasks: int, checkpoints: int, seed: int) -> None:
-        """Start the tick."""
         config = CheckpointConfig(every_rows=subtasks, max_parallelism=max(subtasks, 128), slice_rows_max=1)
         claim = Claim(
             generation=Generation(1),
@@ -159,7 +158,6 @@ def measured(vertices: int, subtasks: int, checkpoints: int, seed: int) -> tuple
 
 
 def told(arguments: list[str] | None) -> Iterator[str]:
-    """Run what the command line asks for; yield what there is to say."""
     parser = ArgumentParser(prog="python -m spec.scale", description=__doc__)
     parser.add_argument("--vertices", type=int, default=100)
     parser.add_argument("--subtasks", type=int, default=100, help="of each vertex")

@@ -59,7 +59,6 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Return one line for a person."""
         end = "" if self.ended else ", the tick was cut off"
         return f"{self.facts} facts, {self.effects} effects, {self.checkpoints} checkpoints{end}"
 
@@ -97,7 +96,6 @@ class Replay:
     """Replays the trace on a door of its own. The stores' answers make the history that is judged."""
 
     def __init__(self, started: TickStarted, verdict: Verdict) -> None:
-        """Build the door from the trace's first line and start it."""
         self._verdict = verdict
         self._setup = started.setup
         self._generation = started.setup.claim.generation

@@ -36,7 +36,6 @@ class Hunt:
     seconds: float
 
     def __str__(self) -> str:
-        """Return the line that the command prints."""
         bug = bugs()[self.bug]
         real = f" ({', '.join(bug.flink)})" if bug.flink else ""
         by = f"seed {self.seed} of" if self.seed is not None else f"LOST, broken is {sorted(self.others)}, by"
@@ -123,6 +122,8 @@ def _stated() -> dict[str, tuple[str, str]]:
             match getattr(node, "value", None), after:
                 case ast.Constant(value=str(name)), ast.Expr(value=ast.Constant(value=str(sentence))):
                     found[name] = file.relative_to(root).as_posix(), inspect.cleandoc(sentence)
+                case _:
+                    pass
     return found
 
 

@@ -57,7 +57,6 @@ class FlinkRegistry(SharedStateRegistry):
     __slots__ = ("_keeping", "_restored", "_unclaimed_up_to")
 
     def __init__(self) -> None:
-        """Begin with no file."""
         super().__init__()
         self._keeping: set[str] = set()
         self._restored: dict[CheckpointId, RestoredKind] = {}

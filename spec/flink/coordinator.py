@@ -60,7 +60,6 @@ class Recovery:
     __slots__ = ("_books", "_completion")
 
     def __init__(self, books: Books, completion: Completion) -> None:
-        """Work on this bookkeeping. `completion` discards what leaves the store."""
         self._books = books
         self._completion = completion
 
@@ -229,7 +228,6 @@ class FlinkCoordinator(CheckpointCoordinator):
         *,
         now_ms: int = 0,
     ) -> None:
-        """Begin as the product's coordinator does."""
         super().__init__(settings, topology, store, now_ms=now_ms)
         self._completion: FlinkCompletion = FlinkCompletion(self._books)
         self._triggering: FlinkTriggering = FlinkTriggering(self._books, self._completion)

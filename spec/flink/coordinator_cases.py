@@ -60,7 +60,6 @@ class CountingRegistry(FlinkRegistry):
 
 
 def no_hook_calls() -> dict[str, Value]:
-    """Return the calls of a hook that was never called."""
     return {"trigger": 0, "reset": 0, "close": 0, "restore": [], "saw_pending": []}
 
 
@@ -110,7 +109,6 @@ class ObservedCoordinator:
     types: dict[str, dict[str, str]]
 
     def fact(self, name: str, expected: Value) -> Value:
-        """Return what holds for a fact."""
         return getattr(self, f"_fact_{name}")(expected)
 
     def _fact_pending(self, _: Value) -> Value:
@@ -237,7 +235,6 @@ class CoordinatorUnit(ObservedCoordinator):
     """Drives a FlinkCoordinator and plays everything around it."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
-        """Build the environment and the coordinator from `given`."""
         self.given = given
         self.now_ms = LONG_AGO_MS
         self.counter = CheckpointIdCounter()
@@ -296,7 +293,6 @@ class CoordinatorUnit(ObservedCoordinator):
     # -------------------------------------------------------------- steps
 
     def do(self, step: Step) -> None:
-        """Do a step and run to idle after it, unless the step says otherwise."""
         self.errors.clear()
         self.acknowledged = None
         self.result = None

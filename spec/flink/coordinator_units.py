@@ -177,7 +177,6 @@ class DeciderUnit:
     """The request decider; pending, cleaning and triggering are given to it."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
-        """Build the decider and its surroundings."""
         self._decider = RequestDecider(
             max_concurrent=None if given.get("max_concurrent", "inf") == "inf" else given["max_concurrent"],
             queue_max=given.get("max_queued"),
@@ -195,7 +194,6 @@ class DeciderUnit:
         self._sequence = 0
 
     def do(self, step: Step) -> None:
-        """Submit, choose or set."""
         self._chosen = None
         match step.word:
             case "request":
@@ -231,7 +229,6 @@ class DeciderUnit:
             self._failed[reason.name] += 1
 
     def fact(self, name: str, _expected: Value) -> Value:
-        """Tell a fact."""
         facts = {
             "chosen": self._chosen,
             "future": self._futures,
@@ -247,13 +244,11 @@ class FailureUnit:
     """The failure policy with plain checkpoints and failures seen by the coordinator."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
-        """Build the policy."""
         tolerable = given.get("tolerable_failures", "unlimited")
         self._policy = FailurePolicy(None if tolerable == "unlimited" else tolerable)
         self._job_failed = 0
 
     def do(self, step: Step) -> None:
-        """Report a failure or a success."""
         event, checkpoint = step.args
         if event == "completed":
             self._policy.succeeded(CheckpointId(checkpoint))
@@ -263,7 +258,6 @@ class FailureUnit:
             self._job_failed += 1
 
     def fact(self, name: str, _expected: Value) -> Value:
-        """Tell a fact."""
         return {"job_failed": self._job_failed}[name]
 
 
@@ -271,12 +265,10 @@ class IdCounterUnit:
     """The counter of checkpoint ids."""
 
     def __init__(self, _given: Mapping[str, Value]) -> None:
-        """Begin with a fresh counter."""
         self._counter = CheckpointIdCounter()
         self._result: Value = None
 
     def do(self, step: Step) -> None:
-        """Fetch, or set the counter. Callers that fetch at the same time take turns, as facts do."""
         self._result = None
         if step.word == "set":
             self._counter.go_on_at(step.args[1])
@@ -292,7 +284,6 @@ class IdCounterUnit:
             self._result = self._counter.fetch()
 
     def fact(self, name: str, _expected: Value) -> Value:
-        """Tell a fact."""
         return {"result": self._result, "next_id": self._counter.next_id}[name]
 
 
@@ -300,12 +291,10 @@ class StatisticsUnit:
     """The statistics tracker."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
-        """Build a tracker that remembers what the case wants."""
         self._tracker = StatisticsTracker(given.get("history", 100))
         self._properties: dict[int, CheckpointProperties] = {}
 
     def do(self, step: Step) -> None:
-        """Report what became of a checkpoint."""
         event, checkpoint = step.args
         match event:
             case "pending":
@@ -324,7 +313,6 @@ class StatisticsUnit:
                 raise UnknownWordError(event)
 
     def fact(self, name: str, expected: Value) -> Value:
-        """Tell a fact."""
         match name:
             case "counters":
                 return counters(self._tracker)
@@ -340,17 +328,14 @@ class PlanUnit:
     """The computation of the plan."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
-        """Build the topology. All tasks run."""
         self._topology = topology_of(given)
         self._plan: CheckpointPlan | None = None
 
     def do(self, step: Step) -> None:
-        """Compute the plan."""
         del step
         self._plan = compute_plan(self._topology)
 
     def fact(self, name: str, expected: Value) -> Value:
-        """Tell the plan, by vertex and subtask, in the detail that the case asks for."""
         plan = self._plan
         if name != "plan" or plan is None:
             return None

@@ -64,7 +64,6 @@ class FlinkGate(InputGate):
     """A gate that takes every fact of Flink's cases, and follows the product's rules."""
 
     def __init__(self, config: GateConfig, channels: Sequence[ChannelId]) -> None:
-        """Begin as the product's gate does."""
         super().__init__(config, channels)
         self._closed = False
 
@@ -148,7 +147,6 @@ class BarrierRun:
         return bool(self.case["mode"] == "alternating")
 
     def do(self, index: int, event: Event) -> None:
-        """Carry out one event."""
         self.step = index
         kind, *args = event
         if self.alternating:

@@ -135,7 +135,6 @@ class _Run:
     # -------------------------------------------------------------- steps
 
     def do(self, word: str, args: list[Value]) -> Exception | None:
-        """Take a step. Return the error that it raised."""
         self._facts.pop("result", None)
         step: Callable[..., None] = getattr(self, f"_do_{word}")
         try:
@@ -188,7 +187,6 @@ class _Run:
     # -------------------------------------------------------------- facts
 
     def fact(self, name: str) -> Value:
-        """Return the value of a fact."""
         match name:
             case "retained":
                 return self._retained()

@@ -166,7 +166,6 @@ class AttemptsMachine(RuleBasedStateMachine):
     """Ticks one after the other on one job. Their work, and what others do meanwhile, is drawn."""
 
     def __init__(self) -> None:
-        """Begin a tick on a new job."""
         super().__init__()
         self.now_ms = 1_000
         self.nonces = 0
@@ -185,7 +184,6 @@ class AttemptsMachine(RuleBasedStateMachine):
 
     @initialize(limits=_limits, strategy=_strategies, waits_ms=_waits)
     def begin_first(self, limits: TickLimits, strategy: RestartStrategy, waits_ms: int) -> None:
-        """Begin the first tick."""
         self.rows, self.cuts = [], set()
         self.begin(limits, strategy, waits_ms)
 
@@ -499,7 +497,6 @@ class LostAnswersMachine(AttemptsMachine):
     """Ticks, and savepoints between them. Answers to appends of claims and entries are lost."""
 
     def __init__(self) -> None:
-        """Begin with no answer lost."""
         self.unheard: list[bool] = []
         """For each of the next answers, which are lost: whether the entry comes in."""
         self.unknown = 0
@@ -599,7 +596,6 @@ class PauseMachine(RuleBasedStateMachine):
     """The pause of one tick."""
 
     def __init__(self) -> None:
-        """Begin without a failure."""
         super().__init__()
         self.pause = Pause()
         self.now_ms = 0

@@ -108,7 +108,6 @@ class CleanupMachine(RuleBasedStateMachine):
     """One job at rest between its checkpoints, with readers that come, stay, and are killed."""
 
     def __init__(self) -> None:
-        """Begin with one checkpoint."""
         super().__init__()
         self.now_ms = 10 * DAY_MS
         self.files = Files()
@@ -298,7 +297,6 @@ class KeepingMachine(RuleBasedStateMachine):
     """One table of one job, and the entries, cuts and readers that need its files."""
 
     def __init__(self) -> None:
-        """Begin with one checkpoint."""
         super().__init__()
         self.now_ms = 1_000 * HOUR_MS
         self.grace_ms = HOUR_MS

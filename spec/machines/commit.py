@@ -110,7 +110,6 @@ class CommitWorld(World):
     """The simulator's stores, and which checkpoints were reported as failed."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         super().__init__(lambda world: History(EXACTLY_ONCE, 1, 1, world.rows_of, world.state_of))
         self.declined: set[CheckpointId] = set()
         self.checked: dict[CheckpointId, frozenset[TableName]] = {}
@@ -291,7 +290,6 @@ class Coordinators(RuleBasedStateMachine):
     """The coordinators of one warehouse, and what dead ones have left behind. It has no rules of its own."""
 
     def __init__(self) -> None:
-        """Begin with an empty warehouse."""
         super().__init__()
         self.world = CommitWorld()
         self.lives: list[Life] = []

@@ -246,7 +246,6 @@ class CoordinatorTelling:
     """Judges every fact with its effects, after the model has taken them. Raises BrokenRuleError."""
 
     def __init__(self, settings: CoordinatorSettings, topology: Topology, model: CoordinatorModel) -> None:
-        """Begin with nothing told."""
         self._settings = settings
         self._topology = topology
         self._model = model
@@ -485,7 +484,6 @@ class CoordinatorDriver(RuleBasedStateMachine):
     """One coordinator, its twin that keeps other statistics, its tasks and stores, and the model that judges it."""
 
     def __init__(self) -> None:
-        """Begin with the defaults: `open` draws the settings."""
         super().__init__()
         self.open(0, 1, 1, None, bystanders=(0, 0), keeps=False)
 

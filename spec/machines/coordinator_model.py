@@ -102,7 +102,6 @@ class CoordinatorModel:
     """Takes every fact with its effects; raises BrokenRuleError."""
 
     def __init__(self, settings: CoordinatorSettings, tasks: tuple[Task, ...], retained: int) -> None:
-        """Begin with nothing pending and every task running."""
         self.settings = settings
         self.now_ms = 0
         self.is_shut_down = False
@@ -193,7 +192,6 @@ class CoordinatorModel:
     def _must_end(  # noqa: PLR0911, PLR0912 - one line a fact
         self, fact: flink.FlinkFact
     ) -> tuple[set[CheckpointId], Reason | None]:
-        """Return which checkpoints this fact must end, and why."""
         waiting = {n for n, known in self.checkpoints.items() if known.fate is Fate.PENDING}
         match fact:
             case told.TaskDeclined():

@@ -53,7 +53,6 @@ class GateMachine(RuleBasedStateMachine):
     runs_long: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        """Begin without a gate: `open` draws it."""
         super().__init__()
         self.config = GateConfig()
         self.channels: tuple[ChannelId, ...] = ()

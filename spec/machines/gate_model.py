@@ -81,7 +81,6 @@ class GateTelling:
     """Judges every fact with its effects. Raises BrokenRuleError."""
 
     def __init__(self, config: GateConfig, channels: tuple[ChannelId, ...]) -> None:
-        """Begin with nothing sent."""
         self.config = config
         self.lines = {channel: Line() for channel in channels}
         self.newest = NEVER_OF_GATE_TELLING
@@ -97,7 +96,6 @@ class GateTelling:
     # -------------------------------------------------------------- what is sent
 
     def sent(self, channel: ChannelId, item: ChannelItem) -> None:
-        """Note an item that was sent."""
         line = self.lines[channel]
         if isinstance(item, Barrier):
             item = line.barriers[item.checkpoint] = self._as_taken(item)
@@ -318,7 +316,6 @@ class Sent:
     """True if the operator was told that no more rows come."""
 
     def segments(self) -> list[SourceSlice]:
-        """Return all segments."""
         return [item for item in self.items if isinstance(item, SourceSlice)]
 
     def before(self, checkpoint: CheckpointId) -> list[SourceSlice] | None:
@@ -370,7 +367,6 @@ class GateModel:
     """Takes what is sent and what the gate answers. Raises BrokenRuleError."""
 
     def __init__(self, config: GateConfig, channels: tuple[ChannelId, ...]) -> None:
-        """Begin with nothing sent."""
         self.config = config
         self.channels = {channel: Sent() for channel in channels}
         self.telling = GateTelling(config, channels)

@@ -74,7 +74,6 @@ class JobMachine(RuleBasedStateMachine):
     """The ids of the invariants that may stop it. None: all of them."""
 
     def __init__(self) -> None:
-        """Begin with an empty warehouse: `open` draws the configuration."""
         super().__init__()
         self.open(100, 3, 1, 1, LONGEST_MS)
 

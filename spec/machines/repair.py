@@ -42,7 +42,6 @@ class RepairMachine(Coordinators):
     """One tick after the other on one warehouse. Between two of them, logs and cuts lose something."""
 
     def __init__(self) -> None:
-        """Begin with an empty warehouse."""
         super().__init__()
         for table in (NUMBERS, COUNT):
             self.world.table(table)

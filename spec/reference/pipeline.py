@@ -191,7 +191,6 @@ def first_id(vertex: VertexId) -> VertexId:
 
 
 def first_table(table: TableName) -> TableName:
-    """Return the name of a table in the first release."""
     return _FIRST_TABLES.get(table, table)
 
 
@@ -338,12 +337,10 @@ def rows_before(position: str | None) -> int:
 
 
 def rows_of(piece: SourceSlice) -> Iterator[int]:
-    """Yield the rows of a slice."""
     return source_rows(piece.split, rows_before(piece.start), rows_before(piece.end))
 
 
 def source_rows(split: SplitId, start: int, end: int) -> Iterator[int]:
-    """Yield the rows of a split from one row to another."""
     ordinal = _ORDINALS[split]
     return (place * _STRIDE + ordinal for place in range(start, end))
 
@@ -370,7 +367,6 @@ def delivery_of(row: int) -> int:
 
 
 def key_group(key: int) -> int:
-    """Return a key's key group."""
     return key % MAX_PARALLELISM
 
 
@@ -530,7 +526,6 @@ class Upstreams:
     """The upstream jobs. Some sources may read something other than cuts."""
 
     def __init__(self, rows: Mapping[SplitId, int], readable: dict[SplitId, int], jobs: Mapping[SplitId, str]) -> None:
-        """Assign a job to each split. `rows` are the final numbers of rows, and `readable` the present ones."""
         self._rows = rows
         self._readable = readable
         self._jobs = jobs

@@ -75,7 +75,6 @@ class _Slices:
     """How many slices lie before a position. If two slices end there, the first one tells."""
 
     def sends(self, slice_: SourceSlice) -> None:
-        """Note a slice."""
         self.sent.append(slice_)
         self.places.setdefault(slice_.end, len(self.sent))
 
@@ -407,7 +406,6 @@ class Announced(DoorJudge):
     """
 
     def __init__(self, door: Watched) -> None:
-        """Begin without a group on its way to a cut."""
         super().__init__(door)
         self._on_the_way: dict[str, set[WatchedSplit]] = {}
         """By group, who has reached the cut that somebody of it has rows of; no entry if nobody has yet."""
@@ -419,7 +417,6 @@ class Announced(DoorJudge):
         """When the pause after them is over."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Record who reads a cut, and who has reached it."""
         if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice) and fact.slice.cut is not None:
             group = self.door.setup.cut_groups[fact.slice.source]
             arrived = self._on_the_way.setdefault(group, set())
@@ -428,7 +425,6 @@ class Announced(DoorJudge):
                 arrived.add((fact.slice.source, fact.slice.split))
 
     def asked(self, effect: Effect) -> None:
-        """Judge a poll: a split that has reached its cut waits for the others and for a barrier."""
         if isinstance(effect, NotifyComplete):
             self._failures = 0
         if isinstance(effect, NotifyAborted):
@@ -443,7 +439,6 @@ class Announced(DoorJudge):
             self._since.pop(group)
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Judge who has reached a cut, and who has not."""
         for group, since in self._since.items():
             behind = self._members(group) - self._on_the_way[group]
             if not behind:

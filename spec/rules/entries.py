@@ -101,7 +101,6 @@ class _Suites:
     passed: dict[_Of, frozenset[str]] = field(default_factory=dict)
 
     def told(self, verdict: JudgementTold) -> None:
-        """Note a verdict."""
         of = (verdict.generation, verdict.checkpoint)
         if verdict.passed:
             files = self.asked.get((of, verdict.vertex), frozenset())

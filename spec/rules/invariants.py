@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
@@ -54,9 +54,21 @@ if TYPE_CHECKING:
     from checkpointing.metadata.record import CheckpointRecord
 
 
-MODULES = (alignment, columns, entries, measures, rollbacks, savepoints, sinks, sources_and_timers)
-MODULES += (suites_and_hooks, tables, tick_end)
+MODULES: Final = (
+    alignment,
+    columns,
+    entries,
+    measures,
+    rollbacks,
+    savepoints,
+    sinks,
+    sources_and_timers,
+    suites_and_hooks,
+    tables,
+    tick_end,
+)
 """Importing them registers their rules."""
+__all__ = ["INVARIANTS", "NEED_CONTENTS", "Violation", "badly_driven", "violations"]
 
 
 def badly_driven(history: History, name: str) -> Iterator[str]:
@@ -79,7 +91,6 @@ class Violation:
     what: str
 
     def __str__(self) -> str:
-        """Return `id: what`."""
         return f"{self.invariant}: {self.what}"
 
 

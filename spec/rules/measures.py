@@ -54,7 +54,6 @@ class Measured(DoorJudge):
     """Judges the statistics of every vertex in every entry (C7, E6)."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin without measurements."""
         super().__init__(door)
         self._given_ms: dict[CheckpointId, int] = {}
         self._rows: dict[tuple[VertexId, int], int] = {}
@@ -83,7 +82,6 @@ class Measured(DoorJudge):
         """The same at the barrier of the newest entry."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note how long a micro-batch took, and what it wrote; and what a source sent."""
         if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice):
             split = (fact.slice.source, fact.slice.split)
             self._sent[split] += fact.slice.rows
@@ -105,7 +103,6 @@ class Measured(DoorJudge):
             self._finished[at] = Work(1, self._rows.get(at, 0), fact.duration_ms, rows, size)
 
     def asked(self, effect: Effect) -> None:
-        """Note what a micro-batch runs over, and judge an entry."""
         if isinstance(effect, RunMicroBatch):
             rows = sum(segment.rows for entry in effect.inputs for segment in entry.segments)
             self._rows[effect.vertex, effect.micro_batch] = rows
@@ -118,7 +115,6 @@ class Measured(DoorJudge):
             self._judge(record)
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Note when an id was used."""
         if given:
             self._given_ms |= dict.fromkeys(given, self.door.now_ms)
 
@@ -294,7 +290,6 @@ class _Tick:
     """Rows that were sent in this tick before an entry's barrier. For the restored entry there are none."""
 
     def send(self, piece: SourceSlice) -> None:
-        """Note a slice."""
         split = (str(piece.source), str(piece.split))
         rows, estimated = self.sent.get(split, NONE)
         self.sent[split] = (rows + piece.rows, estimated + piece.rows * piece.rows_estimated)

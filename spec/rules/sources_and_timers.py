@@ -45,7 +45,6 @@ class Pacing(DoorJudge):
     """Judges the rows of polls, micro-batches and epochs. At a barrier, polls in progress count too (A11)."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin at the restored positions."""
         super().__init__(door)
         self._at = positions_of(door.setup.restored)
         self._read: Counter[Split] = Counter()
@@ -67,7 +66,6 @@ class Pacing(DoorJudge):
         """How many rows the counted sources had sent at each trigger; one that was aborted may have had no barrier."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Count the rows of a slice."""
         if isinstance(fact, Begun):
             self._reached |= {(split, None): 0 for split in _splits(self.door) if split not in self._at}
         self._by_slice = isinstance(fact, SliceOffered)
@@ -79,7 +77,6 @@ class Pacing(DoorJudge):
             self._reached[split, fact.slice.end] = self._granted[split]
 
     def asked(self, effect: Effect) -> None:
-        """Judge the position and size of a poll, and the rows between two entries."""
         if isinstance(effect, PollSource):
             self._polled_more = True
             self._polled(effect)
@@ -94,7 +91,6 @@ class Pacing(DoorJudge):
                 self._between(record)
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge how many rows were read, or are being read, since the newest entry. Only polls make them more."""
         if given:
             self._triggered(given[-1])
         polled, self._polled_more = self._polled_more, False
@@ -216,7 +212,6 @@ class FailingSplits(DoorJudge):
     """Judges how a tick ends in which polls have failed."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with splits that can be read."""
         super().__init__(door)
         self._tolerated: set[str] = set()
         """The errors of polls that did not fail too often."""
@@ -227,7 +222,6 @@ class FailingSplits(DoorJudge):
         """The positions up to which splits have sent rows that no completed checkpoint shows."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note what was sent, and the error of a poll. The door has counted it already."""
         if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice):
             self._sent[fact.slice.source, fact.slice.split] = fact.slice.end
         if isinstance(fact, PollFailed):
@@ -238,7 +232,6 @@ class FailingSplits(DoorJudge):
                 self._given_up.add((fact.source, fact.split))
 
     def asked(self, effect: Effect) -> None:
-        """Judge the end of the tick."""
         if isinstance(effect, NotifyComplete):
             shown = {(source, split): position for source, split, position in effect.positions}
             self._sent = {split: end for split, end in self._sent.items() if shown.get(split) != end}
@@ -278,7 +271,6 @@ class InputsEnd(DoorJudge):
     """
 
     def __init__(self, door: Watched) -> None:
-        """Begin at the restored entry."""
         super().__init__(door)
         restored = door.setup.restored
         self._at = positions_of(restored)
@@ -293,7 +285,6 @@ class InputsEnd(DoorJudge):
         self._drafts: dict[CheckpointId, bool] = {}
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note where splits stand, and which vertices have ended their keys."""
         if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice):
             split = (fact.slice.source, fact.slice.split)
             self._at[split] = fact.slice.end
@@ -303,7 +294,6 @@ class InputsEnd(DoorJudge):
             self._holding.discard(fact.vertex)
 
     def asked(self, effect: Effect) -> None:
-        """Judge an effect."""
         match effect:
             case PollSource() if (effect.source, effect.split) in self.door.ended:
                 self.wrong(f"split {effect.split} of {effect.source} has ended, and is polled again")
@@ -370,7 +360,6 @@ class WholeSlices(DoorJudge):
     """Judges the positions of entries, and the slices of micro-batches."""
 
     def __init__(self, door: Watched) -> None:
-        """Know the positions and the slices in flight of the restored entry."""
         super().__init__(door)
         restored = door.setup.restored
         self._places: dict[Split, set[str | None]] = {
@@ -379,14 +368,12 @@ class WholeSlices(DoorJudge):
         self._slices = {*_flying(restored)} if restored is not None else set[SourceSlice]()
 
     def told(self, fact: Begun | Fact) -> None:
-        """Take a slice that a source gives out."""
         if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice):
             split = (fact.slice.source, fact.slice.split)
             self._places.setdefault(split, {None}).add(fact.slice.end)
             self._slices.add(fact.slice)
 
     def asked(self, effect: Effect) -> None:
-        """Judge the slices of a micro-batch, and the positions of an entry."""
         if isinstance(effect, RunMicroBatch):
             for taken in (segment for entry in effect.inputs for segment in entry.segments):
                 if isinstance(taken, SourceSlice) and taken not in self._slices:
@@ -417,7 +404,6 @@ class TooEarly(DoorJudge):
     """Judges what must wait: periodic triggers, idle splits, alignments with a timeout."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin before the first trigger."""
         super().__init__(door)
         self._given_ms: dict[CheckpointId, int] = {}
         self._is_sure = True
@@ -432,7 +418,6 @@ class TooEarly(DoorJudge):
         self._is_sure &= self.door.is_busy and not isinstance(fact, MicroBatchNotStaged)
 
     def asked(self, effect: Effect) -> None:
-        """Judge polls and entries."""
         if isinstance(effect, PollSource) and self.door.is_asked_too_soon((effect.source, effect.split)):
             self.wrong(f"split {effect.split} of {effect.source} was idle, and is read again too soon")
         record = drafted(effect)
@@ -440,7 +425,6 @@ class TooEarly(DoorJudge):
             self._timed_out(record)
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge a trigger that can only be periodic."""
         door = self.door
         self._is_sure &= not door.wants_checkpoint
         for checkpoint in given:
@@ -484,7 +468,6 @@ class TooLate(DoorJudge):
     """Judges what is due: periodic triggers, segments that have waited long enough, alignments that take too long."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with nothing that waits."""
         super().__init__(door)
         self._free_ms = door.now_ms
         """Since when nothing has held a periodic trigger back."""
@@ -496,7 +479,6 @@ class TooLate(DoorJudge):
         """Since when each vertex with segments could certainly have run over them."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note which vertex now has segments."""
         match fact:
             case Begun():
                 self._waits_ms = {vertex.id: fact.now_ms for vertex in fact.setup.graph.operators()}
@@ -509,7 +491,6 @@ class TooLate(DoorJudge):
                 pass
 
     def asked(self, effect: Effect) -> None:
-        """Judge an entry, and how much a micro-batch takes."""
         if isinstance(effect, RunMicroBatch):
             self._takes(effect)
         record = drafted(effect)
@@ -528,7 +509,6 @@ class TooLate(DoorJudge):
             )
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge the door at rest. A barrier that came in this step may have held segments back, which excuses it."""
         for what in self._leaves if not given else ():
             self.wrong(what)
         self._leaves.clear()
@@ -537,7 +517,6 @@ class TooLate(DoorJudge):
             self._lingering()
 
     def time_passed(self) -> None:
-        """Judge the periodic trigger."""
         self._not_triggered(())
 
     def _not_triggered(self, given: tuple[CheckpointId, ...]) -> None:
@@ -619,7 +598,6 @@ class HooksInTime(DoorJudge):
     """Judges what becomes of a hook that does not answer."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin without a question to any hook."""
         super().__init__(door)
         self._limits: dict[str, int] = {hook.name: hook.timeout_ms for hook in door.setup.graph.hooks}
         self._restore_ms: dict[str, int] = {}
@@ -628,11 +606,9 @@ class HooksInTime(DoorJudge):
 
     @property
     def applies(self) -> bool:
-        """Return whether the job has hooks."""
         return bool(self._limits)
 
     def asked(self, effect: Effect) -> None:
-        """Note when the time of a hook is over, and judge an expiry."""
         match effect:
             case RestoreHook() | ResetHook():
                 self._restore_ms[effect.hook] = self.door.now_ms + self._limits[effect.hook]
@@ -644,13 +620,11 @@ class HooksInTime(DoorJudge):
                 pass
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Note the triggers, and judge the hooks that are late."""
         for checkpoint in given:
             self._given_ms[checkpoint] = self.door.now_ms
         self._judge_late()
 
     def time_passed(self) -> None:
-        """Judge the hooks that are late."""
         self._judge_late()
 
     def _judge_late(self) -> None:
@@ -682,7 +656,6 @@ class Wakes(DoorJudge):
     """Judges when the door asks to be woken."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin without a timer."""
         super().__init__(door)
         self._limits: dict[str, int] = {hook.name: hook.timeout_ms for hook in door.setup.graph.hooks}
         self._due_ms: dict[object, int] = {}
@@ -690,7 +663,6 @@ class Wakes(DoorJudge):
         self._committing: set[object] = set()
 
     def asked(self, effect: Effect) -> None:
-        """Note when the time of a hook is over. A checkpoint that is being committed does not expire."""
         match effect:
             case RestoreHook() | ResetHook():
                 self._due_ms[effect.hook] = self.door.now_ms + self._limits[effect.hook]
@@ -701,7 +673,6 @@ class Wakes(DoorJudge):
                 self._committing |= set() if commits is None else {commits}
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge the timer of a door at rest."""
         door = self.door
         for checkpoint in given:
             self._due_ms[checkpoint] = door.now_ms + door.setup.config.timeout_ms
@@ -722,29 +693,24 @@ class AtRest(DoorJudge):
     """Judges that a door has done all that it can after each fact. Otherwise work would wait for the next fact."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with a door that has not done anything."""
         super().__init__(door)
         self._wake_ms: int | None = None
         self._is_early = False
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note whether this fact only tells the time, and the door's timer is not due yet."""
         due = self._wake_ms is not None and self._wake_ms <= self.door.now_ms
         self._is_early = isinstance(fact, TimeAdvanced) and not due
 
     def asked(self, effect: Effect) -> None:
-        """Judge what the door does."""
         if self._is_early:
             self.wrong(f"time alone sets {effect} off, and the door wakes at {self._wake_ms}")
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge the triggers, and note the timer."""
         if self._is_early and given:
             self.wrong(f"time alone triggers {given}, and the door wakes at {self._wake_ms}")
         self._wake_ms = self.door.wake_ms
 
     def time_passed(self) -> None:
-        """Forget a timer that has run out."""
         self._wake_ms = self.door.wake_ms
 
 
@@ -765,7 +731,6 @@ class Pauses(DoorJudge):
     """Judges when a tick tries again after its own checkpoint has failed."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin without a failure."""
         super().__init__(door)
         self._in_a_row = 0
         self._over_ms: int | None = None
@@ -774,11 +739,9 @@ class Pauses(DoorJudge):
         self._are_own = not asks_otherwise and not limits.hold
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note that a user asks for checkpoints too."""
         self._are_own &= not isinstance(fact, SavepointRequested)
 
     def asked(self, effect: Effect) -> None:
-        """Note how a checkpoint has ended."""
         if isinstance(effect, NotifyComplete):
             self._in_a_row, self._over_ms = 0, None
         elif isinstance(effect, NotifyAborted) and effect.reason in FLINKS_LIST:
@@ -786,7 +749,6 @@ class Pauses(DoorJudge):
             self._in_a_row += 1
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge a checkpoint that has begun, and one that has not."""
         if not self._are_own or self._over_ms is None:
             return
         left_ms = self._over_ms - self.door.now_ms
@@ -796,7 +758,6 @@ class Pauses(DoorJudge):
             self.wrong(f"the pause after a failure is over since {-left_ms} ms, and no checkpoint begins")
 
     def time_passed(self) -> None:
-        """Judge a door that did nothing."""
         self.rested(())
 
     def _is_due(self) -> bool:
@@ -822,12 +783,10 @@ class Credit(DoorJudge):
     """
 
     def __init__(self, door: Watched) -> None:
-        """Find the splits that only credit holds back."""
         super().__init__(door)
         self._free = _without_quota(door)
 
     def asked(self, effect: Effect) -> None:
-        """Judge the sources and vertices that the door lets send more."""
         channels = self.door.channels
         match effect:
             case PollSource() if effect.source not in self.door.setup.cut_groups:
@@ -843,7 +802,6 @@ class Credit(DoorJudge):
                 pass
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Judge every split that is not being read: it waits for credit, or for its time to be asked again."""
         door = self.door
         if not door.reads:
             return

@@ -516,7 +516,6 @@ class CompactsFirst(DoorJudge):
     """Judges the first request of a door to compact files."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin without a slice."""
         super().__init__(door)
         self._is_first = False
         """The step that is judged brings the first slice."""
@@ -528,7 +527,6 @@ class CompactsFirst(DoorJudge):
 
     @property
     def applies(self) -> bool:
-        """Return whether the job compacts small files."""
         return self.door.setup.config.compact_files_min is not None
 
     def told(self, fact: Begun | Fact) -> None:
@@ -542,14 +540,12 @@ class CompactsFirst(DoorJudge):
         self._has_read |= offered
 
     def asked(self, effect: Effect) -> None:
-        """Judge what is to be compacted."""
         if isinstance(effect, CompactFiles) and self._is_first:
             if set(effect.tables) != self._due:
                 self.wrong(f"{sorted(effect.tables)} are compacted first, due are {sorted(self._due)}")
             self._is_first = False
 
     def rested(self, given: tuple[object, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Judge a step that asks for nothing."""
         if self._is_first and self._due:
             self.wrong(f"nothing is compacted at the first slice, due are {sorted(self._due)}")
         self._is_first = False
@@ -560,7 +556,6 @@ class CompactsAgain(DoorJudge):
     """Judges every request of a door to compact files. It must name the due tables, and only one may run at a time."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with all tables due, except renamed ones."""
         super().__init__(door)
         self._min = door.setup.config.compact_files_min
         tables = [table.name for table in door.setup.graph.tables() if table.mode is TableMode.APPEND]
@@ -576,18 +571,15 @@ class CompactsAgain(DoorJudge):
 
     @property
     def applies(self) -> bool:
-        """Return whether the job compacts small files."""
         return self.door.setup.config.compact_files_min is not None
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note whether rows are offered, and what a compaction wrote or left."""
         self._reads = isinstance(fact, SliceOffered) and self.door.reads
         if isinstance(fact, FilesCompacted):
             self._runs, self._waits = False, bool(fact.found)
             self._added |= dict.fromkeys(fact.more, self._min or 0)
 
     def asked(self, effect: Effect) -> None:
-        """Judge a request, and count the files of a checkpoint that is complete."""
         match effect:
             case CompactFiles():
                 due = self._due()
@@ -605,7 +597,6 @@ class CompactsAgain(DoorJudge):
                 self._entries[record.checkpoint] = record
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Judge a step that offers rows and asks for no compaction."""
         if self._reads and not (self._runs or self._waits) and self._min is not None and self._due():
             self.wrong(f"nothing is compacted, due are {sorted(self._due())}")
         self._reads = False
@@ -777,13 +768,11 @@ class ChangesSaid(DoorJudge):
     """Judges the publications of a door's own entries."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with the restored entry."""
         super().__init__(door)
         restored = door.setup.restored
         self._entries: dict[CheckpointId, CheckpointRecord] = {restored.checkpoint: restored} if restored else {}
 
     def asked(self, effect: Effect) -> None:
-        """Note an entry, and judge a publication of it."""
         record = drafted(effect)
         if record is not None:
             self._entries[record.checkpoint] = record

@@ -213,7 +213,6 @@ class EndsSoon(DoorJudge):
     """Judges what a tick begins although it is to end."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with a tick that goes on."""
         super().__init__(door)
         self._why = ""
         self._is_late = False
@@ -226,7 +225,6 @@ class EndsSoon(DoorJudge):
         """The checkpoints below it had an id when the tick had to end. One more may have waited for a block of ids."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note why the tick must end."""
         self._is_held |= isinstance(fact, RowAppended) and fact.nonce in self._holds
         stops = isinstance(fact, StopRequested) and fact.kind is StopKind.NOW
         if stops or isinstance(fact, MicroBatchFailed):
@@ -293,7 +291,6 @@ class GoesOn(DoorJudge):
     """Judges a door that has a pending checkpoint and waits for nothing."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin without an open request."""
         super().__init__(door)
         self._asked: set[object] = set()
         """What the door has asked of stores and suites, and what has no answer yet."""
@@ -303,7 +300,6 @@ class GoesOn(DoorJudge):
         """Since when a checkpoint has been pending without any work under way, or None."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note an answer."""
         match fact:
             case TablesChecked() | TableCheckFailed():
                 self._asked.discard(("check", fact.checkpoint))
@@ -319,7 +315,6 @@ class GoesOn(DoorJudge):
                 """No checkpoint waits for it."""
 
     def asked(self, effect: Effect) -> None:
-        """Note what the door asks for."""
         match effect:
             case CheckTables():
                 self._asked.add(("check", effect.checkpoint))
@@ -339,7 +334,6 @@ class GoesOn(DoorJudge):
                 """No checkpoint waits for it."""
 
     def rested(self, given: tuple[object, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Judge what the door waits for."""
         if not self._waits_for_nothing():
             self._since_ms = None
             return
@@ -349,7 +343,6 @@ class GoesOn(DoorJudge):
             self.wrong(f"checkpoint {min(self.door.pending)} waits for nothing since {self._since_ms}")
 
     def time_passed(self) -> None:
-        """Judge a door that did nothing."""
         self.rested(())
 
     def _waits_for_nothing(self) -> bool:
@@ -382,7 +375,6 @@ class GivesWay(DoorJudge):
     """Judges what a door does after a failed checkpoint, and after the answer that the job has another claim."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin without a failure."""
         super().__init__(door)
         self._looks = False
         self._must_look = False
@@ -391,14 +383,12 @@ class GivesWay(DoorJudge):
         """The number of effects of a commit without an answer yet."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Record the answers to looks and to effects of a commit."""
         if isinstance(fact, RivalSeen):
             self._looks = False
             self._lost |= fact.claim is not None
         self._unsettled -= isinstance(fact, _COMMITTED)
 
     def asked(self, effect: Effect) -> None:
-        """Record failures and looks. Judge how the tick ends."""
         match effect:
             case NotifyAborted():
                 self._must_look |= effect.reason in _OF_THE_JOB and not self._looks
@@ -414,7 +404,6 @@ class GivesWay(DoorJudge):
                 pass
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge a tick that goes on."""
         del given
         if self.door.is_over:
             return
@@ -440,12 +429,10 @@ class WaitsForSavepoints(DoorJudge):
     """Judges requests that a tick gives up because it ends."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with nothing given up."""
         super().__init__(door)
         self._given_up: list[str] = []
 
     def asked(self, effect: Effect) -> None:
-        """Judge the end of the tick. It answers what it gives up in the same step, and never before."""
         if isinstance(effect, SavepointFailed) and effect.reason is Reason.CHECKPOINT_COORDINATOR_SHUTDOWN:
             self._given_up.append(effect.request)
         elif isinstance(effect, EndTick) and effect.outcome in _IN_ORDER and self._given_up:
@@ -480,7 +467,6 @@ class Whys(DoorJudge):
     """Judges the messages of checkpoints that fail, and of a tick that fails."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with nothing that failed."""
         super().__init__(door)
         self._said: tuple[CheckpointId, tuple[str, ...]] | None = None
         """The checkpoint that fails because of this fact, and the words that its message must hold."""
@@ -494,7 +480,6 @@ class Whys(DoorJudge):
         """The checkpoints whose commit has begun. Later checkpoints wait until such a commit ends."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note what failed, and in which words."""
         self._said = None
         if type(fact) in _FAILURES:
             self._failed(fact)
@@ -525,7 +510,6 @@ class Whys(DoorJudge):
                 pass
 
     def asked(self, effect: Effect) -> None:
-        """Judge a message."""
         commits = begins_commit(effect)
         if commits is not None:
             self._committing.add(commits)

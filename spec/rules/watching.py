@@ -94,7 +94,6 @@ class ChannelBytes:
             self._sent(segment.source, self.subtask(segment.source, segment.split), segment)
 
     def began(self, effect: RunMicroBatch) -> None:
-        """Note what a micro-batch runs over."""
         self._running[effect.vertex] = effect
         self.segments[effect.vertex] -= sum(len(entry.segments) for entry in effect.inputs)
 
@@ -117,7 +116,6 @@ class ChannelBytes:
                 self._sent(fact.vertex, index, StagedSegment(output.emitted))
 
     def full(self, vertex: VertexId, subtask: int) -> EdgeId | None:
-        """Return an edge on which a subtask has no credit, or None."""
         for edge in self.out[vertex]:
             if self.lying[edge, subtask] >= self.limit:
                 return edge
@@ -283,7 +281,6 @@ class Watched:
     # -------------------------------------------------------------- steps
 
     def told(self, fact: Begun | Fact) -> None:  # noqa: C901, PLR0912 - one line a fact
-        """Take a fact of the door."""
         match fact:
             case TimeAdvanced():
                 self.now_ms = max(self.now_ms, fact.now_ms)
@@ -333,7 +330,6 @@ class Watched:
                 self._heard(fact)
 
     def asked(self, effect: Effect) -> None:
-        """Take an effect of the door."""
         match effect:
             case PollSource():
                 self.polls[effect.source, effect.split] = effect.max_rows
@@ -438,13 +434,11 @@ class DoorJudge:
     """Judges one door. It is asked after the watched door has taken a fact, and before it takes an effect."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with nothing found."""
         self.door = door
         self.found: list[str] = []
 
     @property
     def applies(self) -> bool:
-        """Return whether there is anything to judge at this door."""
         return True
 
     def wrong(self, what: str) -> None:
@@ -503,7 +497,6 @@ class Panel:
     """The judges of one door. A judge is asked only what it looks at."""
 
     def __init__(self, judges: Iterable[DoorJudge]) -> None:
-        """Find out what each judge looks at."""
         self.judges = list(judges)
         busy = [judge for judge in self.judges if judge.applies]
         self.told = [judge.told for judge in busy if type(judge).told is not DoorJudge.told]

@@ -52,7 +52,6 @@ class Probes:
     """The probes of some slips, ready to be put into the core."""
 
     def __init__(self, slips: Iterable[Slip]) -> None:
-        """Prepare the functions with probes; the core stays as it is."""
         by_module: dict[str, list[Slip]] = defaultdict(list)
         for slip in slips:
             by_module[slip.module].append(slip)

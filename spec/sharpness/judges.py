@@ -70,7 +70,6 @@ class Trial:
         return SIMULATOR if self.judge == SIMULATOR else str(self)
 
     def __str__(self) -> str:
-        """Return the judge's name and what it runs."""
         return f"{self.judge}, {self.name}"
 
 
@@ -244,7 +243,6 @@ class Result:
         return self.applies and not self.is_found_by_spec
 
     def __str__(self) -> str:
-        """Return who found it."""
         return "; ".join(self.found) or "SURVIVED"
 
 
@@ -252,7 +250,6 @@ class Results:
     """The results by slip. Without a file, they are kept for this run only."""
 
     def __init__(self, file: Path | None) -> None:
-        """Read what an earlier run has written."""
         self._file = file
         self._known: dict[str, Result] = {}
         if file is not None and file.exists():

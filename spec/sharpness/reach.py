@@ -55,7 +55,6 @@ class Kept:
     """
 
     def __init__(self, file: Path | None) -> None:
-        """Read the file, if it is of this code. Without a file, nothing is kept."""
         self._file = file
         self._known: dict[str, Reach | None] = {}
 
@@ -67,11 +66,9 @@ class Kept:
         return kept
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the trial is known."""
         return name in self._known
 
     def __getitem__(self, name: str) -> Reach | None:
-        """Return what a known trial reaches."""
         return self._known[name]
 
     def add(self, name: str, reach: Reach | None) -> None:

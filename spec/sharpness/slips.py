@@ -49,7 +49,6 @@ class Slip:
     after: str
 
     def __str__(self) -> str:
-        """Return where the slip is and what it changes. Of a statement with a body, show the first line."""
         before, after = self.before.partition("\n")[0], self.after.partition("\n")[0]
         return f"{self.module}:{self.function} {self.operator}: {before} -> {after} (line {self.line})"
 

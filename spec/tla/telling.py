@@ -41,7 +41,6 @@ class Event:
     versions: Mapping[str, int] = field(default_factory=dict)
 
     def told(self, tables: Iterable[str]) -> dict[str, object]:
-        """Return the event in the specification's form. A cut names every table."""
         return {
             "is": self.name,
             "id": self.id,

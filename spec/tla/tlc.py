@@ -53,7 +53,6 @@ class Outcome:
     said: str
 
     def __str__(self) -> str:
-        """Return the numbers of states as one line."""
         depth = f", {self.depth} steps deep" if self.depth else ""
         return f"{self.distinct:,} distinct states of {self.generated:,}{depth}, {self.seconds:.0f} s"
 

@@ -110,7 +110,6 @@ class Hands:
     """Acts on the world. `readable` says how far each split can be read now."""
 
     def __init__(self, world: World, random: Random, *, in_order: bool) -> None:
-        """Act on that world."""
         self._world = world
         self._random = random
         self._micro_batches = MicroBatches(world, in_order=in_order)
@@ -413,7 +412,6 @@ class UnderWay:
         heappush(self.answers, (due_ms, self._queued, fact))
 
     def next_due(self, now_ms: int) -> Effect | None:
-        """Remove and return an effect that is due, or None."""
         return heappop(self.effects)[2] if self.effects and self.effects[0][0] <= now_ms else None
 
     def next_answer(self, now_ms: int) -> Fact | None:

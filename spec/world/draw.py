@@ -54,7 +54,6 @@ class Chance:
     """Decides when a mishap strikes, and what it takes."""
 
     def __init__(self, seed: int, mishaps: Mishaps) -> None:
-        """Use random numbers that nothing else uses."""
         self._random = Random(f"mishaps of {seed}")  # noqa: S311 - a run must be repeatable
         self._mishaps = mishaps
 
@@ -418,7 +417,6 @@ class Plans:
     def __init__(
         self, seed: int, moves: Moves, scenario: Scenario, *, random: Random, shapes: Random, visiting: Random
     ) -> None:
-        """Prepare the random numbers of this seed. The run itself draws from the given ones too."""
         self._moves = moves
         self._scenario = scenario
         self._random = random

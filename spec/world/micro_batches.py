@@ -72,7 +72,6 @@ class MicroBatches:
     """Runs micro-batches in a world. `in_order`: check the order of channels (exactly once)."""
 
     def __init__(self, world: World, *, in_order: bool) -> None:
-        """Write into that world."""
         self._world = world
         self._in_order = in_order
         self._graphs: dict[int, JobGraph | None] = {}

@@ -66,7 +66,6 @@ class Simulation:
     """One run: ticks one after the other, some at the same time, what they leave behind, and the end."""
 
     def __init__(self, seed: int, narrate: Narrate | None = None, moves: Moves | None = None) -> None:
-        """Draw the scenario. Nothing has happened yet."""
         self.moves = drawn(seed) if moves is None else moves
         self._seed = seed
         self._chance = Chance(seed, self.moves.mishaps)

@@ -390,7 +390,6 @@ class StoreFaults:
     """Decides which writes and replies are lost, which answers come late, and which lists are stale."""
 
     def __init__(self, seed: int, met: Counter[str]) -> None:
-        """Draw how often each fault strikes. In some runs, one of them never does. `met` counts the faults."""
         self._random = Random(f"store of {seed}")  # noqa: S311 - a run must be repeatable
         self._lost = self._random.choice([0.0, 0.03, 0.15])
         self._late = self._random.choice([0.0, 0.1, 0.4])
@@ -462,7 +461,6 @@ class World:
     """One job's warehouse."""
 
     def __init__(self, new_history: Callable[["World"], History]) -> None:
-        """Begin empty."""
         self.now_ms = 1_000
         self.files: dict[str, Written] = {}
         self.gone: set[str] = set()
@@ -593,7 +591,6 @@ class World:
         return newest_claim(self.rows())
 
     def rows(self) -> tuple[Row, ...]:
-        """Return all rows."""
         return tuple(row for _, row in self.log)
 
     def checkpoints(self) -> list[CheckpointRecord]:
@@ -722,7 +719,6 @@ class World:
         return tuple((name, there[at] if at < len(there) else frozenset()) for name, there, at in logs)
 
     def drop_cuts(self, dropped: Collection[CheckpointId]) -> None:
-        """Drop the cuts of these checkpoints."""
         needed = tuple(sorted(self._cuts_in_use().intersection(dropped, self.cuts)))
         if dropped:
             self.history.add(CutsDropped(tuple(sorted(dropped)), needed))

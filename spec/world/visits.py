@@ -535,7 +535,6 @@ class Visits:
     def __init__(
         self, world: World, moves: Moves, random: Random, readable: dict[SplitId, int], settling: Random
     ) -> None:
-        """Draw for this world. `readable` says how far each split can be read now. `settling` draws for held cuts."""
         self._world = world
         self._moves = moves
         self._random = random

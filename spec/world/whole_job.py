@@ -157,7 +157,6 @@ class DrivenJob:
     """One warehouse, and the ticks that run in it one after the other."""
 
     def __init__(self, job: SmallJob, *, in_order: bool = True) -> None:
-        """Begin with an empty warehouse and no tick. `in_order`: check the order of channels."""
         self.job = job
         self.world: World = NamedWorld(self._new_history)
         self.hands = Hands(self.world, Random(0), in_order=in_order)  # noqa: S311 - no fault is drawn
