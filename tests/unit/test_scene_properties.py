@@ -1,9 +1,6 @@
-"""Drives doors and pure functions through short scenes, for bugs that no random run meets.
+"""Doors and pure functions keep their rules in short scenes that no random run meets."""
 
-Each scene returns whether its rule held. `SCENES` lists them by name.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -63,6 +60,7 @@ from checkpointing.tick.attempts import Terms
 from spec.flink import messages as flink
 from spec.flink.coordinator import FlinkCoordinator
 from spec.machines.full_entry import plain_entry
+from spec.machines.judging import expect
 from spec.reference.pipeline import (
     BANK,
     HOOKS,
@@ -380,23 +378,71 @@ def two_jobs_come_to_their_cuts() -> bool:
     return driven.end is not None
 
 
-SCENES: Final[Mapping[str, tuple[Callable[[], bool], str]]] = {
-    f"scene: {scene.__name__.replace('_', ' ')}": (scene, rule)
-    for scene, rule in (
-        (a_newer_coordinator_keeps_its_files, "discarded-is-unreferenced"),
-        (files_of_a_rejected_cut_are_leftovers, "rejected-leaves-nothing"),
-        (an_emptied_sink_gets_all_rows, "outside-follows"),
-        (triggering_outlives_an_abort, "no-deadlock"),
-        (every_task_is_told_of_a_completion, "told-truly"),
-        (every_entry_since_the_last_cut_is_made_durable, "durable"),
-        (a_holder_that_nobody_can_see_is_given_time, "polite"),
-        (a_tick_ends_as_it_was_asked, "ends-as-asked"),
-        (a_rollback_is_published_only_onto_what_it_was_planned_on, "gone-back"),
-        (a_rollback_leaves_an_entry_behind_if_tables_are_lost, "gone-back"),
-        (rows_from_outside_name_nothing_outside, "in-its-folders"),
-        (a_tick_that_must_stop_begins_nothing, "ends-soon"),
-        (triggering_goes_on_after_a_failed_stop, "not-too-late"),
-        (two_jobs_come_to_their_cuts, "no-deadlock"),
-    )
-}
-"""Each scene by its name, with the rule that it judges."""
+def test_a_newer_coordinator_keeps_its_files():
+    """An older coordinator does not know of a newer one, and discards leftovers."""
+    expect(a_newer_coordinator_keeps_its_files(), "discarded-is-unreferenced")
+
+
+def test_files_of_a_rejected_cut_are_leftovers():
+    """Generation 5 held a cut after checkpoint 1 of generation 3. It was rejected: the next tick deletes its files."""
+    expect(files_of_a_rejected_cut_are_leftovers(), "rejected-leaves-nothing")
+
+
+def test_an_emptied_sink_gets_all_rows():
+    """A rollback has emptied an upsert table and its sink. Then another table is renamed, and takes that name."""
+    expect(an_emptied_sink_gets_all_rows(), "outside-follows")
+
+
+def test_triggering_outlives_an_abort():
+    """Everything pending is aborted, as after the failure of a region. Then the next interval must trigger again."""
+    expect(triggering_outlives_an_abort(), "no-deadlock")
+
+
+def test_every_task_is_told_of_a_completion():
+    """A checkpoint of two tasks completes. Both must be notified."""
+    expect(every_task_is_told_of_a_completion(), "told-truly")
+
+
+def test_every_entry_since_the_last_cut_is_made_durable():
+    """A neighbour committed version 6 before our version 7. No engine could load the log without it."""
+    expect(every_entry_since_the_last_cut_is_made_durable(), "durable")
+
+
+def test_a_holder_that_nobody_can_see_is_given_time():
+    """A new tick cannot see the holder's lease, or sees one of an older generation."""
+    expect(a_holder_that_nobody_can_see_is_given_time(), "polite")
+
+
+def test_a_tick_ends_as_it_was_asked():
+    """The strongest request decides: a failure, a stop now, the savepoint of a stop, a stop after a last checkpoint."""
+    expect(a_tick_ends_as_it_was_asked(), "ends-as-asked")
+
+
+def test_a_rollback_is_published_only_onto_what_it_was_planned_on():
+    """An append table showed an earlier rollback, which had taken rows out. Its log has lost that entry."""
+    expect(a_rollback_is_published_only_onto_what_it_was_planned_on(), "gone-back")
+
+
+def test_a_rollback_leaves_an_entry_behind_if_tables_are_lost():
+    """A rollback goes to the first checkpoint, while the newest one is not published yet."""
+    expect(a_rollback_leaves_an_entry_behind_if_tables_are_lost(), "gone-back")
+
+
+def test_rows_from_outside_name_nothing_outside():
+    """Return whether a sound entry is read, and no effect follows an entry that names a file or table outside."""
+    expect(rows_from_outside_name_nothing_outside(), "in-its-folders")
+
+
+def test_a_tick_that_must_stop_begins_nothing():
+    """A stop comes while an entry is being appended. Nothing may begin after it."""
+    expect(a_tick_that_must_stop_begins_nothing(), "ends-soon")
+
+
+def test_triggering_goes_on_after_a_failed_stop():
+    """Return whether triggering stays off. The hook of a stop's savepoint fails, and then the next interval passes."""
+    expect(triggering_goes_on_after_a_failed_stop(), "not-too-late")
+
+
+def test_two_jobs_come_to_their_cuts():
+    """Run a tick whose barrier waits until both upstream jobs are at a cut. Return whether the tick ends."""
+    expect(two_jobs_come_to_their_cuts(), "no-deadlock")

@@ -8,6 +8,9 @@ from itertools import product
 from random import Random
 from typing import Final
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from checkpointing import partitions
 from checkpointing.channel_items import ChannelState, RangeFiles, StagedSegment, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
@@ -35,6 +38,7 @@ from checkpointing.metadata.codec import decode, encode
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Statistics, TableKeys, TableRecord, VertexRecord
 from checkpointing.partitions import Value
+from spec.machines.judging import expect
 
 LAID_OUT: Final = "partitions-are-kept"
 """The log of a partitioned table says of each file the values of its rows, under every name of the table."""
@@ -259,3 +263,25 @@ def _restores_of_reading_outputs(graph: JobGraph, entry: CheckpointRecord) -> bo
     except restoring.CutDoesNotFitError:
         return False
     return True
+
+
+@settings(max_examples=max(1, settings.default.max_examples // 2))
+@given(seed=st.integers(0, 9_999))
+def test_files_keep_the_values_of_their_partition(seed):
+    """Their folders say the values, also after a rename, and partitions lie apart."""
+    expect(files_keep_their_partition(seed), LAID_OUT)
+
+
+def test_a_cut_of_another_layout_is_not_restored():
+    """Staged files, ranges and an entry's own files are looked at."""
+    expect(layouts_stay(), LAYOUT_STAYS)
+
+
+def test_a_cut_of_another_mode_is_not_restored():
+    """The mode of a table stays, and the version column of an overwrite table."""
+    expect(modes_stay(), MODE_STAYS)
+
+
+def test_a_cut_is_refused_exactly_if_rows_in_flight_would_be_passed_over():
+    """All pairs of outputs of two inputs, then and now, with rows in flight to each."""
+    expect(outputs_are_read_on(), READ_ON)
