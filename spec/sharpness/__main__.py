@@ -23,9 +23,8 @@ from spec.machines.extra import must_have_hypothesis
 
 must_have_hypothesis()
 
-from spec.sharpness.core import all_slips, lines_of
+from spec.sharpness.core import all_slips, is_equivalent, lines_of
 from spec.sharpness.differing import probes
-from spec.sharpness.equivalent import is_equivalent
 from spec.sharpness.judges import (
     JUDGES,
     PROPERTIES,

@@ -2,6 +2,8 @@
 
 import importlib
 import pkgutil
+import tomllib
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -39,3 +41,14 @@ def plant(slip: Slip) -> None:
     """Give the slip's function the changed code for the rest of this process."""
     module = importlib.import_module(slip.module)
     planting.plant(module, planted(module, slip))
+
+
+@cache
+def equivalent() -> Mapping[str, str]:
+    """Return the slips that change nothing visible, each with the reason. They are not counted."""
+    rows = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text(encoding="utf-8"))["slip"]
+    return {row["slip"]: row["why"] for row in rows}
+
+
+def is_equivalent(slip: Slip) -> bool:
+    return slip.key in equivalent() or slip.identity in equivalent()

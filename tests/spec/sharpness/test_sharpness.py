@@ -17,9 +17,8 @@ from spec.bugs import plant
 from spec.sharpness import __main__ as command
 from spec.sharpness import reach as reaching
 from spec.sharpness.__main__ import report, sharp_enough, worth_trying
-from spec.sharpness.core import all_slips, lines_of
+from spec.sharpness.core import all_slips, equivalent, lines_of
 from spec.sharpness.differing import Probes, is_harmless, probes
-from spec.sharpness.equivalent import EQUIVALENT
 from spec.sharpness.judges import UNIT_TESTS, Found, Result, Trial, judged, reach, trials, unit_tests
 from spec.sharpness.reach import Kept, Reach
 from spec.sharpness.slips import Slip, planted, slips
@@ -191,8 +190,8 @@ def _meets(ran, slip):
 
 def test_every_equivalent_slip_exists_and_has_a_reason(drawn):
     """The list has no slip whose code is gone."""
-    assert set(EQUIVALENT) <= {name for slip in drawn for name in (slip.key, slip.identity)}
-    assert all(EQUIVALENT.values())
+    assert set(equivalent()) <= {name for slip in drawn for name in (slip.key, slip.identity)}
+    assert all(equivalent().values())
 
 
 def test_the_report_counts_by_package_and_by_finder():
