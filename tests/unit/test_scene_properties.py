@@ -59,7 +59,6 @@ from checkpointing.tick import door
 from checkpointing.tick.attempts import Terms
 from spec.flink import messages as flink
 from spec.flink.coordinator import FlinkCoordinator
-from spec.machines.full_entry import plain_entry
 from spec.machines.judging import expect
 from spec.reference.pipeline import (
     BANK,
@@ -74,6 +73,7 @@ from spec.reference.pipeline import (
 from spec.rules.invariants import violations
 from spec.world.faults import NONE, Faults
 from spec.world.whole_job import DrivenJob, SmallJob, join_graph
+from tests.unit.full_entry import plain_entry
 
 _FIRST = CheckpointId(1)
 

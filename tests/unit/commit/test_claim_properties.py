@@ -68,8 +68,8 @@ from checkpointing.tick.messages import (
     Worked,
 )
 from spec.machines import judging
-from spec.machines.full_entry import plain_entry
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 CLAIMS: Final = "claims-are-polite"
 """A process may claim the job after a release, after the holder's death, when its lease has run out, or with

@@ -38,8 +38,8 @@ from checkpointing.metadata.record import (
     VertexRecord,
 )
 from spec.machines import judging
-from spec.machines.full_entry import plain_entry
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 NET: Final = "entries-bring-cuts"
 """Publishing an entry makes each table show what the cut holds. It leaves alone what the parent's cut already held."""

@@ -57,8 +57,8 @@ from checkpointing.tick.messages import (
     TickEffect,
     TickFact,
 )
-from spec.machines.full_entry import plain_entry
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 # ------------------------------------------------------------------
 # Tests the steps of a new holder before its work: in which order it repairs, publishes and deletes, and what it omits.

@@ -20,8 +20,8 @@ from checkpointing.job.polling import (
     read_alone,
 )
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
-from spec.machines.full_entry import plain_entry
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 # ------------------------------------------------------------------
 # Tests how a source without parts gets parts: its splits at the cut become those of the first part (B4).

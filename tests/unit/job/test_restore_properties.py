@@ -41,8 +41,8 @@ from checkpointing.key_groups import (
 )
 from checkpointing.metadata.record import CheckpointRecord, HookState, Statistics, TableKeys, TableRecord, VertexRecord
 from checkpointing.state_meaning import ColumnMeaning
-from spec.machines.full_entry import OWN, staged
 from spec.machines.judging import expect
+from tests.unit.full_entry import OWN, staged
 
 KEY_GROUPS: Final = 8
 _ORDERS, _ROWS, _TOTALS, _SUMS, _NEWEST = map(VertexId, ("orders", "rows", "totals", "sums", "newest"))

@@ -19,8 +19,8 @@ from checkpointing.messages import (
 from checkpointing.metadata.record import (
     RowKind,
 )
-from spec.machines.full_entry import plain_entry
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 ENDS: Final = "ends-as-it-must"
 """A tick reports its first failure, and fails only if something has failed. It waits for entries in doubt, and

@@ -35,8 +35,8 @@ from checkpointing.metadata.record import (
     VertexRecord,
 )
 from spec.machines import judging
-from spec.machines.full_entry import plain_entry
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 # ------------------------------------------------------------------
 # Tests when a tick compacts its append tables, and which checkpoint commits what was compacted (F3).

@@ -14,7 +14,9 @@ from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generatio
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, decode_stored, encode
 from checkpointing.metadata.files import files_of, handles_to_restore
 from checkpointing.metadata.record import CheckpointRecord, FileCompaction, RowKind, TableRecord, VertexRecord
-from spec.machines.full_entry import (
+from spec.machines.judging import expect
+from spec.world.entry_texts import OLDEST, PRESENT, read_otherwise, written
+from tests.unit.full_entry import (
     KEY_GROUPS,
     OWN,
     Fields,
@@ -25,8 +27,6 @@ from spec.machines.full_entry import (
     release,
     staged,
 )
-from spec.machines.judging import expect
-from spec.world.entry_texts import OLDEST, PRESENT, read_otherwise, written
 
 # ------------------------------------------------------------------
 # Lists for each field of an entry which values Tidemark may have written, and which it cannot have written (H1).

@@ -223,7 +223,7 @@ def _statistics() -> Fields:
 # Makes entries of a small job for machines that look at few of their fields.
 
 
-def plain_entry(kind: RowKind = RowKind.CHECKPOINT, **fields: Any) -> CheckpointRecord:  # noqa: ANN401 - fields of it
+def plain_entry(kind: RowKind = RowKind.CHECKPOINT, **fields: Any) -> CheckpointRecord:
     """Return an entry without vertices and tables, but with these fields."""
     plain: dict[str, Any] = {
         "job": "small",
