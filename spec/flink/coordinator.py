@@ -27,7 +27,6 @@ from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from spec.flink.completed_store import FlinkRegistry, RestoreMode, shared_handles
 from spec.flink.messages import (
     AbortRequested,
     AssignState,
@@ -36,16 +35,19 @@ from spec.flink.messages import (
     CommitUnknown,
     FlinkEffect,
     FlinkFact,
+    FlinkRegistry,
     HandedFact,
     LocationFailed,
     PeriodicTimerFired,
     RestoreFinished,
     RestoreKind,
+    RestoreMode,
     RestoreRequested,
     SetNextCheckpointId,
     TaskFailed,
     TaskMeasured,
     TriggerFailed,
+    shared_handles,
 )
 
 # ------------------------------------------------------------------

@@ -19,13 +19,6 @@ from checkpointing.coordinator.task import AcknowledgedState
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from spec.flink import messages as flink
-from spec.flink.case_form import named_step
-from spec.flink.completed_store import (
-    FlinkRegistry,
-    RestoreMode,
-    operator_states,
-    shared_handles,
-)
 from spec.flink.coordinator import CheckpointIdCounter, FlinkCoordinator
 from spec.flink.coordinator_units import (
     DeciderUnit,
@@ -44,6 +37,13 @@ from spec.flink.coordinator_units import (
     statistics_of,
     topology_of,
 )
+from spec.flink.messages import (
+    FlinkRegistry,
+    RestoreMode,
+    operator_states,
+    shared_handles,
+)
+from spec.flink.vectors import named_step
 
 
 class CountingRegistry(FlinkRegistry):

@@ -36,7 +36,7 @@ from checkpointing.gate import (
 from checkpointing.gate.aligner import AlignerSnapshot
 from checkpointing.gate.tracker import TrackerSnapshot
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
-from spec.flink.case_form import named_step
+from spec.flink.vectors import named_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from checkpointing.coordinator.completed import (
 )
 from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
-from spec.flink.case_form import named_step
-from spec.flink.completed_store import (
+from spec.flink.messages import (
     FlinkRegistry,
     RestoredKind,
     RestoreMode,
 )
+from spec.flink.vectors import named_step
 
 Handle = Hashable
 

@@ -27,8 +27,8 @@ from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, Snapsh
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.flink import messages as flink
-from spec.flink.completed_store import shared_handles
 from spec.flink.coordinator import FlinkCoordinator
+from spec.flink.messages import shared_handles
 from spec.machines.coordinator_model import CoordinatorModel, Fate
 from spec.machines.judging import expect
 

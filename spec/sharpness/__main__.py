@@ -23,7 +23,6 @@ from spec.machines.extra import must_have_hypothesis
 
 must_have_hypothesis()
 
-from spec.sharpness.core import all_slips, is_equivalent, lines_of
 from spec.sharpness.differing import probes
 from spec.sharpness.judges import (
     JUDGES,
@@ -40,7 +39,7 @@ from spec.sharpness.judges import (
     unit_tests,
 )
 from spec.sharpness.reach import Kept, Reach
-from spec.sharpness.slips import Slip
+from spec.sharpness.slips import Slip, all_slips, is_equivalent, lines_of
 from spec.simulate import GARBAGE_MAX
 
 BY_SPEC: Final = 0.90

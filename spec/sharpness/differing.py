@@ -16,8 +16,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Final, TypeVar
 
 from spec.bugs.plant import code_in, function_of, tree_of
-from spec.sharpness.core import all_slips
-from spec.sharpness.slips import Slip, places
+from spec.sharpness.slips import Slip, all_slips, places
 
 _ALWAYS: Final = ("negation", "negation dropped", "off by one", "other truth", "dropped call")
 """Operators whose slips change the value each time, or whose effect cannot be foreseen."""

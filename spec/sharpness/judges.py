@@ -25,10 +25,9 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from spec.flink.vectors import run_file
 from spec.machines import judging
 from spec.machines.__main__ import MACHINES
-from spec.sharpness.core import ROOT, plant
 from spec.sharpness.differing import probes
 from spec.sharpness.reach import Reach, reached_by
-from spec.sharpness.slips import Slip
+from spec.sharpness.slips import ROOT, Slip, plant
 from spec.simulate import run_seed
 
 UNIT: Final = ROOT / "tests" / "unit"

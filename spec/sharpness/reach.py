@@ -14,8 +14,8 @@ from typing import Any, Final, Self
 
 from coverage import Coverage
 
-from spec.sharpness.core import ROOT
 from spec.sharpness.differing import Probes
+from spec.sharpness.slips import ROOT
 
 _CORE: Final = str(ROOT / "checkpointing" / "*")
 _CODE: Final = ("checkpointing/**/*.py", "spec/**/*.py", "tests/unit/**/*.py", "tests/vectors/*.json")

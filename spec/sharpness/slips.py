@@ -1,14 +1,20 @@
 """Finds the slips that a maintainer could make: a fixed set of operators looks for them in a module's source."""
 
 import ast
+import importlib
+import pkgutil
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Final
 
+import checkpointing
 from spec.bugs.plant import Function, functions, tree_of
+from spec.bugs.plant import plant as plant_code
 
 _FLIPPED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = MappingProxyType(
     {
@@ -304,7 +310,7 @@ def _siblings() -> Mapping[str, tuple[str, ...]]:
 
     If several classes have a field of this name, only fields that all of them have count.
     """
-    from spec.sharpness.core import modules  # noqa: PLC0415 - it finds its modules by this one's operators
+    from spec.sharpness.slips import modules  # noqa: PLC0415 - it finds its modules by this one's operators
 
     found: dict[str, list[set[str]]] = defaultdict(list)
     for module in modules():
@@ -318,3 +324,48 @@ def _siblings() -> Mapping[str, tuple[str, ...]]:
                 for name, kind in fields.items():
                     found[name].append({other for other, same in fields.items() if same == kind and other != name})
     return {name: tuple(sorted(set.intersection(*others))) for name, others in found.items()}
+
+
+# ------------------------------------------------------------------
+# Finds the core's modules and their slips, and plants a slip.
+
+
+ROOT: Final = Path(*checkpointing.__path__).parent
+
+
+@cache
+def modules() -> tuple[ModuleType, ...]:
+    """Return all modules of the core, ordered by name."""
+    names = sorted(found.name for found in pkgutil.walk_packages(checkpointing.__path__, "checkpointing."))
+    return tuple(importlib.import_module(name) for name in names)
+
+
+def all_slips() -> tuple[Slip, ...]:
+    """Return every slip that can be planted."""
+    return tuple(slip for module in modules() for slip in slips(module))
+
+
+def lines_of(slip: Slip) -> tuple[str, frozenset[int]]:
+    """Return the slip's file, and lines of which Python runs at least one whenever it runs what the slip changes.
+
+    The file is a path from the root of the project.
+    """
+    module = importlib.import_module(slip.module)
+    return str(Path(str(module.__file__)).relative_to(ROOT)), lines(module, slip)
+
+
+def plant(slip: Slip) -> None:
+    """Give the slip's function the changed code for the rest of this process."""
+    module = importlib.import_module(slip.module)
+    plant_code(module, planted(module, slip))
+
+
+@cache
+def equivalent() -> Mapping[str, str]:
+    """Return the slips that change nothing visible, each with the reason. They are not counted."""
+    rows = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text(encoding="utf-8"))["slip"]
+    return {row["slip"]: row["why"] for row in rows}
+
+
+def is_equivalent(slip: Slip) -> bool:
+    return slip.key in equivalent() or slip.identity in equivalent()

@@ -17,11 +17,10 @@ from spec.bugs import plant
 from spec.sharpness import __main__ as command
 from spec.sharpness import reach as reaching
 from spec.sharpness.__main__ import report, sharp_enough, worth_trying
-from spec.sharpness.core import all_slips, equivalent, lines_of
 from spec.sharpness.differing import Probes, is_harmless, probes
 from spec.sharpness.judges import UNIT_TESTS, Found, Result, Trial, judged, reach, trials, unit_tests
 from spec.sharpness.reach import Kept, Reach
-from spec.sharpness.slips import Slip, planted, slips
+from spec.sharpness.slips import Slip, all_slips, equivalent, lines_of, planted, slips
 
 SOURCE = '''
 class Counter:
@@ -51,7 +50,7 @@ def kept(rows):
 """
 LOOK = """
 import sys
-from spec.sharpness.core import all_slips
+from spec.sharpness.slips import all_slips
 from spec.sharpness.judges import Trial, judged, trials
 slip = next(slip for slip in all_slips() if slip.key.startswith(sys.argv[1]))
 files = [trial for trial in trials() if trial.name == "further_unaligned.json"]

@@ -30,7 +30,7 @@ from jobs.sources.change_rows import HEAD
 from jobs.sources.port import POSITION_COLUMN
 from jobs.state.merge import KEY_GROUP
 from spec.flink import vectors
-from spec.flink.case_form import problems_of_form
+from spec.flink.vectors import problems_of_form
 from tests.unit.operators import auto_cdc_cases
 from tidemark import Pipeline, SequenceSource, apply_changes, count, join
 
