@@ -329,9 +329,6 @@ COMMANDS = (
     "reset --to start",
 )
 """Every command that is about a pipeline, with what else it must be given."""
-WITHOUT_A_MODULE = [
-    each for each in COMMANDS if each.split()[0] not in ("run", "package", "cancel", "explain", "reset")
-]
 MODULE = """
 from tidemark import Pipeline, SequenceSource
 
