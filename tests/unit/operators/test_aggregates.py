@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
+    ByteType,
     DataType,
     DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     MapType,
@@ -26,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 import tidemark
-from jobs.operators.aggregate import KeyedAggregates, state_schema
+from jobs.operators.aggregate import KeyedAggregates, needed_columns, output_schema, state_schema
 from jobs.operators.aggregate_functions import MeanOverflowError, SumOverflowError
 from jobs.operators.keyed_vertices import aggregate_meanings
 from jobs.operators.spec import arrow_schema
@@ -122,10 +124,22 @@ def test_aggregates_do_not_depend_on_the_micro_batches(batches):
     assert model(seen) == shown(state)
 
 
+def test_types_are_those_of_spark():
+    """A sum has the range of Spark's: bigint, double, decimal(p + 10, s). Min and max keep the type."""
+    sums = {f"sum_{name}": sum_of(name) for name in "ifd"}
+    schema = output_schema(KEYS, named("v", **sums, m=max_of("i"), n=count()), SCHEMA)
+    expected = [StringType(), LongType(), DoubleType(), DecimalType(20, 2), IntegerType(), LongType()]
+    assert expected == [field.dataType for field in schema.fields]
+
+
 def test_a_sum_of_texts_is_refused():
     """The error names the aggregate and the column."""
     with pytest.raises(InvalidPipelineError, match="aggregate total: can't sum column s of type string"):
         named("v", total=sum_of("s"))
+
+
+def test_only_needed_columns_are_exchanged():
+    assert ["k", "i"] == needed_columns(KEYS, named("v", a=sum_of("i"), b=max_of("i")), SCHEMA).names
 
 
 # ------------------------------------------------------------------
@@ -503,6 +517,18 @@ def test_the_error_names_the_type_and_a_wider_one(kind, value, rows, says):
                 summed(kind, batches)
 
 
+def test_small_types_are_added_up_in_the_type_of_their_sum():
+    """More than a hundred tinyints of 127 are added."""
+    assert {"a": 127 * 300} == summed(ByteType(), [[("a", 127)] * 150] * 2)
+
+
+def test_nulls_are_ignored_in_every_type():
+    """The sum of only nulls is null, whatever comes before or after."""
+    for kind, one in ((LongType(), 1), (DecimalType(5, 2), Decimal("1.00")), (DoubleType(), 1.0)):
+        assert {"a": None} == summed(kind, [[("a", None)], [("a", None)]])
+        assert {"a": one} == summed(kind, [[("a", None)], [("a", one)], [("a", None)]])
+
+
 @settings(deadline=None)
 @given(batches_of(st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([1.5, -2.0, 1e308, -1e308])))
 def test_doubles_are_never_refused_and_follow_ieee_754(batches):
@@ -518,6 +544,11 @@ def test_doubles_are_never_refused_and_follow_ieee_754(batches):
             assert found[key] in values
         elif sum(map(abs, values)) < 1e308:
             assert math.isclose(math.fsum(values), found[key], rel_tol=1e-9, abs_tol=1e-12 * sum(map(abs, values)))
+
+
+def test_floats_are_added_up_as_doubles():
+    """Spark does the same. The range of a float does not limit the sum."""
+    assert math.isclose(3.0e38 * 4, summed(FloatType(), [[("a", 3.0e38)] * 2] * 2)["a"], rel_tol=1e-6)
 
 
 @pytest.mark.parametrize(

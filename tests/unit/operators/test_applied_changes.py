@@ -116,12 +116,51 @@ def table(*rows, history=True, **columns):
     return sorted(apply.results(state.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP).rows(), key=repr)
 
 
+def test_a_late_change_splits_the_version_that_held_then():
+    """The version from 1 ends at 3 instead of 5. The late one holds from 3 to 5."""
+    first, last, late = (1, 1, "x", 1, False), (1, 2, "x", 5, False), (1, 9, "x", 3, False)
+    assert [(1, 1, "x", 1, 3, False), (1, 2, "x", 5, None, True), (1, 9, "x", 3, 5, False)] == table(first, last, late)
+
+
+def test_a_late_change_does_not_bring_a_deleted_key_back():
+    """The deletion at 5 stays known. With history the late version ends there."""
+    deleted, late = (1, None, None, 5, True), (1, 7, "x", 3, False)
+    assert table(deleted, late, history=False) == []
+    assert [(1, 7, "x", 3, 5, False)] == table(deleted, late)
+
+
 def test_a_change_that_changes_nothing_begins_no_version_and_is_remembered():
     """Only a change between the two shows that the second one began a version of its own."""
     one, alike, between = (1, 1, "x", 1, False), (1, 1, "x", 3, False), (1, 2, "x", 2, False)
     assert [(1, 1, "x", 1, None, True)] == table(one, alike)
     assert [(1, 1, "x", 1, 2, False), (1, 1, "x", 3, None, True), (1, 2, "x", 2, 3, False)] == table(
         one, alike, between
+    )
+
+
+def test_a_null_that_is_ignored_keeps_the_value_before_whenever_that_comes():
+    """The late change at 2 is older than the null at 3, so the null keeps its value. A null elsewhere is a value."""
+    first, null, late = (1, 1, "x", 1, False), (1, None, None, 3, False), (1, 7, None, 2, False)
+    assert [(1, 1, None)] == table(first, null, history=False, ignored=("a",))
+    assert [(1, 7, None)] == table(first, null, late, history=False, ignored=("a",))
+    assert [(1, 1, "x", 1, 2, False), (1, 7, "x", 2, None, True)] == table(first, null, late, ignored=("a", "b"))
+
+
+def test_a_null_keeps_no_value_from_before_a_deletion():
+    """The deletion comes last, and lies between the value and the null."""
+    value, null, deleted = (1, 1, "x", 1, False), (1, None, "y", 5, False), (1, None, None, 3, True)
+    assert [(1, None, "y")] == table(value, null, deleted, history=False, ignored=("a", "b"))
+    assert [(1, None, "y", 5, None, True), (1, 1, "x", 1, 3, False)] == table(value, null, deleted, ignored=("a", "b"))[
+        ::-1
+    ]
+
+
+def test_a_column_without_history_shows_its_newest_value_in_the_version_that_holds():
+    """A late change of the other column splits the version. Each part then shows its own newest value."""
+    first, second, late = (1, 1, "x", 1, False), (1, 1, "y", 5, False), (1, 2, "z", 3, False)
+    assert [(1, 1, "y", 1, None, True)] == table(first, second, tracked=("a",))
+    assert [(1, 1, "x", 1, 3, False), (1, 1, "y", 5, None, True), (1, 2, "z", 3, 5, False)] == table(
+        first, second, late, tracked=("a",)
     )
 
 
@@ -234,6 +273,11 @@ def test_nothing_is_forgotten_before_the_first_date():
     state = state_of({1: (date(1, 1, 1), True), 2: (date(1, 1, 5), True)}, pl.Date)
     apply = AppliedChanges(("k",), ("a", "b"), "at", False, forget_deletes_after=timedelta(days=30))
     assert state.equals(apply.remembered(state))
+
+
+def test_changes_of_a_database_forget_deletions_at_once():
+    state = state_of({1: (1, True), 2: (2, False)})
+    assert [2] == AppliedChanges(("k",), ("a", "b"), "at", True, of_database=True).remembered(state)["k"].to_list()
 
 
 # ------------------------------------------------------------------
@@ -468,6 +512,12 @@ def database_changes(*without):
     return rows.transform(lambda frame: frame, told).select(*names)
 
 
+def test_changes_of_a_database_need_no_order_and_no_condition():
+    """Their table has the columns of the server's table alone."""
+    table = apply_changes(database_changes(), "applied", keys=["id"], type=2)
+    assert ["id", "name", "valid_from", "valid_to", "current"] == table.schema.names
+
+
 @pytest.mark.parametrize(
     ("without", "given", "says"),
     [
@@ -500,6 +550,12 @@ def test_a_distance_that_does_not_fit_the_order_is_refused(given, says):
     rows = rows.with_column("day", "current_date()", DateType()).with_column("text", "'x'", StringType())
     with pytest.raises(InvalidPipelineError, match=says):
         applied(rows, **given)
+
+
+def test_changes_of_a_database_have_no_distance():
+    """Their state forgets deleted keys anyway."""
+    with pytest.raises(InvalidPipelineError, match="come in order, so the state forgets a deleted key anyway"):
+        apply_changes(database_changes(), "applied", keys=["id"], forget_deletes_after=3)
 
 
 # ------------------------------------------------------------------

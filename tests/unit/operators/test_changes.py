@@ -182,12 +182,27 @@ def row_of(key, value):
     return (key, None, value, None, None, None, value)
 
 
+def test_a_key_without_rows_has_neither_state_nor_row():
+    """Its last row goes, and its key vanishes from both."""
+    kept = Kept({"total": tidemark.sum_of("o"), "least": tidemark.min_of("o")})
+    kept.take([(*row_of("a", 1), INSERT), (*row_of("b", 2), INSERT)])
+    assert [("a", 1, 1, DELETE)] == kept.take([(*row_of("a", 1), DELETE)]).rows()
+    assert (["b"], [("b", 2, 2)]) == (kept.state["k"].to_list(), kept.table)
+
+
 def test_a_change_has_the_kind_of_what_became_of_its_row():
     """An equal row makes no change. An update takes its old row back first."""
     kept = Kept({"total": tidemark.sum_of("o")})
     assert [("a", 1, INSERT)] == kept.take([(*row_of("a", 1), INSERT)]).rows()
     assert [("a", 1, UPDATE_BEFORE), ("a", 3, UPDATE_AFTER)] == kept.take([(*row_of("a", 2), INSERT)]).rows()
     assert kept.take([(*row_of("a", 2), UPDATE_BEFORE), (*row_of("a", 2), UPDATE_AFTER)]).is_empty()
+
+
+def test_a_row_of_an_unknown_key_is_not_taken_back():
+    """As in Flink, such a change is left out."""
+    kept = Kept({"total": tidemark.sum_of("o")})
+    assert kept.take([(*row_of("a", 1), DELETE)]).is_empty()
+    assert kept.state.is_empty()
 
 
 def test_a_sum_of_changes_that_does_not_fit_names_column_and_key():

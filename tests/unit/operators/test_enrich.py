@@ -105,6 +105,40 @@ def test_the_latest_right_row_is_the_greatest_so_far(batches):
     assert {key: {"temp": temp, "at": at} for key, at, temp in seen.values()} == known
 
 
+def test_a_late_older_right_row_does_not_replace_a_newer_one():
+    """Without `latest_by`, the first row of a key would stay. With it, the greatest one does, whenever it comes."""
+    outputs, _ = latest([([], [("a", 2, 5.0)]), ([], [("a", 1, 9.0)]), (["a"], [("a", 3, 7.0)]), (["a"], [])])
+    assert [[], [], [7.0], [7.0]] == [output["temp"].to_list() for output in outputs]
+
+
+def test_a_waiting_row_gets_the_first_right_row_or_nulls_at_the_end():
+    """A left row is emitted once. The end gives nulls to the requested columns."""
+    outputs, state = latest([(["a", "b"], []), ([], [("a", 1, 5.0)]), ([], [("a", 2, 6.0)])])
+    assert [[], [("a", 0, 5.0)], []] == [output.rows() for output in outputs]
+    ended = LATEST.end_of_input(state)
+    assert [("b", 0, None)] == ended.output.select("k", "id", "temp").rows()
+    assert ["k", "id", "temp"] == ended.output.columns
+    assert [("a", {"temp": 6.0, "at": 2})] == ended.state.select("k", "right").rows()
+
+
+def test_a_right_row_of_nulls_counts_as_known():
+    """A key whose right row has a null column is enriched with null, and does not wait."""
+    outputs, _ = run([([], [("a", None)]), (["a"], [])])
+    assert [("a", 0, None)] == outputs[1]
+
+
+def test_the_first_right_row_of_a_key_wins():
+    """A later right row changes nothing. Among several in one micro-batch, the smallest counts, nulls first."""
+    outputs, _ = run([([], [("a", 2.0), ("a", 1.0)]), (["a"], [("a", 0.0)])])
+    assert [("a", 0, 1.0)] == outputs[1]
+
+
+def test_a_null_key_waits_for_ever():
+    outputs, state = run([([None], [(None, 1.0)])])
+    assert [[]] == outputs
+    assert [{"k": None, "right": None, "waiting": [{"k": None, "id": 0}]}] == state.rows(named=True)
+
+
 def test_schemas_hold_the_gained_columns_and_the_waiting_rows():
     """The state is the key, the right row and a list of left rows.
 

@@ -27,7 +27,7 @@ from jobs.state.backend import (
 from jobs.state.files import StateFileError, StateTooLargeError, schema_of
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.merge import DELETED, KEY_GROUP, change_of, without_unchanged
-from jobs.state.upsert_range import UpsertRange
+from jobs.state.upsert_range import FILE_ROWS_MAX, UpsertRange
 from jobs.state.worker_copy import CopyUses, WorkerCopies
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
@@ -139,6 +139,12 @@ def written(tmp_path):
     return tmp_path, file
 
 
+def test_the_first_file_of_a_range_is_a_base(written):
+    """A first delta would have the same content, but compaction would never replace it."""
+    _, file = written
+    assert KeyedFileKind.BASE is file.kind
+
+
 def test_a_missing_state_file_is_named_with_its_operator_and_the_way_out(written):
     root, file = written
     (root / file.file.path).unlink()
@@ -207,6 +213,12 @@ def test_a_hit_an_outdated_copy_and_a_miss_give_the_same_rows(tmp_path):
     assert [CopyUses(hits=1)] * 3 == [
         counted(backend(root, files, WHOLE, policy, copies), copies)[1] for copies in (recent, behind, fresh)
     ]
+
+
+def test_a_range_without_files_counts_as_neither_hit_nor_miss(tmp_path):
+    """There was nothing to find."""
+    copies = WorkerCopies()
+    assert ({}, CopyUses()) == counted(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), copies), copies)
 
 
 BACKENDS = [IncrementalBackend(CompactionPolicy(ratio=100.0)), FullBackend(), MemoryBackend(100_000)]
@@ -489,3 +501,17 @@ def test_a_file_without_rows_goes(tmp_path, gone, left):
     held = upsert(tmp_path, first, WorkerCopies(), number=1)
     keys = range(gone) if gone else range(16)
     assert left == len(held.write(held.load(), frame({}), frame(dict.fromkeys(keys, ("a", 0)))))
+
+
+def test_a_file_of_the_default_size_is_not_cut(tmp_path):
+    """Small tables have one file for each range, as before."""
+    held = upsert(tmp_path, (), WorkerCopies(), rows_max=FILE_ROWS_MAX)
+    assert 1 == len(held.write(KeyedRows.of(frame({})), frame({k: ("a", k) for k in range(5000)}), frame({})))
+
+
+def test_the_last_row_of_a_key_wins(tmp_path):
+    """An output may have a key twice."""
+    held = upsert(tmp_path, (), WorkerCopies())
+    twice = pl.concat([frame({1: ("a", 1), 2: ("a", 1)}), frame({1: ("a", 2)})])
+    written = held.write(KeyedRows.of(frame({})), twice, frame({}))
+    assert {1: ("a", 2), 2: ("a", 1)} == content_of(upsert(tmp_path, written, WorkerCopies()).load())

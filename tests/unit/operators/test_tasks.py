@@ -19,7 +19,7 @@ from checkpointing.identifiers import Generation, TableName, table_name, vertex_
 from checkpointing.key_groups import range_of
 from jobs.operators.aggregate import Aggregate
 from jobs.operators.aggregate_functions import Count
-from jobs.operators.exchange import BLOCK, BLOCK_BYTES_MAX, SUBTASK, Splitter, take_apart
+from jobs.operators.exchange import BLOCK, BLOCK_BYTES_MAX, SUBTASK, TAG, WAKING, Splitter, take_apart
 from jobs.operators.execute import MicroBatchError, is_not_staged, reason_of
 from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
 from jobs.operators.python_workers import freeze_imports
@@ -110,6 +110,13 @@ def test_rows_are_separated_by_input_in_their_declared_types():
     assert 1 == len({tuple(part.schema.items()) for part in frames})
 
 
+def test_rows_that_arrive_in_another_width_get_their_declared_type():
+    """Spark may hand over a smaller type than the one that is declared."""
+    rows = pa.record_batch({"_key_group": pa.array([3], pa.int32()), "k": ["a"], "n": pa.array([1], pa.int8())})
+    blocks = Splitter(tag=0, schema=SCHEMA, parallelism=1, max_parallelism=8).run([rows])
+    assert [(3, "a", 1)] == take_apart(blocks, [SCHEMA]).frames[0].rows()
+
+
 def test_each_subtask_gets_the_rows_of_its_key_groups_in_their_order():
     """Of three subtasks over eight key groups, the first owns 0 to 2, the next 3 to 5, the last 6 and 7 (E3)."""
     rows = [(group, str(number), number) for number, group in enumerate([7, 2, 3, 0, 5, 6, 2, 3])]
@@ -117,6 +124,11 @@ def test_each_subtask_gets_the_rows_of_its_key_groups_in_their_order():
     found = [take_apart(for_subtask(blocks, subtask), [SCHEMA]).frames[0].rows() for subtask in range(3)]
     owned = [range_of(subtask=subtask, parallelism=3, max_parallelism=8) for subtask in range(3)]
     assert [[row for row in rows if own.first <= row[0] <= own.last] for own in owned] == found
+
+
+def test_rows_that_only_wake_a_subtask_are_no_input():
+    waking = pa.record_batch({SUBTASK: [0], TAG: [WAKING], BLOCK: pa.nulls(1, pa.binary())})
+    assert 0 == take_apart([waking], [SCHEMA]).rows
 
 
 def test_a_block_has_a_bounded_size():
@@ -140,6 +152,12 @@ def test_a_function_that_returns_another_type_is_refused():
     """A value that cannot become the declared type is an error, not a null."""
     with pytest.raises(FrameSchemaError, match="does not fit the declared types"):
         conform(pl.DataFrame({"key": ["a"], "n": ["many"]}), SCHEMA, "sums", "output")
+
+
+def test_columns_of_a_function_are_put_in_order():
+    """The order and width of the columns are Tidemark's task."""
+    rows = pl.DataFrame({"n": pl.Series([1], dtype=pl.Int8), "more": [1], "key": ["a"]})
+    assert {"key": pl.String, "n": pl.Int64} == dict(conform(rows, SCHEMA, "sums", "state").schema)
 
 
 PYTHON = """An exception was thrown from the Python worker.
@@ -269,6 +287,11 @@ def counts(**changes):
 
 def table(columns, mode=TableMode.UPSERT, keys=("k",)):
     return StagedTable(table_name("gold/t"), mode, columns, keys)
+
+
+def test_a_count_into_an_upsert_table_of_its_key_fits():
+    """This is a plain case, and it is accepted."""
+    assert ("k",) == counts(table=table(TOTALS)).keys
 
 
 @pytest.mark.parametrize(
