@@ -134,7 +134,7 @@ def test_an_answer_that_nobody_waits_for_is_refused():
 
 def test_a_phase_that_does_not_follow_is_refused():
     """This is a fault of the coordinator. The checkpoint stays in its phase."""
-    plan = CheckpointPlan(to_trigger=(), to_acknowledge=(), to_commit=(), finished=(), vertices=())
+    plan = CheckpointPlan(to_trigger=(), tasks=(), vertices=())
     pending = PendingCheckpoint(id=1, request=None, properties=CHECKPOINT, plan=plan, triggered_ms=0, expires_ms=None)
     for phase in set(PendingPhase) - set(PHASES[PendingPhase.LOCATING]):
         with pytest.raises(PhaseOrderError, match=f"checkpoint 1 can't be {phase.value}: it is locating"):
