@@ -344,15 +344,9 @@ public final class ComponentOracle {
         int parallelism = between(1, Math.min(most, 300));
         given.putAll(Map.of("max_parallelism", most, "parallelism", parallelism));
         List<KeyGroupRange> ranges = StateAssignmentOperation.createKeyGroupPartitions(most, parallelism);
-        Map<String, Integer> owners = new TreeMap<>();
-        for (int count = 0; count < 10; count++) {
-            int group = random.nextInt(most);
-            owners.put(String.valueOf(group), KeyGroupRangeAssignment.computeOperatorIndexForKeyGroup(most, parallelism, group));
-        }
         return Map.of(
                 "ranges", ranges.stream().map(ComponentOracle::bounds).toList(),
-                "sizes", ranges.stream().map(KeyGroupRange::getNumberOfKeyGroups).toList(),
-                "operator_index_of_key_group", owners);
+                "sizes", ranges.stream().map(KeyGroupRange::getNumberOfKeyGroups).toList());
     }
 
     private static List<Integer> bounds(KeyGroupRange range) {

@@ -110,7 +110,7 @@ LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT = Bug(
 )
 """Shown where rows were published behind the one that the job goes back to: all three rules at once."""
 
-FORGET_WHAT_IS_PINNED = Bug(frozenset({"discarded-is-unreferenced"}), _forget_what_is_pinned)
+FORGET_WHAT_IS_PINNED = Bug(frozenset({"discarded-is-unreferenced", "pinned-stays"}), _forget_what_is_pinned)
 """Seldom shown: a tick must die over a savepoint that nothing but files behind the newest checkpoint can tell."""
 
 BUGS = {

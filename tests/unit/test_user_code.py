@@ -43,7 +43,7 @@ def helper():
 def test_a_function_of_this_process_is_named_with_file_and_line():
     """The place is the innermost line of the user's own code. The whole traceback is below the sentence."""
     message = message_of(raised(helper))
-    line = helper.__code__.co_firstlineno + 2
+    line = helper.__code__.co_firstlineno + 1
     assert f"ValueError: first line (in helper, {__file__}, line {line})" == sentence_of(message)
     assert traceback_of(message).endswith("ValueError: first line\nsecond line")
     assert '    raise ValueError("first line\\nsecond line")' in own_lines(message)
