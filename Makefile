@@ -6,6 +6,9 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 .SUFFIXES:
 
 BIN := .venv/bin
+# What `make test` runs, and what it leaves out; `make test-all` says otherwise.
+SHARE := --share small
+LEFT_OUT := and not dear and not browser
 # What Spark's programs and Python workers look for; a stray installation on the machine must not be taken.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
@@ -45,15 +48,13 @@ run: machine $(ENV) $(CLASSES) $(DATA) ## set up what is missing, then one tick 
 	@$(BIN)/tidemark run flights
 
 # mypy, and at first the archive of Spark's classes, keep one core busy: the pure tests run beside them.
-test: SHARE := --share small
-test: LEFT_OUT := and not dear and not browser
 test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark and Delta: the same tests every time
 	@$(MAKE) --jobs=3 $(CLASSES) types test-pure SHARE='$(SHARE)' LEFT_OUT='$(LEFT_OUT)'
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) $(LEFT_OUT)" $(SHARE)
 
 test-all: SHARE := --share all
 test-all: LEFT_OUT := and not browser
-test-all: machine $(ENV) ## every test, with a kill at every effect boundary, all matrices, and what takes long; hours
+test-all: machine $(ENV) ## every test, with a kill at every effect boundary, all matrices, and what takes long
 	@$(MAKE) --jobs=3 $(CLASSES) types test-pure SHARE='$(SHARE)' LEFT_OUT='$(LEFT_OUT)'
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) $(LEFT_OUT)" $(SHARE)
 

@@ -212,16 +212,16 @@ class OutsideSinks:
                     else:
                         bound.sink.check(transaction.job, table, effect.checkpoint, self._rows(bound, publication))
             except Exception as error:  # noqa: BLE001 - a sink is a user's code
-                why = (
-                    f"the sink of table {table}, which vertex {bound.vertex} writes, refuses checkpoint "
-                    f"{effect.checkpoint}, so it is not committed: {_told(error)}. Correct the rows, the pipeline or "
-                    "the target, and start again"
-                )
+                does, way_out = "refuses", "Correct the rows, the pipeline or the target, and start again"
                 if isinstance(error, SinkAwayError):
-                    why = (
-                        f"the sink of table {table} could not be asked about checkpoint {effect.checkpoint}, so it is "
-                        f"not committed: {_told(error)}. Start again when the server answers: no row is in the way"
+                    does, way_out = (
+                        "could not be asked about",
+                        "Start again when the server answers: no row is in the way",
                     )
+                why = (
+                    f"the sink of table {table}, which vertex {bound.vertex} writes, {does} checkpoint "
+                    f"{effect.checkpoint}, so it is not committed: {_told(error)}. {way_out}"
+                )
                 break
         if why is not None or not effect.keeps:
             for sink, transaction in done:

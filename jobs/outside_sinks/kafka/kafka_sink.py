@@ -155,7 +155,7 @@ class KafkaSink(Sink, UpsertSink):
         """
         target = self._target(job, table)
         try:
-            newest, noted = target.newest(settled=False), target.warehouse()
+            newest, noted = target.noted(settled=False)
         except SourceError as error:
             raise SinkError(str(error)) from None
         if noted not in (None, warehouse) and not over:
@@ -200,8 +200,7 @@ class KafkaSink(Sink, UpsertSink):
     def _once(
         self, target: KafkaTarget, checkpoint: int, records_since: Callable[[CheckpointId], Iterable[Sent]]
     ) -> None:
-        note = target.note_of(CheckpointId(checkpoint), self._warehouse)
-        transaction = KafkaTransaction(target, note, records_since)
+        transaction = KafkaTransaction(target, CheckpointId(checkpoint), records_since)
         steps = published_once(CheckpointId(checkpoint))
         step = next(steps)
         while True:
@@ -230,4 +229,4 @@ class KafkaSink(Sink, UpsertSink):
         return newest
 
     def _target(self, job: str, table: str) -> KafkaTarget:
-        return KafkaTarget(self._settings, self._cluster, self._topic, job, table)
+        return KafkaTarget(self._settings, self._cluster, self._topic, job, table, self._warehouse)

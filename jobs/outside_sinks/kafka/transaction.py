@@ -167,14 +167,28 @@ def _varint_bytes(number: int) -> int:
 class KafkaTarget:
     """A topic as one job and one of its tables write to it."""
 
-    def __init__(self, settings: ClientSettings, cluster: Cluster, topic: str, job: str, table: str) -> None:
-        """Connect to nothing yet. Raises InvalidNameError for a job or a table that cannot have this name."""
+    def __init__(
+        self,
+        settings: ClientSettings,
+        cluster: Cluster,
+        topic: str,
+        job: str,
+        table: str,
+        warehouse: str | None = None,
+    ) -> None:
+        """Connect to nothing yet. Raises InvalidNameError for a job or a table that cannot have this name.
+
+        Without a `warehouse`, the topic stays that of the one that has published into it last.
+        """
         self.topic, self.job, self.table = topic, job, table
         self.place = TopicPartition(topic, 0)
         self.name = f"tidemark/{job_name(job)}/{table_name(table)}/{topic}"
         """The transactional id, and the name of the group. None of its parts has more slashes than it shows here."""
         self._settings = settings
         self._cluster = cluster
+        self._warehouse = warehouse
+        self._owner: str | None = None
+        """The warehouse that the newest note has named."""
 
     def must_be_writable(self) -> None:
         """Raise SourceError if no broker answers or the topic does not exist.
@@ -213,25 +227,24 @@ class KafkaTarget:
 
         Raises SinkError if another program has changed the group's offset.
         """
-        found = self._noted(settled=settled)
-        return NO_CHECKPOINT if found is None else CheckpointId(int(found[1]))
+        return self.noted(settled=settled)[0]
 
-    def warehouse(self) -> str | None:
-        """Return which warehouse has published the newest checkpoint. None: nobody has, or an older version has."""
-        found = self._noted(settled=False)
-        return None if found is None else found[2]
+    def noted(self, *, settled: bool) -> tuple[CheckpointId, str | None]:
+        """Return the newest checkpoint that the topic has, and which warehouse has published it; see `newest`.
 
-    def _noted(self, *, settled: bool) -> re.Match[str] | None:
+        None: nobody has, or a version that did not name its warehouse.
+        """
         note = self._cluster.note(self.name, self.place, settled=settled)
         if note is None:
-            return None
+            return NO_CHECKPOINT, None
         found = _NOTE.fullmatch(note)
         if found is None:
             raise SinkError(
                 f"another program has changed the offset of group {self.name}, and its note {note!r} names no "
                 "checkpoint: write to another topic, or delete the group if the topic is to get all rows once more"
             )
-        return found
+        self._owner = found[2]
+        return CheckpointId(int(found[1])), self._owner
 
     def must_be_empty(self) -> None:
         """Raise SinkError if the topic of an upsert table that shows no checkpoint yet has records."""
@@ -244,10 +257,10 @@ class KafkaTarget:
         """Return the keys whose last record has a value, as a reader of committed records sees them."""
         return keys_shown(self.for_group(), self._cluster.look([self.topic]).partitions)
 
-    @staticmethod
-    def note_of(checkpoint: CheckpointId, warehouse: str | None) -> str:
-        """Return the note that says that the topic has a checkpoint of this warehouse."""
-        return f"checkpoint {checkpoint}" if warehouse is None else f"checkpoint {checkpoint} of warehouse {warehouse}"
+    def note_of(self, checkpoint: CheckpointId) -> str:
+        """Return the note that says that the topic has a checkpoint of its warehouse, as far as that is known."""
+        owner = self._warehouse or self._owner
+        return f"checkpoint {checkpoint}" if owner is None else f"checkpoint {checkpoint} of warehouse {owner}"
 
     def for_producer(self) -> WithheldSettings:
         """Return the settings of a producer. Those that a user gave win, as far as they may be given."""
@@ -400,16 +413,12 @@ class KafkaTransaction:
     def __init__(
         self,
         target: KafkaTarget,
-        note: str,
+        checkpoint: CheckpointId,
         records_since: Callable[[CheckpointId], Iterable[Sent]],
     ) -> None:
-        """Connect to nothing yet.
-
-        `note` says that the topic has the checkpoint. `records_since` returns the records for a topic that has an older
-        one.
-        """
+        """Connect to nothing yet. `records_since` returns the records for a topic that has an older checkpoint."""
         self._target = target
-        self._note_text = note
+        self._checkpoint = checkpoint
         self._records_since = records_since
         self._producer: Producer | None = None
         self._began_s: float | None = None
@@ -471,7 +480,7 @@ class KafkaTransaction:
         """Add the checkpoint's number to the transaction, as the note of an offset."""
         consumer = Consumer({**self._target.for_group()}, logger=SILENT)
         try:
-            noted = Asked(*self._target.place, 0, self._note_text)
+            noted = Asked(*self._target.place, 0, self._target.note_of(self._checkpoint))
             group = consumer.consumer_group_metadata()
             _in_time(lambda: producer.send_offsets_to_transaction([noted], group, PATIENCE_S))
         finally:

@@ -42,7 +42,7 @@ COMMITTED = "after:AppendRow#2"
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What a case left: how its processes ended, what a reader saw wrong, and what is there."""
+    """What is left after a case: the exit of each process, the errors that a reader saw, and the files."""
 
     ends: tuple[Ended, ...]
     seen: tuple[int, ...]
