@@ -62,12 +62,19 @@ class AlignmentType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Barrier n. The rows before it belong to epochs <= n. `created_ms` is the time of its trigger."""
+    """Barrier n. The rows before it belong to epochs <= n. `created_ms` is the time of its trigger.
+
+    It carries how far in event time its sender is (N1). A source sends no watermark, since only those who read its rows
+    know their times. An `idle` sender holds nobody back: a split that had nothing more to read, or a vertex whose
+    channels are all idle.
+    """
 
     checkpoint: CheckpointId
     created_ms: int = 0
     alignment: AlignmentType = AlignmentType.ALIGNED
     alignment_timeout_ms: int | None = None
+    watermark_ms: int = -(2**63)
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,7 @@ class SubtaskSnapshot:
     `position` is a source's position (canonical JSON). A subtask that is `finished` has no row left: its split has
     ended, or its vertex has processed all input and emitted what it held back (B4). `state` has the live state files,
     oldest first. `ranges` has the upsert tables' current files. `staged` has the append tables' files that are in no
-    checkpoint known to be complete.
+    checkpoint known to be complete. Nothing in the state is due before the event time `due_ms`; None: nothing ever is.
     """
 
     position: str | None = None
@@ -132,6 +139,7 @@ class SubtaskSnapshot:
     ranges: tuple[RangeFiles, ...] = ()
     staged: tuple[StagedFile, ...] = ()
     in_flight: tuple[ChannelState, ...] = ()
+    due_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from enum import Enum
 from functools import lru_cache
 
 from checkpointing.columns import TableColumn
+from checkpointing.event_time import EventTime
 from checkpointing.identifiers import ChannelId, EdgeId, HookName, SplitId, SubtaskId, TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 
@@ -85,7 +86,8 @@ class Vertex:
     `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of its
     state and of its table, by the new ones. `changes_of` are the keyed vertices whose changes it takes.
     `outputs_read` has the named output that each input reads. None is the upstream vertex's own output. It is empty if
-    no input reads a named output.
+    no input reads a named output. `event_times` has what is said about the times of each input that reads a source. It
+    is empty if nothing is said of any (N1). It `fires` if some of its state is due at an event time (N4).
     """
 
     id: VertexId
@@ -101,6 +103,8 @@ class Vertex:
     coordinated: bool = False
     changes_of: tuple[VertexId, ...] = ()
     outputs_read: tuple[str | None, ...] = ()
+    event_times: tuple[EventTime | None, ...] = ()
+    fires: bool = False
 
     def part(self, split: str) -> int:
         """Return the place of a split's part, from 0. All splits of a source without parts have place 0."""
@@ -190,6 +194,22 @@ class JobGraph:
             if edge.downstream == name
             for index in range(self.vertex(edge.upstream).parallelism)
         )
+
+    def time_channels(self, name: VertexId) -> dict[ChannelId, EventTime | None]:
+        """Return a vertex's input channels whose rows have times. Without any, the vertex keeps no time (N1).
+
+        A channel from a split has what the pipeline says about its times. One from a vertex has None.
+        """
+        declared = self.vertex(name).event_times
+        found: dict[ChannelId, EventTime | None] = {}
+        for channel in self.channels_into(name):
+            edge = channel.edge
+            if self.vertex(edge.upstream).kind is not VertexKind.SOURCE:
+                if self.time_channels(edge.upstream):
+                    found[channel] = None
+            elif declared and declared[edge.input] is not None:
+                found[channel] = declared[edge.input]
+        return found
 
     def tables(self) -> tuple[Table, ...]:
         """Return every output table of the job, in order of their vertices."""

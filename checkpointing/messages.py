@@ -22,6 +22,7 @@ from checkpointing.coordinator.messages import (
     ResetOperatorCoordinator,
     RestoreHook,
 )
+from checkpointing.event_time import BEFORE_TIME
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
@@ -76,20 +77,32 @@ class SubtaskOutput:
 
     `emitted` goes into the downstream channels, and may be the same files as a table's. `staged` are the append tables'
     new files. `state` has the new state files; if a BASE is among them, older ones no longer count. `ranges` has all
-    files of the upsert ranges that were written: the new ones, and those that a range keeps.
+    files of the upsert ranges that were written: the new ones, and those that a range keeps. `due_ms` is the earliest
+    event time at which something of the state that it wrote is due, or of all state if the micro-batch fired (N4).
     """
 
     emitted: tuple[FileHandle, ...] = ()
     staged: tuple[tuple[TableName, FileHandle], ...] = ()
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
+    due_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GreatestTime:
+    """The greatest event time, in ms, among the rows of one split that a micro-batch has read for one input (N1)."""
+
+    input: int
+    split: SplitId
+    ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchFinished:
     """Answer to RunMicroBatch: an output for each subtask, in order.
 
-    `work` too, or it is empty if nothing was measured.
+    `work` too, or it is empty if nothing was measured. `times` has the splits of inputs with event times, unless none
+    of their rows has a time.
     """
 
     vertex: VertexId
@@ -97,6 +110,7 @@ class MicroBatchFinished:
     outputs: tuple[SubtaskOutput, ...]
     duration_ms: int = 0
     work: tuple[TaskWork, ...] = ()
+    times: tuple[GreatestTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +392,8 @@ class RunMicroBatch:
     Every file that the job writes is new and immutable, and its name has generation, vertex and micro-batch.
     `end_of_input`: no more rows come on any input, because of a drain, or because all sources have ended. A keyed
     vertex then ends every key of its state, even without any segment.
+    A row is late if its event time, in ms, is not after `late_ms`, the watermark of the last barrier. With `due_ms` the
+    vertex fires, after the rows: all of its state that is due by then (N4).
     """
 
     vertex: VertexId
@@ -387,6 +403,8 @@ class RunMicroBatch:
     state: tuple[tuple[KeyedFile, ...], ...]
     ranges: tuple[tuple[RangeFiles, ...], ...]
     end_of_input: bool = False
+    late_ms: int = BEFORE_TIME
+    due_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

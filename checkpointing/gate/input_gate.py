@@ -139,7 +139,7 @@ class InputGate:
             case SourceSlice() | StagedSegment():
                 return self._deliver(channel, item)
             case Barrier():
-                received = BarrierReceived(channel, item.checkpoint, self._clock_ms)
+                received = BarrierReceived(channel, item, self._clock_ms)
                 return [received, *self._handler.barrier(channel, item, self._clock_ms)]
             case CancelMarker():
                 return self._cancel(channel, item)

@@ -143,11 +143,16 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class BarrierReceived:
-    """For the statistics: the barrier was taken from the channel at this time. It is the first effect of its step."""
+    """The barrier was taken from the channel at this time. It is the first effect of its step."""
 
     channel: ChannelId
-    checkpoint: CheckpointId
+    barrier: Barrier
     at_ms: int
+
+    @property
+    def checkpoint(self) -> CheckpointId:
+        """The barrier's checkpoint."""
+        return self.barrier.checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.graph import JobGraph, Vertex
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
-from checkpointing.job.drafts import Compacting, Drafts, EpochLog, counts_of
+from checkpointing.job.drafts import Compacting, Drafts, EpochLog, counts_of, time_record
 from checkpointing.job.hooks import Answer, Bystanders, FromBystander
 from checkpointing.job.operator_run import InputEnd, Judged, Judgements, OperatorRun, objection, snapshot_for, to_judge
 from checkpointing.job.polling import SourceReaders, pacing_of
@@ -325,7 +325,8 @@ class Wiring:
             self.epochs.triggered(effect.checkpoint, self.now_ms, self.readers.rows_sent)
         if properties.terminate:
             self.end_data()
-        self.to_subtask(subtask, snapshot_for(effect, self.setup.config, self.now_ms))
+        idle = self.readers.is_idle(subtask)
+        self.to_subtask(subtask, snapshot_for(effect, self.setup.config, self.now_ms, idle=idle))
 
     def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
         self._held = [held for held in self._held if held.checkpoint != effect.checkpoint]
@@ -406,6 +407,8 @@ class Wiring:
                     self._store_in_flight(run)
                 case gate.BarrierReceived():
                     self.epochs.received(run.vertex.id, effect)
+                    if run.time is not None:
+                        run.time.received(effect.channel, effect.barrier)
                 case gate.WakeGateAt():
                     run.gate_wake_ms = effect.at_ms
                 case _:
@@ -416,22 +419,33 @@ class Wiring:
         complete, facts = run.in_flight_due()
         if complete is not None:
             self.epochs.overtaken(run.vertex.id, complete)
+            if run.time is not None:
+                for held in complete.channels:
+                    run.time.overtook(held.channel, len(held.segments))
         for subtask, fact in facts:
             self.to_subtask(subtask, fact)
 
     # -------------------------------------------------------------- subtasks
 
     def request_snapshots(self, run: OperatorRun) -> None:
-        """Let every subtask take its snapshot if the vertex is idle at its barrier and the checkpoint has not ended."""
+        """Let every subtask take its snapshot if the vertex is idle at its barrier and the checkpoint has not ended.
+
+        What is due by the watermark of the barrier is fired first (N4).
+        """
         trigger = run.snapshot_due
         if trigger is None:
             return
         vertex, checkpoint = run.vertex.id, trigger.barrier.checkpoint
+        barrier = run.pass_time(trigger)
+        if run.fires_next:
+            self.effects.append(run.fire())
+            return
         self.epochs.passed(vertex, trigger, self.now_ms)
-        self.drafts.passed(checkpoint, vertex, run.micro_batch)
+        time = None if run.time is None else time_record(self.setup.graph, run.time)
+        self.drafts.passed(checkpoint, vertex, run.micro_batch, time)
         snapshots = run.take_snapshot(checkpoint)
         for subtask in run.vertex.subtasks():
-            self.to_subtask(subtask, task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned))
+            self.to_subtask(subtask, task.SnapshotRequested(barrier, unaligned=trigger.unaligned))
         self._store_in_flight(run)
         files = to_judge(vertex, self.runs, self.setup.graph, self.subtasks, checkpoint, self.commit.parent)
         verdict_due = self.judging.begin(vertex, checkpoint, files, snapshots)
@@ -569,7 +583,12 @@ def split_ended(job: Wiring, fact: SourceEnded) -> None:
     if job.readers.ended:
         job.readers.found_idle(fact.source, fact.split, job.now_ms)
     else:
-        job.subtasks.step(job.readers.found_ended(fact.source, fact.split), SubtaskFinished())
+        subtask = job.readers.found_ended(fact.source, fact.split)
+        job.subtasks.step(subtask, SubtaskFinished())
+        for channel in job.credit.channels_from(subtask):
+            time = job.runs[channel.edge.downstream].time
+            if time is not None:
+                time.ended(channel)
 
 
 def end_inputs(job: Wiring) -> None:

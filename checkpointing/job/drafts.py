@@ -12,6 +12,7 @@ from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import NO_METRICS, SnapshotMetrics, Task
+from checkpointing.event_time import VertexTime
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle, Version
@@ -29,13 +30,48 @@ from checkpointing.metadata.record import (
     CheckpointCounts,
     CheckpointRecord,
     HookState,
+    InputTimeRecord,
     RowKind,
     Statistics,
     SubtaskStatistics,
     TableKeys,
     VertexRecord,
     VertexStatistics,
+    VertexTimeRecord,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """Where a vertex stood at its barrier."""
+
+    micro_batch: int = 0
+    time: VertexTimeRecord | None = None
+
+
+_NOT_PASSED = _Passed()
+
+
+def time_record(graph: JobGraph, time: VertexTime) -> VertexTimeRecord:
+    """Return how far in event time a vertex was at its last barrier, as a cut keeps it (N1).
+
+    All subtasks of an upstream vertex are equally far, so the first one stands for them.
+    """
+    inputs = []
+    for channel, then in time.channels.items():
+        upstream = graph.vertex(channel.edge.upstream)
+        if upstream.splits or not channel.subtask:
+            inputs.append(
+                InputTimeRecord(
+                    input=channel.edge.input,
+                    upstream=upstream.id,
+                    split=upstream.splits[channel.subtask] if upstream.splits else "",
+                    watermark_ms=then.mark.ms,
+                    idle=then.mark.idle,
+                    active_ms=then.active_ms,
+                )
+            )
+    return VertexTimeRecord(watermark_ms=time.watermark.ms, idle=time.watermark.idle, inputs=tuple(inputs))
 
 
 class Drafts:
@@ -44,23 +80,25 @@ class Drafts:
     def __init__(self, graph: JobGraph) -> None:
         """Begin with nothing pending."""
         self._graph = graph
-        self._counters: dict[CheckpointId, dict[VertexId, int]] = {}
+        self._passed: dict[CheckpointId, dict[VertexId, _Passed]] = {}
         self._sent: dict[CheckpointId, int] = {}
         self._said: dict[CheckpointId, str] = {}
         self._last_aborted = NO_CHECKPOINT
 
     def begins(self, checkpoint: CheckpointId, rows_sent: int) -> bool:
         """Return True for a checkpoint's first barrier, and note how many rows all sources had sent by then."""
-        if checkpoint in self._counters:
+        if checkpoint in self._passed:
             return False
-        self._counters[checkpoint] = {}
+        self._passed[checkpoint] = {}
         self._sent[checkpoint] = rows_sent
         return True
 
-    def passed(self, checkpoint: CheckpointId, vertex: VertexId, micro_batch: int) -> None:
-        """Note the last micro-batch of a vertex before its barrier."""
-        if checkpoint in self._counters:
-            self._counters[checkpoint][vertex] = micro_batch
+    def passed(
+        self, checkpoint: CheckpointId, vertex: VertexId, micro_batch: int, time: VertexTimeRecord | None
+    ) -> None:
+        """Note the last micro-batch of a vertex before its barrier, and how far it is in event time."""
+        if checkpoint in self._passed:
+            self._passed[checkpoint][vertex] = _Passed(micro_batch, time)
 
     def failed(self, checkpoint: CheckpointId, message: str) -> None:
         """Note why a vertex fails the checkpoint, in words for a person."""
@@ -86,11 +124,11 @@ class Drafts:
 
         Raise TypeError if a subtask acknowledged anything but a snapshot.
         """
-        counters = self._counters.get(effect.checkpoint, {})
+        passed = self._passed.get(effect.checkpoint, {})
         vertices = tuple(
             VertexRecord(
                 vertex=vertex.id,
-                micro_batch=counters.get(vertex.id, 0),
+                micro_batch=passed.get(vertex.id, _NOT_PASSED).micro_batch,
                 subtasks=tuple(_snapshot_of(effect, subtask) for subtask in vertex.subtasks()),
                 splits=vertex.splits,
                 meanings=vertex.meanings,
@@ -101,6 +139,7 @@ class Drafts:
                 ),
                 coordinator=coordinators.get(vertex.id),
                 outputs_read=vertex.outputs_read,
+                time=passed.get(vertex.id, _NOT_PASSED).time,
             )
             for vertex in self._graph.vertices
         )
@@ -111,7 +150,7 @@ class Drafts:
 
     def forget(self, checkpoint: CheckpointId) -> None:
         """Forget a checkpoint that has ended."""
-        self._counters.pop(checkpoint, None)
+        self._passed.pop(checkpoint, None)
         self._sent.pop(checkpoint, None)
         self._said.pop(checkpoint, None)
 

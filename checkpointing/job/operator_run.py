@@ -5,17 +5,19 @@ the gate lets through are collected into one micro-batch. When the gate triggers
 run first, and the snapshot follows.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
 from typing import assert_never
 
-from checkpointing.channel_items import AlignmentType, Barrier, RangeFiles, Segment, SubtaskSnapshot
+from checkpointing.channel_items import AlignmentType, Barrier, RangeFiles, Segment, SourceSlice, SubtaskSnapshot
 from checkpointing.commit.live_files import live_files
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
 from checkpointing.coordinator.messages import TriggerTask
 from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME, VertexTime
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import InputGate
 from checkpointing.gate.messages import (
@@ -126,10 +128,13 @@ def _barrier(
     return Barrier(checkpoint, now_ms, AlignmentType.ALIGNED, config.alignment_timeout_ms)
 
 
-def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int) -> SnapshotRequested:
-    """Return what a source's subtask must do: send its barrier, and for a drain the end of its data first."""
+def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int, *, idle: bool) -> SnapshotRequested:
+    """Return what a source's subtask must do: send its barrier, and for a drain the end of its data first.
+
+    `idle`: its split had nothing more to read.
+    """
     properties = effect.properties
-    barrier = _barrier(effect.checkpoint, properties, config, now_ms)
+    barrier = replace(_barrier(effect.checkpoint, properties, config, now_ms), idle=idle)
     return SnapshotRequested(barrier, synchronous=properties.is_synchronous, advance_to_max=properties.terminate)
 
 
@@ -182,6 +187,8 @@ class LiveFiles:
 
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
+    due_ms: int | None = None
+    """Nothing of the state is due before this event time. None: nothing ever is (N4)."""
     _snapshot: SubtaskSnapshot | None = None
 
     def snapshot(self) -> SubtaskSnapshot:
@@ -190,8 +197,19 @@ class LiveFiles:
         So a commit sees at once which subtasks did not change (ADR 14).
         """
         if self._snapshot is None:
-            self._snapshot = SubtaskSnapshot(state=self.state, ranges=self.ranges)
+            self._snapshot = SubtaskSnapshot(state=self.state, ranges=self.ranges, due_ms=self.due_ms)
         return self._snapshot
+
+    def is_due(self, by_ms: int) -> bool:
+        """Return whether something of the state may be due by this event time."""
+        return self.due_ms is not None and self.due_ms <= by_ms
+
+    def take_due(self, output: SubtaskOutput, fired_ms: int | None) -> None:
+        """Take when the state is due next, after a micro-batch that has fired what was due by `fired_ms`, if any."""
+        known = [] if self.due_ms is None or (fired_ms is not None and self.is_due(fired_ms)) else [self.due_ms]
+        due_ms = min([*known, *([] if output.due_ms is None else [output.due_ms])], default=None)
+        if due_ms != self.due_ms:
+            self.due_ms, self._snapshot = due_ms, None
 
     def take(self, output: SubtaskOutput) -> tuple[tuple[KeyedFile, ...], tuple[KeyedFile, ...]]:
         """Add what a micro-batch wrote. Return the files that are no longer live, and those that were not live before.
@@ -260,6 +278,12 @@ class OperatorRun:
     gate: InputGate
     generation: Generation
     live: list[LiveFiles]
+    time: VertexTime | None = None
+    """How far in event time the vertex is. None: no input has times."""
+    passing: Barrier | None = None
+    """The barrier that the vertex is about to send on, with its watermark. It fires before (N4)."""
+    firing_ms: int | None = None
+    """The micro-batch that runs fires what is due by this time."""
     passed: CheckpointId = NO_CHECKPOINT
     """The last barrier that this vertex has passed."""
     micro_batch: int = 0
@@ -316,6 +340,8 @@ class OperatorRun:
         if not self.collected:
             self.collected_since_ms = now_ms
         self.collected.append((channel, segment))
+        if self.time is not None:
+            self.time.came(channel)
 
     def triggered(self, trigger: TriggerCheckpoint) -> None:
         """Note that the gate triggers a checkpoint. A micro-batch that could not be written may be tried again."""
@@ -324,6 +350,8 @@ class OperatorRun:
     def data_ended(self, channel: ChannelId) -> None:
         """Note that no more rows come on this channel. Barriers between the ends of two channels change nothing."""
         self.data_ended_on.add(channel)
+        if self.time is not None:
+            self.time.ended(channel)
         if self.data_ended_on == self.gate.open_channels():
             self.input_end = InputEnd.REACHED
 
@@ -343,7 +371,32 @@ class OperatorRun:
         before = accumulate((segment.rows for _, segment in self.collected), initial=0)
         place = sum(rows < rows_max for rows in list(before)[:-1])
         self.running, self.collected = tuple(self.collected[:place]), self.collected[place:]
-        self.busy = True
+        end_of_input = self.input_end is InputEnd.REACHED and not self.collected
+        return self._run(END_OF_TIME if end_of_input and self.vertex.fires else None, end_of_input=end_of_input)
+
+    @property
+    def fires_next(self) -> bool:
+        """True if something may be due by the watermark of the barrier that the vertex is about to send on (N4)."""
+        passing = self.passing
+        return passing is not None and self.vertex.fires and any(own.is_due(passing.watermark_ms) for own in self.live)
+
+    def fire(self) -> RunMicroBatch:
+        """Run a micro-batch without rows, which fires what is due before the barrier goes on."""
+        if self.passing is None:
+            raise TypeError(f"vertex {self.vertex.id} fires without a barrier")
+        self.micro_batch += 1
+        return self._run(self.passing.watermark_ms, end_of_input=False)
+
+    def pass_time(self, trigger: TriggerCheckpoint) -> Barrier:
+        """Return the barrier as the vertex sends it on. A vertex that keeps time advances to it, once (N1)."""
+        if self.time is None:
+            return trigger.barrier
+        if self.passing is None:
+            self.passing = self.time.pass_barrier(trigger.barrier, unaligned=trigger.unaligned)
+        return self.passing
+
+    def _run(self, due_ms: int | None, *, end_of_input: bool) -> RunMicroBatch:
+        self.busy, self.firing_ms = True, due_ms
         return RunMicroBatch(
             vertex=self.vertex.id,
             micro_batch=self.micro_batch,
@@ -351,7 +404,9 @@ class OperatorRun:
             inputs=_by_input(self.running),
             state=tuple(own.state for own in self.live),
             ranges=tuple(own.ranges for own in self.live),
-            end_of_input=self.input_end is InputEnd.REACHED and not self.collected,
+            end_of_input=end_of_input,
+            late_ms=BEFORE_TIME if self.time is None else self.time.watermark.ms,
+            due_ms=due_ms,
         )
 
     def not_staged(self) -> CheckpointId | None:
@@ -363,12 +418,15 @@ class OperatorRun:
         self.busy = False
         self.collected, self.running = [*self.running, *self.collected], ()
         waiting, self.trigger, self.in_flight = self.trigger, None, None
+        self.passing = self.firing_ms = None
         self.waits_for_barrier = True
         return None if waiting is None else waiting.barrier.checkpoint
 
     def finish(self, fact: MicroBatchFinished) -> tuple[str, ...]:
         """Take a finished micro-batch. Return the paths to which nothing refers any more."""
         self.busy = False
+        if self.time is not None:
+            self._take_times(self.time, fact)
         if self.running:
             went = self.worked.setdefault(self.passed, set())
             went.update(table for output in fact.outputs for table, _ in output.staged)
@@ -380,8 +438,22 @@ class OperatorRun:
             dead += [keyed.file.path for keyed in gone if keyed.file.path in self.unsnapshotted]
             self.unsnapshotted.update(keyed.file.path for keyed in new)
             dead += self._overwrite(own, output)
+            own.take_due(output, self.firing_ms)
+        self.firing_ms = None
         self.unsnapshotted.difference_update(dead)
         return tuple(dict.fromkeys(dead))
+
+    def _take_times(self, time: VertexTime, fact: MicroBatchFinished) -> None:
+        """Take the times of the rows that have run (N1)."""
+        for channel, segments in Counter(channel for channel, _ in self.running).items():
+            time.ran(channel, segments)
+        splits = {
+            (channel.edge.input, segment.split): channel
+            for channel, segment in self.running
+            if isinstance(segment, SourceSlice)
+        }
+        for greatest in fact.times:
+            time.read(splits[greatest.input, greatest.split], greatest.ms)
 
     def _overwrite(self, own: LiveFiles, output: SubtaskOutput) -> Iterator[str]:
         """Give overwrite tables what was staged for them. Yield the files of no cut that they do not show any more."""
@@ -437,7 +509,7 @@ class OperatorRun:
     def take_snapshot(self, checkpoint: CheckpointId) -> tuple[SubtaskSnapshot, ...]:
         """Pass barrier n. Return every subtask's live files, which are on disk already."""
         self.passed = checkpoint
-        self.trigger = None
+        self.trigger = self.passing = None
         self.unsnapshotted.clear()
         return tuple(own.snapshot() for own in self.live)
 

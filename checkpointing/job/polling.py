@@ -21,7 +21,7 @@ from checkpointing.graph import JobGraph, Vertex
 from checkpointing.identifiers import SplitId, SubtaskId, VertexId, split_id
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import PollSource
-from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord, VertexTimeRecord
 
 SplitKey = tuple[VertexId, SplitId]
 
@@ -228,6 +228,11 @@ class SourceReaders:
     def position(self, subtask: SubtaskId) -> str | None:
         """Return the position after all rows that the split has sent."""
         return next(split.position for split in self._splits.values() if split.subtask == subtask)
+
+    def is_idle(self, subtask: SubtaskId) -> bool:
+        """Return whether the split had nothing more to read when it was last asked, or waits for an earlier part."""
+        split = next(split for split in self._splits.values() if split.subtask == subtask)
+        return split.idle or self._is_held(split)
 
     @property
     def rows(self) -> int:
@@ -498,8 +503,16 @@ def _vertex(was: VertexRecord, begins: Mapping[VertexId, str]) -> VertexRecord:
         update={
             "splits": tuple(f"{begin}{split}" for split in was.splits),
             "subtasks": tuple(_snapshot(each, begins) for each in was.subtasks),
+            "time": None if was.time is None else _time(was.time, begins),
         }
     )
+
+
+def _time(was: VertexTimeRecord, begins: Mapping[VertexId, str]) -> VertexTimeRecord:
+    inputs = tuple(
+        each.model_copy(update={"split": f"{begins.get(each.upstream, '')}{each.split}"}) for each in was.inputs
+    )
+    return was.model_copy(update={"inputs": inputs})
 
 
 def _snapshot(snapshot: SubtaskSnapshot, begins: Mapping[VertexId, str]) -> SubtaskSnapshot:

@@ -24,7 +24,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, EdgeId, Generation, JobName, TableName, VertexId
 from checkpointing.job.restoring import CutDoesNotFitError, tables_of
 from checkpointing.metadata.paths import ProtocolPaths, StagedName, staged_name_in, table_of_broadcast, table_of_state
-from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, VertexRecord, VertexTimeRecord
 from checkpointing.renamed_columns import declared_renames
 from checkpointing.state_evolution import Change, ChangeKind
 
@@ -235,8 +235,15 @@ class _Names:
                 "vertex": self.vertices.get(was.vertex, was.vertex),
                 "subtasks": tuple(self._snapshot(each) for each in was.subtasks),
                 "table_keys": keys,
+                "time": None if was.time is None else self._time(was.time),
             }
         )
+
+    def _time(self, was: VertexTimeRecord) -> VertexTimeRecord:
+        inputs = tuple(
+            each.model_copy(update={"upstream": self.vertices.get(each.upstream, each.upstream)}) for each in was.inputs
+        )
+        return was.model_copy(update={"inputs": inputs})
 
     def _snapshot(self, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
         return replace(

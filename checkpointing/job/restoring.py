@@ -9,6 +9,7 @@ from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
 from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore, SharedStateRegistry
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.task import AcknowledgedState, Task
+from checkpointing.event_time import ChannelTime, VertexTime, Watermark
 from checkpointing.gate.input_gate import InputGate
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile
@@ -350,10 +351,40 @@ def operator_runs(setup: JobSetup) -> dict[VertexId, OperatorRun]:
             InputGate(gate_config(config), graph.channels_into(vertex.id)),
             setup.claim.generation,
             live_files(vertex, restored, config.max_parallelism),
+            time=_vertex_time(graph, vertex, restored),
             passed=restored.checkpoint if restored else NO_CHECKPOINT,
         )
         for vertex in graph.operators()
     }
+
+
+def _vertex_time(graph: JobGraph, vertex: Vertex, record: CheckpointRecord | None) -> VertexTime | None:
+    """Return how far in event time a vertex is at the cut. None: it keeps no time (N1).
+
+    A split that the cut does not know begins before time.
+    """
+    channels = graph.time_channels(vertex.id)
+    if not channels:
+        return None
+    time, was = VertexTime(channels), _vertex(record, vertex.id)
+    if was is not None and was.time is not None:
+        then = {
+            (each.input, each.upstream, each.split): ChannelTime(
+                Watermark(each.watermark_ms, each.idle), each.active_ms
+            )
+            for each in was.time.inputs
+        }
+        known = {channel: then.get(_place_of(graph, channel), ChannelTime()) for channel in channels}
+        time.restore(Watermark(was.time.watermark_ms, was.time.idle), known)
+    for channel in channels:
+        if SubtaskId(channel.edge.upstream, channel.subtask) in ended_splits(graph, record):
+            time.ended(channel)
+    return time
+
+
+def _place_of(graph: JobGraph, channel: ChannelId) -> tuple[int, VertexId, str]:
+    upstream = graph.vertex(channel.edge.upstream)
+    return channel.edge.input, upstream.id, upstream.splits[channel.subtask] if upstream.splits else ""
 
 
 def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism: int) -> list[LiveFiles]:
@@ -386,7 +417,9 @@ def _in_range(
             held = tables.setdefault(entry.table, {})
             held.update({keyed.file.path: keyed for keyed in entry.files if _overlaps(keyed, own)})
     ranges = tuple(RangeFiles(table, tuple(files.values())) for table, files in tables.items())
-    return LiveFiles(tuple(oldest_first), (*ranges, *whole))
+    overlapping = (each for each in was.subtasks if any(_overlaps(keyed, own) for keyed in each.state))
+    due_ms = min((each.due_ms for each in overlapping if each.due_ms is not None), default=None)
+    return LiveFiles(tuple(oldest_first), (*ranges, *whole), due_ms)
 
 
 def _of_first(vertex: Vertex, was: VertexRecord) -> LiveFiles:

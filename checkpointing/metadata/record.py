@@ -131,6 +131,31 @@ class TableKeys(_Persisted):
     """Which of the two it is. Entries that are older than this field have only upsert tables."""
 
 
+class InputTimeRecord(_Persisted):
+    """How far in event time one input of a vertex was, from one split or from one upstream vertex (N1).
+
+    `active_ms` is the clock of the last barrier before which the split had rows, or had some to read.
+    """
+
+    input: int = Field(ge=0)
+    upstream: VertexId
+    split: str = ""
+    watermark_ms: int = Field(ge=-(2**63), lt=2**63)
+    idle: bool = False
+    active_ms: int | None = None
+
+
+class VertexTimeRecord(_Persisted):
+    """How far in event time a vertex is: its watermark, in ms since the epoch, and those of its inputs (N1).
+
+    A row of the next epoch is late if its time is not after the watermark.
+    """
+
+    watermark_ms: int = Field(ge=-(2**63), lt=2**63)
+    idle: bool = False
+    inputs: tuple[InputTimeRecord, ...] = ()
+
+
 class VertexRecord(_Persisted):
     """One vertex of a cut: its last micro-batch before the barrier, and a snapshot of each subtask."""
 
@@ -149,6 +174,8 @@ class VertexRecord(_Persisted):
     outputs_read: tuple[str | None, ...] | None = None
     """The named output that each input reads, None for the upstream vertex's own output. Empty: no input reads a named
     output. None: the entry is older than this field."""
+    time: VertexTimeRecord | None = None
+    """None: it keeps no event time, or the entry is older than this field."""
 
 
 class FileCompaction(_Persisted):

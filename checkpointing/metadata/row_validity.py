@@ -13,6 +13,7 @@ from typing import Final, TypeVar, assert_never
 from checkpointing.channel_items import ChannelState, RangeFiles, Segment, SourceSlice, StagedSegment, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns, is_delta_type
 from checkpointing.config import MEMORY_STATE_BYTES_MAX
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle, KeyedFile, StagedFile
 from checkpointing.identifiers import (
@@ -38,6 +39,7 @@ from checkpointing.metadata.record import (
     Claim,
     FileCompaction,
     HookState,
+    InputTimeRecord,
     Release,
     Rename,
     RenameKind,
@@ -192,6 +194,15 @@ def must_be_valid(row: Row) -> None:
             assert_never(unreachable)
 
 
+def _input_time(then: InputTimeRecord) -> None:
+    valid_number("input", then.input)
+    valid_name("upstream", vertex_id, then.upstream)
+    if then.split:
+        valid_name("split", split_id, then.split)
+    if then.active_ms is not None:
+        valid_times(then, "active_ms")
+
+
 def _tick_end(ended: TickEnd) -> None:
     valid_message("message", ended.message)
     each_valid("failed", ended.failed, _failed_checkpoint)
@@ -250,8 +261,12 @@ class _Judge:
         named = [name for name in vertex.outputs_read or () if name is not None]
         each_valid("outputs_read", named, lambda name: valid_name("", output_name, name))
         each_valid("coordinator", [text for text in [vertex.coordinator] if text is not None], must_be_inline_state)
+        if vertex.time is not None:
+            each_valid("time.inputs", vertex.time.inputs, _input_time)
 
     def _snapshot(self, snapshot: SubtaskSnapshot) -> None:
+        if snapshot.due_ms is not None and not BEFORE_TIME <= snapshot.due_ms <= END_OF_TIME:
+            raise InvalidFieldError("due_ms", f"{snapshot.due_ms} is no time")
         each_valid("state", snapshot.state, self._state)
         each_valid("ranges", snapshot.ranges, self._ranges)
         each_valid("staged", snapshot.staged, self._staged)

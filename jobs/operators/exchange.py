@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from checkpointing.key_groups import range_of
+from jobs.operators.measured_times import received_measured, sent_measured
 from jobs.operators.python_workers import freeze_imports
 from jobs.state.files import frame_of
 from jobs.state.merge import KEY_GROUP
@@ -30,6 +31,9 @@ EXCHANGED = StructType(
 
 WAKING = -1
 """The tag of a row that belongs to no input and only makes its subtask run."""
+
+TIMES = -2
+"""The tag of a block with the event times that a task has read. Subtask 0 reports them (N1)."""
 
 BLOCK_BYTES_MAX = 64 * 1024
 """A larger block has one row only. Spark gives a task thousands of blocks as one Arrow batch (`session_settings`)."""
@@ -134,6 +138,13 @@ def blocks_of(rows: pa.RecordBatch) -> Iterator[pa.Buffer]:
         yield rows.serialize()
 
 
+def times_block() -> Iterator[pa.RecordBatch]:
+    """Yield a block with the event times that this worker has read, if there are any."""
+    sent = sent_measured()
+    if sent is not None:
+        yield pa.record_batch([pa.array([0], pa.int32()), pa.array([TIMES], pa.int32()), [sent]], schema=SENT)
+
+
 def take_apart(batches: Iterable[pa.RecordBatch], schemas: Sequence[pa.Schema]) -> Arrived:
     """Return the rows of these blocks by tag, each in its schema and with the key group in front."""
     return arrived(blocks_by_tag(batches, schemas), schemas)
@@ -145,7 +156,9 @@ def blocks_by_tag(batches: Iterable[pa.RecordBatch], schemas: Sequence[pa.Schema
     parts: dict[int, list[pa.RecordBatch]] = defaultdict(list)
     for batch in batches:
         for tag, block in zip(batch.column(TAG).to_pylist(), batch.column(BLOCK), strict=True):
-            if tag != WAKING:
+            if tag == TIMES:
+                received_measured(block.as_py())
+            elif tag != WAKING:
                 parts[tag].append(pa.ipc.read_record_batch(block.as_buffer(), wanted[tag]))
     return parts
 

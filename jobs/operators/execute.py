@@ -13,11 +13,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 
 from checkpointing.channel_items import NO_WORK
-from checkpointing.identifiers import Generation, JobName
-from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.identifiers import Generation, JobName, split_id
+from checkpointing.messages import GreatestTime, InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from jobs.disk_errors import DISK_FULL, READ_ONLY, accident_in
 from jobs.operators.inputs import read_input, scanned_input, stepped_input
 from jobs.operators.keyed_job import is_in_one_task, is_small, keyed_job, misfits, must_wake
+from jobs.operators.measured_times import MicroBatchId, ObservedTimes, SplitTimes, TimesOfInput
 from jobs.operators.reports import TaskReport, report_from
 from jobs.operators.scan.planned_jobs import PlannedJobs
 from jobs.operators.scan.scanned import Scanned, may_scan
@@ -166,51 +167,76 @@ def run_micro_batch(
     """
     started = time.monotonic()
     try:
-        rows = _reports(jobs, plan, effect, absolute(warehouse), job)
+        rows, observed = _reports(jobs, plan, effect, absolute(warehouse), job)
         tasks = [report_from(row["report"]) for row in rows]
     except Exception as error:
         raise MicroBatchError.of(effect.vertex, effect.micro_batch, error) from error
-    finished = result_of(plan, effect, tasks, round((time.monotonic() - started) * 1000))
+    finished = result_of(plan, effect, tasks, round((time.monotonic() - started) * 1000), observed)
     copies = sum((task.copies for task in tasks), NO_USES)
     return MicroBatch(finished, copies, frozenset(row["worker"] for row in rows))
 
 
 def result_of(
-    plan: VertexPlan, effect: RunMicroBatch, tasks: Iterable[TaskReport], duration_ms: int
+    plan: VertexPlan,
+    effect: RunMicroBatch,
+    tasks: Iterable[TaskReport],
+    duration_ms: int,
+    observed: SplitTimes = (),
 ) -> MicroBatchFinished:
-    """Return the result of a micro-batch, made of its tasks' reports."""
-    by_subtask = _by_subtask(plan, tasks)
+    """Return the result of a micro-batch, made of its tasks' reports and of the times that Spark has observed."""
+    reports = tuple(tasks)
+    by_subtask = _by_subtask(plan, reports)
     return MicroBatchFinished(
         vertex=effect.vertex,
         micro_batch=effect.micro_batch,
         outputs=tuple(_output(own) for own in by_subtask),
         duration_ms=duration_ms,
         work=tuple(sum((task.work for task in own), NO_WORK) for own in by_subtask),
+        times=_greatest([*observed, *(time for report in reports for time in report.times)]),
     )
 
 
-def _reports(jobs: PlannedJobs, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> list[Row]:
+def _greatest(times: Iterable[tuple[int, str, int]]) -> tuple[GreatestTime, ...]:
+    found: dict[tuple[int, str], int] = {}
+    for number, split, ms in times:
+        found[number, split] = max(ms, found.get((number, split), ms))
+    return tuple(GreatestTime(number, split_id(split), ms) for (number, split), ms in sorted(found.items()))
+
+
+def _reports(
+    jobs: PlannedJobs, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName
+) -> tuple[list[Row], SplitTimes]:
+    """Return the reports of the tasks, and the event times that Spark has observed."""
     writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
-    parts = _parts(jobs, plan, effect, warehouse, writer)
+    observed = ObservedTimes()
+    parts = _parts(jobs, plan, effect, warehouse, writer, observed)
     try:
-        return jobs.collect(parts) if parts else []
+        rows = jobs.collect(parts) if parts else []
+        return rows, observed.taken()
     except PySparkException as error:
         if kind_of(error) != _LEFT_TO_SPARK:
             raise
     for reads in plan.inputs:
         if isinstance(reads.reader, MayLeaveToSpark):
             reads.reader.leave_to_spark()
-    return jobs.collect(_parts(jobs, plan, effect, warehouse, writer))
+    observed = ObservedTimes()
+    rows = jobs.collect(_parts(jobs, plan, effect, warehouse, writer, observed))
+    return rows, observed.taken()
 
 
 def _parts(
-    jobs: PlannedJobs, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, writer: StagedFiles
+    jobs: PlannedJobs,
+    plan: VertexPlan,
+    effect: RunMicroBatch,
+    warehouse: Root,
+    writer: StagedFiles,
+    observed: ObservedTimes,
 ) -> tuple[Part, ...]:
     """Return the lazy parts of the job. There are none if there is nothing to read and no state to rewrite."""
     rows = {
         entry.input: arriving
         for entry in effect.inputs
-        if (arriving := _arriving(jobs, plan, effect, entry, warehouse)) is not None
+        if (arriving := _arriving(jobs, plan, effect, entry, warehouse, observed)) is not None
     }
     match plan.spec:
         case StatelessSpec() as spec:
@@ -223,20 +249,33 @@ def _parts(
 
 
 def _arriving(
-    jobs: PlannedJobs, plan: VertexPlan, effect: RunMicroBatch, entry: InputSegments, warehouse: Root
+    jobs: PlannedJobs,
+    plan: VertexPlan,
+    effect: RunMicroBatch,
+    entry: InputSegments,
+    warehouse: Root,
+    observed: ObservedTimes,
 ) -> DataFrame | Scanned | Stepped | None:
     """Return the rows of one input: parts of files if tasks can read them themselves, otherwise a DataFrame."""
     reads = plan.inputs[entry.input]
     is_kept = isinstance(plan.spec, StatelessSpec) and reads.takes_changes
+    times = None
+    if reads.time is not None:
+        of = MicroBatchId(effect.vertex, effect.generation, effect.micro_batch)
+        times = TimesOfInput(of, entry.input, observed)
     if may_scan(plan.spec, entry.input) and not is_kept:
-        scanned = scanned_input(reads, entry.segments, warehouse)
+        scanned = scanned_input(reads, entry.segments, warehouse, times)
         if scanned is not None:
             return scanned
-    if _may_step(plan.spec, effect, entry.input, warehouse) and jobs.lasts(effect.vertex, entry.input, reads):
+    if (
+        times is None
+        and _may_step(plan.spec, effect, entry.input, warehouse)
+        and jobs.lasts(effect.vertex, entry.input, reads)
+    ):
         stepped = stepped_input(reads, entry.segments, warehouse)
         if stepped is not None:
             return stepped
-    return read_input(jobs.session, reads, entry.segments, warehouse)
+    return read_input(jobs.session, reads, entry.segments, warehouse, times)
 
 
 def _may_step(spec: Spec, effect: RunMicroBatch, number: int, warehouse: Root) -> bool:
@@ -261,4 +300,5 @@ def _output(reports: Iterable[TaskReport]) -> SubtaskOutput:
         staged=tuple(entry for report in own for entry in report.staged),
         state=tuple(file for report in own for file in report.state),
         ranges=tuple(entry for report in own for entry in report.ranges),
+        due_ms=min((report.due_ms for report in own if report.due_ms is not None), default=None),
     )

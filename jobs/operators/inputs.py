@@ -16,15 +16,18 @@ from pyspark.sql.types import StructField, StructType
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
 from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
+from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
-from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan, FilteredScan, NullRule
+from jobs.operators.derived_scans import ChangesScan, CopyingScan, DerivedColumn, FilteredScan, NullRule
+from jobs.operators.measured_times import TimeColumn, TimesOfInput, timed_scans
 from jobs.operators.process import of_output
 from jobs.operators.scan.scanned import Scanned
 from jobs.operators.scan.stepped import Stepped
 from jobs.operators.spec import (
     Chain,
     InputPlan,
+    InputTime,
     InvalidSpecError,
     TaskSteps,
     arrow_schema,
@@ -41,11 +44,20 @@ _WHOLE_OBJECT_BYTES_MAX: Final = 64 * 1024 * 1024
 """A task reads an object of a store whole, so Spark reads larger ones. Of a file in a folder it reads what it needs."""
 
 
-def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> DataFrame | None:
+def read_input(
+    spark: SparkSession,
+    plan: InputPlan,
+    segments: Sequence[Segment],
+    warehouse: Root,
+    times: TimesOfInput | None = None,
+) -> DataFrame | None:
     """Return the rows of one input after its chain, or None if no segment holds any.
 
-    Raise InvalidSpecError if there are source slices and the plan has no reader for them.
+    If the input has event times, `times` measures them. Raise InvalidSpecError if there are source slices and the plan
+    has no reader for them.
     """
+    if plan.time is not None and times is not None:
+        return _timed(spark, plan, plan.time, segments, times)
     parts = tuple(_parts(spark, plan, segments, warehouse))
     if not parts:
         return None
@@ -56,12 +68,48 @@ def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment]
     return _changed(rows, chain) if plan.takes_changes else chain(_added(rows))
 
 
-def scanned_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Scanned | None:
-    """Return the parts of files that tasks can read themselves, or None if Spark must read the input, or nothing is."""
+def _timed(
+    spark: SparkSession, plan: InputPlan, time: InputTime, segments: Sequence[Segment], times: TimesOfInput
+) -> DataFrame | None:
+    """Return the rows of a source after its chain. Those of each split are measured by themselves."""
+    measured = []
+    for split, slices in slices_by_split(segments).items():
+        rows = _read(spark, plan, slices)
+        rows = rows if time.before is None else time.before(rows)
+        measured.append(times.observed.of(rows, time.column, times.input, split))
+    if not measured:
+        return None
+    every = reduce(DataFrame.unionByName, measured)
+    return every if time.after is None else time.after(every)
+
+
+def slices_by_split(segments: Sequence[Segment]) -> dict[SplitId, list[SourceSlice]]:
+    """Return the slices of each split, in order."""
+    found: dict[SplitId, list[SourceSlice]] = {}
+    for segment in segments:
+        if isinstance(segment, SourceSlice):
+            found.setdefault(segment.split, []).append(segment)
+    return found
+
+
+def scanned_input(
+    plan: InputPlan, segments: Sequence[Segment], warehouse: Root, times: TimesOfInput | None = None
+) -> Scanned | None:
+    """Return the parts of files that tasks can read themselves, or None if Spark must read the input, or nothing is.
+
+    If the input has event times, `times` says for which input they are measured. A task measures no time that a step
+    has made.
+    """
     steps = plan.chain or TaskSteps(_unchanged)
     if not isinstance(steps, TaskSteps):
         return None
-    scans = _filtered(_scans(plan, segments, warehouse), plan.schema, steps.rules)
+    if plan.time is not None and times is not None:
+        if plan.time.before is not None:
+            return None
+        found = _timed_scans(plan, plan.time.column, segments, warehouse, times)
+    else:
+        found = _scans(plan, segments, warehouse)
+    scans = _filtered(found, plan.schema, steps.rules)
     if plan.of_changes:
         scans = tuple(ChangesScan(scan=scan) for scan in scans)
     return Scanned(_copying(scans, plan.schema, steps.copies)) if scans else None
@@ -91,6 +139,19 @@ def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> lis
     return scans if all(_is_in_reach(scan, warehouse) for scan in scans) else []
 
 
+def _timed_scans(
+    plan: InputPlan, time: TimeColumn, segments: Sequence[Segment], warehouse: Root, times: TimesOfInput
+) -> list[RowScan]:
+    """Return the parts of files of each split, which measure its times; none if Spark must read one of them."""
+    found: list[RowScan] = []
+    for split, slices in slices_by_split(segments).items():
+        scans = _scans(plan, slices, warehouse)
+        if not scans:
+            return []
+        found += timed_scans(scans, times.of, times.input, split, time)
+    return found
+
+
 def _filtered(scans: Sequence[RowScan], schema: StructType, rules: tuple[NullRule, ...]) -> tuple[RowScan, ...]:
     if not rules:
         return tuple(scans)
@@ -98,7 +159,7 @@ def _filtered(scans: Sequence[RowScan], schema: StructType, rules: tuple[NullRul
     return tuple(FilteredScan(scan=scan, rules=rules, tested=tested) for scan in scans)
 
 
-def _copying(scans: Sequence[RowScan], schema: StructType, copies: tuple[CopiedColumn, ...]) -> tuple[RowScan, ...]:
+def _copying(scans: Sequence[RowScan], schema: StructType, copies: tuple[DerivedColumn, ...]) -> tuple[RowScan, ...]:
     if not copies:
         return tuple(scans)
     names = dict.fromkeys(copy.of for copy in copies if copy.of is not None)
@@ -175,14 +236,18 @@ def _called(schema: StructType, names: Sequence[str]) -> StructType:
     return StructType([StructField(name, field.dataType, field.nullable) for name, field in fields])
 
 
+def _read(spark: SparkSession, plan: InputPlan, slices: Sequence[SourceSlice]) -> DataFrame:
+    if plan.reader is None:
+        raise InvalidSpecError(f"source {slices[0].source} has slices to read, but the plan names no reader for it")
+    return in_schema(plan.reader.read(spark, slices), plan.schema)
+
+
 def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Iterator[DataFrame]:
     own = list(of_output(segments, plan.output, plan.outputs))
     slices = [segment for segment in own if isinstance(segment, SourceSlice)]
     paths = [file.path for segment in own if isinstance(segment, StagedSegment) for file in segment.files]
     if slices:
-        if plan.reader is None:
-            raise InvalidSpecError(f"source {slices[0].source} has slices to read, but the plan names no reader for it")
-        yield in_schema(plan.reader.read(spark, slices), plan.schema)
+        yield _read(spark, plan, slices)
     if paths:
         schema = schema_with_kind(plan.schema) if plan.of_changes else plan.schema
         yield staged_rows(spark, schema, paths, warehouse)

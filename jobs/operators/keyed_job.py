@@ -36,8 +36,9 @@ from jobs.operators.exchange import (
 )
 from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
-from jobs.operators.process import EndsInput, NamedOutputs
+from jobs.operators.process import EndsInput, FiresInTime, NamedOutputs
 from jobs.operators.python_workers import freeze_imports, reported
+from jobs.operators.reports import times_read
 from jobs.operators.scan.scanned import KeyedScan, Scanned, ScanTasks, keyed_scan, shares_of
 from jobs.operators.scan.stepped import (
     ArrowFunction,
@@ -86,6 +87,7 @@ class WithoutExchange:
             parts = blocks_by_tag(blocks.get(subtask, ()), schemas)
             parts |= {tag: rows[subtask] for tag, rows in scanned.items()}
             timed = replace(self.task, writer=self.task.writer.timed())
+            yield from times_read(subtask, self.task.writer)
             yield from timed.take(subtask, arrived(parts, schemas))
         freeze_imports()
 
@@ -190,9 +192,10 @@ def misfits(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[FileHandle, ...]:
 
 
 def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
-    """Return whether subtasks must run even without rows: the input ends, or their state is outdated."""
+    """Return whether subtasks must run even without rows: the input ends, state is due, or it is outdated."""
     ends = effect.end_of_input and isinstance(spec.function, EndsInput) and any(effect.state)
-    return ends or any(found(spec, effect) for found in (_outdated, _outdated_ranges, _has_outdated_broadcast))
+    fires = effect.due_ms is not None and any(effect.state)
+    return ends or fires or any(found(spec, effect) for found in (_outdated, _outdated_ranges, _has_outdated_broadcast))
 
 
 def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
@@ -280,7 +283,7 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         max_parallelism=spec.max_parallelism,
         keys=spec.keys,
         inputs=tuple(InputLayout(schema=arrow_schema(keyed.schema), keys=keyed.keys) for keyed in spec.inputs),
-        function=spec.function,
+        function=spec.function.at(effect.late_ms) if isinstance(spec.function, FiresInTime) else spec.function,
         state_table=paths.state_table(spec.vertex),
         state_schema=arrow_schema(spec.state),
         output_schema=arrow_schema(spec.output),
@@ -294,6 +297,7 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         emits=spec.emits,
         emits_changes=spec.emits_changes,
         end_of_input=effect.end_of_input,
+        fires_ms=effect.due_ms,
         outdated=_outdated(spec, effect),
         outdated_ranges=_outdated_ranges(spec, effect),
         columns_renamed_from=spec.columns_renamed_from,

@@ -23,7 +23,9 @@ from jobs.operators.changes import added, changes_of, deleted_keys, with_kind
 from jobs.operators.exchange import Arrived, take_apart
 from jobs.operators.join import JoinFunction
 from jobs.operators.process import (
+    Called,
     EndsInput,
+    FiresInTime,
     KeyedFunction,
     MergesPartials,
     NamedOutputs,
@@ -32,7 +34,7 @@ from jobs.operators.process import (
     require_own_keys,
 )
 from jobs.operators.python_workers import freeze_imports
-from jobs.operators.reports import TaskReport, report_batch
+from jobs.operators.reports import TaskReport, report_batch, times_read
 from jobs.operators.top_rows import TopRows
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState, StateBackend
@@ -90,6 +92,7 @@ class Computed:
     changes: pl.DataFrame | None = None
     gone: pl.DataFrame | None = None
     named: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    due_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,7 @@ class KeyedTask:
     emits: bool
     emits_changes: bool = False
     end_of_input: bool = False
+    fires_ms: int | None = None
     outdated: frozenset[int] = frozenset()
     outdated_ranges: frozenset[int] = frozenset()
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
@@ -145,7 +149,9 @@ class KeyedTask:
 
     def carry_out(self, subtask: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises, for this subtask."""
-        yield from self.take(subtask, take_apart(batches, self.schemas))
+        found = take_apart(batches, self.schemas)
+        yield from times_read(subtask, self.writer)
+        yield from self.take(subtask, found)
 
     @property
     def schemas(self) -> list[pa.Schema]:
@@ -178,6 +184,7 @@ class KeyedTask:
             staged=self._staged(written),
             state=made.state,
             ranges=(*self._ranges(subtask, own, arrived, made), *(seen.written if seen is not None else ())),
+            due_ms=made.due_ms,
             copies=COPIES.take_uses(),
             work=self.writer.watch.work(sum(frame.height for frame in rows)),
         )
@@ -278,10 +285,18 @@ class KeyedTask:
         if not calls.are_due(touched, seen) and not state.outdated:
             return Computed(output=empty_frame(self.output_schema), state=())
         called = calls.run(state.load(), rows, touched, seen)
+        due_ms = self._next_due(self.function, called) if isinstance(self.function, FiresInTime) else None
         changed = state.outdated or not called.delta.is_empty()
         written = (state.write(called.found, called.delta),) if changed else ()
         output = pl.concat([each.output for each in called.results])
-        return Computed(output=output, state=written, named=joined([each.outputs for each in called.results]))
+        named = joined([each.outputs for each in called.results])
+        return Computed(output=output, state=written, named=named, due_ms=due_ms)
+
+    def _next_due(self, fires: FiresInTime, called: Called) -> int | None:
+        """Return the earliest time at which a key is due: of those that were written, or of all after a firing."""
+        due = called.state().frame() if self.fires_ms is not None else called.delta.filter(~pl.col(DELETED))
+        earliest: int | None = due.select(pl.col(fires.due).min()).item()
+        return earliest
 
     def _calls(self) -> ProcessCalls:
         return ProcessCalls(
@@ -293,6 +308,7 @@ class KeyedTask:
             outputs=self.outputs,
             checked=self.target.table if isinstance(self.target, UpsertTarget) and self.parallelism > 1 else None,
             ends=self.end_of_input,
+            fires_ms=self.fires_ms,
         )
 
     def _require_own(self, output: pl.DataFrame, own: pl.DataFrame) -> None:
@@ -340,6 +356,7 @@ class KeyedTask:
     def _must_run(self, subtask: int) -> bool:
         """Return whether a subtask without rows has work."""
         ends = self.end_of_input and isinstance(self.function, EndsInput) and bool(self.state[subtask])
+        ends = ends or (self.fires_ms is not None and bool(self.state[subtask]))
         writes = self.broadcast is not None and self.broadcast.must_write(subtask)
         return ends or writes or subtask in self.outdated or self._is_replaced(subtask)
 

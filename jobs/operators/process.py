@@ -93,6 +93,28 @@ class EndsInput(Protocol):
 
 
 @runtime_checkable
+class FiresInTime(Protocol):
+    """Required of a keyed function whose state is due at event times (Flink: `onEventTime`, N4).
+
+    `due` is the column of the state with the event time, in ms, at which a key is due. Null: never.
+    """
+
+    due: str
+
+    def at(self, watermark_ms: int) -> KeyedFunction:
+        """Return the function as it is after a barrier with this watermark. Rows up to it are late."""
+        ...
+
+    def on_time(self, state: pl.DataFrame) -> Processed:
+        """Return the new state and the output of the keys that are due. `state` has one row for each of them.
+
+        A key that is missing in the new state loses its state. A key of the new state may be due later, and not again
+        now.
+        """
+        ...
+
+
+@runtime_checkable
 class ReactsToBroadcast(Protocol):
     """Optional. A function with this method can look at its keys again when the rows of its broadcast change.
 
@@ -259,6 +281,8 @@ class Called:
 class ProcessCalls:
     """A process function, and what it must return. With `ends` the input ends after the rows.
 
+    With `fires_ms` it fires, after the rows, the keys that are due by this event time.
+
     The rows that go to the upsert table `checked` must have keys of the subtask.
     """
 
@@ -270,10 +294,12 @@ class ProcessCalls:
     outputs: NamedOutputs
     checked: TableName | None
     ends: bool
+    fires_ms: int | None = None
 
     def are_due(self, touched: pl.DataFrame, seen: BroadcastRows | None) -> bool:
         """Return whether there is anything to call the function for."""
-        return not touched.is_empty() or self._ends() is not None or self._reacts(seen) is not None
+        ends, fires, reacts = self._ends(), self._fires(), self._reacts(seen)
+        return not touched.is_empty() or any(each is not None for each in (ends, fires, reacts))
 
     def run(
         self, loaded: KeyedRows, rows: Sequence[pl.DataFrame], touched: pl.DataFrame, seen: BroadcastRows | None
@@ -283,13 +309,30 @@ class ProcessCalls:
         Raises FrameSchemaError and ForeignKeyError.
         """
         called = Called.nothing(self.keys, loaded)
-        reacts, ends = self._reacts(seen), self._ends()
+        reacts, ends, fires = self._reacts(seen), self._ends(), self._fires()
         if reacts is not None and seen is not None:
             self._of_range(partial(reacts.broadcast_changed, broadcast=seen.rows), called)
         self._of_rows(rows if seen is None else (*rows, seen.rows), touched, called)
         if ends is not None:
             self._of_range(ends.end_of_input, called)
+        if fires is not None:
+            self._of_due(fires, called)
         return called
+
+    def _fires(self) -> FiresInTime | None:
+        return self.function if self.fires_ms is not None and isinstance(self.function, FiresInTime) else None
+
+    def _of_due(self, fires: FiresInTime, called: Called) -> None:
+        """Call the function with the state of the keys that are due."""
+        among = called.state()
+        due = among.frame().filter(pl.col(fires.due) <= self.fires_ms)
+        if due.is_empty():
+            return
+        result = self._conformed(fires.on_time(due.drop(KEY_GROUP)))
+        touched = due.select(KEY_GROUP, *self.keys)
+        self._require_own(result.output, touched)
+        delta = change_of(due, result.state, touched, self.keys)
+        called.add(result, delta, among.find(delta, self.keys))
 
     def _reacts(self, seen: BroadcastRows | None) -> ReactsToBroadcast | None:
         changed = seen is not None and seen.has_changed

@@ -18,6 +18,8 @@ from checkpointing.channel_items import NO_WORK, RangeFiles, TaskWork
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind
 from checkpointing.identifiers import TableName
 from jobs.distribution import versions
+from jobs.operators.measured_times import MicroBatchId, SplitTimes, take_measured
+from jobs.sinks.staged_files import StagedFiles
 from jobs.state.worker_copy import NO_USES, CopyUses
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class TaskReport:
     """The files that one task wrote for its subtask. The fields mean the same as in SubtaskOutput.
 
     `copies` tells whether the worker had the subtask's state in memory (D5); `work` is what the task measured (E6).
+    `times` are the greatest event times that it has read (N1).
     """
 
     subtask: int
@@ -38,14 +41,23 @@ class TaskReport:
     staged: tuple[tuple[TableName, FileHandle], ...] = ()
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
+    due_ms: int | None = None
     copies: CopyUses = NO_USES
     work: TaskWork = NO_WORK
+    times: SplitTimes = ()
 
 
 def report_batch(report: TaskReport) -> Iterator[pa.RecordBatch]:
     """Yield the one row, in REPORT_SCHEMA, that a task returns."""
     text = json.dumps(asdict(report), default=_enum_value, separators=(",", ":"))
     yield pa.RecordBatch.from_pydict({"report": [text], "worker": [_worker()]})
+
+
+def times_read(subtask: int, writer: StagedFiles) -> Iterator[pa.RecordBatch]:
+    """Yield a report with the event times that this worker has read for a micro-batch, if there are any."""
+    times = take_measured(MicroBatchId(writer.vertex, writer.generation, writer.micro_batch))
+    if times:
+        yield from report_batch(TaskReport(subtask=subtask, times=times))
 
 
 @cache

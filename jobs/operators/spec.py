@@ -21,7 +21,8 @@ from checkpointing.identifiers import TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.changes import KIND
-from jobs.operators.derived_scans import CopiedColumn, NullRule
+from jobs.operators.derived_scans import DerivedColumn, NullRule
+from jobs.operators.measured_times import TimeColumn
 from jobs.operators.process import KeyedFunction
 from jobs.sources.slice_reading import SliceReader
 from jobs.spark import columns
@@ -41,7 +42,7 @@ class TaskSteps:
 
     chain: Chain
     rules: tuple[NullRule, ...] = ()
-    copies: tuple[CopiedColumn, ...] = ()
+    copies: tuple[DerivedColumn, ...] = ()
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         """Return the good rows with the chosen columns."""
@@ -68,6 +69,15 @@ class InvalidSpecError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class InputTime:
+    """The event time of a source's rows (N1): its column, after the steps `before`. The steps `after` follow."""
+
+    column: TimeColumn
+    before: Chain | None
+    after: Chain | None
+
+
+@dataclass(frozen=True, slots=True)
 class InputPlan:
     """One input of a vertex: the rows of its segments, and the steps before the operator.
 
@@ -75,7 +85,7 @@ class InputPlan:
     upstream vertex is not a source. `chain` holds the transformations and the filter of row rules, applied lazily.
     A channel `of_changes` may hold the kinds of changes. An operator that `takes_changes` gets each change with its
     kind, and other operators get the rows that are added. `output` is the named output that is read, and `outputs` are
-    the names of all that the upstream vertex has.
+    the names of all that the upstream vertex has. `time` says where the event times of a source's rows are measured.
     """
 
     schema: StructType
@@ -85,6 +95,7 @@ class InputPlan:
     takes_changes: bool = False
     output: str | None = None
     outputs: tuple[str, ...] = ()
+    time: InputTime | None = None
 
 
 @dataclass(frozen=True, slots=True)

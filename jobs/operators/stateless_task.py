@@ -10,7 +10,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import TableName
 from jobs.operators.changes import ADDING, KIND, with_kind
 from jobs.operators.python_workers import freeze_imports
-from jobs.operators.reports import TaskReport, report_batch
+from jobs.operators.reports import TaskReport, report_batch, times_read
 from jobs.sinks.staged_files import StagedFiles
 
 
@@ -43,6 +43,7 @@ class StatelessTask:
     def carry_out(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises; the writer's stopwatch has run since the task began."""
         received = [batch for batch in batches if batch.num_rows]
+        yield from times_read(0, self.writer)
         if received:
             yield from report_batch(self._write(pa.Table.from_batches(received)))
 

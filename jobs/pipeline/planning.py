@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from checkpointing.config import CheckpointConfig, CheckpointingMode, StateBackendKind
+from checkpointing.event_time import EventTime
 from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, JobName, TableName, VertexId, vertex_id
 from checkpointing.metadata.paths import table_of_broadcast, table_of_state
@@ -28,9 +29,11 @@ from jobs.operators.keyed_vertices import (
     process_meanings,
     top_spec,
 )
+from jobs.operators.process import FiresInTime
 from jobs.operators.spec import (
     BroadcastRowsKept,
     InputPlan,
+    InputTime,
     KeyedInput,
     KeyedSpec,
     Spec,
@@ -196,7 +199,23 @@ def _input_plan(reads: Input, around: Around, *, takes_changes: bool) -> InputPl
     of_changes = puts_out_changes(origin)
     outputs = named_outputs_of(origin)
     rows = origin.rows if reads.output is None else outputs[reads.output]
-    return InputPlan(rows, reader, chain, of_changes, takes_changes, reads.output, tuple(outputs))
+    time = _input_time(reads.steps)
+    return InputPlan(rows, reader, chain, of_changes, takes_changes, reads.output, tuple(outputs), time)
+
+
+def _input_time(steps: Sequence[Step]) -> InputTime | None:
+    """Return where the event times of the rows are measured. None: nothing is said of them here."""
+    for place, step in enumerate(steps):
+        if step.time is not None:
+            before, after = (in_turn([each.chain for each in part]) for part in (steps[:place], steps[place + 1 :]))
+            return InputTime(step.time.column, before, after)
+    return None
+
+
+def _event_times(vertex: Declared) -> tuple[EventTime | None, ...]:
+    """Return what is said about the times of each input. Empty: nothing is said of any."""
+    said = [[step.time.means for step in reads.steps if step.time is not None] for reads in inputs_of(vertex)]
+    return tuple(means[0] if means else None for means in said) if any(said) else ()
 
 
 def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
@@ -457,11 +476,13 @@ def _graph_vertex(
             columns_renamed_from=spec.columns_renamed_from,
             changes_of=keyed_changelogs(vertex.id, around.vertices, around.changelogs),
             outputs_read=_outputs_read(vertex),
+            event_times=_event_times(vertex),
+            fires=isinstance(spec.function, FiresInTime),
         )
     read = _outputs_read(vertex)
     renamed = former_names_of_columns(vertex)
     bare = Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before, outputs_read=read)
-    return replace(bare, columns_renamed_from=renamed)
+    return replace(bare, columns_renamed_from=renamed, event_times=_event_times(vertex))
 
 
 def _broadcast_table(job: JobName, spec: KeyedSpec) -> Iterator[Table]:

@@ -4,26 +4,30 @@ A stream is only a description. Its steps run in the Spark job of the vertex tha
 deterministic, since each reader runs them itself.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
-from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType, TimestampNTZType, TimestampType
 
+from checkpointing.event_time import EventTime
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId, table_name, vertex_id
-from jobs.operators.aggregate import output_schema
+from jobs.operators.aggregate import KeyedAggregates, output_schema
 from jobs.operators.changelog_aggregates import ROWS
 from jobs.operators.changes import KIND, TIMES
-from jobs.operators.derived_scans import CopiedColumn, NullRule
+from jobs.operators.derived_scans import CopiedColumn, DerivedColumn, NullRule
 from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
 from jobs.operators.join import LEFT, JoinType, join_schema
 from jobs.operators.join import RIGHT as JOINED_RIGHT
+from jobs.operators.measured_times import TimeColumn
 from jobs.operators.process import KeyedFunction
-from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps
+from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps, arrow_schema
 from jobs.operators.stateless_job import failed_rules, in_task
+from jobs.operators.windows import END, LATE, START, WindowedAggregates, late_rows, windowed_output, windowed_state
 from jobs.pipeline.aggregates import AggregateColumn, hashes, named_aggregates
 from jobs.pipeline.columns import (
     ALL,
@@ -48,6 +52,7 @@ from jobs.pipeline.vertices import (
     AggregateVertex,
     Declarations,
     Declared,
+    DeclaredTime,
     EnrichVertex,
     Input,
     JoinVertex,
@@ -59,8 +64,10 @@ from jobs.pipeline.vertices import (
     Step,
     deletes_rows,
 )
+from jobs.pipeline.windows import Window
 from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
 from jobs.quality.rules import compile_row_rule, null_rule
+from jobs.settings import duration_ms
 from jobs.sinks.port import Sink, UpsertSink
 from jobs.spark.columns import named
 from jobs.state.files import NONE_RENAMED
@@ -241,6 +248,22 @@ def copied(copy: CopiedColumn, kind: DataType) -> Chain:
     return TaskSteps(add, copies=(copy,))
 
 
+def derived(columns: tuple[DerivedColumn, ...], schema: StructType) -> Chain:
+    """Return the step that adds columns which Python derives; `schema` is that of the rows with them."""
+    wanted = arrow_schema(schema)
+
+    def of_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            added = {column.name: column.values(batch, wanted.field(column.name).type) for column in columns}
+            own = {name: batch.column(name) for name in batch.schema.names}
+            yield pa.record_batch([(own | added)[name] for name in wanted.names], names=wanted.names)
+
+    def add(rows: DataFrame) -> DataFrame:
+        return rows.mapInArrow(of_batches, schema)
+
+    return TaskSteps(add, copies=columns)
+
+
 def in_turn(chains: Sequence[Chain]) -> Chain | None:
     """Return these steps as one, None if there are none. What holds for each of them holds for all."""
     if not chains:
@@ -256,6 +279,11 @@ def in_turn(chains: Sequence[Chain]) -> Chain | None:
         return TextSteps(apply) if all(isinstance(chain, TaskSteps | TextSteps) for chain in chains) else apply
     rules = tuple(rule for steps in light for rule in steps.rules)
     return TaskSteps(apply, rules, tuple(copy for steps in light for copy in steps.copies))
+
+
+def unchanged() -> Chain:
+    """Return the step that changes nothing."""
+    return TaskSteps(lambda rows: rows)
 
 
 # ------------------------------------------------------------------
@@ -381,6 +409,13 @@ def _columns(reads: Input) -> dict[str, DataType]:
     return {field.name: field.dataType for field in reads.schema.fields}
 
 
+def _ms(where: str, duration: str) -> int:
+    try:
+        return duration_ms(duration)
+    except ValueError as error:
+        raise InvalidPipelineError(f"{where}: {error}") from None
+
+
 def _shown(kind: DataType | None) -> str:
     return "missing" if kind is None else kind.simpleString()
 
@@ -400,6 +435,8 @@ class Stream:
     steps: tuple[Step, ...]
     schema: StructType
     named: str | None = None
+    time: TimeColumn | None = None
+    """The column with the event times of the rows, as long as the stream has it."""
 
     # -------------------------------------------------------------- stateless steps
 
@@ -408,7 +445,8 @@ class Stream:
         if schema is not None:
             require_unique(f"a transformation of {self.origin}", schema.names)
         after = self.schema if schema is None else schema
-        return replace(self, steps=(*self.steps, Step(chain, after)), schema=after)
+        time = self.time if self.time is not None and self.time.name in after.names else None
+        return replace(self, steps=(*self.steps, Step(chain, after)), schema=after, time=time)
 
     def select(self, *columns: str) -> "Stream":
         """Keep these columns, in this order; raise InvalidPipelineError for one that is not there."""
@@ -428,6 +466,29 @@ class Stream:
         fields = {field.name: field for field in self.schema.fields} | {name: StructField(name, type)}
         require_unique(f"with_column on {self.origin}", fields)
         return self.transform(with_column(name, expression, type), StructType(list(fields.values())))
+
+    def event_time(self, column: str, *, delay: str, idle_after: str | None = None) -> "Stream":
+        """Say which column has the event time of a row, and that rows may come `delay` after later ones (N1).
+
+        Each cut then has a watermark: all rows up to it have come, as far as anybody knows. A split without new rows
+        holds it back, or with `idle_after` for this long only. Write it on a source's stream, before tables and keys.
+        `column` is a timestamp, or a timestamp without a time zone, which counts as UTC. A row without a time moves no
+        watermark. Durations are like "30s", "10m" or "2h". Raises InvalidPipelineError.
+        """
+        where = f"event_time on {self.origin}"
+        require_keys(where, self.schema, [column])
+        if not isinstance(self.declarations.vertex(self.origin), SourceVertex):
+            raise InvalidPipelineError(f"{where}: write it on the stream of a source, before tables, keys and unions")
+        if any(step.time is not None for step in self.steps):
+            raise InvalidPipelineError(f"{where}: the stream has event times already")
+        kind = self.schema[column].dataType
+        if not isinstance(kind, TimestampType | TimestampNTZType):
+            raise InvalidPipelineError(
+                f"{where}: column {column} has type {kind.simpleString()}: make it a timestamp, with with_column"
+            )
+        idle_ms = None if idle_after is None else _ms(f"{where}: idle_after", idle_after)
+        said = DeclaredTime(TimeColumn(column, kind), EventTime(_ms(f"{where}: delay", delay), idle_ms))
+        return replace(self, steps=(*self.steps, Step(unchanged(), self.schema, said)), time=said.column)
 
     def union(self, *others: "Stream", id: str, renamed_from: str | None = None) -> "Stream":
         """Return the rows of this stream and the others together. Vertex `id` writes them to files once.
@@ -630,7 +691,7 @@ class Stream:
     def _staged(self, id: str, table: OutputTable | None, check: RowCheck | None, renamed_from: str | None) -> "Stream":
         name, before = vertex_id(id), former_id(renamed_from)
         self.declarations.add(StagedVertex(name, (self.as_input(),), self.schema, table, check, before))
-        return Stream(self.declarations, name, (), self.schema)
+        return Stream(self.declarations, name, (), self.schema, time=self.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -683,6 +744,24 @@ class KeyedStream:
         vertex = process_vertex((self.as_input(),), id, function, rows, renamed_from)
         return _declared(self.stream.declarations, vertex)
 
+    def window(self, window: Window) -> "WindowedStream":
+        """Divide the rows of each key into windows of event time, such as `tumbling("1d")`.
+
+        Raises InvalidPipelineError if the stream has no event times, or has a column of the windows' already.
+        """
+        where = f"window on {self.stream.origin}"
+        time = self.stream.time
+        if time is None:
+            raise InvalidPipelineError(f"{where}: its rows have no event times: declare event_time on its source")
+        if time.name in self.keys:
+            raise InvalidPipelineError(f"{where}: the event time {time.name} is a key: each time would be a window")
+        require_unique(where, [*self.stream.schema.names, START, END])
+        stream = self.stream
+        bounds = window.bounds(time)
+        schema = StructType([*stream.schema.fields, *(StructField(bound.name, time.kind) for bound in bounds)])
+        stream = stream.transform(derived(bounds, schema), schema)
+        return WindowedStream(replace(stream, time=time), self.keys, window, time)
+
     def connect(self, other: "KeyedStream") -> "ConnectedStreams":
         """Join two streams by key; raise InvalidPipelineError unless the keys' types are equal."""
         where = f"connect of {self.stream.origin} and {other.stream.origin}"
@@ -694,6 +773,41 @@ class KeyedStream:
     def as_input(self) -> Input:
         """Return the keyed stream as what a vertex reads."""
         return self.stream.as_input(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedStream:
+    """The rows of a stream by key and window. Each row has its window's start and end."""
+
+    stream: Stream
+    keys: tuple[str, ...]
+    window: Window
+    time: TimeColumn
+
+    def aggregate(self, id: str, /, *, late: str, late_id: str | None = None, **columns: AggregateColumn) -> Stream:
+        """Aggregate each window, and put it out once, when the watermark has passed its end.
+
+        A row whose window has closed goes to the table `late`, with `late_by_ms`, and counts nowhere else. A vertex
+        `<id>_late` writes it, or `late_id`. Raises InvalidNameError, and InvalidPipelineError for a column that it
+        cannot take.
+        """
+        where, keys = f"vertex {vertex_id(id)}", (*self.keys, START, END)
+        stream = self.stream
+        for name_of_hash, hashed in hashes(where, stream.schema, columns).items():
+            stream = stream.with_column(name_of_hash, hashed, LongType())
+        aggregates = named_aggregates(where, keys, stream.schema, columns)
+        own = [name for name in self.stream.schema.names if name not in (START, END)]
+        function = WindowedAggregates(KeyedAggregates(keys, aggregates), tuple(own), self.time.name)
+        rows = Rows(
+            windowed_state(keys, function, stream.schema),
+            windowed_output(keys, function, stream.schema),
+            NONE_RENAMED,
+            {LATE: late_rows(function, stream.schema)},
+        )
+        vertex = process_vertex((stream.as_input(keys),), id, function, rows, None)
+        closed = _declared(stream.declarations, vertex)
+        closed.output(LATE).table(late, id=late_id or f"{id}_late")
+        return closed
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from pyspark.sql.types import StructType
 
+from checkpointing.event_time import EventTime
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.metadata.paths import broadcast_of
@@ -13,6 +14,7 @@ from jobs.operators.aggregate import Aggregate
 from jobs.operators.applied_changes import AppliedChanges
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.join import JoinType
+from jobs.operators.measured_times import TimeColumn
 from jobs.operators.process import KeyedFunction
 from jobs.operators.spec import Chain, RowRule
 from jobs.operators.top_rows import TopRows
@@ -22,12 +24,22 @@ from jobs.sinks.port import NOTHING_SAID, Description, Sink, UpsertSink
 from jobs.sources.port import Source
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredTime:
+    """The column with the event times of a source's rows, and how they are to be understood (N1)."""
+
+    column: TimeColumn
+    means: EventTime
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One stateless step and the schema after it. Readers of one stream share its step objects."""
 
     chain: Chain
     schema: StructType
+    time: DeclaredTime | None = None
+    """What the step says of the rows' event times. Such a step changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

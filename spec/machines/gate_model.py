@@ -151,7 +151,7 @@ class GateTelling:
                 self._aborts(effects, self.pending if len(effects) > 1 else (), _LIMIT)
             case AnnouncementReceived(channel, checkpoint):
                 self._heard(channel, checkpoint, effects)
-            case BarrierReceived(channel, checkpoint, at_ms):
+            case BarrierReceived(channel, Barrier(checkpoint), at_ms):
                 expect(at_ms == now_ms, TELLS, f"{effects[0]} is told at {now_ms}")
                 self._dropped(channel, checkpoint, effects)
                 self._heard(channel, checkpoint, effects)
@@ -421,7 +421,7 @@ class GateModel:
                     self._has_no_more(channel)
                 case DeliverEnd(channel):
                     self._ended(channel)
-                case BarrierReceived(channel, checkpoint):
+                case BarrierReceived(channel, Barrier(checkpoint)):
                     if not ignored:
                         self._counts(channel, checkpoint)
                 case TriggerCheckpoint():

@@ -36,6 +36,8 @@ _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (7, "vertices.table_keys.mode", "upsert"),
     (7, "vertices.coordinator", None),
     (7, "vertices.outputs_read", None),
+    (7, "vertices.time", None),
+    (7, "vertices.subtasks.due_ms", None),
     (7, "outside", []),
     (7, "statistics.failed", []),
 )

@@ -95,11 +95,17 @@ def _row() -> Fields:
 
 def _vertex(name: str, subtasks: list[Fields], **fields: object) -> Fields:
     plain: Fields = {"splits": [], "meanings": [], "table_keys": [], "coordinator": None, "outputs_read": []}
-    return {"vertex": name, "micro_batch": 7, "subtasks": subtasks} | plain | fields
+    return {"vertex": name, "micro_batch": 7, "subtasks": subtasks} | plain | {"time": None} | fields
+
+
+def _time() -> Fields:
+    split = {"input": 0, "upstream": "source", "split": "a", "watermark_ms": 5, "idle": True, "active_ms": 7}
+    vertex = {"input": 1, "upstream": "silver", "split": "", "watermark_ms": -(2**63), "idle": False, "active_ms": None}
+    return {"watermark_ms": 5, "idle": False, "inputs": [split, vertex]}
 
 
 def _snapshot(**fields: object) -> Fields:
-    empty: Fields = {"state": [], "ranges": [], "staged": [], "in_flight": []}
+    empty: Fields = {"state": [], "ranges": [], "staged": [], "in_flight": [], "due_ms": None}
     return {"position": None, "finished": False} | empty | fields
 
 
@@ -130,7 +136,7 @@ def _keyed() -> Fields:
         {"table": "gold/totals", "columns": ["key"], "mode": "upsert"},
         {"table": "gold/newest", "columns": ["delivered"], "mode": "overwrite"},
     ]
-    return _vertex("totals", own, meanings=[meaning, meaning | {"version": None}], table_keys=keys)
+    return _vertex("totals", own, meanings=[meaning, meaning | {"version": None}], table_keys=keys, time=_time())
 
 
 def _keyed_subtask(number: int) -> Fields:

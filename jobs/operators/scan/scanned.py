@@ -12,7 +12,7 @@ from pyspark.sql.types import DataType, StringType
 
 from checkpointing.key_groups import range_of
 from jobs.operators.derived_scans import NullRule, marked
-from jobs.operators.exchange import EXCHANGED, Splitter, owned_by, with_key_group
+from jobs.operators.exchange import EXCHANGED, Splitter, owned_by, times_block, with_key_group
 from jobs.operators.key_hash import can_hash, key_groups
 from jobs.operators.python_workers import freeze_imports, reported
 from jobs.operators.spec import Spec, StatelessSpec, arrow_schema
@@ -111,6 +111,7 @@ class KeyedScan:
         """Yield the blocks of the tasks whose numbers are the rows of `batches`. Raises ScanError."""
         for share in numbers(batches):
             yield from self.splitter.run(self._rows(self.shares[share]))
+            yield from times_block()
 
     def by_subtask(self, subtasks: Sequence[int]) -> dict[int, list[pa.RecordBatch]]:
         """Return the rows of all parts that belong to these subtasks, with their key groups. Raises ScanError."""

@@ -182,7 +182,7 @@ class MeasuringMachine(RuleBasedStateMachine):
         """A barrier reaches the vertex, perhaps after its checkpoint has ended."""
         self.now_ms += after_ms
         checkpoint = self._one(pick)
-        self.log.received(_VERTEX, BarrierReceived(ChannelId(_EDGE, channel), checkpoint, self.now_ms))
+        self.log.received(_VERTEX, BarrierReceived(ChannelId(_EDGE, channel), Barrier(checkpoint), self.now_ms))
         if checkpoint not in self.ended:
             self.barriers.setdefault(checkpoint, []).append((channel, self.now_ms))
 

@@ -352,7 +352,7 @@ def test_an_obsolete_barrier_resumes_its_channel(story, barrier, cancel):
     tale.put(1, barrier(1), 5)
     tale.poll()
     channel = tale.channels[1]
-    expected = (BarrierReceived(channel, 1, 0), Ignored(channel, barrier(1)), ResumeChannel(channel))
+    expected = (BarrierReceived(channel, barrier(1), 0), Ignored(channel, barrier(1)), ResumeChannel(channel))
     assert expected == tale.poll()
     assert [5] == _delivered(tale.drain())
 

@@ -357,9 +357,9 @@ def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
     """The snapshot keeps its time. The last barrier says how long the alignment would have been (C5, C7)."""
     log = EpochLog(ONE, Generation(1))
     log.triggered(1, 100, 6)
-    log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
+    log.received("v", BarrierReceived(ChannelId(EDGE, 0), Barrier(1), 110))
     log.passed("v", TriggerCheckpoint(Barrier(1, alignment=AlignmentType.UNALIGNED), unaligned=True), 120)
-    log.received("v", BarrierReceived(ChannelId(EDGE, 1), 1, 910))
+    log.received("v", BarrierReceived(ChannelId(EDGE, 1), Barrier(1), 910))
     log.overtaken("v", InFlightComplete(1, (), alignment_ms=800))
     (vertex,) = log.ended(1, StatisticsTracker(1)).vertices
     assert (AlignmentType.UNALIGNED, 120, 800) == (vertex.alignment, vertex.aligned_ms, vertex.alignment_ms)
@@ -373,7 +373,7 @@ def test_an_epoch_that_has_ended_is_forgotten():
     log.forget(1)
     assert NO_METRICS == log.acknowledged(SubtaskId("v", 0), 1, 130)
     log.judged(1, "{}")
-    log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
+    log.received("v", BarrierReceived(ChannelId(EDGE, 0), Barrier(1), 110))
     log.triggered(1, 200, 9)
     ended = log.ended(1, StatisticsTracker(1))
     assert (200, 9, (), ()) == (ended.triggered_ms, ended.rows, ended.vertices, ended.verdicts)

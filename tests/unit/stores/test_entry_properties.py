@@ -58,6 +58,7 @@ NUMBER: Final = Values((0, _EXACT - 1), (-1, _EXACT))
 TIME: Final = Values((0, _YEAR_10000_MS - 1), (-1, _YEAR_10000_MS))
 DURATION: Final = Values((0, 1 - _EXACT, _EXACT - 1, None), (_EXACT, -_EXACT))
 SURE_DURATION: Final = Values(DURATION.true[:3], DURATION.false)
+MOMENT: Final = Values((-(2**63), 0, 2**63 - 1), (-(2**63) - 1, 2**63))
 CHECKSUM: Final = Values((-1, 0, 2**32 - 1), (-2, 2**32))
 OBJECT: Final = Values(("{}", '{"a":[]}'), ("", "[]", "1", "{", '{"a":"' + "l" * 4 * 1_024 * 1_024 + '"}'))
 STATE: Final = Values(
@@ -89,6 +90,13 @@ _FIELDS: Final[Mapping[str, Values]] = {
     "vertices.splits": SPLIT,
     "vertices.outputs_read": NAME,
     "vertices.coordinator": STATE,
+    "vertices.time.inputs.input": NUMBER,
+    "vertices.time.inputs.upstream": NAME,
+    "vertices.time.inputs.split": Values(("", *SPLIT.true), SPLIT.false[1:]),
+    "vertices.time.inputs.active_ms": Values((*TIME.true, None), TIME.false),
+    "vertices.time.inputs.watermark_ms": MOMENT,
+    "vertices.time.watermark_ms": MOMENT,
+    "vertices.subtasks.due_ms": Values((*MOMENT.true, None), MOMENT.false),
     "vertices.meanings.version": Values((0, _EXACT - 1, None), (-1, _EXACT)),
     "vertices.table_keys.table": TABLE,
     "vertices.subtasks.staged.after": NUMBER,

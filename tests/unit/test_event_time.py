@@ -1,0 +1,154 @@
+"""Watermarks of channels and vertices, by Flink's cases and at barriers (N1)."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.channel_items import Barrier
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME, EventTime, VertexTime, Watermark, combined
+from checkpointing.identifiers import ChannelId, EdgeId
+
+CASES = json.loads((Path(__file__).parents[1] / "vectors/time/watermarks.json").read_text())["cases"]
+A, B = (ChannelId(EdgeId("clicks", "hourly"), split) for split in range(2))
+UPSTREAM = ChannelId(EdgeId("bronze", "hourly", 1), 0)
+
+
+def _ms(time):
+    return {"MIN": BEFORE_TIME, "MAX": END_OF_TIME}.get(time, time)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case["unit"] == "valve"], ids=lambda case: case["name"])
+def test_channels_are_combined_as_flinks_valve_does(case):
+    channels = [Watermark()] * case["given"]["channels"]
+    last, out = Watermark(), []
+    expected = {
+        entry["after"]: [[kind, _ms(value)] for kind, value in entry["out"]]
+        for entry in case["expect"]
+        if "out" in entry
+    }
+    for place, (kind, channel, value) in enumerate(case["events"]):
+        was = channels[channel]
+        if kind == "status":
+            channels[channel] = Watermark(was.ms, value == "idle")
+        elif not was.idle:
+            channels[channel] = Watermark(max(was.ms, _ms(value)))
+        now = combined(channels, last)
+        out += [["status", "active"]] if last.idle and not now.idle else []
+        out += [["watermark", now.ms]] if now.ms > last.ms else []
+        out += [["status", "idle"]] if now.idle and not last.idle else []
+        last = now
+        if place in expected:
+            assert expected[place] == out
+            out = []
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case["unit"] == "generator"], ids=lambda case: case["name"])
+def test_a_split_is_as_far_as_flinks_generator_says(case):
+    declared, times, said = EventTime(case["given"].get("delay_ms", 0)), [], None
+    expected = {entry["after"]: _ms(entry["last_watermark"]) for entry in case["expect"]}
+    for place, (kind, *time) in enumerate(case["events"]):
+        if kind == "event":
+            times.append(_ms(time[0]))
+        else:
+            said = declared.watermark(max(times)) if times else BEFORE_TIME
+        if place in expected:
+            assert expected[place] == said
+
+
+def _vertex(idle_after_ms=None):
+    declared = EventTime(10, idle_after_ms)
+    return VertexTime({A: declared, B: declared})
+
+
+def _barrier(vertex, number, clock_ms, *idle, unaligned=False):
+    """Let a barrier come on all channels, those of `idle` splits too. Return it as it goes on."""
+    for channel in vertex.channels:
+        vertex.received(channel, Barrier(number, clock_ms, idle=channel in idle))
+    return vertex.pass_barrier(Barrier(number, clock_ms), unaligned=unaligned)
+
+
+def _run(vertex, channel, *times):
+    vertex.came(channel)
+    vertex.ran(channel, 1)
+    for time in times:
+        vertex.read(channel, time)
+
+
+def test_a_split_that_has_not_spoken_holds_the_watermark_back_also_after_a_restore():
+    """Rows that come are counted at the next barrier only (FLINK-32828)."""
+    vertex = _vertex()
+    _run(vertex, A, 100)
+    assert BEFORE_TIME == _barrier(vertex, 1, 0).watermark_ms
+    _run(vertex, B, 60, 50)
+    assert BEFORE_TIME == vertex.watermark.ms
+    assert 49 == _barrier(vertex, 2, 0).watermark_ms
+    again = _vertex()
+    again.restore(vertex.watermark, vertex.channels)
+    _run(again, A, 500)
+    assert 49 == _barrier(again, 3, 0).watermark_ms
+
+
+def test_a_split_without_rows_is_idle_by_the_clock_of_barriers():
+    """It is not idle while it has something to read. It counts again once it has caught up."""
+    vertex = _vertex(idle_after_ms=1_000)
+    _run(vertex, A, 100)
+    _run(vertex, B, 60)
+    assert 49 == _barrier(vertex, 1, 0).watermark_ms
+    _run(vertex, A, 200)
+    assert 49 == _barrier(vertex, 2, 999, B).watermark_ms
+    _run(vertex, A, 300)
+    assert 289 == _barrier(vertex, 3, 1_000, B).watermark_ms
+    _run(vertex, B, 70)
+    _run(vertex, A, 400)
+    assert 389 == _barrier(vertex, 4, 1_001).watermark_ms
+    held = _vertex(idle_after_ms=1_000)
+    _run(held, A, 100)
+    assert BEFORE_TIME == _barrier(held, 1, 0).watermark_ms
+    assert BEFORE_TIME == _barrier(held, 2, 5_000, A).watermark_ms, "B had rows that nobody has read yet"
+
+
+def test_the_last_split_that_turns_idle_closes_what_the_furthest_has_reached():
+    vertex = _vertex(idle_after_ms=1_000)
+    _run(vertex, A, 100)
+    _run(vertex, B, 60)
+    _barrier(vertex, 1, 0)
+    sent = _barrier(vertex, 2, 1_000, A, B)
+    assert (89, True) == (sent.watermark_ms, sent.idle)
+
+
+def test_an_end_is_the_end_of_time():
+    vertex = _vertex()
+    _run(vertex, A, 100)
+    vertex.ended(B)
+    assert 89 == _barrier(vertex, 1, 0).watermark_ms
+    vertex.ended(A)
+    assert END_OF_TIME == _barrier(vertex, 2, 0).watermark_ms
+
+
+def test_a_barrier_speaks_for_rows_that_it_overtook_once_they_have_run():
+    """The upstream vertex sends its watermark with its barrier, before two segments that the barrier overtook."""
+    vertex = VertexTime({UPSTREAM: None})
+    vertex.received(UPSTREAM, Barrier(1, watermark_ms=50))
+    assert BEFORE_TIME == vertex.pass_barrier(Barrier(1), unaligned=True).watermark_ms
+    vertex.overtook(UPSTREAM, 2)
+    vertex.ran(UPSTREAM, 1)
+    assert BEFORE_TIME == vertex.pass_barrier(Barrier(2), unaligned=True).watermark_ms
+    vertex.ran(UPSTREAM, 1)
+    assert 50 == vertex.pass_barrier(Barrier(3), unaligned=True).watermark_ms
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(-1_000, 1_000))), st.data())
+def test_micro_batches_change_no_watermark(rows, data):
+    """Rows in any micro-batches, in any order between two barriers, leave the same watermark."""
+    order = data.draw(st.permutations(rows))
+    one, other = _vertex(), _vertex()
+    for channel, time in rows:
+        _run(one, channel, time)
+    for channel in (A, B):
+        times = [time for at, time in order if at == channel]
+        if times:
+            _run(other, channel, max(times))
+    assert _barrier(one, 1, 0) == _barrier(other, 1, 0)
