@@ -46,6 +46,32 @@ class EventTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Expiry:
+    """When a row of a vertex's state expires: `ttl_ms` after it was written (N5).
+
+    A row was written at the time of the barrier after it. That is the vertex's watermark there, or `by_clock` the clock
+    of the barrier. So what has expired is a function of the input and the cuts alone.
+    """
+
+    ttl_ms: int
+    by_clock: bool = False
+
+    def time_at(self, barrier: Barrier, last_ms: int | None) -> int | None:
+        """Return the time of a barrier as the vertex sends it on. None: before any time. It never goes back.
+
+        The end of time is no time: a drain takes nothing away that a later tick may go on with.
+        """
+        ms = barrier.created_ms if self.by_clock else barrier.watermark_ms
+        if not self.by_clock and ms in (BEFORE_TIME, END_OF_TIME):
+            return last_ms
+        return ms if last_ms is None else max(ms, last_ms)
+
+    def is_over(self, touched_ms: int | None, now_ms: int) -> bool:
+        """Return whether what was written at a time has expired (Flink: `TtlUtils.expired`)."""
+        return touched_ms is not None and touched_ms + self.ttl_ms <= now_ms
+
+
+@dataclass(frozen=True, slots=True)
 class Watermark:
     """How far a channel or a vertex is. An `idle` one holds nobody back."""
 

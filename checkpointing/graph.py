@@ -10,7 +10,7 @@ from enum import Enum
 from functools import lru_cache
 
 from checkpointing.columns import TableColumn
-from checkpointing.event_time import EventTime
+from checkpointing.event_time import EventTime, Expiry
 from checkpointing.identifiers import ChannelId, EdgeId, HookName, SplitId, SubtaskId, TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 
@@ -87,7 +87,8 @@ class Vertex:
     state and of its table, by the new ones. `changes_of` are the keyed vertices whose changes it takes.
     `outputs_read` has the named output that each input reads. None is the upstream vertex's own output. It is empty if
     no input reads a named output. `event_times` has what is said about the times of each input that reads a source. It
-    is empty if nothing is said of any (N1). It `fires` if some of its state is due at an event time (N4).
+    is empty if nothing is said of any (N1). It `fires` if some of its state is due at an event time (N4). `expiry` says
+    when rows of its state expire. None: never (N5).
     """
 
     id: VertexId
@@ -105,6 +106,7 @@ class Vertex:
     outputs_read: tuple[str | None, ...] = ()
     event_times: tuple[EventTime | None, ...] = ()
     fires: bool = False
+    expiry: Expiry | None = None
 
     def part(self, split: str) -> int:
         """Return the place of a split's part, from 0. All splits of a source without parts have place 0."""

@@ -51,13 +51,18 @@ class KeyedFileKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KeyedFile:
-    """A file of keyed rows (operator state, or an upsert table) with the key groups first..last."""
+    """A file of keyed rows (operator state, or an upsert table) with the key groups first..last.
+
+    A file of state that expires says in `touched_ms` when its newest rows were written: the time of the barrier after
+    it. None: its vertex has not passed a barrier since, or knew no time yet (N5).
+    """
 
     file: FileHandle
     kind: KeyedFileKind
     first_key_group: int
     last_key_group: int
     version: Version
+    touched_ms: int | None = None
 
     @property
     def key_groups(self) -> KeyGroupRange:

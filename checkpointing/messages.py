@@ -393,7 +393,8 @@ class RunMicroBatch:
     `end_of_input`: no more rows come on any input, because of a drain, or because all sources have ended. A keyed
     vertex then ends every key of its state, even without any segment.
     A row is late if its event time, in ms, is not after `late_ms`, the watermark of the last barrier. With `due_ms` the
-    vertex fires, after the rows: all of its state that is due by then (N4).
+    vertex fires, after the rows: all of its state that is due by then (N4). State expires by `now_ms`, the time of the
+    last barrier. None: no state expires, or there was no time yet (N5).
     """
 
     vertex: VertexId
@@ -405,6 +406,7 @@ class RunMicroBatch:
     end_of_input: bool = False
     late_ms: int = BEFORE_TIME
     due_ms: int | None = None
+    now_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

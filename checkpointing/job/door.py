@@ -37,7 +37,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.graph import JobGraph, Vertex
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
-from checkpointing.job.drafts import Compacting, Drafts, EpochLog, counts_of, time_record
+from checkpointing.job.drafts import Compacting, Drafts, EpochLog, Passed, counts_of, time_record
 from checkpointing.job.hooks import Answer, Bystanders, FromBystander
 from checkpointing.job.operator_run import InputEnd, Judged, Judgements, OperatorRun, objection, snapshot_for, to_judge
 from checkpointing.job.polling import SourceReaders, pacing_of
@@ -442,8 +442,8 @@ class Wiring:
             return
         self.epochs.passed(vertex, trigger, self.now_ms)
         time = None if run.time is None else time_record(self.setup.graph, run.time)
-        self.drafts.passed(checkpoint, vertex, run.micro_batch, time)
-        snapshots = run.take_snapshot(checkpoint)
+        snapshots = run.take_snapshot(barrier)
+        self.drafts.passed(checkpoint, vertex, Passed(run.micro_batch, time, run.now_ms))
         for subtask in run.vertex.subtasks():
             self.to_subtask(subtask, task.SnapshotRequested(barrier, unaligned=trigger.unaligned))
         self._store_in_flight(run)

@@ -42,14 +42,15 @@ from checkpointing.metadata.record import (
 
 
 @dataclass(frozen=True, slots=True)
-class _Passed:
-    """Where a vertex stood at its barrier."""
+class Passed:
+    """Where a vertex stood at its barrier: its last micro-batch, how far it was in time, and by when state expires."""
 
     micro_batch: int = 0
     time: VertexTimeRecord | None = None
+    now_ms: int | None = None
 
 
-_NOT_PASSED = _Passed()
+_NOT_PASSED = Passed()
 
 
 def time_record(graph: JobGraph, time: VertexTime) -> VertexTimeRecord:
@@ -80,7 +81,7 @@ class Drafts:
     def __init__(self, graph: JobGraph) -> None:
         """Begin with nothing pending."""
         self._graph = graph
-        self._passed: dict[CheckpointId, dict[VertexId, _Passed]] = {}
+        self._passed: dict[CheckpointId, dict[VertexId, Passed]] = {}
         self._sent: dict[CheckpointId, int] = {}
         self._said: dict[CheckpointId, str] = {}
         self._last_aborted = NO_CHECKPOINT
@@ -93,12 +94,10 @@ class Drafts:
         self._sent[checkpoint] = rows_sent
         return True
 
-    def passed(
-        self, checkpoint: CheckpointId, vertex: VertexId, micro_batch: int, time: VertexTimeRecord | None
-    ) -> None:
-        """Note the last micro-batch of a vertex before its barrier, and how far it is in event time."""
+    def passed(self, checkpoint: CheckpointId, vertex: VertexId, passed: Passed) -> None:
+        """Note where a vertex stood at its barrier."""
         if checkpoint in self._passed:
-            self._passed[checkpoint][vertex] = _Passed(micro_batch, time)
+            self._passed[checkpoint][vertex] = passed
 
     def failed(self, checkpoint: CheckpointId, message: str) -> None:
         """Note why a vertex fails the checkpoint, in words for a person."""
@@ -140,6 +139,7 @@ class Drafts:
                 coordinator=coordinators.get(vertex.id),
                 outputs_read=vertex.outputs_read,
                 time=passed.get(vertex.id, _NOT_PASSED).time,
+                now_ms=passed.get(vertex.id, _NOT_PASSED).now_ms,
             )
             for vertex in self._graph.vertices
         )

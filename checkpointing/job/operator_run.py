@@ -17,7 +17,7 @@ from checkpointing.commit.live_files import live_files
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
 from checkpointing.coordinator.messages import TriggerTask
 from checkpointing.coordinator.properties import CheckpointProperties
-from checkpointing.event_time import BEFORE_TIME, END_OF_TIME, VertexTime
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME, Expiry, VertexTime
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import InputGate
 from checkpointing.gate.messages import (
@@ -233,6 +233,16 @@ class LiveFiles:
         """Return the current files of an upsert or overwrite table."""
         return next((entry.files for entry in self.ranges if entry.table == table), ())
 
+    def age(self, expiry: Expiry, now_ms: int) -> None:
+        """Pass a barrier of this time: the new files were written now, and files whose rows have expired leave (N5).
+
+        No file of a key is older than the one before it, so a row does not come back when a later one leaves.
+        """
+        stamped = (keyed if keyed.touched_ms is not None else replace(keyed, touched_ms=now_ms) for keyed in self.state)
+        aged = tuple(keyed for keyed in stamped if not expiry.is_over(keyed.touched_ms, now_ms))
+        if aged != self.state:
+            self.state, self._snapshot = aged, None
+
     def overwrite(self, table: TableName, files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
         """Add files of an overwrite table. Return those, of them and of the files before, that it does not show now.
 
@@ -284,6 +294,8 @@ class OperatorRun:
     """The barrier that the vertex is about to send on, with its watermark. It fires before (N4)."""
     firing_ms: int | None = None
     """The micro-batch that runs fires what is due by this time."""
+    now_ms: int | None = None
+    """The time of the last barrier, by which state expires (N5)."""
     passed: CheckpointId = NO_CHECKPOINT
     """The last barrier that this vertex has passed."""
     micro_batch: int = 0
@@ -407,6 +419,7 @@ class OperatorRun:
             end_of_input=end_of_input,
             late_ms=BEFORE_TIME if self.time is None else self.time.watermark.ms,
             due_ms=due_ms,
+            now_ms=self.now_ms,
         )
 
     def not_staged(self) -> CheckpointId | None:
@@ -506,12 +519,20 @@ class OperatorRun:
         epochs = [went for after, went in self.worked.items() if since <= after < until]
         return set[TableName | None]().union(*epochs) if epochs else None
 
-    def take_snapshot(self, checkpoint: CheckpointId) -> tuple[SubtaskSnapshot, ...]:
+    def take_snapshot(self, barrier: Barrier) -> tuple[SubtaskSnapshot, ...]:
         """Pass barrier n. Return every subtask's live files, which are on disk already."""
-        self.passed = checkpoint
+        self.passed = barrier.checkpoint
+        if self.vertex.expiry is not None:
+            self._age(self.vertex.expiry, barrier)
         self.trigger = self.passing = None
         self.unsnapshotted.clear()
         return tuple(own.snapshot() for own in self.live)
+
+    def _age(self, expiry: Expiry, barrier: Barrier) -> None:
+        self.now_ms = expiry.time_at(barrier, self.now_ms)
+        if self.now_ms is not None:
+            for own in self.live:
+                own.age(expiry, self.now_ms)
 
     def in_flight_due(self) -> tuple[InFlightComplete | None, tuple[tuple[SubtaskId, InFlightStored], ...]]:
         """Return the complete channel state, and the fact for each subtask. Before the snapshot there is none.

@@ -352,10 +352,20 @@ def operator_runs(setup: JobSetup) -> dict[VertexId, OperatorRun]:
             setup.claim.generation,
             live_files(vertex, restored, config.max_parallelism),
             time=_vertex_time(graph, vertex, restored),
+            now_ms=_now_ms(vertex, restored),
             passed=restored.checkpoint if restored else NO_CHECKPOINT,
         )
         for vertex in graph.operators()
     }
+
+
+def _now_ms(vertex: Vertex, record: CheckpointRecord | None) -> int | None:
+    """Return the time by which a vertex's state expires at the cut (N5).
+
+    If it did not expire there, or by the other time, files of then are as if they were written at the next barrier.
+    """
+    was = _vertex(record, vertex.id)
+    return None if was is None or vertex.expiry is None else was.now_ms
 
 
 def _vertex_time(graph: JobGraph, vertex: Vertex, record: CheckpointRecord | None) -> VertexTime | None:

@@ -176,6 +176,8 @@ class VertexRecord(_Persisted):
     output. None: the entry is older than this field."""
     time: VertexTimeRecord | None = None
     """None: it keeps no event time, or the entry is older than this field."""
+    now_ms: int | None = None
+    """The time by which its state expires. None: it never does, or there was no time yet (N5)."""
 
 
 class FileCompaction(_Persisted):

@@ -194,6 +194,11 @@ def must_be_valid(row: Row) -> None:
             assert_never(unreachable)
 
 
+def _a_time(field: str, ms: int | None) -> None:
+    if ms is not None and not BEFORE_TIME <= ms <= END_OF_TIME:
+        raise InvalidFieldError(field, f"{ms} is no time")
+
+
 def _input_time(then: InputTimeRecord) -> None:
     valid_number("input", then.input)
     valid_name("upstream", vertex_id, then.upstream)
@@ -263,10 +268,10 @@ class _Judge:
         each_valid("coordinator", [text for text in [vertex.coordinator] if text is not None], must_be_inline_state)
         if vertex.time is not None:
             each_valid("time.inputs", vertex.time.inputs, _input_time)
+        _a_time("now_ms", vertex.now_ms)
 
     def _snapshot(self, snapshot: SubtaskSnapshot) -> None:
-        if snapshot.due_ms is not None and not BEFORE_TIME <= snapshot.due_ms <= END_OF_TIME:
-            raise InvalidFieldError("due_ms", f"{snapshot.due_ms} is no time")
+        _a_time("due_ms", snapshot.due_ms)
         each_valid("state", snapshot.state, self._state)
         each_valid("ranges", snapshot.ranges, self._ranges)
         each_valid("staged", snapshot.staged, self._staged)
@@ -322,6 +327,7 @@ class _Judge:
         if not 0 <= keyed.first_key_group <= keyed.last_key_group < self._key_groups:
             groups = f"{keyed.first_key_group} to {keyed.last_key_group}"
             raise InvalidFieldError("first_key_group", f"{groups} are not among {self._key_groups} key groups")
+        _a_time("touched_ms", keyed.touched_ms)
 
     def _table(self, table: TableRecord) -> None:
         self._table_name(table.table)

@@ -95,7 +95,7 @@ def _row() -> Fields:
 
 def _vertex(name: str, subtasks: list[Fields], **fields: object) -> Fields:
     plain: Fields = {"splits": [], "meanings": [], "table_keys": [], "coordinator": None, "outputs_read": []}
-    return {"vertex": name, "micro_batch": 7, "subtasks": subtasks} | plain | {"time": None} | fields
+    return {"vertex": name, "micro_batch": 7, "subtasks": subtasks} | plain | {"time": None, "now_ms": None} | fields
 
 
 def _time() -> Fields:
@@ -136,7 +136,9 @@ def _keyed() -> Fields:
         {"table": "gold/totals", "columns": ["key"], "mode": "upsert"},
         {"table": "gold/newest", "columns": ["delivered"], "mode": "overwrite"},
     ]
-    return _vertex("totals", own, meanings=[meaning, meaning | {"version": None}], table_keys=keys, time=_time())
+    return _vertex(
+        "totals", own, meanings=[meaning, meaning | {"version": None}], table_keys=keys, time=_time(), now_ms=5
+    )
 
 
 def _keyed_subtask(number: int) -> Fields:
@@ -169,7 +171,8 @@ def _keyed_subtask(number: int) -> Fields:
 
 def _of_keys(file: Fields, kind: str, first: int, last: int) -> Fields:
     version = {"generation": 3, "micro_batch": 7}
-    return {"file": file, "kind": kind, "first_key_group": first, "last_key_group": last, "version": version}
+    plain = {"file": file, "kind": kind, "first_key_group": first, "last_key_group": last, "version": version}
+    return plain | {"touched_ms": 5 if kind == "delta" else None}
 
 
 def _table(name: str, mode: str, **fields: object) -> Fields:

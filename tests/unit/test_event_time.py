@@ -1,6 +1,7 @@
 """Watermarks of channels and vertices, by Flink's cases and at barriers (N1)."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.channel_items import Barrier
-from checkpointing.event_time import BEFORE_TIME, END_OF_TIME, EventTime, VertexTime, Watermark, combined
-from checkpointing.identifiers import ChannelId, EdgeId
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME, EventTime, Expiry, VertexTime, Watermark, combined
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation
+from checkpointing.job.operator_run import LiveFiles
 
 CASES = json.loads((Path(__file__).parents[1] / "vectors/time/watermarks.json").read_text())["cases"]
 A, B = (ChannelId(EdgeId("clicks", "hourly"), split) for split in range(2))
@@ -152,3 +155,34 @@ def test_micro_batches_change_no_watermark(rows, data):
         if times:
             _run(other, channel, max(times))
     assert _barrier(one, 1, 0) == _barrier(other, 1, 0)
+
+
+# ------------------------------------------------------------------
+# State expires at barriers (N5).
+
+
+def _keyed(path, touched_ms=None):
+    handle = FileHandle(path, 1, 1, 0)
+    return KeyedFile(handle, KeyedFileKind.DELTA, 0, 7, Version(Generation(1), 1), touched_ms)
+
+
+def test_files_of_state_leave_when_all_that_they_hold_has_expired():
+    """A file counts as written at the barrier after it. It leaves at the first barrier that is the ttl later (N5)."""
+    live, expiry = LiveFiles((_keyed("old", 100), _keyed("new"))), Expiry(50)
+    live.age(expiry, 149)
+    assert live.state == (_keyed("old", 100), _keyed("new", 149))
+    known = live.snapshot()
+    live.age(expiry, 149)
+    assert live.snapshot() is known
+    live.age(expiry, 150)
+    assert live.state == (_keyed("new", 149),)
+
+
+def test_the_time_of_expiry_never_goes_back_and_the_end_of_time_is_none():
+    """A drain ends time, and a later tick goes on with the state. A clock that goes back makes nothing younger (N5)."""
+    barrier = Barrier(CheckpointId(1), created_ms=7, watermark_ms=5)
+    assert Expiry(1).time_at(barrier, None) == 5
+    assert Expiry(1).time_at(barrier, 6) == 6
+    assert Expiry(1, by_clock=True).time_at(barrier, 6) == 7
+    assert Expiry(1).time_at(replace(barrier, watermark_ms=END_OF_TIME), 5) == 5
+    assert Expiry(1).time_at(replace(barrier, watermark_ms=BEFORE_TIME), None) is None

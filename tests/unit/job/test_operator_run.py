@@ -2,12 +2,12 @@
 
 import pytest
 
-from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
+from checkpointing.channel_items import Barrier, RangeFiles, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.identifiers import EdgeId, Generation, JobName, TableName, VertexId
+from checkpointing.identifiers import CheckpointId, EdgeId, Generation, JobName, TableName, VertexId
 from checkpointing.job.operator_run import OperatorRun, broadcasts_left, handed_to_all, restored_broadcasts
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits, live_files
 from checkpointing.messages import (
@@ -223,9 +223,9 @@ def test_files_of_no_cut_are_deleted_once_a_newer_version_comes(run):
     assert () == finish(run, first)
     assert (first.path,) == finish(run, second)
     assert (late.path,) == finish(run, late)
-    assert [second] == shown(run.take_snapshot(5)[0])
+    assert [second] == shown(run.take_snapshot(Barrier(CheckpointId(5)))[0])
     assert () == finish(run, third)
-    assert [third] == shown(run.take_snapshot(6)[0])
+    assert [third] == shown(run.take_snapshot(Barrier(CheckpointId(6)))[0])
 
 
 def cut(job, table=NEWEST, files=(), mode=TableMode.OVERWRITE, columns=("v",)):
@@ -251,7 +251,7 @@ def test_after_a_restore_the_vertex_goes_on_from_the_cut(job):
     live = live_files(vertex(NEWEST), was, 128)
     run = OperatorRun(vertex(NEWEST), None, 3, live)
     assert (file(2, 8).path,) == finish(run, file(2, 8))
-    assert [file(1, 9).path] == [each.path for each in shown(run.take_snapshot(6)[0])]
+    assert [file(1, 9).path] == [each.path for each in shown(run.take_snapshot(Barrier(CheckpointId(6)))[0])]
     assert () == live_files(vertex(QUARANTINE), was, 128)[0].ranges
 
 
@@ -261,7 +261,7 @@ def test_a_suite_judges_the_files_that_the_parent_does_not_show(job, run):
     finish(run, file(2, 9))
     parent = cut(job, files=[file(1, 9)])
     assert (("out/newest", (file(2, 9),)),) == run.overwritten_to_judge(parent)
-    run.take_snapshot(6)
+    run.take_snapshot(Barrier(CheckpointId(6)))
     assert (("out/newest", (file(2, 9),)),) == run.overwritten_to_judge(parent)
     assert (("out/newest", (file(1, 9), file(2, 9))),) == run.overwritten_to_judge(None)
     finish(run, file(3, 10))

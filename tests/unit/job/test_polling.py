@@ -14,7 +14,7 @@ from checkpointing.gate import GateConfig, GatePolicy, InputGate
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
 from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, StagedFile, Version
-from checkpointing.identifiers import ChannelId, EdgeId, Generation, SplitId, SubtaskId, VertexId
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, SplitId, SubtaskId, VertexId
 from checkpointing.job.door import Credit
 from checkpointing.job.drafts import EpochLog
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
@@ -396,18 +396,18 @@ def test_a_base_replaces_the_deltas_before_it(run, job):
         return MicroBatchFinished("down", 1, (SubtaskOutput(state=files), SubtaskOutput()))
 
     run.finish(state(job.keyed("d1", 0, 63, Version(3, 1))))
-    run.take_snapshot(5)
+    run.take_snapshot(Barrier(CheckpointId(5)))
     assert () == run.finish(state(job.keyed("d2", 0, 63, Version(3, 2))))
     assert ["d1", "d2"] == [each.file.path for each in run.live[0].state]
     assert ("d2",) == run.finish(state(job.keyed("b", 0, 63, Version(3, 3), KeyedFileKind.BASE)))
-    assert ["b"] == [each.file.path for each in run.take_snapshot(6)[0].state]
+    assert ["b"] == [each.file.path for each in run.take_snapshot(Barrier(CheckpointId(6)))[0].state]
 
 
 def test_a_staged_file_has_the_id_of_the_barrier_before_it(run, job):
     """This is the last barrier that its vertex had passed. Each entry's net files are found by it."""
     output = SubtaskOutput(staged=(("out/t", job.file("a")),))
     assert (StagedFile("out/t", job.file("a"), 4),) == run.staged(output)
-    run.take_snapshot(5)
+    run.take_snapshot(Barrier(CheckpointId(5)))
     assert (StagedFile("out/t", job.file("a"), 5),) == run.staged(output)
 
 

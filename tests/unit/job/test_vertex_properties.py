@@ -150,7 +150,7 @@ class RunsMachine(RuleBasedStateMachine):
     def _take_snapshot(self) -> None:
         """The vertex takes its snapshot."""
         expect(self.due is not None, ROWS, "a snapshot is due, and no barrier has come")
-        snapshots = self.run.take_snapshot(CheckpointId(self.barrier))
+        snapshots = self.run.take_snapshot(Barrier(CheckpointId(self.barrier)))
         for own, snapshot in enumerate(snapshots):
             expect(self._paths(snapshot) == (self.state[own], self.ranges[own]), FILES, f"{snapshot} of subtask {own}")
         passed = self.run.passed
