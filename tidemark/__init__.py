@@ -55,8 +55,9 @@ if TYPE_CHECKING:
     from jobs.pipeline.applied_changes import apply_changes
     from jobs.pipeline.broadcasting import BroadcastConnectedStreams, BroadcastStream, broadcast
     from jobs.pipeline.columns import InvalidPipelineError
+    from jobs.pipeline.joins import join
     from jobs.pipeline.pipeline import CheckpointListener, MasterHook, Pipeline
-    from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream, join
+    from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
     from jobs.pipeline.top import deduplicate, newest_rows, top
     from jobs.quality.expectation import Expectation, InvalidExpectationError
     from jobs.reading.cut import Cut
@@ -242,7 +243,7 @@ _MODULES: Final = {
         "var_of",
     ),
     "jobs.pipeline.broadcasting": ("BroadcastConnectedStreams", "BroadcastStream", "broadcast"),
-    "jobs.pipeline.streams": ("join",),
+    "jobs.pipeline.joins": ("join",),
     "jobs.pipeline.applied_changes": ("apply_changes",),
     "jobs.pipeline.top": (
         "deduplicate",

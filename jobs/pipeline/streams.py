@@ -6,7 +6,6 @@ deterministic, since each reader runs them itself.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -18,11 +17,9 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId, table_name, vertex_id
 from jobs.operators.aggregate import KeyedAggregates, output_schema
 from jobs.operators.changelog_aggregates import ROWS
-from jobs.operators.changes import KIND, TIMES
+from jobs.operators.changes import KIND
 from jobs.operators.derived_scans import CopiedColumn, DerivedColumn, NullRule
 from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
-from jobs.operators.join import LEFT, JoinType, join_schema
-from jobs.operators.join import RIGHT as JOINED_RIGHT
 from jobs.operators.measured_times import TimeColumn
 from jobs.operators.process import KeyedFunction
 from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps, arrow_schema
@@ -55,7 +52,6 @@ from jobs.pipeline.vertices import (
     DeclaredTime,
     EnrichVertex,
     Input,
-    JoinVertex,
     KeyedVertex,
     OutputTable,
     RowCheck,
@@ -853,47 +849,5 @@ class ConnectedStreams:
 
 
 def _declared(declarations: Declarations, vertex: StagedVertex | KeyedVertex) -> Stream:
-    declarations.add(vertex)
-    return Stream(declarations, vertex.id, (), vertex.rows)
-
-
-# ------------------------------------------------------------------
-# Declares the vertex that joins two streams by key. Either one is append-only or a changelog.
-
-
-def join(
-    left: KeyedStream,
-    right: KeyedStream,
-    id: str,
-    *,
-    how: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner",
-    renamed_from: str | None = None,
-) -> Stream:
-    """Return the joined rows of two streams, as Spark SQL's `JOIN ... USING` does over all rows so far.
-
-    A row has the keys by their left names, then the other columns of the left rows and those of the right ones. A semi
-    join has the left rows with a match, an anti join those without, both without right columns. State keeps the rows of
-    both sides. An inner or semi join of append-only streams is append-only. All others are changelogs: only
-    `aggregate`, `join`, `top` and `union` can take their rows. `renamed_from` is the id that the vertex had before.
-    Raises InvalidNameError, and InvalidPipelineError for a column that both sides have, keys of different types, or
-    updates that lost their kind.
-    """
-    name, where = vertex_id(id), f"vertex {id}"
-    types = [each.value for each in JoinType]
-    if how not in types:
-        raise InvalidPipelineError(f"{where}: no join is called {how!r}; choose one of {', '.join(types)}")
-    connected = left.connect(right)
-    declarations, inputs = left.stream.declarations, (connected.left.as_input(), connected.right.as_input())
-    try:
-        schema = join_schema(left.stream.schema, right.stream.schema, left.keys, right.keys, JoinType(how))
-    except ValueError as error:
-        raise InvalidPipelineError(f"{where}: {error}") from error
-    for each in inputs:
-        require_unique(where, [*each.schema.names, LEFT, JOINED_RIGHT, TIMES])
-    taken = (changes_taken(where, declarations, each, ()) for each in inputs)
-    changes_of = tuple(dict.fromkeys(name for names in taken for name in names))
-    vertex = JoinVertex(
-        name, inputs, schema, JoinType(how), renamed_from=former_id(renamed_from), changes_of=changes_of
-    )
     declarations.add(vertex)
     return Stream(declarations, vertex.id, (), vertex.rows)
