@@ -65,8 +65,8 @@ class Barrier:
     """Barrier n. The rows before it belong to epochs <= n. `created_ms` is the time of its trigger.
 
     It carries how far in event time its sender is (N1). A source sends no watermark, since only those who read its rows
-    know their times. An `idle` sender holds nobody back: a split that had nothing more to read, or a vertex whose
-    channels are all idle.
+    know their times. An `idle` sender is a split that had nothing more to read, or a vertex whose channels are all
+    idle. A split that `waits` for an earlier part of its source holds nobody back.
     """
 
     checkpoint: CheckpointId
@@ -75,6 +75,7 @@ class Barrier:
     alignment_timeout_ms: int | None = None
     watermark_ms: int = -(2**63)
     idle: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,18 @@ Times are whole milliseconds since the epoch. A time between two milliseconds co
 |---------------------|-------------------------------------------------------------------------------------------|
 | from a split        | the greatest time among the split's rows before n, less the delay, less one               |
 | from a vertex       | that of the vertex, which its barrier n carries                                           |
-| at its end          | the end of time                                                                           |
+| at its end          | none: it holds nobody back. After the end of all channels, it is the end of time          |
 
 A vertex has the least watermark of its active channels, and its own never goes back (Flink: `StatusWatermarkValve`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from checkpointing.channel_items import Barrier
-from checkpointing.identifiers import ChannelId
+from checkpointing.identifiers import ChannelId, CheckpointId
 
 BEFORE_TIME: Final = -(2**63)
 """The watermark before any row has come."""
@@ -117,26 +118,35 @@ class VertexTime:
         self._now = dict.fromkeys(channels, ChannelTime())
         self._greatest: dict[ChannelId, int] = {}
         self._came: set[ChannelId] = set()
+        self._ran: Counter[ChannelId] = Counter()
+        """How many segments of each channel have run since the last unaligned barrier."""
         self._overtaken: dict[ChannelId, tuple[int, Barrier]] = {}
         """For each channel with rows that an unaligned barrier overtook: how many segments of them have not run yet."""
         self._barriers: dict[ChannelId, Barrier] = {}
         """The newest barrier of each channel, until the vertex counts it."""
+        self._behind: dict[ChannelId, Barrier] = {}
+        """The newest barrier of each channel that is older, and before which all rows have run."""
         self._ended: set[ChannelId] = set()
+        """The channels on which no more rows are sent. Rows may still be on their way."""
+        self._over: set[ChannelId] = set()
+        """The channels of which the vertex has counted the end."""
         self.watermark = Watermark()
         """That of the last barrier that the vertex has passed. Rows with a time that is not after it are late."""
 
     @property
     def channels(self) -> Mapping[ChannelId, ChannelTime]:
-        """How far each channel was at the last barrier."""
+        """How far the rows of each channel were at the last barrier. An end does not show here."""
         return self._now
 
     def restore(self, watermark: Watermark, channels: Mapping[ChannelId, ChannelTime]) -> None:
         """Go on as the cut says. A channel that the cut does not know begins before time, and holds nobody back.
 
-        Every split of the cut counts at once, also one that has not sent anything yet (FLINK-32828).
+        Every split of the cut counts at once, also one that has not sent anything yet (FLINK-32828). If the cut was at
+        the end of time and more rows may come, the vertex is as far as the rows were. That is so after a drain.
         """
-        self.watermark = watermark
         self._now = {channel: channels.get(channel, ChannelTime()) for channel in self._declared}
+        reopened = watermark.ms == END_OF_TIME and not self._ended.issuperset(self._declared)
+        self.watermark = self._combined(Watermark(), self._ended) if reopened else watermark
 
     # -------------------------------------------------------------- between barriers
 
@@ -147,10 +157,11 @@ class VertexTime:
 
     def ran(self, channel: ChannelId, segments: int) -> None:
         """Note that so many segments of the channel have run. Its overtaken rows come first."""
+        self._ran[channel] += segments
         left, barrier = self._overtaken.get(channel, (0, None))
         if barrier is not None and left <= segments:
             del self._overtaken[channel]
-            self._barriers.setdefault(channel, barrier)
+            self._behind[channel] = barrier
         elif barrier is not None:
             self._overtaken[channel] = left - segments, barrier
 
@@ -159,18 +170,31 @@ class VertexTime:
         self._greatest[channel] = max(greatest_ms, self._greatest.get(channel, BEFORE_TIME))
 
     def received(self, channel: ChannelId, barrier: Barrier) -> None:
-        """Note a barrier that has come on a channel."""
+        """Note a barrier that has come on a channel. Behind the end of the channel it carries the end of time."""
         if channel in self._declared:
-            self._barriers[channel] = barrier
+            if channel in self._barriers:
+                self._behind[channel] = self._barriers[channel]
+            ended = channel in self._ended
+            self._barriers[channel] = replace(barrier, watermark_ms=END_OF_TIME) if ended else barrier
 
-    def overtook(self, channel: ChannelId, segments: int) -> None:
-        """Note that the newest barrier of the channel has overtaken so many segments. It counts when they have run."""
-        barrier = self._barriers.pop(channel, None)
-        if barrier is not None:
-            self._overtaken[channel] = segments, barrier
+    def overtook(self, channel: ChannelId, checkpoint: CheckpointId, segments: int) -> None:
+        """Note that barrier n of the channel has overtaken so many segments. It counts when they have run.
+
+        Some may have run between the barrier of another channel and this one.
+        """
+        barrier = self._barriers.get(channel)
+        if barrier is not None and barrier.checkpoint == checkpoint and self._ran[channel] < segments:
+            self._overtaken[channel] = segments - self._ran[channel], self._barriers.pop(channel)
+
+    def aborted(self, checkpoint: CheckpointId) -> None:
+        """Forget the barriers of a checkpoint that the vertex has aborted. Nobody knows which rows they overtook."""
+        self._barriers, self._behind = (
+            {at: each for at, each in known.items() if each.checkpoint != checkpoint}
+            for known in (self._barriers, self._behind)
+        )
 
     def ended(self, channel: ChannelId) -> None:
-        """Note that no row will come on this channel, ever."""
+        """Note that no row will be sent on this channel any more. It counts from the next barrier on."""
         if channel in self._declared:
             self._ended.add(channel)
 
@@ -179,43 +203,44 @@ class VertexTime:
     def pass_barrier(self, barrier: Barrier, *, unaligned: bool = False) -> Barrier:
         """Advance to a barrier, and return it as the vertex sends it on.
 
-        All rows before the barrier have run, unless it is unaligned. Then only what has run counts: the watermarks of
-        earlier barriers, and the times of rows.
+        All rows before the barrier have run, unless it is unaligned. Then only what has run counts: the times of rows,
+        and the earlier barriers that all rows before them have followed.
         """
         for channel, was in self._now.items():
-            if unaligned:
-                self._now[channel] = self._overtaken_at(channel, was, barrier)
-            else:
-                self._now[channel] = self._aligned_at(channel, was, barrier.created_ms)
-        if not unaligned:
-            self._came.clear()
-        self.watermark = combined((each.mark for each in self._now.values()), self.watermark)
+            known, newest = self._behind.pop(channel, None), self._barriers.get(channel)
+            if newest is not None and (not unaligned or newest.checkpoint < barrier.checkpoint):
+                known = self._barriers.pop(channel)
+            self._now[channel] = self._at(channel, was, known, barrier.created_ms)
+        if unaligned:
+            self._ran.clear()
+        self.watermark = self._combined(self.watermark, self._over)
         return replace(barrier, watermark_ms=self.watermark.ms, idle=self.watermark.idle)
 
-    def _overtaken_at(self, channel: ChannelId, was: ChannelTime, barrier: Barrier) -> ChannelTime:
-        received = self._barriers.get(channel)
-        if received is not None and received.checkpoint < barrier.checkpoint:
-            self._barriers.pop(channel)
-            return ChannelTime(self._reached(channel, was, received), was.active_ms)
-        return ChannelTime(self._reached(channel, was, None), was.active_ms)
+    def _combined(self, last: Watermark, over: Collection[ChannelId]) -> Watermark:
+        """Return the watermark of the channels that are not over. After the end of all, it is the end of time."""
+        left = [now.mark for channel, now in self._now.items() if channel not in over]
+        return combined(left, last) if left or not over else Watermark(END_OF_TIME)
 
-    def _aligned_at(self, channel: ChannelId, was: ChannelTime, clock_ms: int) -> ChannelTime:
-        if channel in self._ended:
-            return ChannelTime(Watermark(END_OF_TIME), was.active_ms)
-        barrier, declared = self._barriers.pop(channel, None), self._declared[channel]
-        mark = self._reached(channel, was, barrier)
+    def _at(self, channel: ChannelId, was: ChannelTime, barrier: Barrier | None, clock_ms: int) -> ChannelTime:
+        """Return how far the rows of a channel are that have run, by their times and a barrier that came behind them.
+
+        None: no barrier has come behind rows that have run.
+        """
+        if barrier is not None and barrier.watermark_ms == END_OF_TIME:
+            self._over.add(channel)
+        declared = self._declared[channel]
         if declared is None:
-            return ChannelTime(mark)
-        has_rows = channel in self._came or (barrier is not None and not barrier.idle)
-        if has_rows or was.active_ms is None:
+            if barrier is None or channel in self._over:
+                return was
+            return ChannelTime(Watermark(max(was.mark.ms, barrier.watermark_ms), barrier.idle))
+        greatest_ms, came = self._greatest.pop(channel, None), channel in self._came
+        self._came.discard(channel)
+        mark = was.mark if greatest_ms is None else Watermark(max(was.mark.ms, declared.watermark(greatest_ms)))
+        if barrier is not None and barrier.waits:
+            return ChannelTime(replace(mark, idle=True), clock_ms)
+        if came or was.active_ms is None or (barrier is not None and not barrier.idle):
             return ChannelTime(replace(mark, idle=False), clock_ms)
+        if barrier is None:
+            return ChannelTime(mark, was.active_ms)
         waited_ms, limit_ms = clock_ms - was.active_ms, declared.idle_after_ms
         return ChannelTime(replace(mark, idle=limit_ms is not None and waited_ms >= limit_ms), was.active_ms)
-
-    def _reached(self, channel: ChannelId, was: ChannelTime, barrier: Barrier | None) -> Watermark:
-        """Return the watermark of the rows of a channel that have run, as far as they and a barrier say."""
-        declared, greatest_ms = self._declared[channel], self._greatest.pop(channel, None)
-        if declared is not None:
-            ms = BEFORE_TIME if greatest_ms is None else declared.watermark(greatest_ms)
-            return replace(was.mark, ms=max(was.mark.ms, ms))
-        return was.mark if barrier is None else Watermark(max(was.mark.ms, barrier.watermark_ms), barrier.idle)

@@ -38,7 +38,15 @@ from checkpointing.messages import (
     TablesChecked,
 )
 from checkpointing.metadata.files import handles_of_snapshot
-from checkpointing.metadata.record import CheckpointRecord, Claim, HookState, RowKind, Statistics, VertexRecord
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    Claim,
+    HookState,
+    PassedBarrier,
+    RowKind,
+    Statistics,
+    VertexRecord,
+)
 from checkpointing.renamed_columns import declared_renames
 
 # ------------------------------------------------------------------
@@ -63,6 +71,8 @@ class Draft:
     hooks: tuple[HookState, ...] = ()
     compacted: tuple[Compacted, ...] = ()
     """What the tick has compacted in append tables. A savepoint that publishes nothing has none."""
+    barriers: tuple[PassedBarrier, ...] = ()
+    """The barriers before it, at least those since its parent, if the job keeps event time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,12 +345,13 @@ class TwoPhaseCommit:
         by_vertex = {record.vertex: record for record in draft.vertices}
         columns = columns_at(self._graph, by_vertex, self._parent)
         tables = net_tables(self._graph, by_vertex, self._parent, self._versions, columns, renamed=self._renamed)
+        since = self._parent.checkpoint if self._parent else NO_CHECKPOINT
         return CheckpointRecord(
             job=self._identity.job,
             kind=draft.kind,
             pinned=draft.pinned,
             checkpoint=draft.checkpoint,
-            parent=self._parent.checkpoint if self._parent else NO_CHECKPOINT,
+            parent=since,
             generation=self._identity.generation,
             nonce=f"{self._identity.nonce}/{draft.checkpoint}",
             max_parallelism=self._identity.max_parallelism,
@@ -350,6 +361,7 @@ class TwoPhaseCommit:
             renames=declared_renames(self._graph),
             hooks=draft.hooks,
             outside=tuple(table.name for table in self._graph.tables() if table.outside),
+            barriers=tuple(barrier for barrier in draft.barriers if barrier.checkpoint > since),
             statistics=self._of_the_epoch(draft.statistics),
         )
 

@@ -323,10 +323,11 @@ class Wiring:
         if self.drafts.begins(effect.checkpoint, self.readers.rows_sent):
             self.readers.barrier_sent(last=properties.is_synchronous)
             self.epochs.triggered(effect.checkpoint, self.now_ms, self.readers.rows_sent)
+            self.drafts.sent(effect.checkpoint, self.now_ms, self.readers.positions())
         if properties.terminate:
             self.end_data()
-        idle = self.readers.is_idle(subtask)
-        self.to_subtask(subtask, snapshot_for(effect, self.setup.config, self.now_ms, idle=idle))
+        split = self.readers.split(subtask)
+        self.to_subtask(subtask, snapshot_for(effect, self.setup.config, self.now_ms, split))
 
     def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
         self._held = [held for held in self._held if held.checkpoint != effect.checkpoint]
@@ -361,6 +362,7 @@ class Wiring:
                     left = left or (self.readers.all_ended and not effect.record.finished)
                     self.ending.completed(uncommitted=left)
                     self.compacting.committed(effect.record)
+                    self.drafts.committed(effect.record.checkpoint)
                     self._stored(effect.record)
                     self.effects.append(completion(effect.record))
                 case Saved():
@@ -401,6 +403,8 @@ class Wiring:
                     run.triggered(effect)
                     self.request_snapshots(run)
                 case gate.AbortCheckpoint():
+                    if run.time is not None:
+                        run.time.aborted(effect.checkpoint)
                     self._abort(run.vertex, effect.checkpoint, effect.reason)
                 case gate.InFlightComplete():
                     run.in_flight = effect
@@ -421,7 +425,7 @@ class Wiring:
             self.epochs.overtaken(run.vertex.id, complete)
             if run.time is not None:
                 for held in complete.channels:
-                    run.time.overtook(held.channel, len(held.segments))
+                    run.time.overtook(held.channel, complete.checkpoint, len(held.segments))
         for subtask, fact in facts:
             self.to_subtask(subtask, fact)
 
@@ -437,6 +441,8 @@ class Wiring:
             return
         vertex, checkpoint = run.vertex.id, trigger.barrier.checkpoint
         barrier = run.pass_time(trigger)
+        if run.time is not None:
+            self.drafts.timed(checkpoint, vertex, barrier.watermark_ms)
         if run.fires_next:
             self.effects.append(run.fire())
             return

@@ -1,7 +1,7 @@
 """Collects what is known of each pending checkpoint: what its entry is composed of, and why it failed."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,13 +31,16 @@ from checkpointing.metadata.record import (
     CheckpointRecord,
     HookState,
     InputTimeRecord,
+    PassedBarrier,
     RowKind,
+    SplitPosition,
     Statistics,
     SubtaskStatistics,
     TableKeys,
     VertexRecord,
     VertexStatistics,
     VertexTimeRecord,
+    VertexWatermark,
 )
 
 
@@ -85,6 +88,9 @@ class Drafts:
         self._sent: dict[CheckpointId, int] = {}
         self._said: dict[CheckpointId, str] = {}
         self._last_aborted = NO_CHECKPOINT
+        self._keeps_time = any(graph.time_channels(vertex.id) for vertex in graph.operators())
+        self._barriers: dict[CheckpointId, PassedBarrier] = {}
+        """The barriers since the last cut, if the job keeps event time. They stay after their checkpoint has ended."""
 
     def begins(self, checkpoint: CheckpointId, rows_sent: int) -> bool:
         """Return True for a checkpoint's first barrier, and note how many rows all sources had sent by then."""
@@ -93,6 +99,24 @@ class Drafts:
         self._passed[checkpoint] = {}
         self._sent[checkpoint] = rows_sent
         return True
+
+    def sent(self, checkpoint: CheckpointId, now_ms: int, positions: Iterable[SplitPosition]) -> None:
+        """Note when the sources sent a barrier, and where they stood (N1)."""
+        if self._keeps_time:
+            self._barriers[checkpoint] = PassedBarrier(
+                checkpoint=checkpoint, clock_ms=now_ms, positions=tuple(positions)
+            )
+
+    def timed(self, checkpoint: CheckpointId, vertex: VertexId, watermark_ms: int) -> None:
+        """Note how far in event time a vertex was when it passed a barrier. The newest cut no longer needs it."""
+        barrier = self._barriers.get(checkpoint)
+        if barrier is not None and all(each.vertex != vertex for each in barrier.watermarks):
+            reached = VertexWatermark(vertex=vertex, watermark_ms=watermark_ms)
+            self._barriers[checkpoint] = barrier.model_copy(update={"watermarks": (*barrier.watermarks, reached)})
+
+    def committed(self, checkpoint: CheckpointId) -> None:
+        """Forget the barriers up to a cut, since the next entry names only those that came after it."""
+        self._barriers = {each: barrier for each, barrier in self._barriers.items() if each > checkpoint}
 
     def passed(self, checkpoint: CheckpointId, vertex: VertexId, passed: Passed) -> None:
         """Note where a vertex stood at its barrier."""
@@ -146,7 +170,8 @@ class Drafts:
         pinned = effect.properties.is_savepoint
         hooks = tuple(HookState(hook=hook, state=state) for hook, state in sorted(effect.master_states.items()))
         kind = _kind_of(effect.properties)
-        return Draft(effect.checkpoint, vertices, statistics, effect.subsumed, kind, pinned, hooks)
+        barriers = tuple(barrier for before, barrier in self._barriers.items() if before < effect.checkpoint)
+        return Draft(effect.checkpoint, vertices, statistics, effect.subsumed, kind, pinned, hooks, barriers=barriers)
 
     def forget(self, checkpoint: CheckpointId) -> None:
         """Forget a checkpoint that has ended."""

@@ -32,6 +32,7 @@ from checkpointing.gate.messages import (
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation, SubtaskId, TableName, VertexId
+from checkpointing.job.polling import Split
 from checkpointing.messages import (
     CancelJudgement,
     InputSegments,
@@ -128,13 +129,11 @@ def _barrier(
     return Barrier(checkpoint, now_ms, AlignmentType.ALIGNED, config.alignment_timeout_ms)
 
 
-def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int, *, idle: bool) -> SnapshotRequested:
-    """Return what a source's subtask must do: send its barrier, and for a drain the end of its data first.
-
-    `idle`: its split had nothing more to read.
-    """
+def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int, split: Split) -> SnapshotRequested:
+    """Return what the subtask of a split must do: send its barrier, and for a drain the end of its data first."""
     properties = effect.properties
-    barrier = replace(_barrier(effect.checkpoint, properties, config, now_ms), idle=idle)
+    sent = _barrier(effect.checkpoint, properties, config, now_ms)
+    barrier = replace(sent, idle=split.idle, waits=split.waits)
     return SnapshotRequested(barrier, synchronous=properties.is_synchronous, advance_to_max=properties.terminate)
 
 

@@ -21,7 +21,7 @@ from checkpointing.graph import JobGraph, Vertex
 from checkpointing.identifiers import SplitId, SubtaskId, VertexId, split_id
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import PollSource
-from checkpointing.metadata.record import CheckpointRecord, VertexRecord, VertexTimeRecord
+from checkpointing.metadata.record import CheckpointRecord, SplitPosition, VertexRecord, VertexTimeRecord
 
 SplitKey = tuple[VertexId, SplitId]
 
@@ -146,7 +146,7 @@ class Split:
     """One split and its position. `granted` rows are being read.
 
     A split that was idle, or whose last `failures` polls have failed, is not polled before `idle_until_ms`. One that
-    has `ended` is idle for ever.
+    has `ended` is idle for ever. One of a later part `waits` until the earlier parts have ended.
     """
 
     subtask: SubtaskId
@@ -155,6 +155,7 @@ class Split:
     granted: int = 0
     idle: bool = False
     ended: bool = False
+    waits: bool = False
     part: int = 0
     failures: int = 0
     idle_until_ms: int = 0
@@ -210,8 +211,8 @@ class SourceReaders:
         """
         self.cuts = CutGroups(pacing.cut_groups, {key: split.position for key, split in self._splits.items()})
         self._bounded = all(source.bounded for source in sources)
-        self._parts = {source.id: self._part_now(source.id) for source in sources if source.parts}
-        """The part that each source with parts reads now."""
+        for source in sources:
+            self._let_parts_wait(source.id)
         self._rows = dict.fromkeys((source.id for source in sources), 0)
         self._granted = dict.fromkeys(self._rows, 0)
         """How many rows are being read, by source."""
@@ -227,12 +228,16 @@ class SourceReaders:
 
     def position(self, subtask: SubtaskId) -> str | None:
         """Return the position after all rows that the split has sent."""
-        return next(split.position for split in self._splits.values() if split.subtask == subtask)
+        return self.split(subtask).position
 
-    def is_idle(self, subtask: SubtaskId) -> bool:
-        """Return whether the split had nothing more to read when it was last asked, or waits for an earlier part."""
-        split = next(split for split in self._splits.values() if split.subtask == subtask)
-        return split.idle or self._is_held(split)
+    def positions(self) -> Iterator[SplitPosition]:
+        """Yield where every split stands."""
+        for split in self._splits.values():
+            yield SplitPosition(source=split.subtask.vertex, split=split.name, position=split.position)
+
+    def split(self, subtask: SubtaskId) -> Split:
+        """Return the split of a subtask as it is now."""
+        return next(split for split in self._splits.values() if split.subtask == subtask)
 
     @property
     def rows(self) -> int:
@@ -256,7 +261,7 @@ class SourceReaders:
     @property
     def all_idle(self) -> bool:
         """True if no split had anything to read when it was last asked."""
-        return all(split.idle or split.failures or self._is_held(split) for split in self._splits.values())
+        return all(split.idle or split.failures or split.waits for split in self._splits.values())
 
     @property
     def all_ended(self) -> bool:
@@ -271,7 +276,7 @@ class SourceReaders:
     @property
     def quota_spent(self) -> bool:
         """True if some split can read more only in the next epoch."""
-        waiting = (split for split in self._splits.values() if not (split.idle or self._is_held(split)))
+        waiting = (split for split in self._splits.values() if not (split.idle or split.waits))
         return any(self._room(split) <= 0 for split in waiting)
 
     @property
@@ -318,8 +323,7 @@ class SourceReaders:
         split = self._polled(source, name)
         self._grant(split, 0)
         split.idle, split.ended, split.failures = True, True, 0
-        if source in self._parts:
-            self._parts[source] = self._part_now(source)
+        self._let_parts_wait(source)
         return split.subtask
 
     def failed(self, source: VertexId, name: SplitId, now_ms: int) -> bool:
@@ -369,7 +373,7 @@ class SourceReaders:
 
     def _may_read(self, split: Split) -> bool:
         """Return whether a split reads on. In a tick that is to end, one on its way to a cut still does."""
-        over = self.ended or split.ended or self._is_held(split)
+        over = self.ended or split.ended or split.waits
         return not over and (not self.stopped or self.cuts.is_behind(_key(split)))
 
     def _outstanding(self) -> Iterator[tuple[VertexId, SplitId]]:
@@ -386,9 +390,11 @@ class SourceReaders:
         """Return the first part of the source with a split that has not ended."""
         return min((split.part for split in self._of(source) if not split.ended), default=0)
 
-    def _is_held(self, split: Split) -> bool:
-        """Return whether a split of an earlier part has not ended yet."""
-        return split.part > self._parts.get(split.subtask.vertex, split.part)
+    def _let_parts_wait(self, source: VertexId) -> None:
+        """Let the splits of a source wait until those of all earlier parts have ended."""
+        now = self._part_now(source)
+        for split in self._of(source):
+            split.waits = split.part > now
 
     def _room(self, split: Split) -> int:
         """Return how many more rows the split may be granted in this epoch."""

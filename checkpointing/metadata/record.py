@@ -156,6 +156,35 @@ class VertexTimeRecord(_Persisted):
     inputs: tuple[InputTimeRecord, ...] = ()
 
 
+class SplitPosition(_Persisted):
+    """Where a split of a source stood."""
+
+    source: VertexId
+    split: str
+    position: str | None = None
+
+
+class VertexWatermark(_Persisted):
+    """How far in event time a vertex was (N1)."""
+
+    vertex: VertexId
+    watermark_ms: int = Field(ge=-(2**63), lt=2**63)
+
+
+class PassedBarrier(_Persisted):
+    """A barrier since the parent's cut that brought no cut: its checkpoint failed, or it was a savepoint (N1).
+
+    The vertices that passed it judged the rows behind it by the watermark that they had there. So whoever replays the
+    rows from cut to cut takes it too. `clock_ms` is when the sources sent it, and `positions` are where they stood.
+    """
+
+    checkpoint: CheckpointId
+    clock_ms: int
+    positions: tuple[SplitPosition, ...] = ()
+    watermarks: tuple[VertexWatermark, ...] = ()
+    """The vertices that passed it. The others took part in it no longer."""
+
+
 class VertexRecord(_Persisted):
     """One vertex of a cut: its last micro-batch before the barrier, and a snapshot of each subtask."""
 
@@ -390,6 +419,9 @@ class CheckpointRecord(_Persisted):
     """The manifests whose handles come before those of the snapshots, in this order."""
     held_in: tuple[str, ...] = Field(default=(), exclude=True, max_length=0)
     """The paths of the manifests that hold a whole entry. It is not stored: only `commit.manifests` fills it in."""
+    barriers: tuple[PassedBarrier, ...] = ()
+    """The barriers since the parent's cut that brought no cut, oldest first. Only a job that keeps event time has some.
+    """
     statistics: Statistics
 
     @property

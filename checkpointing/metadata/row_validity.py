@@ -40,10 +40,12 @@ from checkpointing.metadata.record import (
     FileCompaction,
     HookState,
     InputTimeRecord,
+    PassedBarrier,
     Release,
     Rename,
     RenameKind,
     Row,
+    SplitPosition,
     Statistics,
     TableRecord,
     TickEnd,
@@ -199,6 +201,18 @@ def _a_time(field: str, ms: int | None) -> None:
         raise InvalidFieldError(field, f"{ms} is no time")
 
 
+def _passed_barrier(barrier: PassedBarrier) -> None:
+    valid_number("checkpoint", barrier.checkpoint)
+    valid_times(barrier, "clock_ms")
+    each_valid("positions", barrier.positions, _position)
+    each_valid("watermarks", barrier.watermarks, lambda reached: valid_name("vertex", vertex_id, reached.vertex))
+
+
+def _position(place: SplitPosition) -> None:
+    valid_name("source", vertex_id, place.source)
+    valid_name("split", split_id, place.split)
+
+
 def _input_time(then: InputTimeRecord) -> None:
     valid_number("input", then.input)
     valid_name("upstream", vertex_id, then.upstream)
@@ -229,6 +243,7 @@ def _checkpoint(row: CheckpointRecord) -> None:
     _Judge(ProtocolPaths(job_name(row.job)), row.max_parallelism).judge(row)
     all_differ("hooks", [held.hook for held in row.hooks])
     each_valid("hooks", row.hooks, _hook)
+    each_valid("barriers", row.barriers, _passed_barrier)
     subtasks = {vertex.vertex: len(vertex.subtasks) for vertex in row.vertices}
     valid_inside("statistics", row.statistics, lambda statistics: _statistics(statistics, subtasks))
 

@@ -42,6 +42,7 @@ _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (7, "vertices.subtasks.state.touched_ms", None),
     (7, "vertices.subtasks.ranges.files.touched_ms", None),
     (7, "outside", []),
+    (7, "barriers", []),
     (7, "statistics.failed", []),
 )
 """The format in which a field appeared, its place, and what an entry of an older format says instead.

@@ -89,6 +89,14 @@ def _row() -> Fields:
         "hooks": [{"hook": "ledger", "state": '{"page":3}'}, {"hook": "other", "state": "null"}],
         "outside": ["silver/rows"],
         "manifests": [],
+        "barriers": [
+            {
+                "checkpoint": 11,
+                "clock_ms": 6,
+                "positions": [{"source": "source", "split": "a", "position": "place 3"}],
+                "watermarks": [{"vertex": "totals", "watermark_ms": -1}],
+            }
+        ],
         "statistics": _statistics(),
     }
 

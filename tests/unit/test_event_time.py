@@ -127,8 +127,79 @@ def test_an_end_is_the_end_of_time():
     _run(vertex, A, 100)
     vertex.ended(B)
     assert 89 == _barrier(vertex, 1, 0).watermark_ms
+    vertex.received(A, Barrier(2))
     vertex.ended(A)
-    assert END_OF_TIME == _barrier(vertex, 2, 0).watermark_ms
+    vertex.received(B, Barrier(2))
+    assert 89 == vertex.pass_barrier(Barrier(2)).watermark_ms, "the barrier of A came before the end"
+    assert END_OF_TIME == _barrier(vertex, 3, 0).watermark_ms
+
+
+def test_after_a_drain_time_goes_on_where_the_rows_were():
+    """Rows that come later would all be late otherwise. A split that stays at its end holds nobody back."""
+    vertex, after = _vertex(), VertexTime({UPSTREAM: None})
+    _run(vertex, A, 100)
+    _run(vertex, B, 60)
+    after.received(UPSTREAM, _barrier(vertex, 1, 0))
+    after.pass_barrier(Barrier(1))
+    for each, channels in ((vertex, (A, B)), (after, (UPSTREAM,))):
+        for channel in channels:
+            each.ended(channel)
+    after.received(UPSTREAM, _barrier(vertex, 2, 0))
+    assert END_OF_TIME == after.pass_barrier(Barrier(2)).watermark_ms
+    for was, ended, now_ms in ((vertex, (), 49), (vertex, (B,), 89), (vertex, (A, B), END_OF_TIME), (after, (), 49)):
+        again = VertexTime({A: EventTime(10), B: EventTime(10)}) if was is vertex else VertexTime({UPSTREAM: None})
+        for channel in ended:
+            again.ended(channel)
+        again.restore(was.watermark, was.channels)
+        assert now_ms == again.watermark.ms
+
+
+def test_a_split_that_ends_lets_no_split_that_is_behind_jump_to_the_end():
+    vertex = _vertex(idle_after_ms=1_000)
+    _run(vertex, A, 100)
+    _barrier(vertex, 1, 0, B)
+    assert 89 == _barrier(vertex, 2, 1_000, B).watermark_ms
+    _run(vertex, B, 60)
+    vertex.ended(A)
+    assert 89 == _barrier(vertex, 3, 1_001).watermark_ms
+
+
+def test_a_split_that_waits_for_an_earlier_part_holds_nobody_back():
+    vertex = _vertex()
+    _run(vertex, A, 100)
+    vertex.received(A, Barrier(1))
+    vertex.received(B, Barrier(1, idle=True, waits=True))
+    assert 89 == vertex.pass_barrier(Barrier(1)).watermark_ms
+    vertex.ended(A)
+    assert 89 == _barrier(vertex, 2, 0).watermark_ms, "the second part is read from now on"
+
+
+def test_a_split_turns_idle_at_unaligned_barriers_too():
+    """A barrier speaks for its channel at the next one, and for no row that it overtook and that has not run."""
+    vertex = _vertex(idle_after_ms=1_000)
+    _run(vertex, A, 100)
+    _barrier(vertex, 1, 0, B, unaligned=True)
+    assert BEFORE_TIME == _barrier(vertex, 2, 999, B, unaligned=True).watermark_ms
+    _run(vertex, A, 200)
+    assert 189 == _barrier(vertex, 3, 1_000, B, unaligned=True).watermark_ms
+
+
+def test_an_aborted_barrier_speaks_for_nobody():
+    """Rows that it overtook have not run, and nobody counts them."""
+    vertex = VertexTime({UPSTREAM: None})
+    vertex.received(UPSTREAM, Barrier(1, watermark_ms=50))
+    vertex.pass_barrier(Barrier(1), unaligned=True)
+    vertex.aborted(1)
+    assert BEFORE_TIME == vertex.pass_barrier(Barrier(2), unaligned=True).watermark_ms
+
+
+def test_rows_that_have_run_before_their_barrier_came_are_not_waited_for():
+    vertex = VertexTime({UPSTREAM: None})
+    vertex.pass_barrier(Barrier(1), unaligned=True)
+    vertex.ran(UPSTREAM, 1)
+    vertex.received(UPSTREAM, Barrier(1, watermark_ms=50))
+    vertex.overtook(UPSTREAM, 1, 1)
+    assert 50 == vertex.pass_barrier(Barrier(2), unaligned=True).watermark_ms
 
 
 def test_a_barrier_speaks_for_rows_that_it_overtook_once_they_have_run():
@@ -136,7 +207,7 @@ def test_a_barrier_speaks_for_rows_that_it_overtook_once_they_have_run():
     vertex = VertexTime({UPSTREAM: None})
     vertex.received(UPSTREAM, Barrier(1, watermark_ms=50))
     assert BEFORE_TIME == vertex.pass_barrier(Barrier(1), unaligned=True).watermark_ms
-    vertex.overtook(UPSTREAM, 2)
+    vertex.overtook(UPSTREAM, 1, 2)
     vertex.ran(UPSTREAM, 1)
     assert BEFORE_TIME == vertex.pass_barrier(Barrier(2), unaligned=True).watermark_ms
     vertex.ran(UPSTREAM, 1)

@@ -90,6 +90,12 @@ _FIELDS: Final[Mapping[str, Values]] = {
     "vertices.splits": SPLIT,
     "vertices.outputs_read": NAME,
     "vertices.coordinator": STATE,
+    "barriers.checkpoint": NUMBER,
+    "barriers.clock_ms": TIME,
+    "barriers.positions.source": NAME,
+    "barriers.positions.split": SPLIT,
+    "barriers.watermarks.vertex": NAME,
+    "barriers.watermarks.watermark_ms": MOMENT,
     "vertices.time.inputs.input": NUMBER,
     "vertices.time.inputs.upstream": NAME,
     "vertices.time.inputs.split": Values(("", *SPLIT.true), SPLIT.false[1:]),
@@ -311,7 +317,18 @@ def _told(what: str, change: Change, *, is_true: bool) -> Told:
 
 def _without(entry: Fields) -> Iterator[Told]:
     """Leave out each field of the envelope, or one that every format has. Or add a field that no format has."""
-    may_lack = {"format", "kind", "pinned", "abandoned", "columns", "renames", "hooks", "outside", "manifests"}
+    may_lack = {
+        "format",
+        "kind",
+        "pinned",
+        "abandoned",
+        "columns",
+        "renames",
+        "hooks",
+        "outside",
+        "manifests",
+        "barriers",
+    }
     row = entry["row"]
     for name in entry:
         yield Told(
