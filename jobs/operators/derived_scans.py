@@ -6,7 +6,6 @@ These are copies of columns, and the kinds of a changelog's rows.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,29 +33,11 @@ class CopiedColumn:
         return found if self.instead is None else pc.fill_null(found, self.instead)
 
 
-class DerivedColumn(Protocol):
-    """A new column that is made of one other column, or of none."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def of(self) -> str | None:
-        """The column that it is made of."""
-        ...
-
-    def values(self, rows: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
-        """Return the column's values for these rows."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyingScan(ScanOfScan):
-    """A part of a file with derived columns beside its own. `read` has the types of the columns they are made of."""
+    """A part of a file with copied columns beside its own. `read` has the types of the columns that are copied."""
 
-    copies: tuple[DerivedColumn, ...]
+    copies: tuple[CopiedColumn, ...]
     read: pa.Schema
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

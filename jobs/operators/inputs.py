@@ -19,7 +19,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
-from jobs.operators.derived_scans import ChangesScan, CopyingScan, DerivedColumn, FilteredScan, NullRule
+from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan, FilteredScan, NullRule
 from jobs.operators.measured_times import TimeColumn, TimesOfInput, timed_scans
 from jobs.operators.process import of_output
 from jobs.operators.scan.scanned import Scanned
@@ -159,7 +159,7 @@ def _filtered(scans: Sequence[RowScan], schema: StructType, rules: tuple[NullRul
     return tuple(FilteredScan(scan=scan, rules=rules, tested=tested) for scan in scans)
 
 
-def _copying(scans: Sequence[RowScan], schema: StructType, copies: tuple[DerivedColumn, ...]) -> tuple[RowScan, ...]:
+def _copying(scans: Sequence[RowScan], schema: StructType, copies: tuple[CopiedColumn, ...]) -> tuple[RowScan, ...]:
     if not copies:
         return tuple(scans)
     names = dict.fromkeys(copy.of for copy in copies if copy.of is not None)

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import StructType
 
+from checkpointing.event_time import END_OF_TIME
 from checkpointing.handles import FileHandle, KeyedFile, Version
 from checkpointing.identifiers import Generation, JobName
 from checkpointing.key_groups import range_of
@@ -36,7 +37,7 @@ from jobs.operators.exchange import (
 )
 from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
-from jobs.operators.process import EndsInput, FiresInTime, NamedOutputs
+from jobs.operators.process import AnyFunction, EndsInput, FiresInTime, NamedOutputs
 from jobs.operators.python_workers import freeze_imports, reported
 from jobs.operators.reports import times_read
 from jobs.operators.scan.scanned import KeyedScan, Scanned, ScanTasks, keyed_scan, shares_of
@@ -282,8 +283,9 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         parallelism=spec.parallelism,
         max_parallelism=spec.max_parallelism,
         keys=spec.keys,
+        state_keys=spec.state_keys,
         inputs=tuple(InputLayout(schema=arrow_schema(keyed.schema), keys=keyed.keys) for keyed in spec.inputs),
-        function=spec.function.at(effect.late_ms) if isinstance(spec.function, FiresInTime) else spec.function,
+        function=_function(spec, effect),
         state_table=paths.state_table(spec.vertex),
         state_schema=arrow_schema(spec.state),
         output_schema=arrow_schema(spec.output),
@@ -303,6 +305,12 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         columns_renamed_from=spec.columns_renamed_from,
         broadcast=_broadcast(spec, effect, writer.job),
     )
+
+
+def _function(spec: KeyedSpec, effect: RunMicroBatch) -> AnyFunction:
+    if isinstance(spec.function, FiresInTime):
+        return spec.function.at(effect.late_ms, END_OF_TIME if effect.due_ms is None else effect.due_ms)
+    return spec.function
 
 
 def _broadcast(spec: KeyedSpec, effect: RunMicroBatch, job: JobName) -> BroadcastState | None:

@@ -23,15 +23,17 @@ from jobs.operators.changes import added, changes_of, deleted_keys, with_kind
 from jobs.operators.exchange import Arrived, take_apart
 from jobs.operators.join import JoinFunction
 from jobs.operators.process import (
+    AnyFunction,
     Called,
     EndsInput,
     FiresInTime,
-    KeyedFunction,
+    HoldsRows,
     MergesPartials,
     NamedOutputs,
     ProcessCalls,
     joined,
     require_own_keys,
+    takes_rows_back,
 )
 from jobs.operators.python_workers import freeze_imports
 from jobs.operators.reports import TaskReport, report_batch, times_read
@@ -114,8 +116,9 @@ class KeyedTask:
     parallelism: int
     max_parallelism: int
     keys: tuple[str, ...]
+    state_keys: tuple[str, ...]
     inputs: tuple[InputLayout, ...]
-    function: KeyedFunction
+    function: AnyFunction
     state_table: TableName
     state_schema: pa.Schema
     output_schema: pa.Schema
@@ -175,7 +178,7 @@ class KeyedTask:
         elif isinstance(self.function, JoinFunction | TopRows):
             made = self._changed(self.function, range_state, rows, self._touched(rows))
         else:
-            made = self._process(range_state, rows, self._touched(rows), seen)
+            made = self._process(range_state, rows, seen)
         written = self._write_output(made.output)
         emitted = self._write_changes(made.changes) if self.emits_changes else written
         return TaskReport(
@@ -278,24 +281,28 @@ class KeyedTask:
             shown = function.results(state)
         return conform(shown, self.output_schema, self.operator, "output")
 
-    def _process(
-        self, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame, seen: BroadcastRows | None
-    ) -> Computed:
+    def _process(self, state: RangeState, rows: Sequence[pl.DataFrame], seen: BroadcastRows | None) -> Computed:
         calls = self._calls()
-        if not calls.are_due(touched, seen) and not state.outdated:
+        if not calls.are_due(rows, seen) and not state.outdated:
             return Computed(output=empty_frame(self.output_schema), state=())
+        touched = rows[0].clear() if isinstance(self.function, HoldsRows) else self._touched(rows)
         called = calls.run(state.load(), rows, touched, seen)
         due_ms = self._next_due(self.function, called) if isinstance(self.function, FiresInTime) else None
         changed = state.outdated or not called.delta.is_empty()
         written = (state.write(called.found, called.delta),) if changed else ()
         output = pl.concat([each.output for each in called.results])
         named = joined([each.outputs for each in called.results])
-        return Computed(output=output, state=written, named=named, due_ms=due_ms)
+        made = Computed(output=output, state=written, named=named, due_ms=due_ms)
+        if not takes_rows_back(self.function):
+            return made
+        gone = deleted_keys(output, self.state_keys)
+        return replace(made, output=added(output), changes=output, gone=gone)
 
     def _next_due(self, fires: FiresInTime, called: Called) -> int | None:
         """Return the earliest time at which a key is due: of those that were written, or of all after a firing."""
-        due = called.state().frame() if self.fires_ms is not None else called.delta.filter(~pl.col(DELETED))
-        earliest: int | None = due.select(pl.col(fires.due).min()).item()
+        if self.fires_ms is not None:
+            return called.state().least(fires.due)
+        earliest: int | None = called.delta.filter(~pl.col(DELETED)).select(pl.col(fires.due).min()).item()
         return earliest
 
     def _calls(self) -> ProcessCalls:
@@ -303,8 +310,9 @@ class KeyedTask:
             operator=self.operator,
             function=self.function,
             keys=self.keys,
+            state_keys=self.state_keys,
             state_schema=self.state_schema,
-            output_schema=self.output_schema,
+            output_schema=with_kind(self.output_schema) if takes_rows_back(self.function) else self.output_schema,
             outputs=self.outputs,
             checked=self.target.table if isinstance(self.target, UpsertTarget) and self.parallelism > 1 else None,
             ends=self.end_of_input,
@@ -373,7 +381,7 @@ class KeyedTask:
         return RangeState(
             operator=self.operator,
             table=self.state_table,
-            keys=self.keys,
+            keys=self.state_keys,
             schema=self.state_schema,
             range=own,
             files=self.state[subtask],

@@ -23,11 +23,12 @@ from jobs.operators.changelog_aggregates import ROWS, ChangingAggregates, changi
 from jobs.operators.enrich import RIGHT, WAITING, EnrichFunction, enrich_schema, enrich_state_schema, gained_names
 from jobs.operators.join import LEFT, JoinFunction, JoinType, join_schema, join_state_schema, own_columns
 from jobs.operators.join import RIGHT as JOINED_RIGHT
-from jobs.operators.process import KeyedFunction
+from jobs.operators.process import AnyFunction
 from jobs.operators.spec import BroadcastRowsKept, KeyedInput, KeyedSpec, StagedTable, schema_with_kind
 from jobs.operators.top_rows import ROWS as TOP_ROWS
 from jobs.operators.top_rows import TopRows, top_output, top_state
 from jobs.operators.unsent_values import UNSENT
+from jobs.operators.windows import DUE, WindowedAggregates
 from jobs.state.backend import StateBackend
 
 # ------------------------------------------------------------------
@@ -51,6 +52,15 @@ def aggregate_meanings(aggregates: Sequence[Named], rows: StructType) -> tuple[C
             arguments=_arguments(rows, one.function.columns),
         )
         for one in aggregates
+    )
+
+
+def window_meanings(function: WindowedAggregates, rows: StructType) -> tuple[ColumnMeaning, ...]:
+    """Return the meaning of the state of windows over rows of this schema: of the aggregates, and of which windows."""
+    of = (Argument(function.windows.meaning, "window"), *_arguments(rows, [function.time.name]))
+    return (
+        *aggregate_meanings(function.aggregates.aggregates, rows),
+        ColumnMeaning(column=DUE, function="windows", arguments=of),
     )
 
 
@@ -102,7 +112,7 @@ def top_meanings(function: TopRows, rows: StructType) -> tuple[ColumnMeaning, ..
     return (ColumnMeaning(column=TOP_ROWS, function=f"first_{function.n}_of_{kept}", arguments=arguments),)
 
 
-def process_meanings(function: KeyedFunction, state: StructType, keys: Sequence[str]) -> tuple[ColumnMeaning, ...]:
+def process_meanings(function: AnyFunction, state: StructType, keys: Sequence[str]) -> tuple[ColumnMeaning, ...]:
     """Return the meaning of a user function's state columns: that the function wrote them, and its version.
 
     Raise InvalidStateVersionError if its `state_version` is not a whole number from 1 that an entry may hold.

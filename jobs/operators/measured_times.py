@@ -29,6 +29,8 @@ class TimeColumn:
 
     name: str
     kind: TimestampType | TimestampNTZType
+    before_ms: int = 0
+    """The event time is this much before the value: a window's is its last millisecond."""
 
     def greatest(self) -> Column:
         """Return Spark's aggregate of the greatest time in ms. A time inside a millisecond counts as its beginning."""

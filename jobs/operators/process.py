@@ -94,15 +94,18 @@ class EndsInput(Protocol):
 
 @runtime_checkable
 class FiresInTime(Protocol):
-    """Required of a keyed function whose state is due at event times (Flink: `onEventTime`, N4).
+    """Required of a keyed function whose state is due at event times (Flink: `onEventTime`, N4)."""
 
-    `due` is the column of the state with the event time, in ms, at which a key is due. Null: never.
-    """
+    @property
+    def due(self) -> str:
+        """The column of the state with the event time, in ms, at which a key is due. Null: never."""
+        ...
 
-    due: str
+    def at(self, watermark_ms: int, fires_ms: int) -> "AnyFunction":
+        """Return the function as it is after a barrier with this watermark. Rows up to it are late.
 
-    def at(self, watermark_ms: int) -> KeyedFunction:
-        """Return the function as it is after a barrier with this watermark. Rows up to it are late."""
+        `fires_ms` is the time by which `on_time` is called.
+        """
         ...
 
     def on_time(self, state: pl.DataFrame) -> Processed:
@@ -112,6 +115,49 @@ class FiresInTime(Protocol):
         now.
         """
         ...
+
+
+Find = Callable[[pl.DataFrame, Sequence[str]], pl.DataFrame]
+"""Returns the rows of the state with these values in these columns, with their key groups."""
+
+
+@runtime_checkable
+class HoldsRows(Protocol):
+    """A keyed function whose state may have several rows of one key, told apart by the columns `rows_by`.
+
+    It looks up itself what it needs. `on_time` too gets rows of the state with their key groups, and returns such.
+    """
+
+    @property
+    def rows_by(self) -> tuple[str, ...]:
+        """The columns of the state that tell the rows of one key apart."""
+        ...
+
+    def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
+        """Return the output, and the rows that take the place of all rows of the state that it has found.
+
+        Rows of `inputs` and of the new state have key groups. `types` are those of the state. It calls `find` once.
+        """
+        ...
+
+
+AnyFunction = KeyedFunction | HoldsRows
+"""A keyed function of a user, or one of ours that finds its state itself."""
+
+
+@runtime_checkable
+class TakesRowsBack(Protocol):
+    """A keyed function whose output may be a changelog."""
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether it is one. Then each row of the output has a kind."""
+        ...
+
+
+def takes_rows_back(function: object) -> bool:
+    """Return whether the output of a function is a changelog."""
+    return isinstance(function, TakesRowsBack) and function.takes_back
 
 
 @runtime_checkable
@@ -277,6 +323,19 @@ class Called:
             self.found = self.loaded.find(self.delta, self.keys)
 
 
+@dataclass(slots=True)
+class _Finder:
+    """Looks up rows of the state, and keeps what it has found."""
+
+    among: KeyedRows
+    found: FoundKeys
+
+    def find(self, touched: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+        """Return the rows with these values in the columns `by`."""
+        self.found = self.among.find(touched, by)
+        return self.found.rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessCalls:
     """A process function, and what it must return. With `ends` the input ends after the rows.
@@ -287,8 +346,9 @@ class ProcessCalls:
     """
 
     operator: str
-    function: KeyedFunction
+    function: AnyFunction
     keys: tuple[str, ...]
+    state_keys: tuple[str, ...]
     state_schema: pa.Schema
     output_schema: pa.Schema
     outputs: NamedOutputs
@@ -296,10 +356,11 @@ class ProcessCalls:
     ends: bool
     fires_ms: int | None = None
 
-    def are_due(self, touched: pl.DataFrame, seen: BroadcastRows | None) -> bool:
+    def are_due(self, rows: Sequence[pl.DataFrame], seen: BroadcastRows | None) -> bool:
         """Return whether there is anything to call the function for."""
         ends, fires, reacts = self._ends(), self._fires(), self._reacts(seen)
-        return not touched.is_empty() or any(each is not None for each in (ends, fires, reacts))
+        some = any(not frame.is_empty() for frame in rows)
+        return some or any(each is not None for each in (ends, fires, reacts))
 
     def run(
         self, loaded: KeyedRows, rows: Sequence[pl.DataFrame], touched: pl.DataFrame, seen: BroadcastRows | None
@@ -308,11 +369,14 @@ class ProcessCalls:
 
         Raises FrameSchemaError and ForeignKeyError.
         """
-        called = Called.nothing(self.keys, loaded)
+        called = Called.nothing(self.state_keys, loaded)
         reacts, ends, fires = self._reacts(seen), self._ends(), self._fires()
         if reacts is not None and seen is not None:
             self._of_range(partial(reacts.broadcast_changed, broadcast=seen.rows), called)
-        self._of_rows(rows if seen is None else (*rows, seen.rows), touched, called)
+        if isinstance(self.function, HoldsRows):
+            self._of_held(self.function, rows, called)
+        else:
+            self._of_rows(self.function, rows if seen is None else (*rows, seen.rows), touched, called)
         if ends is not None:
             self._of_range(ends.end_of_input, called)
         if fires is not None:
@@ -324,15 +388,37 @@ class ProcessCalls:
 
     def _of_due(self, fires: FiresInTime, called: Called) -> None:
         """Call the function with the state of the keys that are due."""
-        among = called.state()
-        due = among.frame().filter(pl.col(fires.due) <= self.fires_ms)
+        found = called.state().where(pl.col(fires.due) <= self.fires_ms)
+        due = found.rows
         if due.is_empty():
+            return
+        if isinstance(fires, HoldsRows):
+            self._add_held(fires.on_time(due), found, called)
             return
         result = self._conformed(fires.on_time(due.drop(KEY_GROUP)))
         touched = due.select(KEY_GROUP, *self.keys)
         self._require_own(result.output, touched)
-        delta = change_of(due, result.state, touched, self.keys)
-        called.add(result, delta, among.find(delta, self.keys))
+        called.add(result, change_of(due, result.state, touched, self.keys), found)
+
+    def _of_held(self, function: HoldsRows, inputs: Sequence[pl.DataFrame], called: Called) -> None:
+        """Call a function for the rows, if there are any. It finds its state itself."""
+        among = called.state()
+        finder = _Finder(among, among.at(tuple(layer.none for layer in among.layers)))
+        result = Processed(among.nothing, empty_frame(self.output_schema))
+        if any(not frame.is_empty() for frame in inputs):
+            result = function.process_rows(inputs, among.schema, finder.find)
+        self._add_held(result, finder.found, called)
+
+    def _add_held(self, result: Processed, found: FoundKeys, called: Called) -> None:
+        before, after = found.rows, result.state.select(found.rows.columns)
+        lost = before.join(after, on=list(self.state_keys), how="anti", nulls_equal=True)
+        delta = pl.concat(
+            [
+                after.cast(before.schema).with_columns(pl.lit(value=False).alias(DELETED)),
+                lost.with_columns(pl.lit(value=True).alias(DELETED)),
+            ]
+        )
+        called.add(self._conformed(replace(result, state=after.drop(KEY_GROUP))), delta, found)
 
     def _reacts(self, seen: BroadcastRows | None) -> ReactsToBroadcast | None:
         changed = seen is not None and seen.has_changed
@@ -341,13 +427,15 @@ class ProcessCalls:
     def _ends(self) -> EndsInput | None:
         return self.function if self.ends and isinstance(self.function, EndsInput) else None
 
-    def _of_rows(self, inputs: Sequence[pl.DataFrame], touched: pl.DataFrame, called: Called) -> None:
+    def _of_rows(
+        self, function: KeyedFunction, inputs: Sequence[pl.DataFrame], touched: pl.DataFrame, called: Called
+    ) -> None:
         """Call the function for the rows, if there are any."""
         found = called.state().find(touched, self.keys)
         state = found.rows.drop(KEY_GROUP)
         result = Processed(state, empty_frame(self.output_schema))
         if not touched.is_empty():
-            result = self.function.process([frame.drop(KEY_GROUP, strict=False) for frame in inputs], state)
+            result = function.process([frame.drop(KEY_GROUP, strict=False) for frame in inputs], state)
         result = self._conformed(result)
         self._require_own(result.output, touched)
         called.add(result, change_of(found.rows, result.state, touched, self.keys), found)

@@ -21,9 +21,9 @@ from checkpointing.identifiers import TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.changes import KIND
-from jobs.operators.derived_scans import DerivedColumn, NullRule
+from jobs.operators.derived_scans import CopiedColumn, NullRule
 from jobs.operators.measured_times import TimeColumn
-from jobs.operators.process import KeyedFunction
+from jobs.operators.process import AnyFunction, HoldsRows
 from jobs.sources.slice_reading import SliceReader
 from jobs.spark import columns
 from jobs.state.backend import IncrementalBackend, StateBackend
@@ -42,7 +42,7 @@ class TaskSteps:
 
     chain: Chain
     rules: tuple[NullRule, ...] = ()
-    copies: tuple[DerivedColumn, ...] = ()
+    copies: tuple[CopiedColumn, ...] = ()
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         """Return the good rows with the chosen columns."""
@@ -200,7 +200,7 @@ class KeyedSpec:
     inputs: tuple[KeyedInput, ...]
     parallelism: int
     max_parallelism: int
-    function: KeyedFunction
+    function: AnyFunction
     state: StructType
     output: StructType
     table: StagedTable | None = None
@@ -217,6 +217,11 @@ class KeyedSpec:
     def keys(self) -> tuple[str, ...]:
         """Names of the key columns in the state."""
         return self.inputs[0].keys
+
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        """The columns that tell the rows of the state apart: the keys, and what tells the rows of one key apart."""
+        return (*self.keys, *(self.function.rows_by if isinstance(self.function, HoldsRows) else ()))
 
     @property
     def upserted(self) -> StagedTable | None:

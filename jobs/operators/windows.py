@@ -1,23 +1,30 @@
-"""Windows of event time: to which a row belongs, and aggregates that are put out when a window has closed (N2).
+"""Windows of event time: to which of them a row belongs, and aggregates that are put out as windows close (N2).
 
-A window is [start, end). It closes when the watermark reaches its last millisecond. A row is late if its window has
-closed: it goes to the output `LATE`, with how late it is.
+A window is [start, end). It closes when the watermark reaches its last millisecond. Until then, and for the lateness
+after it, rows are added to it. A row is late if all windows that it belongs to have passed their lateness by the
+watermark of the last barrier. It goes to the output `LATE`, with how late it is, and counts nowhere else.
+
+A session that has passed its lateness may still be widened by another row of the epoch. Its rows are held until the
+barrier, so what is late does not depend on the order of rows inside an epoch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from math import gcd
+from typing import Final, Protocol
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from checkpointing.event_time import BEFORE_TIME
-from checkpointing.state_meaning import Argument, ColumnMeaning
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from jobs.operators.aggregate import KeyedAggregates, output_schema, state_schema
-from jobs.operators.process import Processed
+from jobs.operators.changes import changes_of
+from jobs.operators.measured_times import TimeColumn
+from jobs.operators.process import Find, Processed
+from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP
 
 START: Final = "window_start"
@@ -27,95 +34,380 @@ LATE: Final = "late"
 LATE_BY: Final = "late_by_ms"
 """The column of a late row that says how far the watermark was behind the row's time."""
 DUE: Final = "_due_ms"
+HELD: Final = "_late_rows"
+"""The column of a session's state with rows that are late, unless another row of the epoch widens the session."""
 _MICROSECONDS: Final = 1_000
+_FAR_MS: Final = 2**62
+"""No time differs from a time by so much, so that the difference always fits."""
+_PANE: Final = "\0pane"
+_TIME: Final = "\0time"
+_ENDS: Final = "\0ends"
+_SLOT: Final = "\0slot"
+_PLACE: Final = "\0place"
+_NUMBER: Final = "\0number"
+
+
+class NoTimeError(Exception):
+    """Rows without an event time came to an operator that needs it. The message names the column and the way out."""
+
+    def __init__(self, column: str, rows: int) -> None:
+        super().__init__(
+            f"{rows} rows have no time in column {column}, so they belong to no window: give them one with "
+            f"with_column before event_time, or send them to a table with check_rows(Expectation.not_null({column!r}))"
+        )
+
+
+class LateRowError(Exception):
+    """A row came late to an operator that takes none. The message has the row, by how much, and the ways out."""
+
+    def __init__(self, column: str, late: pl.DataFrame) -> None:
+        by_ms = late.row(0, named=True)[LATE_BY]
+        super().__init__(
+            f"{late.height} rows are late. The first one has {column}={late.row(0, named=True)[column]}, {by_ms} ms "
+            "behind the watermark, which has passed its windows. Give late rows a table, as in late='late/rows', or "
+            "declare a longer delay or lateness"
+        )
+
+
+class Windows(Protocol):
+    """Tells which windows rows belong to."""
+
+    @property
+    def meaning(self) -> str:
+        """What the windows are, in words that no later version writes otherwise."""
+        ...
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether a later row may widen a window, so that a row is late only if it still is at the next barrier."""
+        ...
+
+    def last_ends(self, rows: pl.DataFrame) -> pl.Series:
+        """Return the end of the last window of each row, in ms, as long as no other row widens it."""
+        ...
+
+    def assigned(self, rows: pl.DataFrame, to: "Assignment") -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the windows that the rows touch, before and after them: rows of the state with key groups."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class WindowBound:
-    """The column with the start of a row's window, or with what comes `after_ms` in local time: its end.
+class Assignment:
+    """How rows are added to their windows. `types` are those of the state, and `find` looks rows of it up.
 
-    Windows begin every `size_ms`, at `offset_ms` after midnight, in the local time of the zone. A local time that
+    A window with an end in ms that is not after `open_ms` takes no row by itself. `columns` are those of late rows.
+    """
+
+    aggregates: KeyedAggregates
+    types: pl.Schema
+    find: Find
+    open_ms: int
+    columns: tuple[str, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the rows."""
+        return self.aggregates.keys[:-2]
+
+    def merged(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return one row for each window, merged from all its rows: two by two, until one is left."""
+        keys = list(self.aggregates.keys)
+        left = rows.with_columns(pl.int_range(pl.len()).over(keys).alias(_PLACE))
+        while left[_PLACE].max() or 0:
+            numbered = left.with_columns((pl.col(_PLACE) // 2).alias(_SLOT))
+            two = replace(self.aggregates, keys=(*keys, _SLOT))
+            of_first, of_second = (
+                self._in_types(numbered.filter(pl.col(_PLACE) % 2 == which).drop(_PLACE)) for which in (0, 1)
+            )
+            both = two.merged(of_second, of_first)
+            alone = of_first.join(of_second, on=[*keys, _SLOT], how="anti", nulls_equal=True)
+            left = pl.concat([both.select(of_first.columns), alone]).rename({_SLOT: _PLACE})
+        return left.drop(_PLACE)
+
+    def _in_types(self, partials: pl.DataFrame) -> pl.DataFrame:
+        return partials.with_columns(pl.col(one.name).cast(self.types[one.name]) for one in self.aggregates.aggregates)
+
+
+# ------------------------------------------------------------------
+# Windows at fixed times: tumbling, hopping and cumulative.
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodicWindows:
+    """Windows of `size_ms`. One begins every `step_ms`, at `offset_ms` after midnight of the zone's local time.
+
+    `cumulative` ones begin every `size_ms`, and one ends every `step_ms` until the size is reached. A local time that
     summer time skips is the moment of the change, and one that comes twice is the first of the two.
     """
 
-    name: str
-    of: str
     size_ms: int
+    step_ms: int
     offset_ms: int
     zone: str
-    after_ms: int
+    cumulative: bool = False
 
-    def values(self, rows: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
-        """Return the column's values for these rows. A row without a time has no window."""
-        times = rows.column(self.of)
-        local = times.cast(pa.timestamp("us"))
-        if self.zone != "UTC":
-            local = pc.local_timestamp(times.cast(pa.timestamp("us", tz=self.zone)))
-        micros = pc.fill_null(local.cast(pa.int64()), 0).to_numpy()
-        size = self.size_ms * _MICROSECONDS
-        begins = micros - np.mod(micros - self.offset_ms * _MICROSECONDS, size) + self.after_ms * _MICROSECONDS
-        bound = pa.array(begins, pa.timestamp("us"), mask=np.asarray(pc.is_null(local)))
-        if self.zone != "UTC":
-            bound = pc.assume_timezone(bound, self.zone, ambiguous="earliest", nonexistent="latest")
-        return bound.cast(pa.timestamp("us", tz="UTC")).cast(kind) if kind.tz else bound
+    @property
+    def meaning(self) -> str:
+        """Their sizes in ms, and their zone."""
+        kind = "cumulative" if self.cumulative else "hopping" if self.step_ms != self.size_ms else "tumbling"
+        return f"{kind} {self.size_ms} {self.step_ms} {self.offset_ms} {self.zone}"
+
+    @property
+    def may_grow(self) -> bool:
+        """They do not."""
+        return False
+
+    @property
+    def _pane_us(self) -> int:
+        """All rows of a pane belong to the same windows."""
+        return gcd(self.size_ms, self.step_ms) * _MICROSECONDS
+
+    def _with_panes(self, rows: pl.DataFrame) -> pl.DataFrame:
+        kind = rows.schema[_TIME]
+        local = pl.col(_TIME)
+        if isinstance(kind, pl.Datetime) and kind.time_zone is not None and self.zone != "UTC":
+            local = local.dt.convert_time_zone(self.zone).dt.replace_time_zone(None)
+        micros = local.dt.epoch("us")
+        return rows.with_columns((micros - (micros - self.offset_ms * _MICROSECONDS) % self._pane_us).alias(_PANE))
+
+    def of_panes(self, panes: pl.Series, kind: pl.DataType) -> pl.DataFrame:
+        """Return the windows of these panes, a row for each: the pane, start and end, and the end in ms."""
+        places, size, step = panes.to_numpy(), self.size_ms * _MICROSECONDS, self.step_ms * _MICROSECONDS
+        since = np.mod(places - self.offset_ms * _MICROSECONDS, size if self.cumulative else step)
+        parts = []
+        for turn in range(-(-size // step)):
+            if self.cumulative:
+                starts, ends = places - since, places - since + (turn + 1) * step
+            else:
+                starts = places - since - turn * step
+                ends = starts + size
+            parts.append((places, starts, ends))
+        pane, start, end = (np.concatenate(each) for each in zip(*parts, strict=True))
+        inside = end > pane
+        bounds = (self._moments(each[inside], kind) for each in (start, end))
+        found = pl.DataFrame([pl.Series(_PANE, pane[inside]), *map(pl.Series, (START, END), bounds)])
+        return found.with_columns(_ms(END).alias(_ENDS))
+
+    def _moments(self, local_us: "np.ndarray[tuple[int], np.dtype[np.int64]]", kind: pl.DataType) -> pl.Series:
+        """Return local times as moments, in the type of the event time."""
+        moments = pa.array(local_us, pa.timestamp("us"))
+        if not isinstance(kind, pl.Datetime) or kind.time_zone is None:
+            return pl.Series(pl.from_arrow(moments), dtype=kind)
+        there = pc.assume_timezone(moments, self.zone, ambiguous="earliest", nonexistent="latest")
+        return pl.Series(pl.from_arrow(there.cast(pa.timestamp("us", tz="UTC")))).cast(kind)
+
+    def last_ends(self, rows: pl.DataFrame) -> pl.Series:
+        """Return the end of the last window of each row, in ms."""
+        panes = self._with_panes(rows).select(_PANE)
+        windows = self.of_panes(panes[_PANE].unique(), rows.schema[_TIME])
+        last = windows.group_by(_PANE).agg(pl.col(_ENDS).max())
+        return panes.join(last, on=_PANE, how="left", maintain_order="left")[_ENDS]
+
+    def assigned(self, rows: pl.DataFrame, to: Assignment) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Aggregate the rows of each pane, and add that to the windows of the pane that are open."""
+        by_pane = replace(to.aggregates, keys=(*to.keys, _PANE)).partials(self._with_panes(rows), to.types)
+        windows = self.of_panes(by_pane[_PANE].unique(), rows.schema[_TIME]).filter(pl.col(_ENDS) > to.open_ms)
+        touched = by_pane.join(windows, on=_PANE).drop(_PANE, _ENDS)
+        if self.step_ms < self.size_ms:  # a window has several panes
+            touched = to.merged(touched)
+        before = to.find(touched, to.aggregates.keys)
+        return before, to.aggregates.merged(touched, before)
+
+
+# ------------------------------------------------------------------
+# Sessions: windows that end when no row has come for a gap.
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindows:
+    """Windows from a row to `gap_ms` after the last one that follows within the gap. Windows that touch merge."""
+
+    gap_ms: int
+
+    @property
+    def meaning(self) -> str:
+        """Their gap in ms."""
+        return f"session {self.gap_ms}"
+
+    @property
+    def may_grow(self) -> bool:
+        """They do."""
+        return True
+
+    def last_ends(self, rows: pl.DataFrame) -> pl.Series:
+        """Return the end of each row's own window, in ms."""
+        return rows.select(_ms(_TIME) + self.gap_ms).to_series()
+
+    def assigned(self, rows: pl.DataFrame, to: Assignment) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Make sessions of the rows, and merge them with those of their keys that they touch.
+
+        A session that has passed its lateness keeps its rows: if no other one widens it, they are late.
+        """
+        gap, ends = pl.duration(milliseconds=self.gap_ms), list(to.aggregates.keys)
+        in_turn = _with_numbers(rows, to.keys).sort(_NUMBER, _TIME)
+        begins = (pl.col(_TIME).diff() > gap) | (pl.col(_NUMBER).diff() != 0)
+        spans = in_turn.with_columns(begins.fill_null(value=True).cum_sum().alias(_SLOT)).with_columns(
+            pl.col(_TIME).min().over(_SLOT).alias(START), (pl.col(_TIME).max().over(_SLOT) + gap).alias(END)
+        )
+        spans = spans.cast({START: to.types[START], END: to.types[END]})
+        own = to.aggregates.partials(spans, to.types)
+        late = spans.filter(_ms(_TIME) + self.gap_ms <= to.open_ms)
+        held = late.group_by(ends).agg(pl.struct(to.columns).alias(HELD)).cast({HELD: to.types[HELD]})
+        own = join_by_key(own, held, ends, "left")
+        found = to.find(own.select(to.keys).unique(), to.keys)
+        both = pl.concat([found.select(own.columns), own.cast(found.select(own.columns).schema)])
+        return found, self._touching(both, to)
+
+    def _touching(self, spans: pl.DataFrame, to: Assignment) -> pl.DataFrame:
+        """Return the windows with those merged that touch, key by key."""
+        keys = list(to.aggregates.keys)
+        in_turn = _with_numbers(spans, to.keys).sort(_NUMBER, START, END)
+        reach = pl.col(END).cum_max().shift(1).over(_NUMBER)
+        slots = in_turn.with_columns(((pl.col(START) > reach) | reach.is_null()).cum_sum().alias(_SLOT))
+        wide = slots.with_columns(pl.col(START).min().over(_SLOT), pl.col(END).max().over(_SLOT))
+        merged = to.merged(wide.drop(_SLOT, _NUMBER, HELD))
+        waiting = wide.filter(pl.col(HELD).is_not_null() & (_ms(END) <= to.open_ms))
+        return join_by_key(merged, waiting.group_by(keys).agg(pl.col(HELD).explode()), keys, "left")
+
+
+def _with_numbers(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the rows with a number for their key. Keys of any type can be in order so."""
+    numbers = rows.select(keys).unique().with_row_index(_NUMBER).with_columns(pl.col(_NUMBER).cast(pl.Int64))
+    return join_by_key(rows, numbers, keys, "left")
+
+
+# ------------------------------------------------------------------
+# The keyed function.
 
 
 @dataclass(frozen=True, slots=True)
 class WindowedAggregates:
     """The keyed function of aggregates by key and window. The window's start and end are the last two keys.
 
-    `watermark_ms` is that of the last barrier. The columns of late rows are `columns`; `time` is their event time.
+    A window is put out once it has closed, and again when late rows change it. If it is `updating`, it is put out as
+    soon as it has a row. A late row goes to the output `LATE` with its `columns`, or it `late_fails`. `watermark_ms` is
+    that of the last barrier.
     """
 
+    windows: Windows
     aggregates: KeyedAggregates
     columns: tuple[str, ...]
-    time: str
+    time: TimeColumn
+    lateness_ms: int = 0
+    updating: bool = False
+    late_fails: bool = False
     watermark_ms: int = BEFORE_TIME
+    fires_ms: int = END_OF_TIME
     due: str = DUE
+    rows_by: tuple[str, ...] = (START, END)
 
-    def at(self, watermark_ms: int) -> "WindowedAggregates":
-        """Return the function as it is after a barrier with this watermark."""
-        return replace(self, watermark_ms=watermark_ms)
+    @property
+    def takes_back(self) -> bool:
+        """Whether a window may be put out more than once."""
+        return self.updating or self.lateness_ms > 0
 
-    def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
-        """Add the rows to their open windows. Nothing is put out yet, but late rows."""
-        rows = inputs[0]
-        is_late = _ms(END) - 1 <= self.watermark_ms
-        late = rows.filter(is_late)
-        added = self.aggregates.process([rows.filter(~is_late)], state.drop(DUE))
-        held = added.state.with_columns((_ms(END) - 1).alias(DUE))
-        if late.is_empty():
-            return Processed(held, self._none(state))
-        said = late.select(*self.columns, (pl.lit(self.watermark_ms) - _ms(self.time)).alias(LATE_BY))
-        return Processed(held, self._none(state), {LATE: said})
+    @property
+    def table_keys(self) -> tuple[str, ...]:
+        """The columns that tell windows apart."""
+        return self.aggregates.keys
+
+    def at(self, watermark_ms: int, fires_ms: int) -> "WindowedAggregates":
+        """Return the function as it is after a barrier with this watermark, and fires up to another one."""
+        return replace(self, watermark_ms=watermark_ms, fires_ms=fires_ms)
+
+    def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
+        """Add the rows to their windows. Put out late rows, and windows that are shown already and have changed."""
+        before_ms = pl.duration(milliseconds=self.time.before_ms)
+        rows = inputs[0].with_columns((pl.col(self.time.name) - before_ms).alias(_TIME))
+        without = rows[_TIME].null_count()
+        if without:
+            raise NoTimeError(self.time.name, without)
+        late = rows.clear()
+        if not self.windows.may_grow:
+            is_late = self.windows.last_ends(rows) <= self._open_ms
+            late, rows = rows.filter(is_late), rows.filter(~is_late)
+        to = Assignment(self.aggregates, types, find, self._open_ms, self.columns)
+        before, after = self.windows.assigned(rows, to)
+        held = after.with_columns(self._due(_ms(END) - 1).alias(DUE))
+        return Processed(held, self._shown_changes(before, held), self._said(late.select(self.columns)))
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Put out the windows that have closed, and forget them."""
-        found = state.with_columns(pl.lit(0, dtype=pl.Int32).alias(KEY_GROUP))
-        return Processed(state.clear(), self.aggregates.results(found).drop(KEY_GROUP))
+        """Put out the windows that have closed. Forget those whose lateness has passed by the time that is due.
 
-    def _none(self, state: pl.DataFrame) -> pl.DataFrame:
-        return self.on_time(state.clear()).output
+        Rows that no window has taken are late.
+        """
+        late = None
+        if self.windows.may_grow:
+            late = state.filter(pl.col(HELD).is_not_null())[HELD].explode().struct.unnest()
+            state = state.filter(pl.col(HELD).is_null())
+        closed = state.clear() if self.updating else state.filter(pl.col(DUE) == _ms(END) - 1)
+        kept = state.clear()
+        if self.lateness_ms:
+            kept = state.filter(_ms(END) - 1 + self.lateness_ms > self.fires_ms)
+            kept = kept.with_columns((_ms(END) - 1 + self.lateness_ms).alias(DUE))
+        output = self._results(closed)
+        if self.takes_back:
+            output = changes_of(self._results(state.clear()), output, self.table_keys)
+        return Processed(kept, output, {} if late is None else self._said(late))
 
-    def meaning(self, window: str) -> ColumnMeaning:
-        """Return what the windows of the state are. Others cannot go on from them."""
-        return ColumnMeaning(column=DUE, function="windows", arguments=(Argument(window, "window"),))
+    @property
+    def _open_ms(self) -> int:
+        """The greatest end of a window, in ms, that takes no row any more."""
+        return self.watermark_ms + 1 - self.lateness_ms if self.watermark_ms > BEFORE_TIME else BEFORE_TIME
+
+    def _due(self, last_ms: pl.Expr) -> pl.Expr:
+        """Return when a window is due next, by its last ms: when it closes, or when its lateness has passed."""
+        if self.updating:
+            return last_ms + self.lateness_ms
+        return pl.when(last_ms > self.watermark_ms).then(last_ms).otherwise(last_ms + self.lateness_ms)
+
+    def _shown_changes(self, before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
+        """Return the changes of the windows that are shown: all if it is updating, else those that have closed."""
+        if not self.takes_back:
+            return self._results(after.clear())
+        was, now = (self._results(rows.filter(self._is_shown)) for rows in (before, after))
+        return changes_of(was, now, self.table_keys)
+
+    @property
+    def _is_shown(self) -> pl.Expr:
+        counts = pl.col(HELD).is_null() if self.windows.may_grow else pl.lit(value=True)
+        return counts if self.updating else counts & (_ms(END) - 1 <= self.watermark_ms)
+
+    def _results(self, state: pl.DataFrame) -> pl.DataFrame:
+        return self.aggregates.results(state).drop(KEY_GROUP)
+
+    def _said(self, late: pl.DataFrame) -> dict[str, pl.DataFrame]:
+        """Return the late rows as their output has them. Raise LateRowError if they are an error."""
+        if late.is_empty():
+            return {}
+        time_ms = _ms(self.time.name) - self.time.before_ms
+        said = late.select(*self.columns, (pl.lit(min(self.watermark_ms, _FAR_MS)) - time_ms).alias(LATE_BY))
+        if self.late_fails:
+            raise LateRowError(self.time.name, said)
+        return {LATE: said}
 
 
-def windowed_state(keys: Sequence[str], function: WindowedAggregates, rows: StructType) -> StructType:
-    """Return the columns of the state, without the keys."""
+def windowed_state(function: WindowedAggregates, rows: StructType) -> StructType:
+    """Return the columns of the state over rows of this schema, without the keys of the vertex."""
+    keys = function.aggregates.keys[:-2]
     held = state_schema(keys, function.aggregates.aggregates, rows).fields[len(keys) :]
-    return StructType([*held, StructField(DUE, LongType())])
+    bounds = (StructField(name, rows[function.time.name].dataType) for name in (START, END))
+    late = ArrayType(StructType([rows[name] for name in function.columns]))
+    waits = [StructField(HELD, late)] if function.windows.may_grow else []
+    return StructType([*bounds, *held, *waits, StructField(DUE, LongType())])
 
 
-def windowed_output(keys: Sequence[str], function: WindowedAggregates, rows: StructType) -> StructType:
-    """Return the columns of a closed window."""
-    return output_schema(keys, function.aggregates.aggregates, rows)
+def windowed_output(function: WindowedAggregates, rows: StructType) -> StructType:
+    """Return the columns of a window that is put out."""
+    keys = function.aggregates.keys[:-2]
+    shown = output_schema(keys, function.aggregates.aggregates, rows).fields
+    bounds = (StructField(name, rows[function.time.name].dataType) for name in (START, END))
+    return StructType([*shown[: len(keys)], *bounds, *shown[len(keys) :]])
 
 
-def late_rows(function: WindowedAggregates, rows: StructType) -> StructType:
+def late_rows(columns: Sequence[str], rows: StructType) -> StructType:
     """Return the columns of late rows."""
-    return StructType([*[rows[name] for name in function.columns], StructField(LATE_BY, LongType())])
+    return StructType([*[rows[name] for name in columns], StructField(LATE_BY, LongType())])
 
 
 def _ms(column: str) -> pl.Expr:

@@ -1,7 +1,7 @@
 """The aggregates that a user names in `aggregate`, and the checks of their columns and types."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 from pyspark.sql.types import (
@@ -130,6 +130,7 @@ class AggregateColumn:
     `of` makes its function for rows of a schema. It raises ValueError or TypeError if a column's type cannot be
     aggregated so. `renamed_from` is the name that the output column had before. `hashed` is a column that Spark hashes
     before the rows are exchanged. `own` is true for an aggregate of a user's own, whose expressions must be checked.
+    `filtered` are columns that are null in the rows which do not count.
     """
 
     columns: tuple[str, ...]
@@ -137,6 +138,33 @@ class AggregateColumn:
     renamed_from: str | None = None
     hashed: str | None = None
     own: bool = False
+    filtered: tuple["FilteredColumn", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredColumn:
+    """A column that has the values of the column `of`, or true, in the rows for which `where` is true, else null."""
+
+    of: str | None
+    where: str
+
+    @property
+    def name(self) -> str:
+        """Its name says what it holds, so a checkpoint knows if that has changed."""
+        return f"{self.of or 'rows'} where {self.where}"
+
+    @property
+    def sql(self) -> str:
+        """The Spark SQL that computes it."""
+        return f"if({self.where}, {'true' if self.of is None else quoted([self.of])}, null)"
+
+
+def _filtered(make: Callable[[str], AggregateColumn], column: str, where: str | None) -> AggregateColumn:
+    """Return the aggregate of a column over the rows for which `where` is true. None: all rows."""
+    if where is None:
+        return make(column)
+    only = FilteredColumn(column, where)
+    return replace(make(only.name), filtered=(only,))
 
 
 def aggregate_of(function: AggregateFunction, *, renamed_from: str | None = None) -> AggregateColumn:
@@ -147,16 +175,22 @@ def aggregate_of(function: AggregateFunction, *, renamed_from: str | None = None
     return AggregateColumn(tuple(function.columns), lambda _: function, renamed_from, own=True)
 
 
-def count(column: str | None = None, *, renamed_from: str | None = None) -> AggregateColumn:
+def count(column: str | None = None, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
     """Count rows, or the rows in which `column` is not null.
 
+    `where`, here and in other aggregates, is a condition in Spark SQL: only rows for which it is true take part.
     `renamed_from`, here and in the other aggregates, is the name that the output column had before: it keeps its
     values in the state and in the vertex's upsert table.
     """
-    return AggregateColumn(() if column is None else (column,), lambda _: Count(column), renamed_from)
+    if column is None and where is None:
+        return AggregateColumn((), lambda _: Count(None), renamed_from)
+    only = None if where is None else FilteredColumn(column, where)
+    counted = column if only is None else only.name
+    made = AggregateColumn((counted or "",), lambda _: Count(counted), renamed_from)
+    return made if only is None else replace(made, filtered=(only,))
 
 
-def sum_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+def sum_of(column: str, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
     """Add up a column. Nulls are left out, and the sum of only nulls is null. Types and limits are Spark's.
 
     | the column holds | the sum is | what does not fit |
@@ -169,48 +203,73 @@ def sum_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
     A double's last digits depend on the order of the rows: sum decimals where that matters. Other types are refused.
     """
 
-    def of(rows: StructType) -> Sum:
-        return Sum(column, _sum_type(column, rows[column].dataType))
+    def make(values: str) -> AggregateColumn:
+        return AggregateColumn(
+            (values,), lambda rows: Sum(values, _sum_type(values, rows[values].dataType)), renamed_from
+        )
 
-    return AggregateColumn((column,), of, renamed_from)
+    return _filtered(make, column, where)
 
 
-def min_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+def min_of(column: str, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
     """Take a column's least value. A struct, an array or a map has none, and is refused."""
-    return AggregateColumn((column,), lambda rows: Min(column, _ordered("min_of", column, rows)), renamed_from)
+
+    def make(values: str) -> AggregateColumn:
+        return AggregateColumn((values,), lambda rows: Min(values, _ordered("min_of", values, rows)), renamed_from)
+
+    return _filtered(make, column, where)
 
 
-def max_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+def max_of(column: str, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
     """Take a column's greatest value. A struct, an array or a map has none, and is refused."""
-    return AggregateColumn((column,), lambda rows: Max(column, _ordered("max_of", column, rows)), renamed_from)
+
+    def make(values: str) -> AggregateColumn:
+        return AggregateColumn((values,), lambda rows: Max(values, _ordered("max_of", values, rows)), renamed_from)
+
+    return _filtered(make, column, where)
 
 
-def avg_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+def avg_of(column: str, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
     """Take the mean of a column; it is null without values.
 
     The mean of a decimal(p, s) is exact, rounded half up to a decimal(min(38, p + 4), min(38, s + 4)). The mean of
     other numbers is a double.
     """
 
-    def of(rows: StructType) -> AggregateFunction:
-        kind = _number(column, rows, "take the mean of")
-        return DecimalAverage(column, kind) if isinstance(kind, DecimalType) else Average(column)
+    def make(values: str) -> AggregateColumn:
+        def of(rows: StructType) -> AggregateFunction:
+            kind = _number(values, rows, "take the mean of")
+            return DecimalAverage(values, kind) if isinstance(kind, DecimalType) else Average(values)
 
-    return AggregateColumn((column,), of, renamed_from)
+        return AggregateColumn((values,), of, renamed_from)
+
+    return _filtered(make, column, where)
 
 
-def var_of(column: str, *, population: bool = False, renamed_from: str | None = None) -> AggregateColumn:
+def var_of(
+    column: str, *, where: str | None = None, population: bool = False, renamed_from: str | None = None
+) -> AggregateColumn:
     """Take the variance of a column of numbers as a double.
 
     It is that of a sample (Spark: `var_samp`), which is null for fewer than two values. With `population`, it is that
     of the whole population (Spark: `var_pop`).
     """
-    return _variance(column, root=False, population=population, renamed_from=renamed_from)
+
+    def make(values: str) -> AggregateColumn:
+        return _variance(values, root=False, population=population, renamed_from=renamed_from)
+
+    return _filtered(make, column, where)
 
 
-def stddev_of(column: str, *, population: bool = False, renamed_from: str | None = None) -> AggregateColumn:
+def stddev_of(
+    column: str, *, where: str | None = None, population: bool = False, renamed_from: str | None = None
+) -> AggregateColumn:
     """Take the standard deviation of a column of numbers: the root of `var_of`."""
-    return _variance(column, root=True, population=population, renamed_from=renamed_from)
+
+    def make(values: str) -> AggregateColumn:
+        return _variance(values, root=True, population=population, renamed_from=renamed_from)
+
+    return _filtered(make, column, where)
 
 
 def min_by(column: str, by: str, *, renamed_from: str | None = None) -> AggregateColumn:
@@ -262,19 +321,27 @@ def collect_set(column: str, *, renamed_from: str | None = None) -> AggregateCol
     return _collected("collect_set", column, once=True, counts=False, renamed_from=renamed_from)
 
 
-def count_distinct(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+def count_distinct(column: str, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
     """Count the distinct values of a column that are not null, exactly. The state holds each of them."""
-    return _collected("count_distinct", column, once=True, counts=True, renamed_from=renamed_from)
+
+    def make(values: str) -> AggregateColumn:
+        return _collected("count_distinct", values, once=True, counts=True, renamed_from=renamed_from)
+
+    return _filtered(make, column, where)
 
 
-def approx_count_distinct(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+def approx_count_distinct(column: str, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
     """Count the distinct values of a column that are not null, from at most 8 KiB of state for each key.
 
     Up to 1,023 distinct values the number is exact. Above, its standard error is 3.1 %. The same values always give the
     same number, in whatever order and micro-batches they come.
     """
-    hashed = f"{_HASH_OF}{column}"
-    return AggregateColumn((hashed,), lambda _: ApproximateDistinct(hashed), renamed_from, hashed=column)
+
+    def make(values: str) -> AggregateColumn:
+        hashed = f"{_HASH_OF}{values}"
+        return AggregateColumn((hashed,), lambda _: ApproximateDistinct(hashed), renamed_from, hashed=values)
+
+    return _filtered(make, column, where)
 
 
 def approx_percentile(
@@ -315,15 +382,27 @@ def named_aggregates(
     return tuple(_named(f"{where}: aggregate {name}", rows, name, one) for name, one in columns.items())
 
 
-def hashes(where: str, rows: StructType, columns: Mapping[str, AggregateColumn]) -> dict[str, str]:
-    """Return the columns of hashes that these aggregates need, with the Spark SQL that computes each.
+def derived_columns(
+    where: str, rows: StructType, columns: Mapping[str, AggregateColumn]
+) -> dict[str, tuple[str, DataType]]:
+    """Return the columns that these aggregates need and the rows lack, with the Spark SQL and the type of each.
 
-    Widened columns keep their hashes: numbers are hashed as bigint, double or the widest decimal. Raise
-    InvalidPipelineError for a column that is not there.
+    These are columns of rows that count, and hashes. Widened columns keep their hashes: numbers are hashed as bigint,
+    double or the widest decimal. Raise InvalidPipelineError for a column that is not there.
     """
-    hashed = [name for one in columns.values() if (name := getattr(one, "hashed", None)) is not None]
-    require_columns(where, rows, hashed)
-    return {f"{_HASH_OF}{name}": _hash(where, name, rows[name].dataType) for name in hashed}
+    made = tuple(columns.values())
+    filtered = {each.name: each for one in made for each in one.filtered}
+    require_columns(where, rows, [each.of for each in filtered.values() if each.of is not None])
+    for each in filtered.values():
+        require_free(where, [each.name])
+    found: dict[str, tuple[str, DataType]] = {
+        name: (each.sql, BooleanType() if each.of is None else rows[each.of].dataType)
+        for name, each in filtered.items()
+    }
+    kinds = {field.name: field.dataType for field in rows.fields} | {name: kind for name, (_, kind) in found.items()}
+    hashed = [one.hashed for one in made if one.hashed is not None]
+    require_columns(where, StructType([StructField(name, kind) for name, kind in kinds.items()]), hashed)
+    return found | {f"{_HASH_OF}{name}": (_hash(where, name, kinds[name]), LongType()) for name in hashed}
 
 
 def _hash(where: str, name: str, kind: DataType) -> str:

@@ -325,7 +325,7 @@ def _is_history(where: str, kind: int) -> bool:
 
 def _require_changes(where: str, changes: Stream) -> None:
     """Raise InvalidPipelineError for updates of an aggregate, which are no changes of a source."""
-    upstream = changes.declarations.updates_of(changes.origin)
+    upstream = changes.declarations.updates_of(changes.as_input())
     if upstream is not None:
         raise InvalidPipelineError(
             f"{where}: its rows are updates of {upstream!r}, which say themselves what they replace. Write the stream "

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from checkpointing.identifiers import TableName, VertexId, column_name, table_name, vertex_id
+from jobs.settings import duration_ms
 from jobs.state.merge import DELETED, KEY_GROUP
 
 # ------------------------------------------------------------------
@@ -44,6 +45,14 @@ RESERVED = (KEY_GROUP, DELETED)
 
 ALL = "_all"
 """The key of an aggregate without keys: true in every row."""
+
+
+def duration(where: str, text: str) -> int:
+    """Return a duration such as "30s", "10m", "2h" or "1d" in ms. Raises InvalidPipelineError."""
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise InvalidPipelineError(f"{where}: {error}") from None
 
 
 def require_keys(where: str, rows: StructType, keys: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from jobs.operators.keyed_vertices import (
     join_spec,
     process_meanings,
     top_spec,
+    window_meanings,
 )
 from jobs.operators.process import FiresInTime
 from jobs.operators.spec import (
@@ -44,6 +45,7 @@ from jobs.operators.spec import (
     delta_columns,
     quarantine_schema,
 )
+from jobs.operators.windows import WindowedAggregates
 from jobs.pipeline.columns import InvalidPipelineError, require_kept, require_plain_texts
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.pipeline import Pipeline
@@ -129,6 +131,11 @@ def _readers(vertices: Sequence[Declared], source: VertexId) -> Iterator[Input]:
 
 def _staging_vertex(source: SourceVertex, readers: Sequence[Input]) -> StagedVertex:
     shared = _common(readers)
+    if any(step.time is not None for reads in readers for step in reads.steps[len(shared) :]):
+        raise InvalidPipelineError(
+            f"source {source.id}: several vertices read it, and not all of them after event_time: call event_time "
+            "once, on the stream that pipeline.source returns, and go on from what it returns everywhere"
+        )
     rows = shared[-1].schema if shared else source.rows
     before = None if source.renamed_from is None else vertex_id(f"{source.renamed_from}{SUFFIX}")
     inputs = (Input(source.id, shared, rows),)
@@ -184,7 +191,10 @@ class Around:
 def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPlan:
     """Return the vertex's plan; raise InvalidSpecError, naming the vertex, if no job can run it."""
     taken = around.changelogs[vertex.id]
-    inputs = tuple(_input_plan(reads, around, takes_changes=reads.origin in taken) for reads in inputs_of(vertex))
+    inputs = tuple(
+        _input_plan(reads, around, takes_changes=reads.output is None and reads.origin in taken)
+        for reads in inputs_of(vertex)
+    )
     return VertexPlan(_spec(vertex, around), inputs)
 
 
@@ -196,7 +206,7 @@ def _input_plan(reads: Input, around: Around, *, takes_changes: bool) -> InputPl
     origin = around.vertices[reads.origin]
     reader = origin.source if isinstance(origin, SourceVertex) else None
     chain = in_turn([step.chain for step in reads.steps])
-    of_changes = puts_out_changes(origin)
+    of_changes = reads.output is None and puts_out_changes(origin)
     outputs = named_outputs_of(origin)
     rows = origin.rows if reads.output is None else outputs[reads.output]
     time = _input_time(reads.steps)
@@ -278,6 +288,8 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
 
 
 def _meanings(vertex: ProcessVertex) -> tuple[ColumnMeaning, ...]:
+    if isinstance(vertex.function, WindowedAggregates):
+        return window_meanings(vertex.function, vertex.inputs[0].schema)
     own = process_meanings(vertex.function, vertex.state, vertex.inputs[0].keys)
     kept = vertex.broadcast
     return own if kept is None else (*own, broadcast_meaning(kept, vertex.inputs[-1].schema))
@@ -463,8 +475,8 @@ def _graph_vertex(
         for table in written
     )
     if isinstance(spec, KeyedSpec):
-        held = delta_columns(state_file_schema(arrow_schema(spec.state), spec.keys))
-        state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.keys, columns=held)
+        held = delta_columns(state_file_schema(arrow_schema(spec.state), spec.state_keys))
+        state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.state_keys, columns=held)
         tables = (*outputs, state, *_broadcast_table(job, spec))
         return Vertex(
             vertex.id,
@@ -541,7 +553,10 @@ def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tup
         for table in _output_tables(planned):
             yield table.name, arrow_schema(table.schema)
         if isinstance(planned.spec, KeyedSpec):
-            yield table_of_state(job, name), state_file_schema(arrow_schema(planned.spec.state), planned.spec.keys)
+            yield (
+                table_of_state(job, name),
+                state_file_schema(arrow_schema(planned.spec.state), planned.spec.state_keys),
+            )
             yield from ((table, schema) for table, _, schema in _broadcast_state(job, planned.spec))
 
 

@@ -11,7 +11,7 @@ from checkpointing.identifiers import InvalidNameError, VertexId, output_name, v
 from checkpointing.metadata.paths import broadcast_of
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.keyed_vertices import InvalidStateVersionError, process_meanings
-from jobs.operators.process import KeyedFunction, MergesPartials
+from jobs.operators.process import AnyFunction, MergesPartials
 from jobs.pipeline.columns import InvalidPipelineError, former_columns, former_id, require_free, require_unique
 from jobs.pipeline.vertices import Declared, Input, ProcessVertex
 
@@ -34,7 +34,7 @@ class Rows:
 def process_vertex(
     inputs: tuple[Input, ...],
     name: str,
-    function: KeyedFunction,
+    function: AnyFunction,
     rows: Rows,
     renamed_from: str | None,
     *,
@@ -76,7 +76,7 @@ def process_vertex(
     )
 
 
-def _require_broadcast(where: str, vertex: VertexId, rows: StructType, function: KeyedFunction) -> None:
+def _require_broadcast(where: str, vertex: VertexId, rows: StructType, function: AnyFunction) -> None:
     """Raise InvalidPipelineError if the rows of a broadcast cannot be kept, or nobody would look at them."""
     require_unique(f"{where}, broadcast", rows.names)
     require_free(f"{where}, broadcast", rows.names)

@@ -4,33 +4,34 @@ A stream is only a description. Its steps run in the Spark job of the vertex tha
 deterministic, since each reader runs them itself.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
-from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampNTZType, TimestampType
 
 from checkpointing.event_time import EventTime
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId, table_name, vertex_id
-from jobs.operators.aggregate import KeyedAggregates, output_schema
+from jobs.operators.aggregate import output_schema
 from jobs.operators.changelog_aggregates import ROWS
 from jobs.operators.changes import KIND
-from jobs.operators.derived_scans import CopiedColumn, DerivedColumn, NullRule
+from jobs.operators.derived_scans import CopiedColumn, NullRule
 from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
 from jobs.operators.measured_times import TimeColumn
 from jobs.operators.process import KeyedFunction
-from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps, arrow_schema
+from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps
 from jobs.operators.stateless_job import failed_rules, in_task
-from jobs.operators.windows import END, LATE, START, WindowedAggregates, late_rows, windowed_output, windowed_state
-from jobs.pipeline.aggregates import AggregateColumn, hashes, named_aggregates
+from jobs.operators.windows import END, LATE, Windows
+from jobs.pipeline.aggregates import AggregateColumn, derived_columns, named_aggregates
 from jobs.pipeline.columns import (
     ALL,
     NOTHING,
     InvalidPipelineError,
     changed_columns,
+    duration,
     former_columns,
     former_id,
     former_table,
@@ -60,16 +61,22 @@ from jobs.pipeline.vertices import (
     Step,
     deletes_rows,
 )
-from jobs.pipeline.windows import Window
+from jobs.pipeline.windows import FAIL, Window, emission, window_vertex
 from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
 from jobs.quality.rules import compile_row_rule, null_rule
-from jobs.settings import duration_ms
 from jobs.sinks.port import Sink, UpsertSink
 from jobs.spark.columns import named
 from jobs.state.files import NONE_RENAMED
 
 # ------------------------------------------------------------------
 # Declares the vertex that keeps aggregates by key.
+
+
+def with_derived(where: str, rows: "Stream", columns: Mapping[str, AggregateColumn]) -> "Stream":
+    """Return the rows with the columns that these aggregates need beside their own. Raises InvalidPipelineError."""
+    for name, (sql, kind) in derived_columns(where, rows.schema, columns).items():
+        rows = rows.with_column(name, sql, kind)
+    return rows
 
 
 def aggregate_vertex(
@@ -244,22 +251,6 @@ def copied(copy: CopiedColumn, kind: DataType) -> Chain:
     return TaskSteps(add, copies=(copy,))
 
 
-def derived(columns: tuple[DerivedColumn, ...], schema: StructType) -> Chain:
-    """Return the step that adds columns which Python derives; `schema` is that of the rows with them."""
-    wanted = arrow_schema(schema)
-
-    def of_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            added = {column.name: column.values(batch, wanted.field(column.name).type) for column in columns}
-            own = {name: batch.column(name) for name in batch.schema.names}
-            yield pa.record_batch([(own | added)[name] for name in wanted.names], names=wanted.names)
-
-    def add(rows: DataFrame) -> DataFrame:
-        return rows.mapInArrow(of_batches, schema)
-
-    return TaskSteps(add, copies=columns)
-
-
 def in_turn(chains: Sequence[Chain]) -> Chain | None:
     """Return these steps as one, None if there are none. What holds for each of them holds for all."""
     if not chains:
@@ -293,12 +284,12 @@ def changes_taken(where: str, declarations: Declarations, reads: Input, columns:
     one passes on new rows only, so each would be added to the one that it replaces. Raise it too for a column that
     has the name of one of ours.
     """
-    if declarations.is_changelog(reads.origin):
+    if declarations.is_changelog(reads):
         require_unique(where, [*reads.keys, *columns, ROWS])
         for names in (declarations.vertex(reads.origin).rows.names, reads.schema.names):
             require_unique(where, [*names, KIND])
         return (reads.origin,)
-    upstream = declarations.updates_of(reads.origin)
+    upstream = declarations.updates_of(reads)
     if upstream is not None:
         raise InvalidPipelineError(
             f"{where}: its rows are updates of the {declarations.kind_of(upstream)} {upstream!r}, and vertex "
@@ -311,7 +302,7 @@ def changes_taken(where: str, declarations: Declarations, reads: Input, columns:
 
 def require_append_only_right(where: str, declarations: Declarations, right: Input) -> None:
     """Raise InvalidPipelineError if the first right row of a key is an update that later ones replace."""
-    upstream = declarations.updates_of(right.origin)
+    upstream = declarations.updates_of(right)
     if upstream is not None:
         raise InvalidPipelineError(
             f"{where}: its right rows are updates of the aggregate {upstream!r}, and the first one of a key would "
@@ -322,7 +313,7 @@ def require_append_only_right(where: str, declarations: Declarations, right: Inp
 
 def require_append_only(where: str, declarations: Declarations, reads: Input) -> None:
     """Raise InvalidPipelineError if some rows are updates of others: the table would show the replaced rows too."""
-    upstream = declarations.updates_of(reads.origin)
+    upstream = declarations.updates_of(reads)
     if upstream is not None:
         raise InvalidPipelineError(
             f"{where}: its rows are updates of the {declarations.kind_of(upstream)} {upstream!r}, and an overwrite "
@@ -395,7 +386,7 @@ def union_vertex(
 
 
 def _changelogs(name: str, inputs: Sequence[Input], declarations: Declarations) -> tuple[VertexId, ...]:
-    if not any(declarations.is_changelog(each.origin) for each in inputs):
+    if not any(declarations.is_changelog(each) for each in inputs):
         return ()
     taken = (changes_taken(f"vertex {name}", declarations, each, ()) for each in inputs)
     return tuple(dict.fromkeys(origin for origins in taken for origin in origins))
@@ -403,13 +394,6 @@ def _changelogs(name: str, inputs: Sequence[Input], declarations: Declarations) 
 
 def _columns(reads: Input) -> dict[str, DataType]:
     return {field.name: field.dataType for field in reads.schema.fields}
-
-
-def _ms(where: str, duration: str) -> int:
-    try:
-        return duration_ms(duration)
-    except ValueError as error:
-        raise InvalidPipelineError(f"{where}: {error}") from None
 
 
 def _shown(kind: DataType | None) -> str:
@@ -482,8 +466,8 @@ class Stream:
             raise InvalidPipelineError(
                 f"{where}: column {column} has type {kind.simpleString()}: make it a timestamp, with with_column"
             )
-        idle_ms = None if idle_after is None else _ms(f"{where}: idle_after", idle_after)
-        said = DeclaredTime(TimeColumn(column, kind), EventTime(_ms(f"{where}: delay", delay), idle_ms))
+        idle_ms = None if idle_after is None else duration(f"{where}: idle_after", idle_after)
+        said = DeclaredTime(TimeColumn(column, kind), EventTime(duration(f"{where}: delay", delay), idle_ms))
         return replace(self, steps=(*self.steps, Step(unchanged(), self.schema, said)), time=said.column)
 
     def union(self, *others: "Stream", id: str, renamed_from: str | None = None) -> "Stream":
@@ -711,9 +695,8 @@ class KeyedStream:
             raise InvalidPipelineError(f"{where}: no column may be called 'renamed_from'; it says the id of before")
         stream = self.stream
         changes_of = changes_taken(where, stream.declarations, self.as_input(), columns)
-        for name_of_hash, hashed in hashes(where, stream.schema, columns).items():
-            stream = stream.with_column(name_of_hash, hashed, LongType())
-        vertex = aggregate_vertex(id, stream.as_input(self.keys), columns, changes_of, renamed_from)
+        reads = with_derived(where, stream, columns).as_input(self.keys)
+        vertex = aggregate_vertex(id, reads, columns, changes_of, renamed_from)
         return _declared(self.stream.declarations, vertex)
 
     def process(
@@ -741,22 +724,15 @@ class KeyedStream:
         return _declared(self.stream.declarations, vertex)
 
     def window(self, window: Window) -> "WindowedStream":
-        """Divide the rows of each key into windows of event time, such as `tumbling("1d")`.
+        """Divide the rows of each key into windows of event time, such as `tumbling("1d")` or `session("30m")`.
 
-        Raises InvalidPipelineError if the stream has no event times, or has a column of the windows' already.
+        Raises InvalidPipelineError if the rows have no event times, or are changes of other rows.
         """
         where = f"window on {self.stream.origin}"
-        time = self.stream.time
-        if time is None:
+        if self.stream.time is None:
             raise InvalidPipelineError(f"{where}: its rows have no event times: declare event_time on its source")
-        if time.name in self.keys:
-            raise InvalidPipelineError(f"{where}: the event time {time.name} is a key: each time would be a window")
-        require_unique(where, [*self.stream.schema.names, START, END])
-        stream = self.stream
-        bounds = window.bounds(time)
-        schema = StructType([*stream.schema.fields, *(StructField(bound.name, time.kind) for bound in bounds)])
-        stream = stream.transform(derived(bounds, schema), schema)
-        return WindowedStream(replace(stream, time=time), self.keys, window, time)
+        require_append_only(where, self.stream.declarations, self.as_input())
+        return WindowedStream(self, window.of(where, self.stream.time), self.stream.time)
 
     def connect(self, other: "KeyedStream") -> "ConnectedStreams":
         """Join two streams by key; raise InvalidPipelineError unless the keys' types are equal."""
@@ -773,37 +749,42 @@ class KeyedStream:
 
 @dataclass(frozen=True, slots=True)
 class WindowedStream:
-    """The rows of a stream by key and window. Each row has its window's start and end."""
+    """The rows of a stream by key and window of event time."""
 
-    stream: Stream
-    keys: tuple[str, ...]
-    window: Window
+    rows: KeyedStream
+    windows: Windows
     time: TimeColumn
 
-    def aggregate(self, id: str, /, *, late: str, late_id: str | None = None, **columns: AggregateColumn) -> Stream:
+    def aggregate(
+        self,
+        id: str,
+        /,
+        *,
+        late: str,
+        emit: Literal["final", "updating"] = "final",
+        lateness: str = "0s",
+        late_id: str | None = None,
+        renamed_from: str | None = None,
+        **columns: AggregateColumn,
+    ) -> Stream:
         """Aggregate each window, and put it out once, when the watermark has passed its end.
 
-        A row whose window has closed goes to the table `late`, with `late_by_ms`, and counts nowhere else. A vertex
-        `<id>_late` writes it, or `late_id`. Raises InvalidNameError, and InvalidPipelineError for a column that it
-        cannot take.
+        A row has the keys, `window_start`, `window_end` and the aggregates. With a `lateness` a window is kept so much
+        longer, and put out again if late rows change it. With `emit="updating"` it is put out whenever it changes.
+        Either way the stream is a changelog then, which `upsert` shows.
+        A row whose windows are gone goes to the table `late`, with `late_by_ms`, and counts nowhere else. A vertex
+        `<id>_late` writes it, or `late_id`. With `late="fail"` such a row fails its micro-batch. `renamed_from` is the
+        id that the vertex had before. Raises InvalidNameError, and InvalidPipelineError for a column that it cannot
+        take.
         """
-        where, keys = f"vertex {vertex_id(id)}", (*self.keys, START, END)
-        stream = self.stream
-        for name_of_hash, hashed in hashes(where, stream.schema, columns).items():
-            stream = stream.with_column(name_of_hash, hashed, LongType())
-        aggregates = named_aggregates(where, keys, stream.schema, columns)
-        own = [name for name in self.stream.schema.names if name not in (START, END)]
-        function = WindowedAggregates(KeyedAggregates(keys, aggregates), tuple(own), self.time.name)
-        rows = Rows(
-            windowed_state(keys, function, stream.schema),
-            windowed_output(keys, function, stream.schema),
-            NONE_RENAMED,
-            {LATE: late_rows(function, stream.schema)},
-        )
-        vertex = process_vertex((stream.as_input(keys),), id, function, rows, None)
-        closed = _declared(stream.declarations, vertex)
-        closed.output(LATE).table(late, id=late_id or f"{id}_late")
-        return closed
+        stream, where = self.rows.stream, f"vertex {vertex_id(id)}"
+        emits = emission(where, self.windows, self.time, emit=emit, lateness=lateness, late=late)
+        reads = with_derived(where, stream, columns).as_input(self.rows.keys)
+        vertex = window_vertex(reads, id, emits, columns, stream.schema.names, renamed_from)
+        stream = _declared(stream.declarations, vertex)
+        if late != FAIL:
+            stream.output(LATE).table(late, id=late_id or f"{id}_late")
+        return replace(stream, time=TimeColumn(END, self.time.kind, before_ms=1) if emits.is_append_only else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from jobs.operators.applied_changes import AppliedChanges
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.join import JoinType
 from jobs.operators.measured_times import TimeColumn
-from jobs.operators.process import KeyedFunction
+from jobs.operators.process import AnyFunction, HoldsRows, takes_rows_back
 from jobs.operators.spec import Chain, RowRule
 from jobs.operators.top_rows import TopRows
 from jobs.pipeline.columns import UNCHANGED, ChangedColumns, InvalidPipelineError
@@ -172,7 +172,7 @@ class ProcessVertex:
     id: VertexId
     inputs: tuple[Input, ...]
     rows: StructType
-    function: KeyedFunction
+    function: AnyFunction
     state: StructType
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
@@ -272,6 +272,8 @@ def deletes_rows(vertex: Declared) -> bool:
             return bool(vertex.changes_of) or vertex.how.takes_back
         case StagedVertex():
             return vertex.takes_back
+        case ProcessVertex():
+            return takes_rows_back(vertex.function)
         case _:
             return False
 
@@ -288,6 +290,8 @@ def is_union_of_changes(vertex: Declared) -> bool:
 
 def keys_of_rows(vertex: KeyedVertex) -> tuple[str, ...]:
     """Return the columns that tell the rows of a keyed vertex apart, unless the user names others."""
+    if isinstance(vertex, ProcessVertex) and isinstance(vertex.function, HoldsRows):
+        return (*vertex.inputs[0].keys, *vertex.function.rows_by)
     named = vertex.function.table_keys if isinstance(vertex, AppliedVertex | TopVertex) else ()
     return named or vertex.inputs[0].keys
 
@@ -324,32 +328,36 @@ class Declarations:
         """Replace a declared vertex by one that does more; raise InvalidPipelineError if a table of it is taken."""
         self._put(vertex)
 
-    def is_changelog(self, name: VertexId) -> bool:
-        """Return whether a vertex that was declared can put out changes."""
-        return puts_out_changes(self._vertices[name])
+    def is_changelog(self, reads: Input) -> bool:
+        """Return whether what is read can have changes. Named outputs are append-only."""
+        return reads.output is None and puts_out_changes(self._vertices[reads.origin])
 
     def kind_of(self, name: VertexId) -> str:
         """Return what messages call a vertex that puts out changes."""
         return _kind(self._vertices[name])
 
-    def updates_of(self, name: VertexId) -> VertexId | None:
-        """Return the aggregate whose updates the output of a vertex is, None if it is append-only.
+    def updates_of(self, reads: Input) -> VertexId | None:
+        """Return the aggregate whose updates are read, None if what is read is append-only.
 
         An aggregate emits a key's new row whenever the key changed. The rows stay updates if they are written to files,
         checked, enriched or in a union. A process function may emit anything, and only its author knows what.
         """
-        vertex = self._vertices[name]
+        vertex = self._vertices[reads.origin]
+        if reads.output is not None:
+            return None
         match vertex:
             case AggregateVertex() | AppliedVertex() | TopVertex():
                 return vertex.id
             case JoinVertex():
                 return vertex.id if deletes_rows(vertex) else None
             case StagedVertex():
-                found = (self.updates_of(reads.origin) for reads in vertex.inputs)
+                found = (self.updates_of(each) for each in vertex.inputs)
                 return next((upstream for upstream in found if upstream is not None), None)
             case EnrichVertex():
-                return self.updates_of(vertex.inputs[0].origin)
-            case SourceVertex() | ProcessVertex():
+                return self.updates_of(vertex.inputs[0])
+            case ProcessVertex():
+                return vertex.id if deletes_rows(vertex) else None
+            case SourceVertex():
                 return None
             case _ as unreachable:
                 assert_never(unreachable)
@@ -384,9 +392,13 @@ class Declarations:
         if isinstance(vertex, StagedVertex) and vertex.takes_back and (vertex.table or vertex.check):
             raise InvalidPipelineError(_unkept(vertex))
         for reads in () if isinstance(vertex, TakesChanges) or is_union_of_changes(vertex) else inputs_of(vertex):
-            if deletes_rows(self._vertices[reads.origin]):
+            if reads.output is None and deletes_rows(self._vertices[reads.origin]):
                 raise InvalidPipelineError(_untaken(vertex, self._vertices[reads.origin]))
-        if not isinstance(vertex, TakesChanges | AppliedVertex) or vertex.table is None or not deletes_rows(vertex):
+        if (
+            isinstance(vertex, SourceVertex | StagedVertex | EnrichVertex)
+            or vertex.table is None
+            or not deletes_rows(vertex)
+        ):
             return
         table, own, named = vertex.table, keys_of_rows(vertex), f"{_kind(vertex)} {vertex.id!r}"
         if not _can_be_upserted(vertex):
@@ -456,5 +468,7 @@ def _kind(vertex: Declared) -> str:
             return "top"
         case StagedVertex():
             return "union"
+        case ProcessVertex():
+            return "aggregate of windows"
         case _:
             return "aggregate"

@@ -1,57 +1,162 @@
-"""The windows of event time that a user names: `tumbling`, `hopping` and `cumulative` (N2)."""
+"""Declares windows of event time, and the vertex that aggregates them (N2)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark.sql.types import TimestampNTZType
 
+from jobs.operators.aggregate import KeyedAggregates
 from jobs.operators.measured_times import TimeColumn
-from jobs.operators.windows import END, START, WindowBound
-from jobs.pipeline.columns import InvalidPipelineError
-from jobs.settings import duration_ms
+from jobs.operators.windows import (
+    DUE,
+    END,
+    LATE,
+    LATE_BY,
+    START,
+    PeriodicWindows,
+    SessionWindows,
+    WindowedAggregates,
+    Windows,
+    late_rows,
+    windowed_output,
+    windowed_state,
+)
+from jobs.pipeline.aggregates import AggregateColumn, named_aggregates
+from jobs.pipeline.columns import InvalidPipelineError, duration, require_unique
+from jobs.pipeline.processing import Rows, process_vertex
+from jobs.pipeline.vertices import Input, ProcessVertex
+
+FAIL: Final = "fail"
+"""Stands for a table of late rows: a late row fails its micro-batch."""
+WINDOWS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Windows that begin every `size_ms`, at `offset_ms` after midnight in the time zone. They touch, without overlap.
+    """Windows of event time, as `tumbling`, `hopping`, `cumulative` and `session` return them."""
 
-    In a zone with summer time, a day has 23 hours once a year, and 25 hours once.
-    """
+    windows: PeriodicWindows | SessionWindows
 
-    size_ms: int
-    offset_ms: int = 0
-    zone: str = "UTC"
-
-    def bounds(self, time: TimeColumn) -> tuple[WindowBound, WindowBound]:
-        """Return the columns with the start and the end of a row's window. Raises InvalidPipelineError."""
-        if isinstance(time.kind, TimestampNTZType) and self.zone != "UTC":
+    def of(self, where: str, time: TimeColumn) -> Windows:
+        """Return the windows of rows with this time. Raises InvalidPipelineError if they need a time zone."""
+        zone = self.windows.zone if isinstance(self.windows, PeriodicWindows) else "UTC"
+        if isinstance(time.kind, TimestampNTZType) and zone != "UTC":
             raise InvalidPipelineError(
-                f"window: column {time.name} has no time zone, and the windows have {self.zone}: make it a timestamp"
+                f"{where}: column {time.name} has no time zone, and the windows have {zone}: make it a timestamp"
             )
-        start = WindowBound(START, time.name, self.size_ms, self.offset_ms, self.zone, 0)
-        return start, replace(start, name=END, after_ms=self.size_ms)
+        return self.windows
 
 
-def tumbling(size: str, *, offset: str | None = None, tz: str = "UTC") -> Window:
+def tumbling(size: str, *, offset: str = "0s", tz: str = "UTC") -> Window:
     """Return windows of this size, one after the other: `tumbling("1h")`, `tumbling("1d", tz="Europe/Berlin")`.
 
-    They begin at midnight of the time zone, plus the offset. Raises InvalidPipelineError.
+    They begin at midnight of the time zone, plus the offset. In a zone with summer time, a day has 23 hours once a
+    year, and 25 hours once. Raises InvalidPipelineError.
     """
-    size_ms = _ms("tumbling: size", size)
-    offset_ms = 0 if offset is None else _ms("tumbling: offset", offset)
-    if size_ms <= 0 or offset_ms >= size_ms:
-        raise InvalidPipelineError(f"tumbling: the size {size} must be more than 0, and more than the offset")
+    return Window(_periodic("tumbling", size, size, offset, tz))
+
+
+def hopping(size: str, every: str, *, offset: str = "0s", tz: str = "UTC") -> Window:
+    """Return windows of this size, of which one begins `every` so often: `hopping("1h", every="5m")`.
+
+    A row belongs to each window that it falls into, here to twelve. Otherwise they are as those of `tumbling`. Raises
+    InvalidPipelineError.
+    """
+    return Window(_periodic("hopping", size, every, offset, tz))
+
+
+def cumulative(size: str, every: str, *, offset: str = "0s", tz: str = "UTC") -> Window:
+    """Return windows that begin together and end `every` so often: `cumulative("1d", every="1h")`.
+
+    The first has an hour, the next one two, the last one the whole day. Raises InvalidPipelineError.
+    """
+    windows = _periodic("cumulative", size, every, offset, tz)
+    if windows.size_ms % windows.step_ms:
+        raise InvalidPipelineError(f"cumulative: the size {size} must be a multiple of every={every}")
+    return Window(replace(windows, cumulative=True))
+
+
+def session(gap: str) -> Window:
+    """Return windows that go on as long as rows follow within the gap: `session("30m")`.
+
+    A session ends a gap after its last row. It closes when the watermark has passed its end. Raises
+    InvalidPipelineError.
+    """
+    gap_ms = duration("session: gap", gap)
+    if gap_ms <= 0:
+        raise InvalidPipelineError(f"session: the gap {gap} must be more than 0")
+    return Window(SessionWindows(gap_ms))
+
+
+def _periodic(kind: str, size: str, every: str, offset: str, tz: str) -> PeriodicWindows:
+    size_ms, every_ms = duration(f"{kind}: size", size), duration(f"{kind}: every", every)
+    offset_ms = duration(f"{kind}: offset", offset)
+    if not 0 < every_ms <= size_ms or offset_ms >= every_ms:
+        raise InvalidPipelineError(
+            f"{kind}: windows of {size}, every {every}, with the offset {offset}: the size must be at least as long as "
+            "every, and every longer than the offset"
+        )
+    if size_ms // every_ms > WINDOWS_MAX:
+        raise InvalidPipelineError(
+            f"{kind}: each row would belong to {size_ms // every_ms} windows of {size}, and {WINDOWS_MAX} are the "
+            "most: let them begin less often"
+        )
     try:
         ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError) as error:
-        raise InvalidPipelineError(
-            f"tumbling: there is no time zone {tz!r}: write one such as Europe/Berlin"
-        ) from error
-    return Window(size_ms, offset_ms, tz)
+        raise InvalidPipelineError(f"{kind}: there is no time zone {tz!r}: write one such as Europe/Berlin") from error
+    return PeriodicWindows(size_ms, every_ms, offset_ms, tz)
 
 
-def _ms(where: str, duration: str) -> int:
-    try:
-        return duration_ms(duration)
-    except ValueError as error:
-        raise InvalidPipelineError(f"{where}: {error}") from None
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Which windows are put out, and when. Late rows go to a named output, or it `fails` at one."""
+
+    windows: Windows
+    time: TimeColumn
+    updating: bool
+    lateness_ms: int
+    fails: bool
+
+    @property
+    def is_append_only(self) -> bool:
+        """Whether each window is put out once."""
+        return not self.updating and not self.lateness_ms
+
+
+def emission(where: str, windows: Windows, time: TimeColumn, *, emit: str, lateness: str, late: str) -> Emission:
+    """Return when windows are put out. Raises InvalidPipelineError."""
+    if emit not in ("final", "updating"):
+        raise InvalidPipelineError(f'{where}: emit is {emit!r}; write "final" or "updating"')
+    return Emission(windows, time, emit == "updating", duration(f"{where}: lateness", lateness), late == FAIL)
+
+
+def window_vertex(
+    reads: Input,
+    name: str,
+    emits: Emission,
+    columns: Mapping[str, AggregateColumn],
+    late_columns: Sequence[str],
+    renamed_from: str | None,
+) -> ProcessVertex:
+    """Return the vertex that aggregates windows. Raises InvalidNameError, InvalidPipelineError."""
+    where, keys = f"vertex {name}", (*reads.keys, START, END)
+    require_unique(where, [*reads.schema.names, START, END, DUE, LATE_BY])
+    function = WindowedAggregates(
+        windows=emits.windows,
+        aggregates=KeyedAggregates(keys, named_aggregates(where, keys, reads.schema, columns)),
+        columns=tuple(late_columns),
+        time=emits.time,
+        lateness_ms=emits.lateness_ms,
+        updating=emits.updating,
+        late_fails=emits.fails,
+    )
+    rows = Rows(
+        windowed_state(function, reads.schema),
+        windowed_output(function, reads.schema),
+        {column: one.renamed_from for column, one in columns.items() if one.renamed_from is not None},
+        {} if emits.fails else {LATE: late_rows(function.columns, reads.schema)},
+    )
+    return process_vertex((reads,), name, function, rows, renamed_from)

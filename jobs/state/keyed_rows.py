@@ -32,6 +32,11 @@ class RowLayer:
         """Return the chosen places without those that no longer count."""
         return chosen if self.counts is None else chosen & self.counts
 
+    @property
+    def none(self) -> pl.Series:
+        """The choice of none of its places."""
+        return pl.repeat(value=False, n=self.rows.height, eager=True, dtype=pl.Boolean)
+
     def without(self, places: pl.Series) -> "RowLayer":
         """Return the layer without the rows at these places. It is written anew once half of its rows are gone."""
         if not places.any():
@@ -73,6 +78,11 @@ class KeyedRows:
                 return only
             case several:
                 return pl.concat(several)
+
+    def least(self, column: str) -> int | None:
+        """Return the least value of a column with numbers; None if there is none."""
+        of_layers = (layer.live[column].min() for layer in self.layers)
+        return min((value for value in of_layers if isinstance(value, int)), default=None)
 
     def estimated_size(self) -> int:
         """Return the size in memory in bytes, of replaced rows too, as they are still there."""

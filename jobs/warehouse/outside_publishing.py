@@ -212,14 +212,14 @@ class OutsideSinks:
                     else:
                         bound.sink.check(transaction.job, table, effect.checkpoint, self._rows(bound, publication))
             except Exception as error:  # noqa: BLE001 - a sink is a user's code
-                sink = f"the sink of table {table}, which vertex {bound.vertex} writes,"
+                where = f"the sink of table {table}, which vertex {bound.vertex} writes,"
                 if isinstance(error, SinkAwayError):
                     does = f"could not be asked about checkpoint {effect.checkpoint}"
                     way_out = "Start again when the server answers: no row is in the way"
                 else:
                     does = f"refuses checkpoint {effect.checkpoint}"
                     way_out = "Correct the rows, the pipeline or the target, and start again"
-                why = f"{sink} {does}, so it is not committed: {_told(error)}. {way_out}"
+                why = f"{where} {does}, so it is not committed: {_told(error)}. {way_out}"
                 break
         if why is not None or not effect.keeps:
             for sink, transaction in done:

@@ -1,0 +1,326 @@
+"""Windows of event time: Flink's cases, and random rows against a batch answer (N2, N3)."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
+from checkpointing.identifiers import table_name
+from jobs.operators.aggregate import KeyedAggregates
+from jobs.operators.changes import with_kind
+from jobs.operators.measured_times import TimeColumn
+from jobs.operators.process import NamedOutputs, ProcessCalls
+from jobs.operators.spec import arrow_schema
+from jobs.operators.windows import (
+    END,
+    LATE,
+    START,
+    LateRowError,
+    NoTimeError,
+    PeriodicWindows,
+    SessionWindows,
+    WindowedAggregates,
+    late_rows,
+    windowed_output,
+    windowed_state,
+)
+from jobs.pipeline.aggregates import count, named_aggregates, sum_of
+from jobs.state.files import empty_frame
+from jobs.state.keyed_rows import KeyedRows
+from jobs.state.merge import KEY_GROUP
+
+CASES = json.loads((Path(__file__).parents[2] / "vectors/time/windows.json").read_text())["cases"]
+ROWS = StructType(
+    [StructField("key", StringType()), StructField("value", LongType()), StructField("at", TimestampType())]
+)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(ms):
+    return EPOCH + timedelta(milliseconds=ms)
+
+
+def ms_of(time):
+    return (time - EPOCH) // timedelta(milliseconds=1)
+
+
+class OneOperator:
+    """The operator of one subtask, with its state between micro-batches. Its results are (kind, row)."""
+
+    def __init__(self, windows, *, lateness_ms=0, updating=False):
+        keys = ("key", START, END)
+        aggregates = named_aggregates("test", keys, ROWS, {"total": sum_of("value"), "rows": count()})
+        self.function = WindowedAggregates(
+            windows=windows,
+            aggregates=KeyedAggregates(keys, aggregates),
+            columns=("key", "value", "at"),
+            time=TimeColumn("at", TimestampType()),
+            lateness_ms=lateness_ms,
+            updating=updating,
+        )
+        state = arrow_schema(StructType([ROWS["key"], *windowed_state(self.function, ROWS).fields]))
+        self.state_schema = state
+        nothing = empty_frame(pa.schema([pa.field(KEY_GROUP, pa.int32()), *state]))
+        self.state = KeyedRows.of(nothing)
+        self.watermark = BEFORE_TIME
+
+    def _calls(self, due_ms):
+        output = arrow_schema(windowed_output(self.function, ROWS))
+        late = {LATE: arrow_schema(late_rows(self.function.columns, ROWS))}
+        return ProcessCalls(
+            operator="test",
+            function=self.function.at(self.watermark, END_OF_TIME if due_ms is None else due_ms),
+            keys=("key",),
+            state_keys=("key", START, END),
+            state_schema=self.state_schema,
+            output_schema=with_kind(output) if self.function.takes_back else output,
+            outputs=NamedOutputs(table_name("test/late"), late),
+            checked=None,
+            ends=False,
+            fires_ms=due_ms,
+        )
+
+    def run(self, rows, due_ms=None):
+        frame = pl.DataFrame(
+            {
+                KEY_GROUP: pl.Series([0] * len(rows), dtype=pl.Int32),
+                "key": pl.Series([key for key, _, _ in rows], dtype=pl.String),
+                "value": pl.Series([value for _, value, _ in rows], dtype=pl.Int64),
+                "at": pl.Series(
+                    [at if at is None else moment(at) for _, _, at in rows], dtype=pl.Datetime("us", "UTC")
+                ),
+            }
+        )
+        called = self._calls(due_ms).run(self.state, [frame], frame.clear(), None)
+        self.state = called.state()
+        assert not self.state.frame().select("key", START, END).is_duplicated().any()
+        found = [self._result(row) for each in called.results for row in each.output.iter_rows(named=True)]
+        late = [row for each in called.results for row in each.outputs[LATE].iter_rows(named=True)]
+        return found, [(row["key"], row["value"], ms_of(row["at"]), row["late_by_ms"]) for row in late]
+
+    def _result(self, row):
+        kind = row.get("_change_kind", "+I")
+        return kind, (row["key"], row["total"], row["rows"], ms_of(row[START]), ms_of(row[END]))
+
+    def barrier(self, watermark):
+        """Fire what is due, as before a barrier with this watermark."""
+        found, late = self.run([], due_ms=watermark) if not self.state.frame().is_empty() else ([], [])
+        self.watermark = max(self.watermark, watermark)
+        return found, late
+
+    @property
+    def least_due(self):
+        return self.state.least(self.function.due)
+
+
+def windows_of(given):
+    """Return our windows for what a case of Flink gives, None if we have none such."""
+    match given:
+        case {"type": "tumbling" | "tumble", "size": size} if "stagger" not in given:
+            return PeriodicWindows(size, size, given.get("offset", 0), "UTC")
+        case {"type": "sliding" | "hop", "size": size, "slide": slide}:
+            return PeriodicWindows(size, slide, given.get("offset", 0), "UTC")
+        case {"type": "cumulate", "size": size, "step": step}:
+            return PeriodicWindows(size, step, 0, "UTC", cumulative=True)
+        case {"type": "session", "gap": gap}:
+            return SessionWindows(gap)
+        case _:
+            return None
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case["kind"] == "assign"], ids=lambda case: case["name"])
+def test_a_row_belongs_to_flinks_windows(case):
+    windows = windows_of(case["given"]["assigner"])
+    if windows is None:
+        pytest.skip("no assigner of this kind: docs/FLINK_MAP.md")
+    for call in case["calls"]:
+        operator = OneOperator(windows)
+        operator.run([("k", 1, call["ts"])])
+        held = operator.state.frame().select(START, END).iter_rows()
+        assert sorted(call["windows"]) == sorted([ms_of(start), ms_of(end)] for start, end in held)
+
+
+def test_a_window_begins_where_flinks_does():
+    (case,) = [case for case in CASES if case["kind"] == "window_start"]
+    for ts, offset, size, start in case["calls"]:
+        operator = OneOperator(PeriodicWindows(size, size, offset, "UTC"))
+        operator.run([("k", 1, ts)])
+        assert [start] == [ms_of(each) for each in operator.state.frame()[START]]
+
+
+def _runs(case):
+    about = case.get("given", {})
+    if case["kind"] == "sql_window":
+        return "retractions" not in about and "domain" not in about["window"] and "zone_offset_ms" not in about
+    return (
+        case["kind"] == "window_operator"
+        and about["trigger"] == {"type": "event_time"}
+        and "domain" not in about["assigner"]
+        and about["function"] in ("sum", "sum_range")
+        and windows_of(about["assigner"]) is not None
+    )
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if _runs(case)], ids=lambda case: case["name"])
+def test_windows_are_put_out_as_flinks_operators_do(case):
+    """Each row is a micro-batch, and each watermark a barrier."""
+    about = case["given"]
+    operator = OneOperator(
+        windows_of(about.get("assigner") or about["window"]), lateness_ms=about.get("allowed_lateness", 0)
+    )
+    out, late = [], []
+    expected = {entry["after"]: entry for entry in case["expect"]}
+    for place, (kind, *args) in enumerate(case["events"]):
+        if kind == "element":
+            _, _, row, ts = args
+            found, said = operator.run([(row[0] if about.get("key", 0) is not None else "all", row[1], ts)])
+        elif kind == "watermark":
+            found, said = operator.barrier({"MAX": END_OF_TIME}.get(args[1], args[1]))
+        else:
+            found, said = [], []
+        out += [_flinks(row, about) for row_kind, row in found if row_kind in ("+I", "+U")]
+        late += [[key, value] for key, value, _, _ in said]
+        for word, shown in (("out", out), ("records", out)):
+            if word in expected.get(place, {}):
+                wanted = [entry[1] for entry in expected[place][word] if entry[0] != "watermark"]
+                assert sorted(map(str, wanted)) == sorted(map(str, shown))
+                out = []
+        if "late" in expected.get(place, {}):
+            assert sorted(row for _, row, *_ in expected[place]["late"]) == sorted(late)
+            late = []
+        if expected.get(place, {}).get("flink_entries") == 0:
+            assert operator.state.frame().is_empty()
+
+
+def _flinks(row, about):
+    key, total, rows, start, end = row
+    if "window" in about:
+        return [total, rows, start, end] if about.get("key", 0) is None else [key, total, rows, start, end]
+    return [key, total] if about["function"] == "sum" else [key, total, start, end]
+
+
+KINDS = {
+    "tumbling": PeriodicWindows(20, 20, 0, "UTC"),
+    "tumbling with an offset": PeriodicWindows(20, 20, 7, "UTC"),
+    "hopping": PeriodicWindows(30, 10, 0, "UTC"),
+    "hopping unevenly": PeriodicWindows(25, 10, 3, "UTC"),
+    "cumulative": PeriodicWindows(40, 10, 0, "UTC", cumulative=True),
+    "session": SessionWindows(9),
+}
+MICRO_BATCHES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(-3, 9), st.integers(-60, 160)), max_size=6)
+EPOCHS = st.lists(st.lists(MICRO_BATCHES, max_size=3), min_size=1, max_size=5)
+
+
+class BatchAnswer:
+    """What the windows of all rows are, computed row by row, epoch by epoch, without micro-batches."""
+
+    def __init__(self, windows, lateness):
+        self.windows, self.lateness, self.watermark = windows, lateness, BEFORE_TIME
+        self.found, self.late = {}, []
+
+    def epoch(self, rows):
+        taken = self._in_sessions(rows) if isinstance(self.windows, SessionWindows) else self._in_periods(rows)
+        self.late += [(*row, self.watermark - row[2]) for row in rows if row not in taken]
+
+    def _is_open(self, end):
+        return end - 1 + self.lateness > self.watermark
+
+    def _in_periods(self, rows):
+        taken = []
+        for key, value, at in rows:
+            for start, end in self._periods(at):
+                if self._is_open(end):
+                    self.found.setdefault((key, start, end), []).append(value)
+                    taken.append((key, value, at))
+        return taken
+
+    def _periods(self, at):
+        size, step, offset = self.windows.size_ms, self.windows.step_ms, self.windows.offset_ms
+        if self.windows.cumulative:
+            start = at - (at - offset) % size
+            return [(start, start + end) for end in range(step, size + 1, step) if start + end > at]
+        return [(start, start + size) for start in range(at - size + 1, at + 1) if (start - offset) % step == 0]
+
+    def _in_sessions(self, rows):
+        open_ones = [
+            (key, start, end, held, []) for (key, start, end), held in self.found.items() if self._is_open(end)
+        ]
+        spans = open_ones + [
+            (key, at, at + self.windows.gap_ms, [value], [(key, value, at)]) for key, value, at in rows
+        ]
+        for key, start, end, *_ in open_ones:
+            del self.found[key, start, end]
+        taken = []
+        while spans:
+            key, start, end, values, of_rows = spans.pop()
+            while touching := [each for each in spans if each[0] == key and each[1] <= end and start <= each[2]]:
+                for each in touching:
+                    spans.remove(each)
+                    start, end = min(start, each[1]), max(end, each[2])
+                    values, of_rows = values + each[3], of_rows + each[4]
+            if self._is_open(end):
+                self.found[key, start, end] = values
+                taken += of_rows
+        return taken
+
+    def table(self):
+        return sorted((key, sum(values), len(values), start, end) for (key, start, end), values in self.found.items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(epochs=EPOCHS, lateness=st.sampled_from([0, 15]), updating=st.booleans(), delay=st.sampled_from([0, 10, 40]))
+def test_windows_and_late_rows_depend_on_rows_and_barriers_alone(kind, epochs, lateness, updating, delay):
+    """The table is that of the batch answer, whatever the micro-batches are."""
+    operator = OneOperator(KINDS[kind], lateness_ms=lateness, updating=updating)
+    answer, shown, late, greatest = BatchAnswer(KINDS[kind], lateness), Counter(), [], BEFORE_TIME
+    for place, micro_batches in enumerate([*epochs, []]):
+        answer.epoch([row for rows in micro_batches for row in rows])
+        times = [at for rows in micro_batches for _, _, at in rows]
+        greatest = max([greatest, *times])
+        watermark = END_OF_TIME if place == len(epochs) else max(BEFORE_TIME, greatest - delay - 1)
+        for step in [*(partial(operator.run, rows) for rows in micro_batches), partial(operator.barrier, watermark)]:
+            changes, said = step()
+            late += said
+            for sign, row in changes:
+                shown[row] += 1 if sign in ("+I", "+U") else -1
+                assert updating or lateness or sign == "+I"
+        assert set(shown.values()) <= {0, 1}
+        answer.watermark = operator.watermark
+    assert answer.table() == sorted(shown.elements())
+    assert sorted(answer.late) == sorted(late)
+    assert operator.state.frame().is_empty()
+
+
+@pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-03-30", 24), ("2026-10-25", 25)])
+def test_a_local_day_has_as_many_hours_as_summer_time_leaves_it(day, hours):
+    operator = OneOperator(PeriodicWindows(86_400_000, 86_400_000, 0, "Europe/Berlin"))
+    noon = datetime.fromisoformat(f"{day}T12:00:00+01:00")
+    operator.run([("a", 1, ms_of(noon))])
+    ((start, end),) = operator.state.frame().select(START, END).iter_rows()
+    assert timedelta(hours=hours) == end - start
+    assert f"{day}T00:00:00" == start.astimezone(ZoneInfo("Europe/Berlin")).replace(tzinfo=None).isoformat()
+
+
+def test_a_row_without_a_time_is_an_error_with_a_way_out():
+    with pytest.raises(NoTimeError, match=r"1 rows have no time in column at.*check_rows"):
+        OneOperator(KINDS["tumbling"]).run([("a", 1, None)])
+
+
+def test_a_late_row_is_an_error_where_late_rows_fail():
+    operator = OneOperator(KINDS["tumbling"])
+    operator.function = replace(operator.function, late_fails=True)
+    operator.barrier(100)
+    with pytest.raises(LateRowError, match=r"1 rows are late.*at=1970.*95 ms behind"):
+        operator.run([("a", 1, 5)])
