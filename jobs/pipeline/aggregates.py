@@ -390,8 +390,7 @@ def derived_columns(
     These are columns of rows that count, and hashes. Widened columns keep their hashes: numbers are hashed as bigint,
     double or the widest decimal. Raise InvalidPipelineError for a column that is not there.
     """
-    made = tuple(columns.values())
-    filtered = {each.name: each for one in made for each in one.filtered}
+    filtered = {each.name: each for one in columns.values() for each in getattr(one, "filtered", ())}
     require_columns(where, rows, [each.of for each in filtered.values() if each.of is not None])
     for each in filtered.values():
         require_free(where, [each.name])
@@ -400,7 +399,7 @@ def derived_columns(
         for name, each in filtered.items()
     }
     kinds = {field.name: field.dataType for field in rows.fields} | {name: kind for name, (_, kind) in found.items()}
-    hashed = [one.hashed for one in made if one.hashed is not None]
+    hashed = [name for one in columns.values() if (name := getattr(one, "hashed", None)) is not None]
     require_columns(where, StructType([StructField(name, kind) for name, kind in kinds.items()]), hashed)
     return found | {f"{_HASH_OF}{name}": (_hash(where, name, kinds[name]), LongType()) for name in hashed}
 

@@ -141,6 +141,7 @@ def called(held, new, known, *, changed):
         operator="judged",
         function=Holds(),
         keys=("k",),
+        state_keys=("k",),
         state_schema=KEYED,
         output_schema=KEYED,
         outputs=NamedOutputs(TableName("c"), {}),
@@ -152,7 +153,7 @@ def called(held, new, known, *, changed):
     rows = pl.DataFrame([(0, *row) for row in new], schema=types, orient="row")
     seen = SeenRows(rules(*((name, 1, 1) for name in known)), changed)
     touched = rows.select(KEY_GROUP, "k").unique()
-    if not calls.are_due(touched, seen):
+    if not calls.are_due((rows,), seen):
         return None
     done = calls.run(loaded, (rows,), touched, seen)
     gone = set(done.delta.filter(DELETED)["k"].to_list())

@@ -76,6 +76,7 @@ class Bench:
             parallelism=self.parallelism,
             max_parallelism=8,
             keys=("k",),
+            state_keys=("k",),
             inputs=self.inputs,
             function=self.function,
             state_table=TableName("_tidemark/j/state/silver"),
