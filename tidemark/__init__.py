@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from jobs.pipeline.columns import InvalidPipelineError
     from jobs.pipeline.joins import join
     from jobs.pipeline.pipeline import CheckpointListener, MasterHook, Pipeline
+    from jobs.pipeline.processing import expires
     from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
     from jobs.pipeline.top import deduplicate, newest_rows, top
     from jobs.quality.expectation import Expectation, InvalidExpectationError
@@ -193,6 +194,7 @@ __all__ = [
     "count",
     "count_distinct",
     "deduplicate",
+    "expires",
     "first_of",
     "join",
     "last_of",
@@ -244,6 +246,7 @@ _MODULES: Final = {
     ),
     "jobs.pipeline.broadcasting": ("BroadcastConnectedStreams", "BroadcastStream", "broadcast"),
     "jobs.pipeline.joins": ("join",),
+    "jobs.pipeline.processing": ("expires",),
     "jobs.pipeline.applied_changes": ("apply_changes",),
     "jobs.pipeline.top": (
         "deduplicate",

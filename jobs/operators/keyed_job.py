@@ -304,6 +304,9 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         outdated_ranges=_outdated_ranges(spec, effect),
         columns_renamed_from=spec.columns_renamed_from,
         broadcast=_broadcast(spec, effect, writer.job),
+        stored=spec.stored,
+        expires=spec.expires,
+        now_ms=effect.now_ms,
     )
 
 

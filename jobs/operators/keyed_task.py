@@ -39,7 +39,7 @@ from jobs.operators.python_workers import freeze_imports
 from jobs.operators.reports import TaskReport, report_batch, times_read
 from jobs.operators.top_rows import TopRows
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.backend import RangeState, StateBackend
+from jobs.state.backend import Expires, RangeState, StateBackend
 from jobs.state.files import KeyGroupError, arrow_of, conform, empty_frame
 from jobs.state.key_joins import one_form
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
@@ -50,7 +50,7 @@ from jobs.state.merge import (
     without_unchanged,
 )
 from jobs.state.upsert_range import UpsertRange
-from jobs.state.worker_copy import COPIES
+from jobs.state.worker_copy import COPIES, Aged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,8 @@ class KeyedTask:
     function's `end_of_input`, if it has one, is called after the rows. Subtasks that are `outdated` rewrite their
     range of the state with the declared columns, even without rows. Those of `outdated_ranges` rewrite their range of
     the upsert table. `columns_renamed_from` are old column names by the new ones, in files of state and upsert table.
-    The vertex's `broadcast` state has the rows of the last input, or the truncates among changes.
+    The vertex's `broadcast` state has the rows of the last input, or the truncates among changes. State `expires` by
+    `now_ms`, and its files have the columns `stored`. None: those of `state_schema`.
     """
 
     operator: str
@@ -135,6 +136,9 @@ class KeyedTask:
     outdated_ranges: frozenset[int] = frozenset()
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
     broadcast: BroadcastState | None = None
+    stored: pa.Schema | None = None
+    expires: Expires | None = None
+    now_ms: int | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one subtask's share and yield its report; a subtask without work yields nothing.
@@ -257,8 +261,10 @@ class KeyedTask:
         delta = change_of(before, held, touched, self.keys)
         gone = None
         if isinstance(function, TopRows):  # most rows come after the first ones, and change nothing
-            delta = without_unchanged(delta, before, self.keys)
             gone = deleted_keys(changes, function.table_keys)
+        on_read = self.expires is not None and self.expires.on_read
+        if not on_read and (self.expires is not None or isinstance(function, TopRows)):
+            delta = without_unchanged(delta, before, self.keys)
         written = (state.write(found, delta),) if state.outdated or not delta.is_empty() else ()
         return Computed(output=added(changes), state=written, changes=changes, gone=gone)
 
@@ -317,6 +323,7 @@ class KeyedTask:
             checked=self.target.table if isinstance(self.target, UpsertTarget) and self.parallelism > 1 else None,
             ends=self.end_of_input,
             fires_ms=self.fires_ms,
+            expires=self.expires,
         )
 
     def _require_own(self, output: pl.DataFrame, own: pl.DataFrame) -> None:
@@ -382,7 +389,7 @@ class KeyedTask:
             operator=self.operator,
             table=self.state_table,
             keys=self.state_keys,
-            schema=self.state_schema,
+            schema=self.state_schema if self.stored is None else self.stored,
             range=own,
             files=self.state[subtask],
             writer=self.writer,
@@ -391,6 +398,7 @@ class KeyedTask:
             outdated=subtask in self.outdated,
             renamed=self.columns_renamed_from,
             remembered=self.function.remembered if isinstance(self.function, AppliedChanges) else None,
+            aged=None if self.expires is None else Aged(self.expires.expiry, self.now_ms),
         )
 
     def _upsert_range(

@@ -29,7 +29,7 @@ from jobs.operators.top_rows import ROWS as TOP_ROWS
 from jobs.operators.top_rows import TopRows, top_output, top_state
 from jobs.operators.unsent_values import UNSENT
 from jobs.operators.windows import DUE, WindowedAggregates
-from jobs.state.backend import StateBackend
+from jobs.state.backend import Expires, StateBackend
 
 # ------------------------------------------------------------------
 # Returns the meaning of a keyed vertex's state columns, for the checkpoint (`checkpointing.state_meaning`).
@@ -150,6 +150,7 @@ class KeyedPlace(TypedDict, total=False):
     emits_changes: bool
     backend: StateBackend
     columns_renamed_from: Mapping[str, str]
+    expires: Expires | None
 
 
 def aggregate_spec(

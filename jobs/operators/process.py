@@ -18,9 +18,10 @@ from checkpointing.identifiers import TableName
 from checkpointing.partitions import folder_of
 from jobs.operators.broadcast import BroadcastRows
 from jobs.sinks.staged_files import StagedFiles
+from jobs.state.backend import Expires
 from jobs.state.files import arrow_of, conform, empty_frame
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
-from jobs.state.merge import DELETED, KEY_GROUP, apply_delta, change_of, superseded
+from jobs.state.merge import DELETED, KEY_GROUP, apply_delta, change_of, superseded, without_unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +341,8 @@ class _Finder:
 class ProcessCalls:
     """A process function, and what it must return. With `ends` the input ends after the rows.
 
-    With `fires_ms` it fires, after the rows, the keys that are due by this event time.
+    With `fires_ms` it fires, after the rows, the keys that are due by this event time. If state `expires`, a row of it
+    that is not changed is not written, unless rows of its key refresh it.
 
     The rows that go to the upsert table `checked` must have keys of the subtask.
     """
@@ -355,6 +357,7 @@ class ProcessCalls:
     checked: TableName | None
     ends: bool
     fires_ms: int | None = None
+    expires: Expires | None = None
 
     def are_due(self, rows: Sequence[pl.DataFrame], seen: BroadcastRows | None) -> bool:
         """Return whether there is anything to call the function for."""
@@ -398,7 +401,7 @@ class ProcessCalls:
         result = self._conformed(fires.on_time(due.drop(KEY_GROUP)))
         touched = due.select(KEY_GROUP, *self.keys)
         self._require_own(result.output, touched)
-        called.add(result, change_of(due, result.state, touched, self.keys), found)
+        called.add(result, self._change(due, result.state, touched, on_read=False), found)
 
     def _of_held(self, function: HoldsRows, inputs: Sequence[pl.DataFrame], called: Called) -> None:
         """Call a function for the rows, if there are any. It finds its state itself."""
@@ -438,7 +441,7 @@ class ProcessCalls:
             result = function.process([frame.drop(KEY_GROUP, strict=False) for frame in inputs], state)
         result = self._conformed(result)
         self._require_own(result.output, touched)
-        called.add(result, change_of(found.rows, result.state, touched, self.keys), found)
+        called.add(result, self._change(found.rows, result.state, touched, on_read=True), found)
 
     def _of_range(self, call: Callable[[pl.DataFrame], Processed], called: Called) -> None:
         """Call the function with the state of all keys of the range."""
@@ -450,8 +453,17 @@ class ProcessCalls:
         self._require_own(result.output, every)
         touched = every.clear() if result.state.equals(before) else every
         after = before.clear() if touched.is_empty() else result.state
-        delta = change_of(state.clear() if touched.is_empty() else state, after, touched, self.keys)
+        delta = self._change(state.clear() if touched.is_empty() else state, after, touched, on_read=False)
         called.add(result, delta, among.find(delta, self.keys))
+
+    def _change(
+        self, before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, *, on_read: bool
+    ) -> pl.DataFrame:
+        """Return what is to be written. `on_read` says that rows of these keys have come."""
+        delta = change_of(before, after, touched, self.keys)
+        if self.expires is None or (self.expires.on_read and on_read):
+            return delta
+        return without_unchanged(delta, before, self.keys)
 
     def _require_own(self, output: pl.DataFrame, own: pl.DataFrame) -> None:
         if self.checked is not None:

@@ -26,7 +26,8 @@ from jobs.operators.measured_times import TimeColumn
 from jobs.operators.process import AnyFunction, HoldsRows
 from jobs.sources.slice_reading import SliceReader
 from jobs.spark import columns
-from jobs.state.backend import IncrementalBackend, StateBackend
+from jobs.state.backend import Expires, IncrementalBackend, StateBackend
+from jobs.state.merge import TOUCHED
 
 Chain = Callable[[DataFrame], DataFrame]
 """Stateless steps, which run in the Spark job of each consumer. They must be deterministic."""
@@ -194,6 +195,7 @@ class KeyedSpec:
     that have other columns; a subtask that holds one rewrites its range. `meanings` say how the function's own state
     columns are computed. `columns_renamed_from` are old names of columns of state and output, by the new ones. A
     vertex with a `broadcast` keeps broadcast state: rows of its broadcast input, or the truncates among changes.
+    Without `expires` no row of the state expires.
     """
 
     vertex: VertexId
@@ -212,6 +214,12 @@ class KeyedSpec:
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, StructType] = field(default_factory=dict)
     broadcast: BroadcastRowsKept | None = None
+    expires: Expires | None = None
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns of state as files hold them, without those that are in every file."""
+        return pa.schema([*arrow_schema(self.state), *([pa.field(TOUCHED, pa.int64())] if self.expires else [])])
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from pyspark.sql.types import StructType
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.process import KeyedFunction
 from jobs.pipeline.columns import InvalidPipelineError, require_keys, require_ordered
-from jobs.pipeline.processing import NO_OUTPUTS, Rows, process_vertex
+from jobs.pipeline.processing import NO_OUTPUTS, Rows, process_vertex, time_to_live
 from jobs.pipeline.streams import KeyedStream, Stream
+from jobs.state.backend import Expires
 from jobs.state.files import NONE_RENAMED
 
 
@@ -52,7 +53,7 @@ class BroadcastConnectedStreams:
     rows: KeyedStream
     broadcast: BroadcastStream
 
-    def process(
+    def process(  # noqa: PLR0913 - each says one thing of the function
         self,
         id: str,
         function: KeyedFunction,
@@ -60,6 +61,7 @@ class BroadcastConnectedStreams:
         state: StructType,
         output: StructType,
         outputs: Mapping[str, StructType] = NO_OUTPUTS,
+        ttl: str | Expires | None = None,
         renamed_from: str | None = None,
         columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
     ) -> Stream:
@@ -70,13 +72,15 @@ class BroadcastConnectedStreams:
         state of the operator: `Cut.state` reads them under its id with `_broadcast` behind it. The arguments are as in
         `KeyedStream.process`.
         """
+        inputs = (self.rows.as_input(), self.broadcast.stream.as_input())
         vertex = process_vertex(
-            (self.rows.as_input(), self.broadcast.stream.as_input()),
+            inputs,
             id,
             function,
             Rows(state, output, columns_renamed_from, outputs),
             renamed_from,
             broadcast=self.broadcast.kept,
+            expires=time_to_live(id, ttl, self.rows.stream.declarations, inputs),
         )
         self.rows.stream.declarations.add(vertex)
         return Stream(self.rows.stream.declarations, vertex.id, (), vertex.rows)

@@ -240,6 +240,7 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
         "emits_changes": _is_taken(vertex.id, around),
         "backend": around.backend,
         "columns_renamed_from": former_names_of_columns(vertex),
+        "expires": None if isinstance(vertex, AppliedVertex) else vertex.expires,
     }
     match vertex:
         case AggregateVertex():
@@ -475,7 +476,7 @@ def _graph_vertex(
         for table in written
     )
     if isinstance(spec, KeyedSpec):
-        held = delta_columns(state_file_schema(arrow_schema(spec.state), spec.state_keys))
+        held = delta_columns(state_file_schema(spec.stored, spec.state_keys))
         state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.state_keys, columns=held)
         tables = (*outputs, state, *_broadcast_table(job, spec))
         return Vertex(
@@ -490,6 +491,7 @@ def _graph_vertex(
             outputs_read=_outputs_read(vertex),
             event_times=_event_times(vertex),
             fires=isinstance(spec.function, FiresInTime),
+            expiry=None if spec.expires is None else spec.expires.expiry,
         )
     read = _outputs_read(vertex)
     renamed = former_names_of_columns(vertex)
@@ -555,7 +557,7 @@ def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tup
         if isinstance(planned.spec, KeyedSpec):
             yield (
                 table_of_state(job, name),
-                state_file_schema(arrow_schema(planned.spec.state), planned.spec.state_keys),
+                state_file_schema(planned.spec.stored, planned.spec.state_keys),
             )
             yield from ((table, schema) for table, _, schema in _broadcast_state(job, planned.spec))
 

@@ -3,17 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from pyspark.sql.types import StructType
 
+from checkpointing.event_time import Expiry
 from checkpointing.identifiers import InvalidNameError, VertexId, output_name, vertex_id
 from checkpointing.metadata.paths import broadcast_of
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.keyed_vertices import InvalidStateVersionError, process_meanings
 from jobs.operators.process import AnyFunction, MergesPartials
 from jobs.pipeline.columns import InvalidPipelineError, former_columns, former_id, require_free, require_unique
-from jobs.pipeline.vertices import Declared, Input, ProcessVertex
+from jobs.pipeline.vertices import Declarations, Declared, Input, ProcessVertex
+from jobs.settings import duration_ms
+from jobs.state.backend import Expires
 
 NO_OUTPUTS: Final[Mapping[str, StructType]] = MappingProxyType({})
 
@@ -31,6 +34,50 @@ class Rows:
     outputs: Mapping[str, StructType]
 
 
+def expires(
+    after: str,
+    *,
+    by: Literal["event time", "clock"] = "event time",
+    refresh: Literal["writes", "reads"] = "writes",
+) -> Expires:
+    """Return a time to live of keyed state, as in `ttl=expires("1d", by="clock")` (N5).
+
+    A row of the state counts as written at the barrier after it: at the watermark there, or `by` the clock. With
+    refresh="reads" each row of its key renews it too. `ttl="1d"` is short for `ttl=expires("1d")`.
+    Raises InvalidPipelineError.
+    """
+    if by not in ("event time", "clock"):
+        raise InvalidPipelineError(f'expires: by is {by!r}; write "event time" or "clock"')
+    if refresh not in ("writes", "reads"):
+        raise InvalidPipelineError(f'expires: refresh is {refresh!r}; write "writes" or "reads"')
+    try:
+        after_ms = duration_ms(after)
+    except ValueError as error:
+        raise InvalidPipelineError(f"expires: {error}") from None
+    if after_ms <= 0:
+        raise InvalidPipelineError(f"expires: {after} is no time to live; write one such as 1d")
+    return Expires(Expiry(after_ms, by_clock=by == "clock"), on_read=refresh == "reads")
+
+
+def time_to_live(
+    name: str, ttl: str | Expires | None, declarations: Declarations, inputs: Sequence[Input]
+) -> Expires | None:
+    """Return when the state of a vertex expires. Raises InvalidPipelineError if its rows lack event times for that."""
+    said = expires(ttl) if isinstance(ttl, str) else ttl
+    if said is None:
+        return None
+    if not isinstance(said, Expires):
+        raise InvalidPipelineError(
+            f'vertex {name}: ttl is {ttl!r}; write one such as "1d" or expires("1d", by="clock")'
+        )
+    if not said.expiry.by_clock and not any(declarations.has_times(reads) for reads in inputs):
+        raise InvalidPipelineError(
+            f"vertex {name}: its rows have no event times by which state could expire: declare event_time on a source "
+            'of it, or let the clock count, as in ttl=expires("1d", by="clock")'
+        )
+    return said
+
+
 def process_vertex(
     inputs: tuple[Input, ...],
     name: str,
@@ -39,6 +86,7 @@ def process_vertex(
     renamed_from: str | None,
     *,
     broadcast: Broadcast | None = None,
+    expires: Expires | None = None,
 ) -> ProcessVertex:
     """Return the vertex; raise InvalidNameError or InvalidPipelineError for names that it cannot have.
 
@@ -73,6 +121,7 @@ def process_vertex(
         columns_renamed_from=_former_columns(where, keys, rows),
         outputs=outputs,
         broadcast=broadcast,
+        expires=expires,
     )
 
 

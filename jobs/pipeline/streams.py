@@ -44,7 +44,7 @@ from jobs.pipeline.columns import (
     require_ordered,
     require_unique,
 )
-from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, process_vertex
+from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, process_vertex, time_to_live
 from jobs.pipeline.tables import append_table, description_of, overwrite_table, upsert_table, with_changed_columns
 from jobs.pipeline.vertices import (
     AggregateVertex,
@@ -66,6 +66,7 @@ from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
 from jobs.quality.rules import compile_row_rule, null_rule
 from jobs.sinks.port import Sink, UpsertSink
 from jobs.spark.columns import named
+from jobs.state.backend import Expires
 from jobs.state.files import NONE_RENAMED
 
 # ------------------------------------------------------------------
@@ -85,6 +86,7 @@ def aggregate_vertex(
     columns: Mapping[str, AggregateColumn],
     changes_of: tuple[VertexId, ...],
     renamed_from: str | None,
+    expires: Expires | None,
 ) -> AggregateVertex:
     """Return the vertex. Raises InvalidNameError, and InvalidPipelineError for a column that it cannot take."""
     where = f"vertex {name}"
@@ -98,6 +100,7 @@ def aggregate_vertex(
         renamed_from=former_id(renamed_from),
         columns_renamed_from=former_columns(where, reads.keys, columns, was),
         changes_of=changes_of,
+        expires=expires,
     )
 
 
@@ -333,6 +336,8 @@ def enrich_vertex(
     latest_by: str | None,
     declarations: Declarations,
     renamed_from: str | None,
+    *,
+    expires: Expires | None = None,
 ) -> EnrichVertex:
     """Return the vertex that enriches the first input's rows. Raises as `ConnectedStreams.enrich` says."""
     name, where, (left, right) = vertex_id(id), f"vertex {id}", inputs
@@ -347,7 +352,7 @@ def enrich_vertex(
         schema = enrich_schema(left.schema, right.schema, columns)
     except ValueError as error:
         raise InvalidPipelineError(f"{where}: {error}") from error
-    return EnrichVertex(name, inputs, schema, columns, latest_by, renamed_from=former_id(renamed_from))
+    return EnrichVertex(name, inputs, schema, columns, latest_by, renamed_from=former_id(renamed_from), expires=expires)
 
 
 # ------------------------------------------------------------------
@@ -650,14 +655,22 @@ class Stream:
         require_no_key_group(f"key_by on {self.origin}", self.schema.names)
         return KeyedStream(self, keys)
 
-    def aggregate(self, id: str, /, *, renamed_from: str | None = None, **columns: AggregateColumn) -> "Stream":
+    def aggregate(
+        self,
+        id: str,
+        /,
+        *,
+        ttl: str | Expires | None = None,
+        renamed_from: str | None = None,
+        **columns: AggregateColumn,
+    ) -> "Stream":
         """Keep aggregates of all rows, as `KeyedStream.aggregate` does by key: one row, whose key `_all` is true.
 
         One subtask keeps it, whatever the parallelism is. Raises InvalidPipelineError if the rows have a column `_all`.
         """
         require_unique(f"vertex {id}", [*self.schema.names, ALL])
         keyed = self.with_column(ALL, "true", BooleanType()).key_by(ALL)
-        return keyed.aggregate(id, renamed_from=renamed_from, **columns)
+        return keyed.aggregate(id, ttl=ttl, renamed_from=renamed_from, **columns)
 
     def as_input(self, keys: tuple[str, ...] = ()) -> Input:
         """Return the stream as what a vertex reads."""
@@ -681,25 +694,38 @@ class KeyedStream:
     stream: Stream
     keys: tuple[str, ...]
 
-    def aggregate(self, id: str, /, *, renamed_from: str | None = None, **columns: AggregateColumn) -> Stream:
+    def aggregate(
+        self,
+        id: str,
+        /,
+        *,
+        ttl: str | Expires | None = None,
+        renamed_from: str | None = None,
+        **columns: AggregateColumn,
+    ) -> Stream:
         """Keep aggregates by key: `aggregate("per_user", orders=count(), spent=sum_of("amount"))`.
 
         The stream after it has updates: the new row of each key that a micro-batch touched. So `upsert` shows each
         key once. `table` holds a row for each key and each micro-batch that touched it; their number depends on how the
         rows were split into micro-batches. `process` gets every update as a row. Another `aggregate` takes back what an
-        update replaces. `renamed_from` is the vertex's old id: it keeps its state; `count(renamed_from=)` is a column's
+        update replaces. `renamed_from` is the vertex's old id: it keeps its state. `count(renamed_from=)` is a
+        column's. With `ttl` a key is forgotten so long after its last row, as in ttl="30d" (see `expires`). Its next
+        row begins anew, and its row in a table stays until then.
         Raises InvalidNameError, InvalidPipelineError for a column that it cannot take, or updates that lost their kind.
         """
         where = f"vertex {vertex_id(id)}"
         if isinstance(renamed_from, AggregateColumn):
             raise InvalidPipelineError(f"{where}: no column may be called 'renamed_from'; it says the id of before")
+        if isinstance(ttl, AggregateColumn):
+            raise InvalidPipelineError(f"{where}: no column may be called 'ttl'; it says when a key is forgotten")
         stream = self.stream
         changes_of = changes_taken(where, stream.declarations, self.as_input(), columns)
         reads = with_derived(where, stream, columns).as_input(self.keys)
-        vertex = aggregate_vertex(id, reads, columns, changes_of, renamed_from)
+        lives = time_to_live(id, ttl, stream.declarations, [reads])
+        vertex = aggregate_vertex(id, reads, columns, changes_of, renamed_from, lives)
         return _declared(self.stream.declarations, vertex)
 
-    def process(
+    def process(  # noqa: PLR0913 - each says one thing of the function
         self,
         id: str,
         function: KeyedFunction,
@@ -707,6 +733,7 @@ class KeyedStream:
         state: StructType,
         output: StructType,
         outputs: Mapping[str, StructType] = NO_OUTPUTS,
+        ttl: str | Expires | None = None,
         renamed_from: str | None = None,
         columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
     ) -> Stream:
@@ -715,12 +742,14 @@ class KeyedStream:
         After an aggregate its input rows are updates: each replaces the row before of its key. Its output counts as
         append-only. So a function that adds updates up must add only the difference to the row before.
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
-        `outputs` are the columns of further outputs by name: see `Stream.output`.
+        `outputs` are the columns of further outputs by name: see `Stream.output`. With `ttl` the state of a key is
+        forgotten so long after the function has last changed it, as in ttl="1d" (see `expires`).
         `renamed_from` is the id that the vertex had before: it keeps its state. `columns_renamed_from` are old names by
         the new ones, of columns of the state, of the table and of named outputs: they keep their values.
         """
         rows = Rows(state, output, columns_renamed_from, outputs)
-        vertex = process_vertex((self.as_input(),), id, function, rows, renamed_from)
+        lives = time_to_live(id, ttl, self.stream.declarations, [self.as_input()])
+        vertex = process_vertex((self.as_input(),), id, function, rows, renamed_from, expires=lives)
         return _declared(self.stream.declarations, vertex)
 
     def window(self, window: Window) -> "WindowedStream":
@@ -794,21 +823,31 @@ class ConnectedStreams:
     left: KeyedStream
     right: KeyedStream
 
-    def enrich(self, id: str, *columns: str, latest_by: str | None = None, renamed_from: str | None = None) -> Stream:
+    def enrich(
+        self,
+        id: str,
+        *columns: str,
+        latest_by: str | None = None,
+        ttl: str | Expires | None = None,
+        renamed_from: str | None = None,
+    ) -> Stream:
         """Give each left row these columns of the right row of its key, whichever of the two comes first.
 
         Without `latest_by` the FIRST right row of a key counts for ever. With it, as in `latest_by="updated_at"`, the
         right row with the greatest value of that column counts, so a late older row does not replace it. Either way
         each left row is emitted once, with the right row that is known then. A left row without a right row waits in
         keyed state, until a drain emits it with nulls. `renamed_from` is the id that the vertex had before: it keeps
-        its state. Raises InvalidNameError, InvalidPipelineError for a column that the right rows lack or the left rows
-        have, a `latest_by` without an order, and for the first of an aggregate's updates, which is a partial result.
+        its state. With `ttl` a right row is forgotten so long after it came, and left rows that wait are dropped so
+        long after the last one (see `expires`). Raises InvalidNameError, InvalidPipelineError for a column that the
+        right rows lack or the left rows have, a `latest_by` without an order, and for the first of an aggregate's
+        updates, which is a partial result.
         """
         declarations, inputs = self.left.stream.declarations, (self.left.as_input(), self.right.as_input())
-        vertex = enrich_vertex(id, inputs, columns, latest_by, declarations, renamed_from)
+        lives = time_to_live(id, ttl, declarations, inputs)
+        vertex = enrich_vertex(id, inputs, columns, latest_by, declarations, renamed_from, expires=lives)
         return _declared(self.left.stream.declarations, vertex)
 
-    def process(
+    def process(  # noqa: PLR0913 - each says one thing of the function
         self,
         id: str,
         function: KeyedFunction,
@@ -816,16 +855,18 @@ class ConnectedStreams:
         state: StructType,
         output: StructType,
         outputs: Mapping[str, StructType] = NO_OUTPUTS,
+        ttl: str | Expires | None = None,
         renamed_from: str | None = None,
         columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
     ) -> Stream:
         """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them).
 
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
-        `outputs`, `renamed_from` and `columns_renamed_from` are as in `KeyedStream.process`.
+        `outputs`, `ttl`, `renamed_from` and `columns_renamed_from` are as in `KeyedStream.process`.
         """
-        inputs = (self.left.as_input(), self.right.as_input())
-        vertex = process_vertex(inputs, id, function, Rows(state, output, columns_renamed_from, outputs), renamed_from)
+        inputs, rows = (self.left.as_input(), self.right.as_input()), Rows(state, output, columns_renamed_from, outputs)
+        lives = time_to_live(id, ttl, self.left.stream.declarations, inputs)
+        vertex = process_vertex(inputs, id, function, rows, renamed_from, expires=lives)
         return _declared(self.left.stream.declarations, vertex)
 
 

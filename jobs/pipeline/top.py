@@ -18,11 +18,13 @@ from jobs.pipeline.columns import (
     require_ordered,
     require_unique,
 )
+from jobs.pipeline.processing import time_to_live
 from jobs.pipeline.streams import KeyedStream, Stream, changes_taken
 from jobs.pipeline.vertices import TopVertex
 from jobs.sources.change_rows import HEAD, LSN, UNCHANGED
 from jobs.sources.change_rows import KIND as CHANGE_KIND
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.state.backend import Expires
 
 _DIRECTIONS: Final = {" desc": True, " asc": False}
 
@@ -34,6 +36,7 @@ def top(
     n: int,
     order_by: str | Sequence[str],
     row_number: str | None = None,
+    ttl: str | Expires | None = None,
     renamed_from: str | None = None,
 ) -> Stream:
     """Return the first `n` rows of each key, as Spark SQL's `row_number() <= n` does over all rows so far.
@@ -42,7 +45,8 @@ def top(
     desc. Rows that are alike there follow in ascending order of their other columns. `row_number` is the
     name of a column for the number of a row, from 1. The stream is a changelog. With a `row_number`, and with n=1,
     `upsert` can keep it.
-    `renamed_from` is the id that the vertex had before.
+    `renamed_from` is the id that the vertex had before. With `ttl` the rows of a key are forgotten so long after its
+    first rows have last changed (see `expires`). Nobody takes them back: a table keeps them until the key has new ones.
     Raises InvalidNameError, and InvalidPipelineError for an `n` that is no number of rows, a column that is not there
     or has no order, or updates that lost their kind.
     """
@@ -56,7 +60,15 @@ def top(
     changes_of = changes_taken(where, declarations, reads, ())
     others = tuple(column for column in reads.schema.names if column not in rows.keys)
     function = TopRows(rows.keys, others, order, n, row_number, bool(changes_of))
-    vertex = TopVertex(name, (reads,), output, function, renamed_from=former_id(renamed_from), changes_of=changes_of)
+    vertex = TopVertex(
+        name,
+        (reads,),
+        output,
+        function,
+        renamed_from=former_id(renamed_from),
+        changes_of=changes_of,
+        expires=time_to_live(id, ttl, declarations, [reads]),
+    )
     declarations.add(vertex)
     return Stream(declarations, vertex.id, (), output)
 
@@ -67,17 +79,19 @@ def deduplicate(
     *,
     order_by: str,
     keep: Literal["first", "last"] = "first",
+    ttl: str | Expires | None = None,
     renamed_from: str | None = None,
 ) -> Stream:
     """Return one row of each key: the first or the last by the column `order_by`. It is `top` with n=1.
 
-    A row without a value in `order_by` is the first and never the last, if the key has another one.
+    A row without a value in `order_by` is the first and never the last, if the key has another one. `ttl` is as in
+    `top`.
     Raises what `top` raises, and InvalidPipelineError for another word in `keep`.
     """
     if keep not in ("first", "last"):
         raise InvalidPipelineError(f'vertex {id}: keep is {keep!r}; write "first" or "last"')
     by = f"{order_by} desc" if keep == "last" else f"{order_by} asc"
-    return top(rows, id, n=1, order_by=by, renamed_from=renamed_from)
+    return top(rows, id, n=1, order_by=by, ttl=ttl, renamed_from=renamed_from)
 
 
 def _require_number(where: str, n: object) -> None:
@@ -111,6 +125,7 @@ def newest_rows(
     id: str,  # noqa: A002 - its name
     *,
     truncates: Literal["fail", "ignore"] = "fail",
+    ttl: str | Expires | None = None,
     renamed_from: str | None = None,
 ) -> Stream:
     """Return the newest row of each key of a table's changes, to be kept with `upsert`.
@@ -118,7 +133,7 @@ def newest_rows(
     The rows have the table's columns, then `_lsn`, `_position`, `_unchanged` and `_is_deleted`. A deleted key keeps its
     row with `_is_deleted` true, and its other columns are null unless the server sends the whole old row. `truncates`
     says what becomes of a truncate of the table: an error, or nothing. `renamed_from` is the id that the vertex had
-    before.
+    before. With `ttl` a key is forgotten so long after its last change (see `expires`).
     Raises InvalidPipelineError for rows that are not a table's changes.
     """
     rows = changes.stream.schema
@@ -136,4 +151,4 @@ def newest_rows(
     )
     output = StructType([*(rows[key] for key in changes.keys), *state.fields])
     function = NewestRows(changes.keys, tuple(field.name for field in own), truncates == "ignore")
-    return changes.process(id, function, state=state, output=output, renamed_from=renamed_from)
+    return changes.process(id, function, state=state, output=output, ttl=ttl, renamed_from=renamed_from)

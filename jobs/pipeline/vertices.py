@@ -22,6 +22,7 @@ from jobs.pipeline.columns import UNCHANGED, ChangedColumns, InvalidPipelineErro
 from jobs.quality.expectation import Suite
 from jobs.sinks.port import NOTHING_SAID, Description, Sink, UpsertSink
 from jobs.sources.port import Source
+from jobs.state.backend import Expires
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class AggregateVertex:
     aggregates: tuple[Aggregate, ...]
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
+    expires: Expires | None = None
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
     changes_of: tuple[VertexId, ...] = ()
     """The vertex whose changes it takes, if its input is a changelog."""
@@ -159,6 +161,7 @@ class EnrichVertex:
     latest_by: str | None = None
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
+    expires: Expires | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,7 @@ class ProcessVertex:
     state: StructType
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
+    expires: Expires | None = None
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, StructType] = field(default_factory=dict)
     broadcast: Broadcast | None = None
@@ -191,6 +195,7 @@ class JoinVertex:
     how: JoinType
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
+    expires: Expires | None = None
     changes_of: tuple[VertexId, ...] = ()
 
 
@@ -216,6 +221,7 @@ class TopVertex:
     function: TopRows
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
+    expires: Expires | None = None
     changes_of: tuple[VertexId, ...] = ()
 
 
@@ -331,6 +337,12 @@ class Declarations:
     def is_changelog(self, reads: Input) -> bool:
         """Return whether what is read can have changes. Named outputs are append-only."""
         return reads.output is None and puts_out_changes(self._vertices[reads.origin])
+
+    def has_times(self, reads: Input) -> bool:
+        """Return whether rows of an input have event times, so that whoever reads it has a watermark (N1)."""
+        upstream = self._vertices[reads.origin]
+        said = any(step.time is not None for step in reads.steps)
+        return said or any(self.has_times(each) for each in inputs_of(upstream))
 
     def kind_of(self, name: VertexId) -> str:
         """Return what messages call a vertex that puts out changes."""

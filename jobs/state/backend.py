@@ -12,14 +12,15 @@ from typing import Final, Protocol
 import polars as pl
 import pyarrow as pa
 
+from checkpointing.event_time import END_OF_TIME, Expiry
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange
 from jobs.sinks.staged_files import Encoding, StagedFiles
 from jobs.state.files import StateTooLargeError, arrow_of, empty_frame, frame_of, read_verified
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
-from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, apply_delta, in_range
-from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
+from jobs.state.merge import DELETED, KEY_GROUP, TOUCHED, StateChange, apply_change, apply_delta, in_range
+from jobs.state.worker_copy import COPIES, Aged, Copy, RangeName, WorkerCopies
 from jobs.storage.place import storage_at, together
 
 # ------------------------------------------------------------------
@@ -144,6 +145,14 @@ class MemoryBackend:
         return handle
 
 
+@dataclass(frozen=True, slots=True)
+class Expires:
+    """When rows of keyed state expire after they were last written, or with `on_read` also after a row of their key."""
+
+    expiry: Expiry
+    on_read: bool = False
+
+
 _KEYS: Final = b"tidemark.keys"
 """The metadata field of a state file that names its key columns, as JSON."""
 
@@ -164,10 +173,11 @@ def keys_of(file: pa.Schema) -> tuple[str, ...] | None:
 class RangeState:
     """The state of one operator in one range of key groups, read from these files (oldest first).
 
-    `schema` is the schema of a state row: key columns, then state columns. `outdated` says that a file has other
-    columns. Then the whole range is rewritten, so that its files fit the table's schema (D6). `renamed` are old column
-    names by the new ones. `remembered` takes all rows of the range when they are written as a base, and returns those
-    that are to stay.
+    `schema` is the schema of a state row: key columns, then state columns, and `TOUCHED` if rows expire. `outdated`
+    says that a file has other columns. Then the whole range is rewritten, so that its files fit the table's schema
+    (D6). `renamed` are old column names by the new ones. `remembered` takes all rows of the range when they are written
+    as a base, and returns those that are to stay. With `aged`, rows expire: `load` returns none that has expired, and a
+    base has none (N5).
     """
 
     operator: str
@@ -182,6 +192,7 @@ class RangeState:
     outdated: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
     remembered: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    aged: Aged | None = None
     copies: WorkerCopies = COPIES
 
     def load(self) -> KeyedRows:
@@ -192,15 +203,17 @@ class RangeState:
         live = live_files(self.files)
         paths = [file.file.path for file in live]
         nothing = self._nothing()
-        found = self.copies.find(self._name, paths, nothing.schema)
+        found = self.copies.find(self._name, paths, nothing.schema, self.aged)
         self.copies.note_use(found, paths)
-        copy = found or Copy((), KeyedRows.of(nothing))
-        rows = copy.rows
+        copy = found or Copy((), KeyedRows.of(nothing), self.aged)
+        rows = copy.rows if self.aged is None else _stamped(copy.rows, live[: len(copy.paths)])
         for change in together(storage_at(self.writer.root), self._read, live[len(copy.paths) :]):
             rows = apply_change(rows, change, self.keys)
-        if len(copy.paths) < len(paths):
-            self.copies.keep(self._name, Copy(tuple(paths), rows))
-        return rows
+        if self.aged is not None:
+            rows = _living(rows, self.aged)
+        if len(copy.paths) < len(paths) or self.aged != copy.aged:
+            self.copies.keep(self._name, Copy(tuple(paths), rows, self.aged))
+        return rows if self.aged is None else rows.hiding(TOUCHED)
 
     def write(self, before: FoundKeys, delta: pl.DataFrame) -> KeyedFile:
         """Write the new state of the range and return its file: a base if the backend wants one, else the delta.
@@ -208,6 +221,9 @@ class RangeState:
         `delta` has the changed rows with their tombstones. `before` is what all keys of `delta`, at least, have in
         the rows that `load` returned. Raise what the backend raises if the rows can't be kept.
         """
+        if before.among.beneath is not None:
+            before = before.among.beneath.at(before.places)
+            delta = delta.with_columns(pl.lit(None, pl.Int64).alias(TOUCHED)).select(self._file_schema().names)
         after = apply_delta(before, delta, self.keys)
         kind = KeyedFileKind.BASE if self.outdated else self.backend.kind_after(self.files, delta.height)
         rows = delta
@@ -227,11 +243,13 @@ class RangeState:
 
     def _remember(self, written: KeyedFile, after: KeyedRows) -> None:
         paths = tuple(file.file.path for file in live_files([*self.files, written]))
-        self.copies.keep(self._name, Copy(paths, after))
+        self.copies.keep(self._name, Copy(paths, after, self.aged))
 
     def _read(self, file: KeyedFile) -> StateChange:
         content = read_verified(self.writer.root, self.operator, file.file, self._file_schema(), self.renamed)
         rows = in_range(frame_of(content), self.range)
+        if self.aged is not None and file.touched_ms is not None:
+            rows = rows.with_columns(pl.col(TOUCHED).fill_null(file.touched_ms))
         return StateChange(file.kind, file.key_groups, rows)
 
     def _nothing(self) -> pl.DataFrame:
@@ -239,6 +257,23 @@ class RangeState:
 
     def _file_schema(self) -> pa.Schema:
         return state_file_schema(self.schema, self.keys)
+
+
+def _stamped(rows: KeyedRows, files: Sequence[KeyedFile]) -> KeyedRows:
+    """Return the rows of these files with the time at which the newest were written, if a barrier has come since.
+
+    Rows without a time come from files without one. All of these got it at the same barrier.
+    """
+    touched_ms = files[-1].touched_ms if files else None
+    return rows if touched_ms is None else rows.filled(TOUCHED, touched_ms)
+
+
+def _living(rows: KeyedRows, aged: Aged) -> KeyedRows:
+    """Return the rows that have not expired."""
+    if aged.now_ms is None:
+        return rows
+    newest_ms = aged.now_ms - aged.expiry.ttl_ms
+    return rows.where(pl.col(TOUCHED).fill_null(END_OF_TIME) <= newest_ms).replaced_by(rows.nothing)
 
 
 def fits(files: Sequence[KeyedFile], key_groups: KeyGroupRange) -> bool:

@@ -49,10 +49,14 @@ class RowLayer:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """Rows in layers, oldest first; each key has at most one row that counts. `nothing` has the columns and no row."""
+    """Rows in layers, oldest first; each key has at most one row that counts. `nothing` has the columns and no row.
+
+    If columns are hidden, `beneath` has the same rows in the same places with all columns.
+    """
 
     nothing: pl.DataFrame
     layers: tuple[RowLayer, ...] = ()
+    beneath: "KeyedRows | None" = None
 
     @staticmethod
     def of(rows: pl.DataFrame) -> "KeyedRows":
@@ -63,6 +67,17 @@ class KeyedRows:
     def of_parts(nothing: pl.DataFrame, parts: Iterable[pl.DataFrame]) -> "KeyedRows":
         """Return these rows, each part as a layer of its own. `nothing` has the columns and no row."""
         return KeyedRows(nothing, tuple(RowLayer(part) for part in parts))
+
+    def hiding(self, column: str) -> "KeyedRows":
+        """Return the rows without a column. It copies none."""
+        layers = (RowLayer(layer.rows.drop(column), layer.counts) for layer in self.layers)
+        return KeyedRows(self.nothing.drop(column), tuple(layers), self)
+
+    def filled(self, column: str, value: int) -> "KeyedRows":
+        """Return the rows with a value in place of the nulls of a column."""
+        rows = (each.rows.with_columns(pl.col(column).fill_null(value)) for each in self.layers)
+        layers = (RowLayer(now, layer.counts) for now, layer in zip(rows, self.layers, strict=True))
+        return KeyedRows(self.nothing, tuple(layers))
 
     @property
     def schema(self) -> pl.Schema:

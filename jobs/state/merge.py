@@ -16,6 +16,8 @@ from jobs.state.keyed_rows import FoundKeys, KeyedRows
 
 KEY_GROUP = "_key_group"
 DELETED = "_deleted"
+TOUCHED = "_touched_ms"
+"""The column of state that expires: when the row was written. Null: at the barrier after its file."""
 
 _BEFORE = "\0"
 """Prefix of the old columns beside the new ones: no column of a user begins with it."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from checkpointing.event_time import Expiry
 from jobs.state.keyed_rows import KeyedRows
 
 COPY_BYTES_MAX = 512 * 1024 * 1024
@@ -21,10 +22,33 @@ RangeName = tuple[str, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The merged rows of these files, oldest first."""
+    """The merged rows of these files, oldest first, without those that had expired by the time of `aged`."""
 
     paths: tuple[str, ...]
     rows: KeyedRows
+    aged: "Aged | None" = None
+
+    def since(self, paths: Sequence[str]) -> "Copy | None":
+        """Return the copy if its files are the first of these. If rows expire, older files may have left before them.
+
+        Those held nothing but expired rows. A rollback never matches: it has older files, or fewer.
+        """
+        gone = self.paths.index(paths[0]) if self.aged is not None and paths and paths[0] in self.paths else 0
+        left = self.paths[gone:]
+        return Copy(left, self.rows, self.aged) if tuple(paths[: len(left)]) == left else None
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """How rows of state expire, and the time by which some have. None: before any time."""
+
+    expiry: Expiry
+    now_ms: int | None
+
+    def is_after(self, other: "Aged") -> bool:
+        """Return whether rows that have expired by the other time have expired by this one too."""
+        earlier, now = other.now_ms, self.now_ms
+        return self.expiry == other.expiry and (earlier is None or (now is not None and earlier <= now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +76,17 @@ class WorkerCopies:
     _sizes: dict[RangeName, int] = field(default_factory=dict)
     _uses: CopyUses = NO_USES
 
-    def find(self, name: RangeName, paths: Sequence[str], schema: pl.Schema) -> Copy | None:
-        """Return the range's copy if it has these columns and was made from these files, or from the first of them."""
+    def find(self, name: RangeName, paths: Sequence[str], schema: pl.Schema, aged: Aged | None = None) -> Copy | None:
+        """Return the range's copy if it has these columns and was made from these files, or from the first of them.
+
+        It may lack only rows that have expired by the time of `aged`.
+        """
         copy = self.newest(name, schema)
-        return copy if copy is not None and tuple(paths[: len(copy.paths)]) == copy.paths else None
+        if copy is None or (copy.aged is None) != (aged is None):
+            return None
+        if aged is not None and copy.aged is not None and not aged.is_after(copy.aged):
+            return None
+        return copy.since(paths)
 
     def newest(self, name: RangeName, schema: pl.Schema) -> Copy | None:
         """Return the range's copy if it has these columns, whatever files it was made from."""

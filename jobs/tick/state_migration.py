@@ -213,7 +213,7 @@ def _migration(
     spec: KeyedSpec, was: VertexRecord, schemas: "_Schemas", renames: ColumnRenames, above: Mapping[str, str]
 ) -> StateMigration:
     thing = f"state of operator {spec.vertex!r}"
-    now = StateSchema(_columns(arrow_schema(spec.state)), spec.state_keys)
+    now = StateSchema(_columns(spec.stored), spec.state_keys)
     of_columns: dict[Change, None] = {}
     outdated: set[str] = set()
     held: set[str] = set()
