@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from jobs.pipeline.processing import expires
     from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
     from jobs.pipeline.top import deduplicate, newest_rows, top
+    from jobs.pipeline.windows import cumulative, hopping, session, tumbling
     from jobs.quality.expectation import Expectation, InvalidExpectationError
     from jobs.reading.cut import Cut
     from jobs.reading.cuts import Cuts
@@ -193,9 +194,11 @@ __all__ = [
     "collect_set",
     "count",
     "count_distinct",
+    "cumulative",
     "deduplicate",
     "expires",
     "first_of",
+    "hopping",
     "join",
     "last_of",
     "max_by",
@@ -204,9 +207,11 @@ __all__ = [
     "min_of",
     "newest_rows",
     "read_schema",
+    "session",
     "stddev_of",
     "sum_of",
     "top",
+    "tumbling",
     "var_of",
 ]
 
@@ -253,6 +258,7 @@ _MODULES: Final = {
         "newest_rows",
         "top",
     ),
+    "jobs.pipeline.windows": ("cumulative", "hopping", "session", "tumbling"),
     "jobs.quality.expectation": ("Expectation", "InvalidExpectationError"),
     "jobs.reading": (
         "Cut",

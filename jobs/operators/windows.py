@@ -43,6 +43,8 @@ _PANE: Final = "\0pane"
 _TIME: Final = "\0time"
 _ENDS: Final = "\0ends"
 _SLOT: Final = "\0slot"
+_START: Final = "\0start"
+_END: Final = "\0end"
 _PLACE: Final = "\0place"
 _NUMBER: Final = "\0number"
 
@@ -243,17 +245,18 @@ class SessionWindows:
 
         A session that has passed its lateness keeps its rows: if no other one widens it, they are late.
         """
-        gap, ends = pl.duration(milliseconds=self.gap_ms), list(to.aggregates.keys)
+        gap, bounds = pl.duration(milliseconds=self.gap_ms), {_START: START, _END: END}
         in_turn = _with_numbers(rows, to.keys).sort(_NUMBER, _TIME)
         begins = (pl.col(_TIME).diff() > gap) | (pl.col(_NUMBER).diff() != 0)
         spans = in_turn.with_columns(begins.fill_null(value=True).cum_sum().alias(_SLOT)).with_columns(
-            pl.col(_TIME).min().over(_SLOT).alias(START), (pl.col(_TIME).max().over(_SLOT) + gap).alias(END)
+            pl.col(_TIME).min().over(_SLOT).cast(to.types[START]).alias(_START),
+            (pl.col(_TIME).max().over(_SLOT) + gap).cast(to.types[END]).alias(_END),
         )
-        spans = spans.cast({START: to.types[START], END: to.types[END]})
-        own = to.aggregates.partials(spans, to.types)
+        by_span = [*to.keys, *bounds]
         late = spans.filter(_ms(_TIME) + self.gap_ms <= to.open_ms)
-        held = late.group_by(ends).agg(pl.struct(to.columns).alias(HELD)).cast({HELD: to.types[HELD]})
-        own = join_by_key(own, held, ends, "left")
+        held = late.group_by(by_span).agg(pl.struct(to.columns).alias(HELD)).cast({HELD: to.types[HELD]})
+        own = replace(to.aggregates, keys=tuple(by_span)).partials(spans, to.types)
+        own = join_by_key(own, held, by_span, "left").rename(bounds)
         found = to.find(own.select(to.keys).unique(), to.keys)
         both = pl.concat([found.select(own.columns), own.cast(found.select(own.columns).schema)])
         return found, self._touching(both, to)

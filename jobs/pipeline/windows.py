@@ -143,7 +143,7 @@ def window_vertex(
 ) -> ProcessVertex:
     """Return the vertex that aggregates windows. Raises InvalidNameError, InvalidPipelineError."""
     where, keys = f"vertex {name}", (*reads.keys, START, END)
-    require_unique(where, [*reads.schema.names, START, END, DUE, LATE_BY])
+    require_unique(where, [*reads.schema.names, DUE, LATE_BY])
     function = WindowedAggregates(
         windows=emits.windows,
         aggregates=KeyedAggregates(keys, named_aggregates(where, keys, reads.schema, columns)),

@@ -1,0 +1,157 @@
+"""Windows of event time on real Spark: kills, other micro-batches and parallelism give the same windows and late rows.
+
+The judge replays the cuts: it takes each epoch's rows from the bronze table, and its watermark from the rows before.
+"""
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import polars as pl
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from tidemark import FileSource, Pipeline, count, cumulative, hopping, session, sum_of, tumbling
+from tidemark.testing import Trial
+
+pytestmark = pytest.mark.spark
+
+BEGIN = datetime(2026, 3, 28, 12, tzinfo=UTC)
+DELAY = timedelta(minutes=10)
+ROWS = StructType([StructField("at", TimestampType()), StructField("user", StringType()), StructField("n", LongType())])
+
+
+def clicks(split, first, rows):
+    """Return rows with times that go on by two minutes. One of ten is up to three hours late."""
+    draw = Random(f"{split} {first}")  # noqa: S311 - no secret
+    found = []
+    for n in range(first, first + rows):
+        back = draw.randrange(180) if draw.random() < 0.1 else draw.randrange(10)
+        found.append({"at": BEGIN + timedelta(minutes=2 * n - back, seconds=n), "user": draw.choice("abcd"), "n": n})
+    return found
+
+
+def declared(data, *, tasks=True):
+    pipeline = Pipeline("clicks", parallelism=2)
+    stream = pipeline.source("clicks", FileSource(data, schema=ROWS)).event_time("at", delay="10m")
+    if not tasks:  # a step that only Spark can do
+        stream = stream.transform(lambda rows: rows.hint("tidemark"))
+    stream = stream.table("bronze/clicks", id="bronze")
+    by_user = stream.key_by("user")
+    sums = {"rows": count(), "total": sum_of("n"), "odd": count(where="n % 2 = 1")}
+    by_user.window(tumbling("1h")).aggregate("hourly", late="late/hourly", **sums).table("gold/hourly")
+    by_user.window(tumbling("1d", tz="Europe/Berlin")).aggregate(
+        "daily", late="late/daily", emit="updating", **sums
+    ).upsert("gold/daily")
+    hops = by_user.window(hopping("1h", every="20m")).aggregate("hops", late="late/hops", lateness="30m", **sums)
+    hops.upsert("gold/hops")
+    by_user.window(cumulative("1h", every="20m")).aggregate("steps", late="late/steps", **sums).table("gold/steps")
+    sessions = by_user.window(session("7m")).aggregate("sessions", late="late/sessions", **sums)
+    sessions.table("gold/sessions")
+    daily = (
+        sessions.key_by("user").window(tumbling("6h")).aggregate("quarters", late="late/quarters", rows=sum_of("rows"))
+    )
+    daily.table("gold/quarters")
+    return pipeline
+
+
+def build(data):
+    return declared(data)
+
+
+def by_spark(data):
+    return declared(data, tasks=False)
+
+
+def watermark(rows):
+    """Return the watermark after these rows, before time if a split has none."""
+    of_splits = [rows.filter(pl.col("_split") == split)["at"].max() for split in ("a", "b")]
+    return None if None in of_splits else min(of_splits) - DELAY - timedelta(milliseconds=1)
+
+
+def ends(kind, time):
+    """Return the ends of the windows that a row of this time belongs to."""
+    hour = time.replace(minute=0, second=0, microsecond=0)
+    third = hour + timedelta(minutes=time.minute // 20 * 20)
+    match kind:
+        case "hourly":
+            return [hour + timedelta(hours=1)]
+        case "hops":
+            return [third + timedelta(minutes=20 * step) for step in (1, 2, 3)]
+        case "steps":
+            return [end for step in (1, 2, 3) if (end := hour + timedelta(minutes=20 * step)) > time]
+
+
+def judge(trial):
+    """Compare the windows of each kind, and its late rows, with those of a replay over the cuts."""
+    late, accepted = ({kind: [] for kind in LATENESS} for _ in range(2))
+    before, passed = None, None
+    for cut in trial.cuts.all():
+        now = pl.from_arrow(cut.arrow("bronze/clicks"))
+        new = now if before is None else now.join(before, on=["_split", "_position"], how="anti")
+        for row in new.iter_rows(named=True):
+            for kind, lateness in LATENESS.items():
+                is_open = [end for end in ends(kind, row["at"]) if passed is None or end - MS + lateness > passed]
+                accepted[kind] += [(row["user"], end, row["n"]) for end in is_open]
+                late[kind] += [] if is_open else [(row["_split"], row["_position"])]
+        before, passed, last = now, watermark(now), cut
+    assert all(late.values())
+    for kind in LATENESS:
+        said = pl.from_arrow(last.arrow(f"late/{kind}"))
+        assert sorted(late[kind]) == sorted(said.select("_split", "_position").rows())
+        closed = [row for row in accepted[kind] if row[1] - MS <= passed]
+        want = (
+            pl.DataFrame(closed, schema=["user", "window_end", "n"], orient="row")
+            .group_by("user", "window_end")
+            .agg(pl.len().alias("rows"), pl.col("n").sum().alias("total"), (pl.col("n") % 2).sum().alias("odd"))
+        )
+        found = pl.from_arrow(last.arrow(f"gold/{kind}")).select(want.columns)
+        assert sorted(want.rows()) == sorted(found.rows())
+
+
+LATENESS = {"hourly": timedelta(0), "hops": timedelta(minutes=30), "steps": timedelta(0)}
+MS = timedelta(milliseconds=1)
+ROUNDS = 4
+
+
+def deliver(trial, place):
+    for split in "ab":
+        trial.deliver(split, pl.DataFrame(clicks(split, 60 * place, 60), schema_overrides={"n": pl.Int64}))
+
+
+def tables(trial):
+    last = trial.cuts.latest()
+    return {name: sorted(map(str, pl.from_arrow(last.arrow(name)).rows())) for name in last.tables}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    trial = Trial(build, tmp_path_factory.mktemp("undisturbed"))
+    for place in range(ROUNDS):
+        deliver(trial, place)
+        trial.run(retained=9)
+    return trial
+
+
+def test_windows_and_late_rows_are_those_of_a_replay_over_the_cuts(undisturbed):
+    judge(undisturbed)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("moment", ["after:RunMicroBatch#4", "before:AppendRow#2", "after:AppendRow#2"])
+def test_a_killed_tick_gives_the_same_windows_and_late_rows(tmp_path, undisturbed, moment):
+    trial = Trial(build, tmp_path)
+    for place in range(ROUNDS):
+        deliver(trial, place)
+        if place == 2:
+            trial.kill(moment, spark_cores=1)
+        trial.run()
+    assert tables(undisturbed) == tables(trial)
+
+
+def test_micro_batches_parallelism_and_reader_change_nothing(tmp_path, undisturbed):
+    """Spark reads, in slices of 17 rows, and the parallelism changes with each tick."""
+    trial = Trial(by_spark, tmp_path)
+    for place in range(ROUNDS):
+        deliver(trial, place)
+        trial.run(slice_rows_max=17, parallelism=1 + place % 3)
+    assert tables(undisturbed) == tables(trial)
