@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Processed,
         ReactsToBroadcast,
     )
+    from jobs.operators.timers import HasTimers
     from jobs.outside_sinks.kafka.kafka_sink import KafkaSink
     from jobs.outside_sinks.postgres.postgres_sink import PostgresSink
     from jobs.pipeline.aggregates import (
@@ -136,6 +137,7 @@ __all__ = [
     "Expectation",
     "FileSource",
     "GeneratorSource",
+    "HasTimers",
     "HybridSource",
     "InvalidExpectationError",
     "InvalidMomentError",
@@ -258,6 +260,7 @@ _MODULES: Final = {
         "newest_rows",
         "top",
     ),
+    "jobs.operators.timers": ("HasTimers",),
     "jobs.pipeline.windows": ("cumulative", "hopping", "session", "tumbling"),
     "jobs.quality.expectation": ("Expectation", "InvalidExpectationError"),
     "jobs.reading": (

@@ -30,12 +30,13 @@ class Processed:
 
     `state` has the new row of each touched key, key columns first. A touched key that is missing in it loses its state.
     `output` has the rows to emit. `outputs` has those of the function's named outputs, by name; one that is missing has
-    no rows.
+    no rows. `timers` are set by a function that has `on_time` (see `HasTimers`).
     """
 
     state: pl.DataFrame
     output: pl.DataFrame
     outputs: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    timers: pl.DataFrame | None = None
 
 
 class KeyedFunction(Protocol):

@@ -1,7 +1,7 @@
 """Declares the vertex of a user's keyed function."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -12,7 +12,8 @@ from checkpointing.identifiers import InvalidNameError, VertexId, output_name, v
 from checkpointing.metadata.paths import broadcast_of
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.keyed_vertices import InvalidStateVersionError, process_meanings
-from jobs.operators.process import AnyFunction, MergesPartials
+from jobs.operators.process import AnyFunction, KeyedFunction, MergesPartials
+from jobs.operators.timers import TIMER_STATE, HasTimers, with_timers
 from jobs.pipeline.columns import InvalidPipelineError, former_columns, former_id, require_free, require_unique
 from jobs.pipeline.vertices import Declarations, Declared, Input, ProcessVertex
 from jobs.settings import duration_ms
@@ -76,6 +77,27 @@ def time_to_live(
             'of it, or let the clock count, as in ttl=expires("1d", by="clock")'
         )
     return said
+
+
+def of_user(
+    name: str, function: KeyedFunction | HasTimers, rows: Rows, declarations: Declarations, inputs: Sequence[Input]
+) -> tuple[AnyFunction, Rows]:
+    """Return a user's function as it runs, and its columns: with its timers, if it has `on_time` (N4).
+
+    Raises InvalidPipelineError if no timer could ever be due.
+    """
+    if not isinstance(function, HasTimers):
+        return function, rows
+    where = f"vertex {name}: its function has on_time"
+    if not any(declarations.has_times(reads) for reads in inputs):
+        raise InvalidPipelineError(f"{where}, and its rows have no event times: declare event_time on a source of it")
+    if isinstance(function, MergesPartials) or any(not reads.keys for reads in inputs):
+        raise InvalidPipelineError(
+            f"{where}, which a function that merges partials or sees a broadcast cannot have: take one of the two away"
+        )
+    require_unique(f"vertex {name}, state", [*rows.state.names, *TIMER_STATE.names])
+    state = StructType([*rows.state.fields, *TIMER_STATE.fields])
+    return with_timers(function, inputs[0].keys), replace(rows, state=state)
 
 
 def process_vertex(

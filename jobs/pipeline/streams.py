@@ -24,6 +24,7 @@ from jobs.operators.measured_times import TimeColumn
 from jobs.operators.process import KeyedFunction
 from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps
 from jobs.operators.stateless_job import failed_rules, in_task
+from jobs.operators.timers import HasTimers
 from jobs.operators.windows import END, LATE, Windows
 from jobs.pipeline.aggregates import AggregateColumn, derived_columns, named_aggregates
 from jobs.pipeline.columns import (
@@ -44,7 +45,7 @@ from jobs.pipeline.columns import (
     require_ordered,
     require_unique,
 )
-from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, process_vertex, time_to_live
+from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, of_user, process_vertex, time_to_live
 from jobs.pipeline.tables import append_table, description_of, overwrite_table, upsert_table, with_changed_columns
 from jobs.pipeline.vertices import (
     AggregateVertex,
@@ -461,18 +462,13 @@ class Stream:
         watermark. Durations are like "30s", "10m" or "2h". Raises InvalidPipelineError.
         """
         where = f"event_time on {self.origin}"
-        require_keys(where, self.schema, [column])
         if not isinstance(self.declarations.vertex(self.origin), SourceVertex):
             raise InvalidPipelineError(f"{where}: write it on the stream of a source, before tables, keys and unions")
         if any(step.time is not None for step in self.steps):
             raise InvalidPipelineError(f"{where}: the stream has event times already")
-        kind = self.schema[column].dataType
-        if not isinstance(kind, TimestampType | TimestampNTZType):
-            raise InvalidPipelineError(
-                f"{where}: column {column} has type {kind.simpleString()}: make it a timestamp, with with_column"
-            )
+        time = _time_column(where, self.schema, column)
         idle_ms = None if idle_after is None else duration(f"{where}: idle_after", idle_after)
-        said = DeclaredTime(TimeColumn(column, kind), EventTime(duration(f"{where}: delay", delay), idle_ms))
+        said = DeclaredTime(time, EventTime(duration(f"{where}: delay", delay), idle_ms))
         return replace(self, steps=(*self.steps, Step(unchanged(), self.schema, said)), time=said.column)
 
     def union(self, *others: "Stream", id: str, renamed_from: str | None = None) -> "Stream":
@@ -485,7 +481,8 @@ class Stream:
         if any(other.declarations is not self.declarations for other in others):
             raise InvalidPipelineError(f"vertex {id}: the streams belong to two pipelines")
         vertex = union_vertex(id, [each.as_input() for each in (self, *others)], self.declarations, renamed_from)
-        return _declared(self.declarations, vertex)
+        time = self.time if all(other.time == self.time for other in others) and not vertex.changes_of else None
+        return replace(_declared(self.declarations, vertex), time=time)
 
     # -------------------------------------------------------------- tables
 
@@ -728,11 +725,12 @@ class KeyedStream:
     def process(  # noqa: PLR0913 - each says one thing of the function
         self,
         id: str,
-        function: KeyedFunction,
+        function: KeyedFunction | HasTimers,
         *,
         state: StructType,
         output: StructType,
         outputs: Mapping[str, StructType] = NO_OUTPUTS,
+        time: str | None = None,
         ttl: str | Expires | None = None,
         renamed_from: str | None = None,
         columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
@@ -742,15 +740,15 @@ class KeyedStream:
         After an aggregate its input rows are updates: each replaces the row before of its key. Its output counts as
         append-only. So a function that adds updates up must add only the difference to the row before.
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
+        One that sets timers needs `on_time` (see `HasTimers`), and rows with event times.
         `outputs` are the columns of further outputs by name: see `Stream.output`. With `ttl` the state of a key is
-        forgotten so long after the function has last changed it, as in ttl="1d" (see `expires`).
+        forgotten so long after the function has last changed it, as in ttl="1d" (see `expires`). `time` is the column
+        of the output with its event time, if windows and the like are to follow.
         `renamed_from` is the id that the vertex had before: it keeps its state. `columns_renamed_from` are old names by
         the new ones, of columns of the state, of the table and of named outputs: they keep their values.
         """
-        rows = Rows(state, output, columns_renamed_from, outputs)
-        lives = time_to_live(id, ttl, self.stream.declarations, [self.as_input()])
-        vertex = process_vertex((self.as_input(),), id, function, rows, renamed_from, expires=lives)
-        return _declared(self.stream.declarations, vertex)
+        inputs, rows = (self.as_input(),), Rows(state, output, columns_renamed_from, outputs)
+        return _processed(self.stream.declarations, inputs, id, function, rows, time, ttl, renamed_from)
 
     def window(self, window: Window) -> "WindowedStream":
         """Divide the rows of each key into windows of event time, such as `tumbling("1d")` or `session("30m")`.
@@ -850,11 +848,12 @@ class ConnectedStreams:
     def process(  # noqa: PLR0913 - each says one thing of the function
         self,
         id: str,
-        function: KeyedFunction,
+        function: KeyedFunction | HasTimers,
         *,
         state: StructType,
         output: StructType,
         outputs: Mapping[str, StructType] = NO_OUTPUTS,
+        time: str | None = None,
         ttl: str | Expires | None = None,
         renamed_from: str | None = None,
         columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
@@ -862,12 +861,37 @@ class ConnectedStreams:
         """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them).
 
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
-        `outputs`, `ttl`, `renamed_from` and `columns_renamed_from` are as in `KeyedStream.process`.
+        `outputs`, `time`, `ttl`, `renamed_from` and `columns_renamed_from` are as in `KeyedStream.process`.
         """
         inputs, rows = (self.left.as_input(), self.right.as_input()), Rows(state, output, columns_renamed_from, outputs)
-        lives = time_to_live(id, ttl, self.left.stream.declarations, inputs)
-        vertex = process_vertex(inputs, id, function, rows, renamed_from, expires=lives)
-        return _declared(self.left.stream.declarations, vertex)
+        return _processed(self.left.stream.declarations, inputs, id, function, rows, time, ttl, renamed_from)
+
+
+def _processed(  # noqa: PLR0913, PLR0917 - each says one thing of the function
+    declarations: Declarations,
+    inputs: tuple[Input, ...],
+    name: str,
+    function: KeyedFunction | HasTimers,
+    rows: Rows,
+    time: str | None,
+    ttl: str | Expires | None,
+    renamed_from: str | None,
+) -> Stream:
+    """Declare the vertex of a user's function. Raises InvalidNameError, InvalidPipelineError."""
+    runs, held = of_user(name, function, rows, declarations, inputs)
+    lives = time_to_live(name, ttl, declarations, inputs)
+    stream = _declared(declarations, process_vertex(inputs, name, runs, held, renamed_from, expires=lives))
+    return stream if time is None else replace(stream, time=_time_column(f"vertex {name}, time", stream.schema, time))
+
+
+def _time_column(where: str, rows: StructType, column: str) -> TimeColumn:
+    require_keys(where, rows, [column])
+    kind = rows[column].dataType
+    if not isinstance(kind, TimestampType | TimestampNTZType):
+        raise InvalidPipelineError(
+            f"{where}: column {column} has type {kind.simpleString()}: make it a timestamp, with with_column"
+        )
+    return TimeColumn(column, kind)
 
 
 def _declared(declarations: Declarations, vertex: StagedVertex | KeyedVertex) -> Stream:

@@ -114,8 +114,9 @@ class KeyedRows:
         return FoundKeys(self, pl.concat([self.nothing, *found]), places)
 
     def where(self, condition: pl.Expr) -> "FoundKeys":
-        """Return the rows of which this is true."""
-        return self.at(tuple(layer.having(layer.rows.select(condition).to_series()) for layer in self.layers))
+        """Return the rows of which this is true. Null is not."""
+        chosen = (layer.rows.select(condition).to_series().fill_null(value=False) for layer in self.layers)
+        return self.at(tuple(layer.having(places) for layer, places in zip(self.layers, chosen, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
