@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from jobs.pipeline.applied_changes import apply_changes
     from jobs.pipeline.broadcasting import BroadcastConnectedStreams, BroadcastStream, broadcast
     from jobs.pipeline.columns import InvalidPipelineError
-    from jobs.pipeline.joins import join
+    from jobs.pipeline.joins import as_of, join
     from jobs.pipeline.pipeline import CheckpointListener, MasterHook, Pipeline
     from jobs.pipeline.processing import expires
     from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
@@ -190,6 +190,7 @@ __all__ = [
     "apply_changes",
     "approx_count_distinct",
     "approx_percentile",
+    "as_of",
     "avg_of",
     "broadcast",
     "collect_list",
@@ -252,7 +253,7 @@ _MODULES: Final = {
         "var_of",
     ),
     "jobs.pipeline.broadcasting": ("BroadcastConnectedStreams", "BroadcastStream", "broadcast"),
-    "jobs.pipeline.joins": ("join",),
+    "jobs.pipeline.joins": ("as_of", "join"),
     "jobs.pipeline.processing": ("expires",),
     "jobs.pipeline.applied_changes": ("apply_changes",),
     "jobs.pipeline.top": (

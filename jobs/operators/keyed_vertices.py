@@ -25,6 +25,7 @@ from jobs.operators.join import LEFT, JoinFunction, JoinType, join_schema, join_
 from jobs.operators.join import RIGHT as JOINED_RIGHT
 from jobs.operators.process import AnyFunction
 from jobs.operators.spec import BroadcastRowsKept, KeyedInput, KeyedSpec, StagedTable, schema_with_kind
+from jobs.operators.time_joins import AsOfJoin, IntervalJoin, WindowJoin
 from jobs.operators.top_rows import ROWS as TOP_ROWS
 from jobs.operators.top_rows import TopRows, top_output, top_state
 from jobs.operators.unsent_values import UNSENT
@@ -110,6 +111,27 @@ def top_meanings(function: TopRows, rows: StructType) -> tuple[ColumnMeaning, ..
     rest = [name for name in function.columns if name not in {by.column for by in function.order}]
     arguments = (*ordered, *_arguments(rows, rest))
     return (ColumnMeaning(column=TOP_ROWS, function=f"first_{function.n}_of_{kept}", arguments=arguments),)
+
+
+def time_join_meanings(
+    function: IntervalJoin | WindowJoin | AsOfJoin, left: StructType, right: StructType
+) -> tuple[ColumnMeaning, ...]:
+    """Return the meaning of the state of a join in time: the rows of both sides, their times, and when they are over.
+
+    The type of the join counts too: it says which rows have been put out.
+    """
+    sides = function.sides
+    rows = ((LEFT, left, sides.left), (JOINED_RIGHT, right, sides.right))
+    ends = ColumnMeaning(
+        column=DUE, function=f"{sides.how.value}_join_in_time", arguments=(Argument(function.meaning, "range"),)
+    )
+    return (
+        *(
+            ColumnMeaning(column=name, function="rows_in_time", arguments=_arguments(of, (*side.keys, side.time.name)))
+            for name, of, side in rows
+        ),
+        ends,
+    )
 
 
 def process_meanings(function: AnyFunction, state: StructType, keys: Sequence[str]) -> tuple[ColumnMeaning, ...]:

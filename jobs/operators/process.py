@@ -31,12 +31,15 @@ class Processed:
     `state` has the new row of each touched key, key columns first. A touched key that is missing in it loses its state.
     `output` has the rows to emit. `outputs` has those of the function's named outputs, by name; one that is missing has
     no rows. `timers` are set by a function that has `on_time` (see `HasTimers`).
+
+    A function that holds several rows of a key may return only those that are new or changed: the `others_stay`.
     """
 
     state: pl.DataFrame
     output: pl.DataFrame
     outputs: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     timers: pl.DataFrame | None = None
+    others_stay: bool = False
 
 
 class KeyedFunction(Protocol):
@@ -137,6 +140,8 @@ class HoldsRows(Protocol):
 
     def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
         """Return the output, and the rows that take the place of all rows of the state that it has found.
+
+        If the result says that the `others_stay`, they only take the place of those with the same keys.
 
         Rows of `inputs` and of the new state have key groups. `types` are those of the state. It calls `find` once.
         """
@@ -414,7 +419,11 @@ class ProcessCalls:
         self._add_held(result, finder.found, called)
 
     def _add_held(self, result: Processed, found: FoundKeys, called: Called) -> None:
-        before, after = found.rows, result.state.select(found.rows.columns)
+        after = result.state.select(found.rows.columns)
+        if result.others_stay:
+            own = list(self.state_keys)
+            found = found.only(found.rows.with_row_index().join(after, on=own, how="semi", nulls_equal=True)["index"])
+        before = found.rows
         lost = before.join(after, on=list(self.state_keys), how="anti", nulls_equal=True)
         delta = pl.concat(
             [

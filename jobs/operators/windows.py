@@ -37,7 +37,7 @@ DUE: Final = "_due_ms"
 HELD: Final = "_late_rows"
 """The column of a session's state with rows that are late, unless another row of the epoch widens the session."""
 _MICROSECONDS: Final = 1_000
-_FAR_MS: Final = 2**62
+FAR_MS: Final = 2**62
 """No time differs from a time by so much, so that the difference always fits."""
 _PANE: Final = "\0pane"
 _TIME: Final = "\0time"
@@ -54,7 +54,7 @@ class NoTimeError(Exception):
 
     def __init__(self, column: str, rows: int) -> None:
         super().__init__(
-            f"{rows} rows have no time in column {column}, so they belong to no window: give them one with "
+            f"{rows} rows have no time in column {column}, which windows and joins in time need: give them one with "
             f"with_column before event_time, or send them to a table with check_rows(Expectation.not_null({column!r}))"
         )
 
@@ -204,6 +204,14 @@ class PeriodicWindows:
         windows = self.of_panes(panes[_PANE].unique(), rows.schema[_TIME])
         last = windows.group_by(_PANE).agg(pl.col(_ENDS).max())
         return panes.join(last, on=_PANE, how="left", maintain_order="left")[_ENDS]
+
+    def spread(self, rows: pl.DataFrame, time: pl.Expr, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the rows once for each of their windows that is open, with its bounds, and those that have none."""
+        timed = self._with_panes(rows.with_columns(time.alias(_TIME)))
+        windows = self.of_panes(timed[_PANE].unique(), timed.schema[_TIME])
+        is_open = pl.col(_ENDS) > open_ms
+        late = timed.join(windows.filter(is_open), on=_PANE, how="anti").select(rows.columns)
+        return timed.join(windows.filter(is_open), on=_PANE).select(*rows.columns, START, END), late
 
     def assigned(self, rows: pl.DataFrame, to: Assignment) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Aggregate the rows of each pane, and add that to the windows of the pane that are open."""
@@ -384,7 +392,7 @@ class WindowedAggregates:
         if late.is_empty():
             return {}
         time_ms = _ms(self.time.name) - self.time.before_ms
-        said = late.select(*self.columns, (pl.lit(min(self.watermark_ms, _FAR_MS)) - time_ms).alias(LATE_BY))
+        said = late.select(*self.columns, (pl.lit(min(self.watermark_ms, FAR_MS)) - time_ms).alias(LATE_BY))
         if self.late_fails:
             raise LateRowError(self.time.name, said)
         return {LATE: said}

@@ -1,25 +1,51 @@
-"""Declares the vertices that join two streams by key."""
+"""Declares the vertices that join two streams by key: as tables, within a time range, by window, or as of a time."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
+
+from pyspark.sql import Column
+from pyspark.sql.types import BooleanType, StructType
 
 from checkpointing.identifiers import vertex_id
 from jobs.operators.changes import TIMES
-from jobs.operators.join import LEFT, RIGHT, JoinType, join_schema
-from jobs.pipeline.columns import InvalidPipelineError, former_id, require_unique
-from jobs.pipeline.processing import time_to_live
-from jobs.pipeline.streams import KeyedStream, Stream, changes_taken
+from jobs.operators.join import LEFT, RIGHT, JoinType, join_schema, own_columns
+from jobs.operators.measured_times import TimeColumn
+from jobs.operators.time_joins import (
+    DELETES,
+    LATE_SIDE,
+    AsOfJoin,
+    IntervalJoin,
+    JoinedSides,
+    JoinSide,
+    WindowJoin,
+    as_of_state,
+    joined_rows,
+    kept_rows_state,
+    late_join_rows,
+)
+from jobs.operators.windows import DUE, END, LATE, LATE_BY, START, PeriodicWindows
+from jobs.pipeline.columns import InvalidPipelineError, duration, former_id, require_unique
+from jobs.pipeline.processing import Rows, process_vertex, time_to_live
+from jobs.pipeline.streams import KeyedStream, Stream, WindowedStream, changes_taken
 from jobs.pipeline.vertices import JoinVertex
+from jobs.pipeline.windows import FAIL
 from jobs.state.backend import Expires
+from jobs.state.files import NONE_RENAMED
 
 # ruff: noqa: A002 - a vertex has an id, and it is called so
 
+How = Literal["inner", "left", "right", "full", "semi", "anti"]
 
-def join(
-    left: KeyedStream,
-    right: KeyedStream,
+
+def join(  # noqa: PLR0913 - each says one thing of the join
+    left: KeyedStream | WindowedStream,
+    right: KeyedStream | WindowedStream,
     id: str,
     *,
-    how: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner",
+    how: How = "inner",
+    within: tuple[str, str] | None = None,
+    late: str | None = None,
     ttl: str | Expires | None = None,
     renamed_from: str | None = None,
 ) -> Stream:
@@ -30,19 +56,78 @@ def join(
     both sides. An inner or semi join of append-only streams is append-only. All others are changelogs: only
     `aggregate`, `join`, `top` and `union` can take their rows. `renamed_from` is the id that the vertex had before.
     With `ttl` the rows of a key are forgotten so long after the last one came or went (see `expires`).
-    Raises InvalidNameError, and InvalidPipelineError for a column that both sides have, keys of different types, or
-    updates that lost their kind.
+
+    `within=("-5m", "1h")` also asks that the right row's event time less the left row's lies in this range, both ends
+    included. Two streams with the same `window` join window by window, when the window closes. Both streams need event
+    times and no updates. Then state keeps a row only as long as a partner can come, and every join is append-only: an
+    outer row without a partner comes once none can come any more. Late rows go to the table `late` alone, with
+    `late_side` and `late_by_ms`; the vertex `<id>_late` writes them. With `late="fail"` they fail their micro-batch.
+
+    Raises InvalidNameError, and InvalidPipelineError for a column that both sides have, keys of different types,
+    streams that do not fit, or updates that lost their kind.
     """
-    name, where = vertex_id(id), f"vertex {id}"
-    types = [each.value for each in JoinType]
-    if how not in types:
-        raise InvalidPipelineError(f"{where}: no join is called {how!r}; choose one of {', '.join(types)}")
-    connected = left.connect(right)
+    where = f"vertex {id}"
+    if how not in [each.value for each in JoinType]:
+        types = ", ".join(each.value for each in JoinType)
+        raise InvalidPipelineError(f"{where}: no join is called {how!r}; choose one of {types}")
+    kind = JoinType(how)
+    if ttl is not None and (within is not None or isinstance(left, WindowedStream)):
+        raise InvalidPipelineError(f"{where}: a join in time forgets rows once no partner can come; leave ttl out")
+    if isinstance(left, WindowedStream) and isinstance(right, WindowedStream):
+        if within is not None:
+            raise InvalidPipelineError(f"{where}: streams in windows join by window; leave within out")
+        function = WindowJoin(_sides(where, left.rows, right.rows, kind, late), _windows(where, left, right))
+        joined = _in_time(id, left.rows, right.rows, function, late, renamed_from)
+        return replace(joined, time=TimeColumn(END, left.time.kind, before_ms=1))
+    if isinstance(left, WindowedStream) or isinstance(right, WindowedStream):
+        raise InvalidPipelineError(f"{where}: only one of its streams has windows; give both the same, or none")
+    if within is not None:
+        sides = _sides(where, left, right, kind, late)
+        return _in_time(id, left, right, IntervalJoin(sides, *_bounds(where, within)), late, renamed_from)
+    if late is not None:
+        raise InvalidPipelineError(f"{where}: no row is late for a join of all rows; leave late out, or add within")
+    return _of_tables(id, left, right, kind, ttl, renamed_from)
+
+
+def as_of(
+    left: KeyedStream,
+    right: KeyedStream,
+    id: str,
+    *,
+    late: str,
+    how: Literal["inner", "left"] = "left",
+    deletes: str | Callable[[], Column] | None = None,
+    renamed_from: str | None = None,
+) -> Stream:
+    """Return each left row with the right row of its key that is valid at its event time.
+
+    The right rows are versions: each is valid from its event time until that of the next one of its key. A left row
+    comes once the watermark has passed its time, so no version is missed. Without a version it has nulls, or is left
+    out by `how="inner"`. From a version for which `deletes` is true, such as `deletes="op = 'd'"`, the key has none.
+    State keeps the newest version of a key, those that begin after the watermark, and the left rows that wait.
+
+    Late rows go to the table `late`, with `late_side` and `late_by_ms`; the vertex `<id>_late` writes them. With
+    `late="fail"` they fail their micro-batch.
+    A late version still counts for left rows that come later. Both streams need event times and no updates. Raises
+    InvalidNameError, InvalidPipelineError.
+    """
+    where = f"vertex {id}"
+    if how not in ("inner", "left"):
+        raise InvalidPipelineError(f"{where}: an as-of join is inner or left, not {how!r}")
+    sides = _sides(where, left, right, JoinType(how), late)
+    if deletes is not None:
+        right = KeyedStream(right.stream.with_column(DELETES, deletes, BooleanType()), right.keys)
+        sides = replace(sides, right=replace(sides.right, beside=(DELETES,)))
+    return replace(_in_time(id, left, right, AsOfJoin(sides), late, renamed_from), time=left.stream.time)
+
+
+def _of_tables(
+    id: str, left: KeyedStream, right: KeyedStream, how: JoinType, ttl: str | Expires | None, renamed_from: str | None
+) -> Stream:
+    """Declare a join of all rows. Either stream is append-only or a changelog."""
+    name, where, connected = vertex_id(id), f"vertex {id}", left.connect(right)
     declarations, inputs = left.stream.declarations, (connected.left.as_input(), connected.right.as_input())
-    try:
-        schema = join_schema(left.stream.schema, right.stream.schema, left.keys, right.keys, JoinType(how))
-    except ValueError as error:
-        raise InvalidPipelineError(f"{where}: {error}") from error
+    schema = _joined_rows(where, left, right, how)
     for each in inputs:
         require_unique(where, [*each.schema.names, LEFT, RIGHT, TIMES])
     taken = (changes_taken(where, declarations, each, ()) for each in inputs)
@@ -51,10 +136,100 @@ def join(
         name,
         inputs,
         schema,
-        JoinType(how),
+        how,
         renamed_from=former_id(renamed_from),
         changes_of=changes_of,
         expires=time_to_live(id, ttl, declarations, inputs),
     )
     declarations.add(vertex)
     return Stream(declarations, vertex.id, (), vertex.rows)
+
+
+def _joined_rows(where: str, left: KeyedStream, right: KeyedStream, how: JoinType) -> StructType:
+    """Return the columns of a joined row. Raises InvalidPipelineError for one that is on both sides."""
+    try:
+        return join_schema(left.stream.schema, right.stream.schema, left.keys, right.keys, how)
+    except ValueError as error:
+        raise InvalidPipelineError(f"{where}: {error}") from error
+
+
+# ------------------------------------------------------------------
+# Declares joins that know the time. Their rows are told apart as late or not, and what none can join leaves the state.
+
+
+def _in_time(
+    id: str,
+    left: KeyedStream,
+    right: KeyedStream,
+    function: IntervalJoin | WindowJoin | AsOfJoin,
+    late: str | None,
+    renamed_from: str | None,
+) -> Stream:
+    """Declare the vertex, and the one that writes its late rows to the table `late`."""
+    where, sides, declarations = f"vertex {id}", function.sides, left.stream.declarations
+    left.connect(right)
+    if late is None:
+        raise InvalidPipelineError(f'{where}: rows may come late; name a table for them, as in late="late/{id}"')
+    rows = left.stream.schema, right.stream.schema
+    state = as_of_state(sides, *rows) if isinstance(function, AsOfJoin) else kept_rows_state(function, *rows)
+    inputs = (left.as_input(), right.as_input())
+    outputs = {} if sides.late_fails else {LATE: late_join_rows(sides, *rows)}
+    said = Rows(state, joined_rows(function, *rows), NONE_RENAMED, outputs)
+    vertex = process_vertex(inputs, id, function, said, renamed_from)
+    declarations.add(vertex)
+    joined = Stream(declarations, vertex.id, (), vertex.rows)
+    if not sides.late_fails:
+        joined.output(LATE).table(late, id=f"{id}_late")
+    return joined
+
+
+def _windows(where: str, left: WindowedStream, right: WindowedStream) -> PeriodicWindows:
+    """Return the windows of both streams. Raises InvalidPipelineError."""
+    windows = left.windows
+    if left.windows != right.windows or left.time.kind != right.time.kind:
+        raise InvalidPipelineError(f"{where}: its streams have different windows; give both the same, of the same type")
+    if not isinstance(windows, PeriodicWindows):
+        raise InvalidPipelineError(
+            f"{where}: sessions have no end that both streams know; join them within a time range, as in "
+            'within=("-5m", "5m")'
+        )
+    return windows
+
+
+def _sides(where: str, left: KeyedStream, right: KeyedStream, how: JoinType, late: str | None) -> JoinedSides:
+    """Return what a join in time must know of its streams. Raises InvalidPipelineError for one that it cannot take."""
+    both = [_side(where, each) for each in (left, right)]
+    _joined_rows(where, left, right, JoinType.FULL)
+    names = [*left.keys, *both[0].columns, *both[1].columns]
+    require_unique(where, [*names, LATE_SIDE, LATE_BY, LEFT, RIGHT, DUE, DELETES, START, END])
+    return JoinedSides(both[0], both[1], how, late_fails=late == FAIL)
+
+
+def _side(where: str, keyed: KeyedStream) -> JoinSide:
+    stream, time = keyed.stream, keyed.stream.time
+    if time is None:
+        raise InvalidPipelineError(
+            f"{where}: the rows of {stream.origin} have no event times: declare event_time on its source"
+        )
+    if time.name in keyed.keys:
+        raise InvalidPipelineError(f"{where}: the event time {time.name} is a key; key the stream by other columns")
+    updates = stream.declarations.updates_of(keyed.as_input())
+    if updates is not None:
+        raise InvalidPipelineError(
+            f"{where}: its rows are updates of the {stream.declarations.kind_of(updates)} {updates!r}, and a join in "
+            "time takes each row as new. Join the rows before it"
+        )
+    return JoinSide(keyed.keys, own_columns(stream.schema, keyed.keys), time)
+
+
+def _bounds(where: str, within: tuple[str, str]) -> tuple[int, int]:
+    """Return the range in ms. Raises InvalidPipelineError."""
+    lower_ms, upper_ms = (_signed_ms(where, each) for each in within)
+    if lower_ms > upper_ms:
+        raise InvalidPipelineError(f'{where}: within begins after its end; write it as in within=("-5m", "1h")')
+    return lower_ms, upper_ms
+
+
+def _signed_ms(where: str, text: str) -> int:
+    sign, written = (-1, text[1:]) if text.startswith("-") else (1, text)
+    return sign * duration(f"{where}: within", written)

@@ -27,6 +27,7 @@ from jobs.operators.keyed_vertices import (
     enrich_spec,
     join_spec,
     process_meanings,
+    time_join_meanings,
     top_spec,
     window_meanings,
 )
@@ -45,6 +46,7 @@ from jobs.operators.spec import (
     delta_columns,
     quarantine_schema,
 )
+from jobs.operators.time_joins import AsOfJoin, IntervalJoin, WindowJoin
 from jobs.operators.windows import WindowedAggregates
 from jobs.pipeline.columns import InvalidPipelineError, require_kept, require_plain_texts
 from jobs.pipeline.job_plan import JobPlan
@@ -291,6 +293,8 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
 def _meanings(vertex: ProcessVertex) -> tuple[ColumnMeaning, ...]:
     if isinstance(vertex.function, WindowedAggregates):
         return window_meanings(vertex.function, vertex.inputs[0].schema)
+    if isinstance(vertex.function, IntervalJoin | WindowJoin | AsOfJoin):
+        return time_join_meanings(vertex.function, *(each.schema for each in vertex.inputs))
     own = process_meanings(vertex.function, vertex.state, vertex.inputs[0].keys)
     kept = vertex.broadcast
     return own if kept is None else (*own, broadcast_meaning(kept, vertex.inputs[-1].schema))

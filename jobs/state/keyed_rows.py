@@ -8,6 +8,7 @@ so that each is more than twice as large as the next one. So there are few of th
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from jobs.state.key_joins import join_by_key
@@ -126,6 +127,18 @@ class FoundKeys:
     among: KeyedRows
     rows: pl.DataFrame
     places: tuple[pl.Series, ...]
+
+    def only(self, chosen: pl.Series) -> "FoundKeys":
+        """Return those of the found rows at these numbers."""
+        marks, places, done = np.zeros(self.rows.height, dtype=bool), [], 0
+        marks[chosen.to_numpy()] = True
+        for where in self.places:
+            place = where.to_numpy().copy()
+            found = int(place.sum())
+            place[place] = marks[done : done + found]
+            places.append(pl.Series(place, dtype=pl.Boolean))
+            done += found
+        return FoundKeys(self.among, self.rows.filter(pl.Series(marks, dtype=pl.Boolean)), tuple(places))
 
     def replaced_by(self, rows: pl.DataFrame) -> KeyedRows:
         """Return all rows with these in place of the found ones. Any further key must be new."""
