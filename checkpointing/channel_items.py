@@ -64,9 +64,9 @@ class AlignmentType(Enum):
 class Barrier:
     """Barrier n. The rows before it belong to epochs <= n. `created_ms` is the time of its trigger.
 
-    It carries how far in event time its sender is (N1). A source sends no watermark, since only those who read its rows
-    know their times. An `idle` sender is a split that had nothing more to read, or a vertex whose channels are all
-    idle. A split that `waits` for an earlier part of its source holds nobody back.
+    It carries how far in event time its sender is (N1). Only those who read a split know its times, so a source sends a
+    watermark only behind the end of a split: the end of time. An `idle` sender is a split that had nothing to read, or
+    a vertex whose channels are all idle. A split that `waits` for an earlier part of its source holds nobody back.
     """
 
     checkpoint: CheckpointId

@@ -126,27 +126,33 @@ class VertexTime:
         """The newest barrier of each channel, until the vertex counts it."""
         self._behind: dict[ChannelId, Barrier] = {}
         """The newest barrier of each channel that is older, and before which all rows have run."""
-        self._ended: set[ChannelId] = set()
-        """The channels on which no more rows are sent. Rows may still be on their way."""
         self._over: set[ChannelId] = set()
-        """The channels of which the vertex has counted the end."""
+        """The channels that are at the end of time: all their rows have run, and no more will come."""
         self.watermark = Watermark()
         """That of the last barrier that the vertex has passed. Rows with a time that is not after it are late."""
+        self.rows = Watermark()
+        """How far the rows were there. At the end of time, the watermark is further."""
 
     @property
     def channels(self) -> Mapping[ChannelId, ChannelTime]:
         """How far the rows of each channel were at the last barrier. An end does not show here."""
         return self._now
 
-    def restore(self, watermark: Watermark, channels: Mapping[ChannelId, ChannelTime]) -> None:
+    def restore(
+        self,
+        watermark: Watermark,
+        rows_ms: int,
+        channels: Mapping[ChannelId, ChannelTime],
+        ended: Collection[ChannelId] = (),
+    ) -> None:
         """Go on as the cut says. A channel that the cut does not know begins before time, and holds nobody back.
 
         Every split of the cut counts at once, also one that has not sent anything yet (FLINK-32828). If the cut was at
-        the end of time and more rows may come, the vertex is as far as the rows were. That is so after a drain.
+        the end of time and not all channels have `ended`, the vertex is as far as the rows were, as after a drain.
         """
-        self._now = {channel: channels.get(channel, ChannelTime()) for channel in self._declared}
-        reopened = watermark.ms == END_OF_TIME and not self._ended.issuperset(self._declared)
-        self.watermark = self._combined(Watermark(), self._ended) if reopened else watermark
+        self._now |= channels
+        self.rows = Watermark(rows_ms) if watermark.ms == END_OF_TIME else watermark
+        self.watermark = watermark if self._declared.keys() <= set(ended) else self.rows
 
     # -------------------------------------------------------------- between barriers
 
@@ -170,12 +176,11 @@ class VertexTime:
         self._greatest[channel] = max(greatest_ms, self._greatest.get(channel, BEFORE_TIME))
 
     def received(self, channel: ChannelId, barrier: Barrier) -> None:
-        """Note a barrier that has come on a channel. Behind the end of the channel it carries the end of time."""
+        """Note a barrier that has come on a channel. It carries the end of time if no row will come behind it."""
         if channel in self._declared:
             if channel in self._barriers:
                 self._behind[channel] = self._barriers[channel]
-            ended = channel in self._ended
-            self._barriers[channel] = replace(barrier, watermark_ms=END_OF_TIME) if ended else barrier
+            self._barriers[channel] = barrier
 
     def overtook(self, channel: ChannelId, checkpoint: CheckpointId, segments: int) -> None:
         """Note that barrier n of the channel has overtaken so many segments. It counts when they have run.
@@ -193,10 +198,9 @@ class VertexTime:
             for known in (self._barriers, self._behind)
         )
 
-    def ended(self, channel: ChannelId) -> None:
-        """Note that no row will be sent on this channel any more. It counts from the next barrier on."""
-        if channel in self._declared:
-            self._ended.add(channel)
+    def end(self) -> None:
+        """Note that all rows of all channels have run, and no more will come."""
+        self._over.update(self._declared)
 
     # -------------------------------------------------------------- at a barrier
 
@@ -213,13 +217,10 @@ class VertexTime:
             self._now[channel] = self._at(channel, was, known, barrier.created_ms)
         if unaligned:
             self._ran.clear()
-        self.watermark = self._combined(self.watermark, self._over)
+        left = [now.mark for channel, now in self._now.items() if channel not in self._over]
+        self.rows = combined(left or (now.mark for now in self._now.values()), self.rows)
+        self.watermark = self.rows if left else Watermark(END_OF_TIME)
         return replace(barrier, watermark_ms=self.watermark.ms, idle=self.watermark.idle)
-
-    def _combined(self, last: Watermark, over: Collection[ChannelId]) -> Watermark:
-        """Return the watermark of the channels that are not over. After the end of all, it is the end of time."""
-        left = [now.mark for channel, now in self._now.items() if channel not in over]
-        return combined(left, last) if left or not over else Watermark(END_OF_TIME)
 
     def _at(self, channel: ChannelId, was: ChannelTime, barrier: Barrier | None, clock_ms: int) -> ChannelTime:
         """Return how far the rows of a channel are that have run, by their times and a barrier that came behind them.

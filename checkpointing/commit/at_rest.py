@@ -209,7 +209,7 @@ class Approved:
     def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
         """Return the entry that a process with this claim appends."""
         statistics = self.held.statistics.model_copy(update={"committed_ms": at.now_ms, "counts": None})
-        stays = {"parent": self.held.parent, "statistics": statistics}
+        stays = {"parent": self.held.parent, "barriers": self.held.barriers, "statistics": statistics}
         return _under_a_new_id(self.held, claim, at, kind=RowKind.CHECKPOINT, pinned=False, **stays)
 
 
@@ -252,6 +252,7 @@ def _under_a_new_id(record: CheckpointRecord, claim: Claim, at: Stamp, **changed
         "parent": record.checkpoint,
         "generation": claim.generation,
         "nonce": at.nonce,
+        "barriers": (),
         "statistics": Statistics(triggered_ms=at.now_ms, committed_ms=at.now_ms, rows=0),
     }
     return record.model_copy(update=new | changed)

@@ -591,10 +591,6 @@ def split_ended(job: Wiring, fact: SourceEnded) -> None:
     else:
         subtask = job.readers.found_ended(fact.source, fact.split)
         job.subtasks.step(subtask, SubtaskFinished())
-        for channel in job.credit.channels_from(subtask):
-            time = job.runs[channel.edge.downstream].time
-            if time is not None:
-                time.ended(channel)
 
 
 def end_inputs(job: Wiring) -> None:
@@ -607,6 +603,8 @@ def end_inputs(job: Wiring) -> None:
 def hand_end_on(job: Wiring, run: OperatorRun) -> None:
     """Record that the vertex has processed all its input and emitted all its rows. Send the end of data downstream."""
     run.input_end = InputEnd.HANDED_ON
+    if run.time is not None:
+        run.time.end()
     for subtask in run.vertex.subtasks():
         job.subtasks.step(subtask, SubtaskFinished())
         job.broadcast(subtask, EndOfData())
@@ -702,7 +700,7 @@ class JobDoor:
         if self._setup.restored is not None:
             job.coordinator.statistics.restored(self._setup.restored.checkpoint)
         for channel, segment in in_flight(self._setup.restored):
-            job.recover(channel_now(self._setup.graph, channel), segment)
+            job.recover(channel_now(self._setup.graph, channel, segment), segment)
             job.ending.uncommitted = True
         job.effects.extend(job.bystanders.restore(self._setup.restored, now_ms))
         job.tell(told.CoordinatorTimeAdvanced(now_ms))

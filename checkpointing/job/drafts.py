@@ -12,7 +12,7 @@ from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import NO_METRICS, SnapshotMetrics, Task
-from checkpointing.event_time import VertexTime
+from checkpointing.event_time import END_OF_TIME, VertexTime
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle, Version
@@ -75,7 +75,9 @@ def time_record(graph: JobGraph, time: VertexTime) -> VertexTimeRecord:
                     active_ms=then.active_ms,
                 )
             )
-    return VertexTimeRecord(watermark_ms=time.watermark.ms, idle=time.watermark.idle, inputs=tuple(inputs))
+    now = time.watermark
+    rows_ms = time.rows.ms if now.ms == END_OF_TIME else None
+    return VertexTimeRecord(watermark_ms=now.ms, idle=now.idle, rows_ms=rows_ms, inputs=tuple(inputs))
 
 
 class Drafts:

@@ -133,7 +133,8 @@ def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int, spl
     """Return what the subtask of a split must do: send its barrier, and for a drain the end of its data first."""
     properties = effect.properties
     sent = _barrier(effect.checkpoint, properties, config, now_ms)
-    barrier = replace(sent, idle=split.idle, waits=split.waits)
+    watermark_ms = END_OF_TIME if split.ended else sent.watermark_ms
+    barrier = replace(sent, watermark_ms=watermark_ms, idle=split.idle, waits=split.waits)
     return SnapshotRequested(barrier, synchronous=properties.is_synchronous, advance_to_max=properties.terminate)
 
 
@@ -361,8 +362,6 @@ class OperatorRun:
     def data_ended(self, channel: ChannelId) -> None:
         """Note that no more rows come on this channel. Barriers between the ends of two channels change nothing."""
         self.data_ended_on.add(channel)
-        if self.time is not None:
-            self.time.ended(channel)
         if self.data_ended_on == self.gate.open_channels():
             self.input_end = InputEnd.REACHED
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterator
 
-from checkpointing.channel_items import RangeFiles, Segment, SubtaskSnapshot
+from checkpointing.channel_items import RangeFiles, Segment, SourceSlice, SubtaskSnapshot
 from checkpointing.commit.fencing import stood_upon
 from checkpointing.commit.live_files import lists_of
 from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
 from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore, SharedStateRegistry
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.task import AcknowledgedState, Task
-from checkpointing.event_time import ChannelTime, VertexTime, Watermark
+from checkpointing.event_time import BEFORE_TIME, ChannelTime, VertexTime, Watermark
 from checkpointing.gate.input_gate import InputGate
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile
@@ -384,11 +384,12 @@ def _vertex_time(graph: JobGraph, vertex: Vertex, record: CheckpointRecord | Non
             )
             for each in was.time.inputs
         }
-        known = {channel: then.get(_place_of(graph, channel), ChannelTime()) for channel in channels}
-        time.restore(Watermark(was.time.watermark_ms, was.time.idle), known)
-    for channel in channels:
-        if SubtaskId(channel.edge.upstream, channel.subtask) in ended_splits(graph, record):
-            time.ended(channel)
+        places = {channel: _place_of(graph, channel) for channel in channels}
+        known = {channel: then[place] for channel, place in places.items() if place in then}
+        splits = ended_splits(graph, record)
+        ended = {channel for channel in channels if SubtaskId(channel.edge.upstream, channel.subtask) in splits}
+        rows_ms = BEFORE_TIME if was.time.rows_ms is None else was.time.rows_ms
+        time.restore(Watermark(was.time.watermark_ms, was.time.idle), rows_ms, known, ended)
     return time
 
 
@@ -449,12 +450,16 @@ def in_flight(record: CheckpointRecord | None) -> Iterator[tuple[ChannelId, Segm
                     yield held.channel, segment
 
 
-def channel_now(graph: JobGraph, channel: ChannelId) -> ChannelId:
-    """Return the channel that replaces a cut's channel. The upstream vertex may have another parallelism now.
+def channel_now(graph: JobGraph, channel: ChannelId, segment: Segment) -> ChannelId:
+    """Return the channel of a segment that a cut's channel held. The upstream vertex may have another parallelism now.
 
-    Any channel of the edge will do, because the rows of a segment are exchanged by key afterwards.
+    A slice comes on the channel of its split, whose times it has. For any other segment, any channel of the edge will
+    do, because its rows are exchanged by key afterwards.
     """
-    return ChannelId(channel.edge, channel.subtask % graph.vertex(channel.edge.upstream).parallelism)
+    upstream = graph.vertex(channel.edge.upstream)
+    if isinstance(segment, SourceSlice) and segment.split in upstream.splits:
+        return ChannelId(channel.edge, upstream.splits.index(segment.split))
+    return ChannelId(channel.edge, channel.subtask % upstream.parallelism)
 
 
 def commit_of(setup: JobSetup) -> TwoPhaseCommit:

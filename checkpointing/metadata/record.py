@@ -153,6 +153,8 @@ class VertexTimeRecord(_Persisted):
 
     watermark_ms: int = Field(ge=-(2**63), lt=2**63)
     idle: bool = False
+    rows_ms: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    """How far the rows were, if the watermark is the end of time. A job that goes on after a drain begins there."""
     inputs: tuple[InputTimeRecord, ...] = ()
 
 

@@ -113,6 +113,13 @@ _SIMULATOR: Final[Mapping[str, Mapping[str, Any]]] = {
         "outside": True,
         "votes": True,
     },
+    "simulator with event times": {
+        "savepoints_max": 2,
+        "rollbacks_max": 1,
+        "splits": True,
+        "declines": True,
+        "times": True,
+    },
     "simulator with imports": {
         "savepoints_max": 3,
         "rollbacks_max": 1,

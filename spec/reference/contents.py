@@ -25,6 +25,7 @@ from spec.reference.pipeline import (
     PAYMENTS_TABLE,
     TOTALS,
     TOTALS_TABLE,
+    WINDOWS,
     Contents,
     Pair,
     first_id,
@@ -196,7 +197,7 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
     rows: dict[VertexId, Counter[int]] = {}
     pairs: Counter[Pair] = Counter()
     for held in in_flight(record):
-        if first_id(held.channel.edge.downstream) in (AUDIT, NEWEST):
+        if first_id(held.channel.edge.downstream) in (AUDIT, NEWEST, WINDOWS):
             continue
         upstream = first_id(held.channel.edge.upstream)
         for segment in held.segments:
@@ -293,10 +294,10 @@ def _state(history: History, record: CheckpointRecord, vertex: VertexId) -> Iter
     was = next(each for each in record.vertices if first_id(each.vertex) == vertex)
     for index, snapshot in enumerate(was.subtasks):
         own = key_groups_of(index, len(was.subtasks), record.max_parallelism)
-        yield from _merged(history, snapshot.state, own).items()
+        yield from merged_state(history, snapshot.state, own).items()
 
 
-def _merged(history: History, files: tuple[KeyedFile, ...], own: frozenset[int]) -> dict[int, StateRow]:
+def merged_state(history: History, files: tuple[KeyedFile, ...], own: frozenset[int]) -> dict[int, StateRow]:
     found: dict[int, StateRow] = {}
     for file in files:
         if file.kind is KeyedFileKind.BASE:

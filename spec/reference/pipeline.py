@@ -19,6 +19,7 @@ from typing import Final
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.columns import TableColumn
+from checkpointing.event_time import EventTime
 from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, Generation, HookName, JobName, SplitId, TableName, VertexId
 from checkpointing.metadata.paths import table_of_broadcast, table_of_state
@@ -43,6 +44,10 @@ AUDIT: Final = VertexId("audit")
 """A vertex that some releases have and others lack. It stores the orders once more."""
 NEWEST: Final = VertexId("newest")
 """A vertex of some runs. It keeps the orders of the newest delivery to each site in an overwrite table."""
+WINDOWS: Final = VertexId("windows")
+"""A vertex of some runs. It counts rows in windows of event time (`spec.reference.times`)."""
+TIMES: Final = EventTime(delay_ms=20, idle_after_ms=300)
+"""What the pipeline says about the times of both sources in these runs."""
 
 ORDERS_TABLE: Final = TableName("bronze/orders")
 PAYMENTS_TABLE: Final = TableName("bronze/payments")
@@ -50,6 +55,8 @@ JOINED_TABLE: Final = TableName("silver/joined")
 TOTALS_TABLE: Final = TableName("gold/totals")
 AUDIT_TABLE: Final = TableName("bronze/audit")
 NEWEST_TABLE: Final = TableName("silver/newest")
+WINDOWS_TABLE: Final = TableName("gold/windows")
+LATE_TABLE: Final = TableName("late/rows")
 JOINED_STATE: Final = table_of_state(JOB, JOINED)
 TOTALS_STATE: Final = table_of_state(JOB, TOTALS)
 
@@ -206,8 +213,9 @@ def is_renamed(record: CheckpointRecord) -> bool:
 
 def graph_of(record: CheckpointRecord) -> JobGraph:
     """Return the graph under the names of an entry."""
-    overwrites = any(first_id(was.vertex) == NEWEST for was in record.vertices)
-    return graph(1, RENAMING if is_renamed(record) else 0, overwrites=overwrites)
+    names = {first_id(was.vertex) for was in record.vertices}
+    bare = graph(1, RENAMING if is_renamed(record) else 0, overwrites=NEWEST in names)
+    return with_times(bare, 1) if WINDOWS in names else bare
 
 
 def with_sinks(bare: JobGraph, *, voters: int = 0) -> JobGraph:
@@ -239,6 +247,25 @@ def with_broadcast(bare: JobGraph) -> JobGraph:
             vertex = replace(vertex, tables=(*vertex.tables, shown))  # noqa: PLW2901 - the same one with more
         vertices.append(vertex)
     return replace(bare, vertices=tuple(vertices))
+
+
+def with_times(bare: JobGraph, parallelism: int) -> JobGraph:
+    """Return the graph with times on the rows of both sources, and with the vertex that has windows."""
+    timed = tuple(
+        replace(each, event_times=(TIMES,)) if first_id(each.id) in (BRONZE_ORDERS, BRONZE_PAYMENTS) else each
+        for each in bare.vertices
+    )
+    columns = next(table.columns for vertex in bare.vertices for table in vertex.tables)
+    tables = (
+        Table(WINDOWS_TABLE, TableMode.APPEND, columns=columns),
+        Table(LATE_TABLE, TableMode.APPEND, columns=columns),
+        Table(table_of_state(JOB, WINDOWS), TableMode.STATE, columns=columns),
+    )
+    meanings = (ColumnMeaning(column="rows", function="count"),)
+    windows = Vertex(WINDOWS, VertexKind.KEYED, parallelism, tables, meanings=meanings, fires=True)
+    names = {first_id(each.id): each.id for each in bare.vertices}
+    edges = (EdgeId(names[BRONZE_ORDERS], WINDOWS, 0), EdgeId(names[BRONZE_PAYMENTS], WINDOWS, 1))
+    return replace(bare, vertices=(*timed, windows), edges=(*bare.edges, *edges))
 
 
 def with_counts(bare: JobGraph) -> JobGraph:

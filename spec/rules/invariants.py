@@ -45,6 +45,7 @@ from spec.rules import (
     suites_and_hooks,
     tables,
     tick_end,
+    time,
 )
 from spec.rules.rollbacks import goes_back
 from spec.rules.savepoints import drained_rows, plain_savepoints
@@ -66,6 +67,7 @@ MODULES: Final = (
     suites_and_hooks,
     tables,
     tick_end,
+    time,
 )
 """Importing them registers their rules."""
 __all__ = ["INVARIANTS", "NEED_CONTENTS", "Violation", "badly_driven", "violations"]

@@ -312,8 +312,10 @@ class InputsEnd(DoorJudge):
 
     def _ran(self, effect: RunMicroBatch) -> None:
         self._ending.discard(effect.vertex)
-        holds_rows = self.door.setup.graph.vertex(effect.vertex).kind is VertexKind.KEYED
-        if not any(each.segments for each in effect.inputs) and not (effect.end_of_input and holds_rows):
+        vertex = self.door.setup.graph.vertex(effect.vertex)
+        holds_rows = vertex.kind is VertexKind.KEYED
+        fires = effect.due_ms is not None and vertex.fires
+        if not any(each.segments for each in effect.inputs) and not ((effect.end_of_input and holds_rows) or fires):
             self.wrong(f"{effect.vertex} runs a micro-batch without rows, and it is not the last one of a keyed vertex")
         # A drain that fails behind its barrier fails the tick, which commits nothing more.
         drains = SavepointKind.DRAIN in self.door.requests.values() or self.door.is_troubled

@@ -85,7 +85,10 @@ class ChannelBytes:
             for held in (held for snapshot in vertex.subtasks for held in snapshot.in_flight):
                 senders = self.graph.vertex(held.channel.edge.upstream).parallelism
                 for segment in held.segments:
-                    self._put(held.channel.edge, held.channel.subtask % senders, segment)
+                    sender = held.channel.subtask % senders
+                    if isinstance(segment, SourceSlice):
+                        sender = self.subtask(held.channel.edge.upstream, segment.split)
+                    self._put(held.channel.edge, sender, segment)
 
     def offered(self, offered: SliceOffered) -> None:
         """Put a slice into the channels of its split."""

@@ -184,6 +184,8 @@ class Moves:
     counts: bool = False
     """True if suites count rows, so that they also judge an epoch without rows. Only a judge asks for it, so that the
     other seeds keep their runs."""
+    times: bool = False
+    """True if rows have times, and a vertex has windows."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
@@ -254,6 +256,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         compacts=compactions.choice([0, 2, 2, 3]),
         broadcasts=_chance("broadcasts", seed) < SELDOM,
         overwrites=_chance("overwrite tables", seed) < SOMETIMES,
+        times=_chance("event times", seed) < SOMETIMES,
     )
     return _fitting(replace(_with_a_way_back(moves), **forced))
 
@@ -326,6 +329,7 @@ FORCED: Final[Mapping[str, tuple[Any, ...]]] = {
     "broadcasts": (True,),
     "holds": (True,),
     "overwrites": (True,),
+    "times": (True,),
     "orders_max": (6,),
 }
 """The moves that a crowd may force, each with its values."""
@@ -358,7 +362,7 @@ def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scen
     voters = Random(f"voters of {seed}").choice([2, 3, 3, 3]) if moves.votes else 0  # noqa: S311 - must be repeatable
     scenario = replace(scenario, outside=moves.outside, voters=voters)
     scenario = replace(scenario, broadcasts=moves.broadcasts, overwrites=moves.overwrites)
-    scenario = replace(scenario, counts=moves.counts)
+    scenario = replace(scenario, counts=moves.counts, times=moves.times)
     scenario = limited(scenario, shapes) if moves.limits else scenario
     scenario = hooked(scenario, seed) if moves.hooks else scenario
     scenario = declining(scenario, seed) if moves.declines else scenario

@@ -125,6 +125,7 @@ _NAMES: Final = ("vertex", "table", "upstream", "downstream", "hook")
 """Fields that hold a name, wherever they are."""
 _MAY_BE_NEGATIVE: Final = ("crc32", "alignment_ms", "busy_ms", "start_delay_ms", "bytes_processed", "async_ms")
 """Durations, since clocks are set back, and the checksum of a file that nobody has read."""
+_EVENT_TIMES: Final = ("watermark_ms", "rows_ms", "due_ms", "touched_ms", "now_ms")
 DEEP: Final = 0.7
 """The probability that a lie about a name or a number is told anywhere in the entry, and not in its first fields."""
 
@@ -174,7 +175,10 @@ def a_number_out_of_range(envelope: Fields, random: Random) -> bool:
     if random.random() < DEEP:
         places = _fields(row)
         owner, field = random.choice([(each, name) for each, name in places if _counts(each, name)])
-    owner[field] = _TOO_LARGE if field in _MAY_BE_NEGATIVE else random.choice([-1, _TOO_LARGE])
+    if field in _EVENT_TIMES:
+        owner[field] = random.choice([-(2**63) - 1, 2**63])
+    else:
+        owner[field] = _TOO_LARGE if field in _MAY_BE_NEGATIVE else random.choice([-1, _TOO_LARGE])
     return True
 
 

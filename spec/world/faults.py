@@ -123,6 +123,8 @@ class Scenario:
     """True if the pipeline has an overwrite table."""
     counts: bool = False
     """True if suites count rows, so that they also judge an epoch without rows."""
+    times: bool = False
+    """True if rows have times, and a vertex has windows."""
 
     @property
     def mode(self) -> CheckpointingMode:

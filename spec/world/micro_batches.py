@@ -19,10 +19,12 @@ from checkpointing.messages import (
     Compacted,
     CompactFiles,
     FilesCompacted,
+    GreatestTime,
     MicroBatchFinished,
     RunMicroBatch,
     SubtaskOutput,
 )
+from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import FileCompaction
 from checkpointing.partitions import TableVersion, VersionKind, folder_of
 from spec.history import ColumnMissed, DoorStarted, OrderBroken, Rows
@@ -32,9 +34,11 @@ from spec.reference.pipeline import (
     AUDIT_TABLE,
     BRONZE_ORDERS,
     BRONZE_PAYMENTS,
+    JOB,
     JOINED,
     JOINED_STATE,
     JOINED_TABLE,
+    LATE_TABLE,
     MAX_PARALLELISM,
     NEWEST,
     NEWEST_TABLE,
@@ -47,6 +51,8 @@ from spec.reference.pipeline import (
     TOTALS_STATE,
     TOTALS_TABLE,
     VALUE,
+    WINDOWS,
+    WINDOWS_TABLE,
     delivery_of,
     first_id,
     key_group,
@@ -57,6 +63,7 @@ from spec.reference.pipeline import (
     split_of,
     table_now,
 )
+from spec.reference.times import last_ms, time_of, window_of
 from spec.world.stores import StateRows, World, Written
 
 DELTAS_MAX = 3
@@ -84,12 +91,27 @@ class MicroBatches:
             outputs: tuple[SubtaskOutput, ...] = (self._appended(effect, inputs.get(0, ())),)
         elif vertex == NEWEST:
             outputs = (self._overwritten(effect, inputs.get(0, ())),)
+        elif vertex == WINDOWS:
+            outputs = self._windowed(effect, [row for rows in inputs.values() for (row,) in rows])
         elif vertex == JOINED:
             outputs = self._keyed_join(effect, inputs.get(0, ()), inputs.get(1, ()))
         else:
             outputs = self._keyed_sum(effect, inputs.get(0, ()))
         took_ms = 2 + 5 * effect.micro_batch % 7
-        return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, took_ms, _work(effect, len(outputs)))
+        work, times = _work(effect, len(outputs)), tuple(self._times(effect))
+        return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, took_ms, work, times)
+
+    def _times(self, effect: RunMicroBatch) -> Iterator[GreatestTime]:
+        """Yield the greatest time of each split, if the vertex reads sources whose rows have times."""
+        vertex = self._vertex(effect)
+        if vertex is None or not vertex.event_times:
+            return
+        for each in effect.inputs:
+            greatest: dict[SplitId, int] = {}
+            for slice_ in (segment for segment in each.segments if isinstance(segment, SourceSlice) and segment.rows):
+                ms = max(map(time_of, rows_of(slice_)))
+                greatest[slice_.split] = max(ms, greatest.get(slice_.split, ms))
+            yield from (GreatestTime(each.input, split, ms) for split, ms in greatest.items())
 
     def _rows(self, segments: Iterable[Segment], effect: RunMicroBatch) -> Rows:
         found: list[tuple[int, ...]] = []
@@ -125,6 +147,48 @@ class MicroBatches:
             state = self._state_file(effect, index, own, before, after, JOINED_STATE) if after else ()
             outputs.append(SubtaskOutput(staged.emitted, staged.staged, state))
         return tuple(outputs)
+
+    def _windowed(self, effect: RunMicroBatch, rows: list[int]) -> tuple[SubtaskOutput, ...]:
+        """Take rows into their windows, and append those that are late. Append the windows that are due."""
+        outputs = []
+        for index, own in enumerate(_ranges(effect)):
+            mine = [row for row in rows if own.first <= key_group(key_of(row)) <= own.last]
+            if not mine and effect.due_ms is None:
+                outputs.append(SubtaskOutput())
+                continue
+            before = self._state(effect, index, own)
+            late = [row for row in mine if time_of(row) <= effect.late_ms]
+            changed: StateRows = {}
+            for row in (each for each in mine if time_of(each) > effect.late_ms):
+                kept = changed.get(key_of(row)) or before.get(key_of(row)) or ()
+                changed[key_of(row)] = (*kept, row)
+            over: list[tuple[int, ...]] = []
+            if effect.due_ms is not None:
+                over = list(_over(before | changed, effect.due_ms))
+                changed |= {key: _left(value, effect.due_ms) for key, value in (before | changed).items()}
+            outputs.append(self._windows_output(effect, index, own, before, changed, late, over))
+        return tuple(outputs)
+
+    def _windows_output(  # noqa: PLR0917 - the parts of one output
+        self,
+        effect: RunMicroBatch,
+        index: int,
+        own: KeyGroupRange,
+        before: StateRows,
+        changed: StateRows,
+        late: list[int],
+        over: list[tuple[int, ...]],
+    ) -> SubtaskOutput:
+        staged = [(LATE_TABLE, tuple((row,) for row in late)), (WINDOWS_TABLE, tuple(over))]
+        table = table_of_state(JOB, effect.vertex)
+        state = self._state_file(effect, index, own, before, changed, table) if changed else ()
+        held = (before | changed) if effect.due_ms is not None else changed
+        due = [last_ms(window_of(row)) for value in held.values() for row in _ints(value or ())]
+        return SubtaskOutput(
+            staged=tuple((name, self._write(effect, name, rows=rows)) for name, rows in staged if rows),
+            state=state,
+            due_ms=min(due, default=None),
+        )
 
     def _keyed_sum(self, effect: RunMicroBatch, pairs: Rows) -> tuple[SubtaskOutput, ...]:
         outputs = []
@@ -357,6 +421,20 @@ def _join(before: StateRows, left: list[int], right: list[int]) -> tuple[StateRo
         mine = (*_tuple(orders), row) if side == 0 else _tuple(orders)
         after[key] = (mine, _tuple(payments) if side == 0 else (*_tuple(payments), row), number)
     return after, tuple(pairs)
+
+
+def _over(state: StateRows, due_ms: int) -> Iterator[tuple[int, ...]]:
+    """Yield each window of a key that is over by then: key, window, and the count and sum of its rows."""
+    for key, value in state.items():
+        rows: dict[int, list[int]] = {}
+        for row in _ints(value or ()):
+            rows.setdefault(window_of(row), []).append(row)
+        yield from ((key, window, len(each), sum(each)) for window, each in rows.items() if last_ms(window) <= due_ms)
+
+
+def _left(value: tuple[object, ...] | None, due_ms: int) -> tuple[object, ...] | None:
+    """Return the rows of a key whose windows are not over by then. None: there are none."""
+    return tuple(row for row in _ints(value or ()) if last_ms(window_of(row)) > due_ms) or None
 
 
 def _end_keys(state: StateRows) -> tuple[StateRows, Rows]:

@@ -85,6 +85,7 @@ from spec.reference.pipeline import (
     with_broadcast,
     with_counts,
     with_sinks,
+    with_times,
 )
 from spec.world.carrier import Hands, UnderWay, events_of_effect, events_of_fact, latency_ms
 from spec.world.draw import TickPlan
@@ -160,6 +161,7 @@ def _graph(
         overwrites=scenario.overwrites,
     )
     built = with_broadcast(built) if scenario.broadcasts else built
+    built = with_times(built, plan.parallelism) if scenario.times else built
     built = with_counts(built) if scenario.counts else built
     return with_sinks(built, voters=scenario.voters) if scenario.outside else built
 

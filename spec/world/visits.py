@@ -55,6 +55,7 @@ from spec.reference.pipeline import (
     graph,
     position_before,
     with_broadcast,
+    with_times,
 )
 from spec.rules.savepoints import drained_rows
 from spec.world.draw import Moves
@@ -630,7 +631,8 @@ class Visits:
 
     def _widest(self) -> JobGraph:
         """Return a graph with all vertices and tables that a release may have."""
-        return with_broadcast(graph(1, audited=True, overwrites=self._moves.overwrites))
+        widest = with_broadcast(graph(1, audited=True, overwrites=self._moves.overwrites))
+        return with_times(widest, 1) if self._moves.times else widest
 
     def _reset(self, visitor: Visitor) -> Visit:
         move = drawn_move(self._random, self._readable)

@@ -66,10 +66,14 @@ def _vertex(idle_after_ms=None):
     return VertexTime({A: declared, B: declared})
 
 
-def _barrier(vertex, number, clock_ms, *idle, unaligned=False):
-    """Let a barrier come on all channels, those of `idle` splits too. Return it as it goes on."""
+def _barrier(vertex, number, clock_ms, *idle, ended=(), unaligned=False):
+    """Let a barrier come on all channels, those of `idle` splits and of those that have `ended` too.
+
+    Return it as it goes on.
+    """
     for channel in vertex.channels:
-        vertex.received(channel, Barrier(number, clock_ms, idle=channel in idle))
+        end_ms = END_OF_TIME if channel in ended else BEFORE_TIME
+        vertex.received(channel, Barrier(number, clock_ms, watermark_ms=end_ms, idle=channel in idle))
     return vertex.pass_barrier(Barrier(number, clock_ms), unaligned=unaligned)
 
 
@@ -89,7 +93,7 @@ def test_a_split_that_has_not_spoken_holds_the_watermark_back_also_after_a_resto
     assert BEFORE_TIME == vertex.watermark.ms
     assert 49 == _barrier(vertex, 2, 0).watermark_ms
     again = _vertex()
-    again.restore(vertex.watermark, vertex.channels)
+    again.restore(vertex.watermark, vertex.rows.ms, vertex.channels)
     _run(again, A, 500)
     assert 49 == _barrier(again, 3, 0).watermark_ms
 
@@ -125,13 +129,8 @@ def test_the_last_split_that_turns_idle_closes_what_the_furthest_has_reached():
 def test_an_end_is_the_end_of_time():
     vertex = _vertex()
     _run(vertex, A, 100)
-    vertex.ended(B)
-    assert 89 == _barrier(vertex, 1, 0).watermark_ms
-    vertex.received(A, Barrier(2))
-    vertex.ended(A)
-    vertex.received(B, Barrier(2))
-    assert 89 == vertex.pass_barrier(Barrier(2)).watermark_ms, "the barrier of A came before the end"
-    assert END_OF_TIME == _barrier(vertex, 3, 0).watermark_ms
+    assert 89 == _barrier(vertex, 1, 0, ended=[B]).watermark_ms
+    assert END_OF_TIME == _barrier(vertex, 2, 0, ended=[A]).watermark_ms
 
 
 def test_after_a_drain_time_goes_on_where_the_rows_were():
@@ -141,16 +140,12 @@ def test_after_a_drain_time_goes_on_where_the_rows_were():
     _run(vertex, B, 60)
     after.received(UPSTREAM, _barrier(vertex, 1, 0))
     after.pass_barrier(Barrier(1))
-    for each, channels in ((vertex, (A, B)), (after, (UPSTREAM,))):
-        for channel in channels:
-            each.ended(channel)
+    vertex.end()
     after.received(UPSTREAM, _barrier(vertex, 2, 0))
     assert END_OF_TIME == after.pass_barrier(Barrier(2)).watermark_ms
-    for was, ended, now_ms in ((vertex, (), 49), (vertex, (B,), 89), (vertex, (A, B), END_OF_TIME), (after, (), 49)):
+    for was, ended, now_ms in ((vertex, (), 49), (vertex, (B,), 49), (vertex, (A, B), END_OF_TIME), (after, (), 49)):
         again = VertexTime({A: EventTime(10), B: EventTime(10)}) if was is vertex else VertexTime({UPSTREAM: None})
-        for channel in ended:
-            again.ended(channel)
-        again.restore(was.watermark, was.channels)
+        again.restore(was.watermark, was.rows.ms, was.channels, ended)
         assert now_ms == again.watermark.ms
 
 
@@ -160,8 +155,7 @@ def test_a_split_that_ends_lets_no_split_that_is_behind_jump_to_the_end():
     _barrier(vertex, 1, 0, B)
     assert 89 == _barrier(vertex, 2, 1_000, B).watermark_ms
     _run(vertex, B, 60)
-    vertex.ended(A)
-    assert 89 == _barrier(vertex, 3, 1_001).watermark_ms
+    assert 89 == _barrier(vertex, 3, 1_001, ended=[A]).watermark_ms
 
 
 def test_a_split_that_waits_for_an_earlier_part_holds_nobody_back():
@@ -170,8 +164,7 @@ def test_a_split_that_waits_for_an_earlier_part_holds_nobody_back():
     vertex.received(A, Barrier(1))
     vertex.received(B, Barrier(1, idle=True, waits=True))
     assert 89 == vertex.pass_barrier(Barrier(1)).watermark_ms
-    vertex.ended(A)
-    assert 89 == _barrier(vertex, 2, 0).watermark_ms, "the second part is read from now on"
+    assert 89 == _barrier(vertex, 2, 0, ended=[A]).watermark_ms, "the second part is read from now on"
 
 
 def test_a_split_turns_idle_at_unaligned_barriers_too():

@@ -483,7 +483,7 @@ def test_restore_give_back(parallelism):
     graph = pipeline()
     vertices = tuple(replace(each, parallelism=parallelism) if each.id == _SOURCE else each for each in graph.vertices)
     (held,) = in_flight(cut())
-    channel = channel_now(replace(graph, vertices=vertices), held[0])
+    channel = channel_now(replace(graph, vertices=vertices), *held)
     there = channel.edge == held[0].edge and channel.subtask < parallelism
     expect(there and held[1].rows == 1, FIT, f"{held[1]} comes back on {channel}, of {parallelism}")
 

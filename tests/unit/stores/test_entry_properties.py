@@ -102,6 +102,7 @@ _FIELDS: Final[Mapping[str, Values]] = {
     "vertices.time.inputs.active_ms": Values((*TIME.true, None), TIME.false),
     "vertices.time.inputs.watermark_ms": MOMENT,
     "vertices.time.watermark_ms": MOMENT,
+    "vertices.time.rows_ms": Values((*MOMENT.true, None), MOMENT.false),
     "vertices.now_ms": Values((*MOMENT.true, None), MOMENT.false),
     "vertices.subtasks.due_ms": Values((*MOMENT.true, None), MOMENT.false),
     "vertices.subtasks.state.touched_ms": Values((*MOMENT.true, None), MOMENT.false),

@@ -1,0 +1,232 @@
+"""Judges event time: watermarks of cuts, what is late by them, and what fires (N1, N4, N7)."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from checkpointing.channel_items import AlignmentType, SourceSlice
+from checkpointing.config import CheckpointingMode
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import Effect, RunMicroBatch
+from checkpointing.metadata.record import CheckpointRecord, InputTimeRecord, VertexRecord, VertexTimeRecord
+from spec.history import CheckpointTriggered, History, RowCommitted
+from spec.reference.contents import first_cuts, in_flight, key_groups_of, line_of, merged_state, read_on
+from spec.reference.pipeline import LATE_TABLE, TIMES, WINDOWS, WINDOWS_TABLE, first_id, rows_of, source_rows
+from spec.reference.times import (
+    BEGINNING,
+    END,
+    furthest,
+    goes_on_from,
+    last_ms,
+    passed_before,
+    timed_of,
+    window_of,
+    windowed,
+)
+from spec.rules import rule
+from spec.rules.savepoints import drained_rows, plain_savepoints
+from spec.rules.watching import DoorJudge, Watched, drafted
+
+Place = tuple[int, VertexId, str]
+"""An input of a vertex, its upstream vertex, and the split if that is a source."""
+
+
+def _timed(history: History) -> Iterator[tuple[CheckpointRecord, CheckpointRecord | None]]:
+    """Yield each entry of a job that keeps time and that a barrier has brought, and its parent, if anybody knows it."""
+    triggered = {event.checkpoint for event in history.of(CheckpointTriggered)}
+    for event in history.of(RowCommitted):
+        if timed_of(event.record) and event.record.checkpoint in triggered:
+            before = line_of(history, event.record)[:-1]
+            yield event.record, before[-1] if before else None
+
+
+def _inputs(time: VertexTimeRecord) -> dict[Place, InputTimeRecord]:
+    return {(each.input, first_id(each.upstream), each.split): each for each in time.inputs}
+
+
+@rule("time-never-goes-back")
+def time_never_goes_back(history: History) -> Iterator[str]:
+    """Along a line of cuts, no watermark goes back: of no vertex, and of none of its inputs.
+
+    Only the end of time is left again, by a job that goes on after a drain.
+    """
+    for record, parent in _timed(history):
+        before = timed_of(parent) if parent is not None else {}
+        for vertex, now in timed_of(record).items():
+            was = before.get(vertex)
+            if parent is None or was is None:
+                continue
+            marks = [goes_on_from(parent, vertex), *passed_before(record, vertex), now.watermark_ms]
+            if marks != sorted(marks):
+                yield f"checkpoint {record.checkpoint}: the watermarks of {vertex} since the cut before were {marks}"
+            for place, each in _inputs(was).items():
+                then = _inputs(now).get(place)
+                if then is not None and then.watermark_ms < each.watermark_ms:
+                    yield f"checkpoint {record.checkpoint}: {vertex} was at {each}, and is at {then}"
+
+
+@rule("watermark-is-true")
+def watermark_is_true(history: History) -> Iterator[str]:
+    """The watermark of a cut is that of the rows before its barrier, for each split and for each vertex.
+
+    A split is as far as its rows that have run. A vertex is as far as the least of its inputs that are not idle and
+    have not ended, so an idle one holds nobody back. It counts all of them, also those that have sent nothing since a
+    restore (FLINK-32828). In unaligned mode a vertex may know less of an upstream vertex, and never more. At least
+    once, rows behind a barrier may count.
+    """
+    if history.mode is not CheckpointingMode.EXACTLY_ONCE:
+        return
+    drained = {each.checkpoint for each in drained_rows(history)}
+    for record, parent in _timed(history):
+        ended = _ended(record, drained=record.checkpoint in drained)
+        unaligned = {
+            first_id(each.vertex) for each in record.statistics.vertices if each.alignment is AlignmentType.UNALIGNED
+        }
+        for vertex, time in timed_of(record).items():
+            for place, each in _inputs(time).items():
+                due_ms = _due(history, record, vertex, each)
+                wrong = each.watermark_ms > due_ms if vertex in unaligned else each.watermark_ms != due_ms
+                if wrong and (each.split or not _is_over(record, place, ended)):
+                    yield f"checkpoint {record.checkpoint}: {vertex} has {each}, and the rows reach {due_ms}"
+            before = passed_before(record, vertex)
+            last_ms = before[-1] if before else BEGINNING if parent is None else goes_on_from(parent, vertex)
+            left = [each for place, each in _inputs(time).items() if not _is_over(record, place, ended)]
+            if vertex not in unaligned and time.watermark_ms != _combined(left, last_ms):
+                yield f"checkpoint {record.checkpoint}: {vertex} is at {time.watermark_ms} after {last_ms}, with {left}"
+
+
+def _due(history: History, record: CheckpointRecord, vertex: VertexId, each: InputTimeRecord) -> int:
+    """Return how far an input of a vertex can be at most at an entry."""
+    if not each.split:
+        return timed_of(record)[first_id(each.upstream)].watermark_ms
+    read = read_on(line_of(history, record)).get(SplitId(each.split), [])
+    rows = Counter(row for begin, end in read for row in source_rows(SplitId(each.split), begin, end))
+    for held in in_flight(record):
+        if first_id(held.channel.edge.downstream) == vertex:
+            for segment in held.segments:
+                if isinstance(segment, SourceSlice) and segment.split == each.split:
+                    rows -= Counter(rows_of(segment))
+    return furthest(list(rows))
+
+
+def _ended(record: CheckpointRecord, *, drained: bool) -> set[str]:
+    """Return the splits of which no row comes any more."""
+    pairs = ((split, each) for was in record.vertices for split, each in zip(was.splits, was.subtasks, strict=False))
+    return {split for split, each in pairs if drained or each.finished}
+
+
+def _is_over(record: CheckpointRecord, place: Place, ended: set[str]) -> bool:
+    """Return whether an input is at the end of time."""
+    _, upstream, split = place
+    return split in ended if split else timed_of(record)[upstream].watermark_ms == END
+
+
+def _combined(left: list[InputTimeRecord], last_ms: int) -> int:
+    if not left:
+        return END
+    active = [each.watermark_ms for each in left if not each.idle]
+    if not active:
+        return max(last_ms, *(each.watermark_ms for each in left))
+    return min((each for each in active if each >= last_ms), default=last_ms)
+
+
+@rule("idle-by-the-clock")
+def idle_by_the_clock(history: History) -> Iterator[str]:
+    """A split is idle at a cut if its last barrier with rows is `idle_after` older by the clocks of the barriers.
+
+    One that waits for an earlier part of its source is idle at once.
+    """
+    for record, parent in _timed(history):
+        clock_ms = record.statistics.triggered_ms
+        before = timed_of(parent) if parent is not None else {}
+        unaligned = {first_id(e.vertex) for e in record.statistics.vertices if e.alignment is AlignmentType.UNALIGNED}
+        for vertex, time in timed_of(record).items():
+            for place, each in _inputs(time).items():
+                if not each.split or each.active_ms is None or each.active_ms == clock_ms or vertex in unaligned:
+                    continue
+                was = _inputs(before[vertex]).get(place) if vertex in before else None
+                rests = clock_ms - each.active_ms >= (TIMES.idle_after_ms or 0)
+                known = {barrier.clock_ms for barrier in record.barriers} | {was.active_ms if was is not None else None}
+                if each.idle != rests or each.active_ms not in known:
+                    yield f"checkpoint {record.checkpoint}, at {clock_ms}: {vertex} has {each}, it was {was}"
+
+
+@rule("late-by-the-last-barrier")
+class LateByTheLastBarrier(DoorJudge):
+    """A vertex judges rows by the watermark of its last barrier, which an entry names. At first it is the restored one.
+
+    So the entries alone say which rows are late.
+    """
+
+    def __init__(self, door: Watched) -> None:
+        super().__init__(door)
+        restored = door.setup.restored
+        names = [vertex.id for vertex in door.setup.graph.operators() if door.setup.graph.time_channels(vertex.id)]
+        first = {name: BEGINNING if restored is None else goes_on_from(restored, first_id(name)) for name in names}
+        self._known = {name: {ms} for name, ms in first.items()}
+        self._judged: dict[VertexId, list[int]] = {name: [] for name in names}
+        """The watermarks by which a vertex has judged rows, and which no entry has named yet."""
+
+    def asked(self, effect: Effect) -> None:
+        if isinstance(effect, RunMicroBatch) and effect.inputs:
+            if effect.late_ms not in self._known.get(effect.vertex, {effect.late_ms}):
+                self._judged[effect.vertex].append(effect.late_ms)
+            return
+        record = drafted(effect)
+        if record is None or not timed_of(record):
+            return
+        for name in self._known:
+            now_ms = timed_of(record)[first_id(name)].watermark_ms
+            self._known[name] = {*self._known[name], now_ms, *passed_before(record, first_id(name))}
+            left = [ms for ms in self._judged[name] if ms not in self._known[name]]
+            self._judged[name] = [ms for ms in left if ms > now_ms]
+            for ms in left:
+                if ms <= now_ms:
+                    self.wrong(f"{name} judged rows by {ms}, and the entries name {sorted(self._known[name])}")
+
+
+@rule("nothing-due-is-left")
+def nothing_due_is_left(history: History) -> Iterator[str]:
+    """No cut holds state that is due at the watermark of its vertex, and it knows when the first of it will be due."""
+    for record, _ in _timed(history):
+        was = next((each for each in record.vertices if each.vertex == WINDOWS), None)
+        time = timed_of(record).get(WINDOWS)
+        if was is None or time is None:
+            continue
+        for index, snapshot in enumerate(was.subtasks):
+            due_ms = _first_due(history, was, index, record.max_parallelism)
+            said_ms = END if snapshot.due_ms is None else snapshot.due_ms
+            if due_ms is not None and (due_ms <= time.watermark_ms or said_ms > due_ms):
+                where = f"checkpoint {record.checkpoint}, at {time.watermark_ms}: subtask {index} of {WINDOWS}"
+                yield f"{where} holds what is due at {due_ms}, and says {snapshot.due_ms}"
+
+
+def _first_due(history: History, was: VertexRecord, index: int, max_parallelism: int) -> int | None:
+    own = key_groups_of(index, len(was.subtasks), max_parallelism)
+    state = merged_state(history, was.subtasks[index].state, own)
+    rows = (row for value in state.values() for row in value or () if isinstance(row, int))
+    return min((last_ms(window_of(row)) for row in rows), default=None)
+
+
+@rule("windows-are-exact")
+def windows_are_exact(history: History) -> Iterator[str]:
+    """At each cut, closed windows and late rows are those of a replay from cut to cut, each once.
+
+    The replay knows no micro-batches, no parallelism, no crash and no restore. So these change neither rows nor late
+    rows, and nothing fires twice or never in one line of cuts.
+    """
+    if history.mode is not CheckpointingMode.EXACTLY_ONCE:
+        return
+    for record, cut in (*first_cuts(history), *plain_savepoints(history)):
+        due = windowed(history, record) if WINDOWS in timed_of(record) else None
+        if due is None:
+            continue
+        active = dict(cut.active)
+        closed = history.multiset(active.get(WINDOWS_TABLE, frozenset()))
+        late = history.multiset(active.get(LATE_TABLE, frozenset()))
+        wanted: tuple[tuple[str, Counter[tuple[int, ...]], Counter[tuple[int, ...]]], ...] = (
+            ("windows", due.closed, closed),
+            ("late rows", due.late, late),
+        )
+        for name, want, have in wanted:
+            if want != have:
+                yield f"checkpoint {record.checkpoint}, {name}: lacks {want - have}, has too much {have - want}"
