@@ -21,8 +21,12 @@ def join_by_key(
     *,
     nulls_equal: bool = True,
 ) -> pl.DataFrame:
-    """Return the join of two frames by columns that both have. A left join keeps the order of the left rows."""
-    on = list(keys)
+    """Return the join of two frames by columns that both have. A left join keeps the order of the left rows.
+
+    A right frame of several chunks becomes one: Polars 2.1 would return structs of rows without a match that are null,
+    but not for `coalesce`.
+    """
+    on, right = list(keys), right.rechunk()
     order: Literal["left"] | None = "left" if how == "left" else None
     if len(on) > 1 or not left.schema[on[0]].is_float():
         return left.join(right, on=on, how=how, nulls_equal=nulls_equal, maintain_order=order)

@@ -37,6 +37,8 @@ from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
 from jobs.sources.files.file_source import FileSource
 from jobs.state.files import empty_frame
+from jobs.state.keyed_rows import KeyedRows
+from jobs.state.merge import KEY_GROUP
 
 KEYS = ("k",)
 ALL = {
@@ -122,6 +124,23 @@ def test_aggregates_do_not_depend_on_the_micro_batches(batches):
         state = pl.concat([state.join(touched, on="k", how="anti", nulls_equal=True), done.state.select(list(STATE))])
         assert {row[0] for row in batch} == set(shown(done.output))
     assert model(seen) == shown(state)
+
+
+def test_a_new_key_has_a_mean_beside_keys_of_several_layers():
+    """Polars 2.1 gave it a null, and for ever, if the state of the other keys came from more than one layer."""
+    rows = StructType().add("key", LongType()).add("value", LongType())
+    function = KeyedAggregates(("key",), named_aggregates("test", ("key",), rows, {"mean": avg_of("value")}))
+    types = empty_frame(arrow_schema(state_schema(("key",), function.aggregates, rows))).schema
+
+    def partials(keys):
+        groups = pl.Series([0] * len(keys), dtype=pl.Int32)
+        return function.partials(pl.DataFrame({KEY_GROUP: groups, "key": keys, "value": keys}), types)
+
+    old = [partials([1, 2, 3]), partials([4])]
+    state = KeyedRows.of_parts(old[0].clear(), old)
+    new = partials([1, 4, 5])
+    merged = function.merged(new, state.find(new, ("key",)).rows)
+    assert dict(function.results(merged).select("key", "mean").rows()) == {1: 1.0, 4: 4.0, 5: 5.0}
 
 
 def test_types_are_those_of_spark():
