@@ -88,7 +88,8 @@ class Vertex:
     `outputs_read` has the named output that each input reads. None is the upstream vertex's own output. It is empty if
     no input reads a named output. `event_times` has what is said about the times of each input that reads a source. It
     is empty if nothing is said of any (N1). It `fires` if some of its state is due at an event time (N4). `expiry` says
-    when rows of its state expire. None: never (N5).
+    when rows of its state expire. None: never (N5). What it puts out for a row may wait until the watermark is
+    `rows_wait_ms` after the row's time. None: it may wait until a drain.
     """
 
     id: VertexId
@@ -107,6 +108,7 @@ class Vertex:
     event_times: tuple[EventTime | None, ...] = ()
     fires: bool = False
     expiry: Expiry | None = None
+    rows_wait_ms: int | None = 0
 
     def part(self, split: str) -> int:
         """Return the place of a split's part, from 0. All splits of a source without parts have place 0."""
@@ -212,6 +214,16 @@ class JobGraph:
             elif declared and declared[edge.input] is not None:
                 found[channel] = declared[edge.input]
         return found
+
+    def rows_wait_ms(self, name: VertexId) -> int | None:
+        """Return how far the watermark must be after a row's time until the row's effect is in this vertex's tables.
+
+        None: it may wait until a drain.
+        """
+        own = self.vertex(name).rows_wait_ms
+        above = [self.rows_wait_ms(edge.upstream) for edge in self.upstream(name)]
+        known = [ms for ms in above if ms is not None]
+        return None if own is None or len(known) < len(above) else own + max(known, default=0)
 
     def tables(self) -> tuple[Table, ...]:
         """Return every output table of the job, in order of their vertices."""

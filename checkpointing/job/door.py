@@ -447,7 +447,7 @@ class Wiring:
             self.effects.append(run.fire())
             return
         self.epochs.passed(vertex, trigger, self.now_ms)
-        time = None if run.time is None else time_record(self.setup.graph, run.time)
+        time = None if run.time is None else time_record(self.setup.graph, run.vertex, run.time)
         snapshots = run.take_snapshot(barrier)
         self.drafts.passed(checkpoint, vertex, Passed(run.micro_batch, time, run.now_ms))
         for subtask in run.vertex.subtasks():

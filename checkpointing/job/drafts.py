@@ -14,7 +14,7 @@ from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import NO_METRICS, SnapshotMetrics, Task
 from checkpointing.event_time import END_OF_TIME, VertexTime
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
-from checkpointing.graph import JobGraph, TableMode
+from checkpointing.graph import JobGraph, TableMode, Vertex
 from checkpointing.handles import FileHandle, Version
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, SubtaskId, TableName, VertexId
 from checkpointing.messages import (
@@ -56,10 +56,11 @@ class Passed:
 _NOT_PASSED = Passed()
 
 
-def time_record(graph: JobGraph, time: VertexTime) -> VertexTimeRecord:
+def time_record(graph: JobGraph, vertex: Vertex, time: VertexTime) -> VertexTimeRecord:
     """Return how far in event time a vertex was at its last barrier, as a cut keeps it (N1).
 
-    All subtasks of an upstream vertex are equally far, so the first one stands for them.
+    All subtasks of an upstream vertex are equally far, so the first one stands for them. If rows may wait until a
+    drain, no table has all rows up to the watermark before the end of time.
     """
     inputs = []
     for channel, then in time.channels.items():
@@ -77,7 +78,16 @@ def time_record(graph: JobGraph, time: VertexTime) -> VertexTimeRecord:
             )
     now = time.watermark
     rows_ms = time.rows.ms if now.ms == END_OF_TIME else None
-    return VertexTimeRecord(watermark_ms=now.ms, idle=now.idle, rows_ms=rows_ms, inputs=tuple(inputs))
+    behind_ms = 0 if now.ms == END_OF_TIME else graph.rows_wait_ms(vertex.id)
+    outputs = tuple(table.name for table in vertex.tables if table.mode is not TableMode.STATE)
+    return VertexTimeRecord(
+        watermark_ms=now.ms,
+        idle=now.idle,
+        rows_ms=rows_ms,
+        inputs=tuple(inputs),
+        tables=() if behind_ms is None else outputs,
+        behind_ms=behind_ms or 0,
+    )
 
 
 class Drafts:

@@ -243,7 +243,9 @@ class _Names:
         inputs = tuple(
             each.model_copy(update={"upstream": self.vertices.get(each.upstream, each.upstream)}) for each in was.inputs
         )
-        return was.model_copy(update={"inputs": inputs})
+        return was.model_copy(
+            update={"inputs": inputs, "tables": tuple(self.tables.get(each, each) for each in was.tables)}
+        )
 
     def _snapshot(self, snapshot: SubtaskSnapshot) -> SubtaskSnapshot:
         return replace(

@@ -148,7 +148,8 @@ class InputTimeRecord(_Persisted):
 class VertexTimeRecord(_Persisted):
     """How far in event time a vertex is: its watermark, in ms since the epoch, and those of its inputs (N1).
 
-    A row of the next epoch is late if its time is not after the watermark.
+    A row of the next epoch is late if its time is not after the watermark. `tables` are the output tables of the vertex
+    that have all rows up to the watermark less `behind_ms`, as far as anybody knows.
     """
 
     watermark_ms: int = Field(ge=-(2**63), lt=2**63)
@@ -156,6 +157,8 @@ class VertexTimeRecord(_Persisted):
     rows_ms: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     """How far the rows were, if the watermark is the end of time. A job that goes on after a drain begins there."""
     inputs: tuple[InputTimeRecord, ...] = ()
+    tables: tuple[TableName, ...] = ()
+    behind_ms: int = 0
 
 
 class SplitPosition(_Persisted):

@@ -283,6 +283,8 @@ class _Judge:
         each_valid("coordinator", [text for text in [vertex.coordinator] if text is not None], must_be_inline_state)
         if vertex.time is not None:
             each_valid("time.inputs", vertex.time.inputs, _input_time)
+            each_valid("time.tables", vertex.time.tables, self._table_name)
+            valid_inside("time", vertex.time, lambda time: valid_numbers(time, "behind_ms"))
         _a_time("now_ms", vertex.now_ms)
 
     def _snapshot(self, snapshot: SubtaskSnapshot) -> None:

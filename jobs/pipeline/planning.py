@@ -31,7 +31,7 @@ from jobs.operators.keyed_vertices import (
     top_spec,
     window_meanings,
 )
-from jobs.operators.process import FiresInTime
+from jobs.operators.process import EndsInput, FiresInTime
 from jobs.operators.spec import (
     BroadcastRowsKept,
     InputPlan,
@@ -47,6 +47,7 @@ from jobs.operators.spec import (
     quarantine_schema,
 )
 from jobs.operators.time_joins import AsOfJoin, IntervalJoin, WindowJoin
+from jobs.operators.timers import WithTimers
 from jobs.operators.windows import WindowedAggregates
 from jobs.pipeline.columns import InvalidPipelineError, require_kept, require_plain_texts
 from jobs.pipeline.job_plan import JobPlan
@@ -496,11 +497,19 @@ def _graph_vertex(
             event_times=_event_times(vertex),
             fires=isinstance(spec.function, FiresInTime),
             expiry=None if spec.expires is None else spec.expires.expiry,
+            rows_wait_ms=_rows_wait_ms(spec.function),
         )
     read = _outputs_read(vertex)
     renamed = former_names_of_columns(vertex)
     bare = Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before, outputs_read=read)
     return replace(bare, columns_renamed_from=renamed, event_times=_event_times(vertex))
+
+
+def _rows_wait_ms(function: object) -> int | None:
+    """Return how far the watermark may be after a row's time before its results are out. None: nobody knows."""
+    if isinstance(function, IntervalJoin):
+        return max(0, function.upper_ms, -function.lower_ms)
+    return None if isinstance(function, EndsInput | WithTimers) else 0
 
 
 def _broadcast_table(job: JobName, spec: KeyedSpec) -> Iterator[Table]:

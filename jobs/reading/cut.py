@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from checkpointing.commit.lost_publications import LogSeen, Wanted
+from checkpointing.completeness import complete_until_ms
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.engine_paths import polars_reads, spark_address
@@ -25,7 +26,7 @@ from jobs.reading.operator_state import OperatorState, opened_state
 from jobs.storage.place import StoragePlace
 from jobs.suggestions import there_are
 from jobs.warehouse.checkpoints import UpstreamCut, rests_on
-from jobs.warehouse.cuts_table import RecordedCut
+from jobs.warehouse.cuts_table import RecordedCut, event_time
 from jobs.warehouse.log_entries import log_versions, published_by
 from jobs.warehouse.table_snapshot import active_paths
 from jobs.warehouse.warehouse import Warehouse
@@ -106,7 +107,24 @@ class Cut:
     @property
     def rests_on(self) -> tuple[UpstreamCut, ...]:
         """The cuts of other jobs whose rows this cut holds; none if its pipeline reads no other job's cuts."""
-        return rests_on(self._row or self._source.past_row(self._recorded.checkpoint))
+        return rests_on(self.entry())
+
+    def complete_until(self, table: str) -> datetime | None:
+        """Return until when a table is complete, UTC: each row with an event time that is not after it is in the table.
+
+        So is each window that ends by then: a day is complete when this is its last millisecond, or later. Late rows
+        are left aside. It is 9999-12-31T23:59:59.999999 when no more rows can come. None: the table keeps no event
+        time, none of its rows had one yet, or rows may wait in an operator's state until a drain. Raises
+        NoSuchTableError.
+        """
+        self.version(table)
+        entry = self.entry()
+        ms = None if entry is None else complete_until_ms(entry, TableName(table))
+        return None if ms is None else event_time(ms)
+
+    def entry(self) -> CheckpointRecord | None:
+        """Return the entry of the checkpoint. None: an older version of Tidemark kept the cut without it."""
+        return self._row or self._source.past_row(self._recorded.checkpoint)
 
     def version(self, table: str) -> int:
         """Return a table's Delta version at this cut; raise NoSuchTableError listing the tables."""
@@ -154,7 +172,7 @@ class Cut:
                 f"cut {self.checkpoint} of {self.job} has no state of an operator {operator!r}: {there}"
             )
         name = self._warehouse.paths.state_table(VertexId(operator))
-        row = self._row or self._source.past_row(self._recorded.checkpoint)
+        row = self.entry()
         if row is None:
             raise self._without_entry(f"the state of {operator}")
         return opened_state(self._warehouse.root, row, VertexId(operator), self._opened(name))

@@ -10,7 +10,8 @@ from typing import Final, assert_never
 from uuid import uuid4
 
 from checkpointing.commit.at_rest import held_cut, waits_for_approval
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, job_name
+from checkpointing.completeness import complete_until_ms, is_complete_before, writer_in_time
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName, job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from jobs.reading.cut import Cut
@@ -19,6 +20,7 @@ from jobs.reading.moments import (
     CutGoneError,
     Moment,
     Newest,
+    NoEventTimeError,
     NoSuchCutError,
     NotReservedError,
     Numbered,
@@ -180,6 +182,29 @@ class Cuts:
         Raises NoSuchCutError naming the oldest and the newest cut, InvalidMomentError, NeverRunError.
         """
         return self._found(AsOf(at_ms_of(moment)))
+
+    def first_complete(self, table: str, moment: datetime | str) -> Cut | None:
+        """Return the oldest kept cut in which a table has every row with an event time before `moment`.
+
+        For the end of a day, it is the cut that completed the day, if that is still kept. `moment` is written as for
+        `as_of`. None: no cut is so far yet. Raises NoSuchTableError, NoEventTimeError if the newest cut does not say
+        until when the table is complete, InvalidMomentError, NeverRunError.
+        """
+        name, end_ms, newest = TableName(table), at_ms_of(moment), self.latest()
+        newest.version(table)
+        entry = newest.entry()
+        if entry is not None and writer_in_time(entry, name) is None:
+            raise NoEventTimeError(
+                f"cut {newest.checkpoint} of {self._job} does not say until when {table} is complete: declare "
+                "event_time on the sources of its rows. A table whose rows may wait until a drain cannot say so"
+            )
+        for cut in self.all():
+            entry = cut.entry()
+            if entry is None or entry.abandoned or table not in cut.tables:
+                continue
+            if is_complete_before(complete_until_ms(entry, name), end_ms):
+                return cut
+        return None
 
     def pending(self) -> PendingCut | None:
         """Return the cut that waits for approval, or None; raise NeverRunError."""

@@ -44,6 +44,10 @@ class NoSuchTableError(ReadingError, NotThereError):
     """The cut has no table of that name."""
 
 
+class NoEventTimeError(ReadingError):
+    """The cut does not say until when a table is complete. The message says what the pipeline lacks."""
+
+
 class NoSuchOperatorError(ReadingError, NotThereError):
     """The cut has no operator with state of that name."""
 

@@ -9,6 +9,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from checkpointing.channel_items import AlignmentType
+from checkpointing.completeness import complete_tables
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
@@ -25,6 +26,7 @@ from checkpointing.metadata.record import (
     VertexRecord,
     VertexStatistics,
 )
+from checkpointing.metadata.row_validity import TIME_MS_MAX
 from checkpointing.percentiles import Distribution
 from jobs.quality.verdict import verdicts_in
 from jobs.showing.quantities import count, counted, moment, plural, seconds, size
@@ -352,7 +354,10 @@ def render_checkpoints(job: str, rows: Iterable[Row], published: Iterable[Checkp
 def checkpoints_as_json(
     job: str, rows: Iterable[Row], published: Iterable[CheckpointId], holder: str
 ) -> dict[str, object]:
-    """Return what `render_checkpoints` shows, for programs. Times are ms since 1970, UTC."""
+    """Return what `render_checkpoints` shows, for programs. Times are ms since 1970, UTC.
+
+    A table that is complete for ever is complete until the last millisecond of the year 9999.
+    """
     known, cuts = list(rows), frozenset(published)
     return {
         "job": job,
@@ -371,6 +376,7 @@ def checkpoints_as_json(
                 "abandoned": record.abandoned,
                 "finished": record.finished,
                 "published": record.checkpoint in cuts,
+                "complete_until_ms": {name: min(ms, TIME_MS_MAX) for name, ms in complete_tables(record).items()},
             }
             for record in _records(known)
         ],

@@ -8,6 +8,7 @@ bases and deltas, of which the newest row of a key counts.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import polars as pl
 from rich.console import Group, RenderableType
@@ -62,12 +63,23 @@ def upstream_chain(cut: Cut, depth: int = 1) -> Iterator[tuple[int, str]]:
 
 
 def _versions(cut: Cut) -> Grid:
-    grid = Grid("table", "Delta version")
+    complete = {table: cut.complete_until(table) for table in cut.tables}
+    in_time = any(complete.values())
+    grid = Grid("table", "Delta version", *(["complete until, UTC"] if in_time else []))
     grid.columns[1].justify = "right"
-    states = (name for name in cut.versions if name not in cut.tables)
-    for table in (*cut.tables, *states):
-        grid.add_row(table, str(cut.version(table)))
+    for table in cut.tables:
+        grid.add_row(table, str(cut.version(table)), *([until(complete[table])] if in_time else []))
+    for state in (name for name in cut.versions if name not in cut.tables):
+        grid.add_row(state, str(cut.version(state)))
     return grid
+
+
+def until(complete: datetime | None) -> str:
+    """Return until when a table is complete, as a user reads it."""
+    if complete is None:
+        return ""
+    at = complete.replace(tzinfo=None)
+    return "for ever" if at == datetime.max else at.isoformat(" ", "milliseconds")  # noqa: DTZ901 - it is UTC
 
 
 def _recipes(found: list[Recipe]) -> Iterator[RenderableType]:

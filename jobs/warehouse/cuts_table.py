@@ -3,10 +3,13 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import pyarrow as pa
+from deltalake import Schema
 from pydantic import BaseModel, ConfigDict, Field
 
 from checkpointing.commit.cleanup import Reservation, discardable, is_forgotten, standing
@@ -22,10 +25,14 @@ from jobs.warehouse.checkpoints import SMALL_TABLE
 from jobs.warehouse.delta_log import DeltaLog, FaultHook, no_fault, remove
 from jobs.warehouse.internal_tables import opened
 from jobs.warehouse.row_files import RowFiles, is_own
+from jobs.warehouse.table_rules import Metadata
 from jobs.warehouse.table_snapshot import KnownTable
 from jobs.warehouse.warehouse import Warehouse
 
 TRIES: Final = 10
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 SCHEMA: Final = pa.schema(
     [
@@ -33,8 +40,10 @@ SCHEMA: Final = pa.schema(
         pa.field("table", pa.string()),
         pa.field("version", pa.int64()),
         pa.field("published_at_ms", pa.int64()),
+        pa.field("complete_until", pa.timestamp("us", tz="UTC")),
     ]
 )
+"""The last column is null for a table that keeps no event time, and in rows that are older than the column (N8)."""
 
 Cut = dict[TableName, int]
 """Maps each table to its Delta version."""
@@ -47,9 +56,12 @@ class RecordedCut:
     checkpoint: CheckpointId
     published_at_ms: int
     versions: Cut
+    complete: Mapping[TableName, datetime] = field(default_factory=dict)
+    """Until when each table is complete. Others keep no event time, or are in a cut that is older than the column."""
 
 
 _Recorded = dict[CheckpointId, RecordedCut]
+NOT_TOLD: Final[Mapping[TableName, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,17 @@ class _Change:
     staying: Collection[CheckpointId] | None
     written: Sequence[RecordedCut]
     says: dict[str, Any]
+
+
+def event_time(ms: int) -> datetime:
+    """Return an event time as UTC. One that is not in the years 1 to 9999 is their first or last moment.
+
+    So a table that is complete for ever is complete until 9999-12-31 23:59:59.999999.
+    """
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return _FIRST if ms < 0 else _LAST
 
 
 class CutsNotRecordedError(RuntimeError):
@@ -72,7 +95,7 @@ class CutStore:
         """Open the table. The job's first tick creates it."""
         self._warehouse = warehouse
         self._log = DeltaLog(warehouse.place(warehouse.paths.cuts), hook=hook, small=True)
-        self._files = RowFiles(self._log.folder, SCHEMA)
+        self._files = RowFiles(self._log.folder, SCHEMA, nullable=frozenset({"complete_until"}))
         self._log.create(SCHEMA, dict(SMALL_TABLE))
 
     def record(
@@ -80,15 +103,17 @@ class CutStore:
         checkpoint: CheckpointId,
         versions: Iterable[tuple[TableName, int]],
         retained: Collection[CheckpointId] | None = None,
+        complete: Mapping[TableName, int] = NOT_TOLD,
     ) -> None:
         """Record the cut of a checkpoint durably, once, even if the caller asks again.
 
-        With `retained`, the same commit drops the cuts of all checkpoints but these and this one. If a newer cut is
-        recorded, nothing changes. Then another tick has taken over the job and has recorded this cut before its own,
-        and the caller's `retained` is outdated. Raises CutsNotRecordedError if the log refuses the commit, and OSError
-        if it cannot be made durable.
+        `complete` says until when each table is complete, in ms. With `retained`, the same commit drops the cuts of all
+        checkpoints but these and this one. If a newer cut is recorded, nothing changes. Then another tick has taken
+        over the job and has recorded this cut before its own, and the caller's `retained` is outdated. Raises
+        CutsNotRecordedError if the log refuses the commit, and OSError if it cannot be made durable.
         """
-        cut = RecordedCut(checkpoint, self._warehouse.now_ms(), dict(versions))
+        until = {table: event_time(ms) for table, ms in complete.items()}
+        cut = RecordedCut(checkpoint, self._warehouse.now_ms(), dict(versions), until)
 
         def change(recorded: _Recorded) -> _Change | None:
             newer = any(known >= checkpoint for known in recorded)
@@ -115,8 +140,8 @@ class CutStore:
 
         def change(recorded: _Recorded) -> _Change | None:
             now_ms = self._warehouse.now_ms()
-            at_ms = {each: recorded[each].published_at_ms if each in recorded else now_ms for each in changed}
-            wanted = [RecordedCut(each, at_ms[each], dict(cut)) for each, cut in changed.items()]
+            was = {each: recorded.get(each, RecordedCut(each, now_ms, {})) for each in changed}
+            wanted = [replace(was[each], versions=dict(cut)) for each, cut in changed.items()]
             if recorded.keys().isdisjoint(dropped) and all(recorded.get(cut.checkpoint) == cut for cut in wanted):
                 return None
             staying = recorded.keys() - set(dropped) - changed.keys()
@@ -192,7 +217,13 @@ class CutStore:
         found, lost = self._files.read_sound(table.paths())
         actions: list[Any] = [remove(path, at_ms) for path in lost]
         rows: list[dict[str, Any]] = [
-            {"checkpoint": cut.checkpoint, "table": name, "version": version, "published_at_ms": cut.published_at_ms}
+            {
+                "checkpoint": cut.checkpoint,
+                "table": name,
+                "version": version,
+                "published_at_ms": cut.published_at_ms,
+                "complete_until": cut.complete.get(name),
+            }
             for cut in change.written
             for name, version in cut.versions.items()
         ]
@@ -208,7 +239,7 @@ class CutStore:
                 lambda: self._log.must_have(table.version()),
                 lambda: actions.append(self._files.write(name, rows, at_ms)),
             )
-        self._log.commit(table, actions, says=change.says)
+        self._log.commit(table, actions, says=change.says, metadata=_with_all_columns(table))
 
     def _seen(self) -> _Recorded:
         return self._recorded(opened(self._warehouse, self._log, self._warehouse.paths.cuts))
@@ -216,12 +247,15 @@ class CutStore:
     def _recorded(self, table: KnownTable) -> _Recorded:
         versions: dict[CheckpointId, Cut] = {}
         at_ms: dict[CheckpointId, int] = {}
+        complete: dict[CheckpointId, dict[TableName, datetime]] = {}
         for rows in self._files.read_sound(table.paths())[0].values():
             for row in rows:
                 checkpoint, name, version, published_at_ms = self._entry(row)
                 versions.setdefault(checkpoint, {})[name] = version
                 at_ms[checkpoint] = max(published_at_ms, at_ms.get(checkpoint, 0))
-        return {each: RecordedCut(each, at_ms[each], cut) for each, cut in versions.items()}
+                if row.get("complete_until") is not None:
+                    complete.setdefault(checkpoint, {})[name] = row["complete_until"]
+        return {each: RecordedCut(each, at_ms[each], cut, complete.get(each, {})) for each, cut in versions.items()}
 
     def _entry(self, row: dict[str, Any]) -> tuple[CheckpointId, TableName, int, int]:
         """Return the cut in a row of the table. Raise UnreadableRowError for one that this job cannot have written."""
@@ -240,6 +274,15 @@ class CutStore:
             f"an entry of {self._log.folder} is not one that Tidemark writes for {self._warehouse.paths.job}: {why}. "
             "Restore the folder from a backup"
         )
+
+
+def _with_all_columns(table: KnownTable) -> Metadata | None:
+    """Return the metadata that the table needs if an older version of Tidemark made it; None if it has all columns."""
+    known, wanted = table.loaded.schema(), Schema.from_arrow(SCHEMA)
+    if {each.name for each in known.fields} >= set(SCHEMA.names):
+        return None
+    was = table.loaded.metadata()
+    return Metadata(wanted, was.description, dict(was.configuration))
 
 
 # ------------------------------------------------------------------

@@ -19,6 +19,7 @@ from checkpointing.commit.fencing import HolderObserved, newest_checkpoint, newe
 from checkpointing.commit.lost_publications import Correction, Cuts, Standing
 from checkpointing.commit.recovery import Observed
 from checkpointing.commit.two_phase import entries_to_sync, files_to_sync
+from checkpointing.completeness import complete_tables
 from checkpointing.graph import Table
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from checkpointing.messages import Publication, PublishFailed, RowAppended, RowRefused, RowUnknown, TablePublished
@@ -264,7 +265,7 @@ class JobStores:
         with self._recorded:
             try:
                 self._durability.sync_entries(entries_to_sync(dict(wanted), self._cuts.known()))
-                self._cuts.record(checkpoint, wanted, retained)
+                self._cuts.record(checkpoint, wanted, retained, self._complete_at(checkpoint))
             except OSError as error:
                 raise CutsNotRecordedError(
                     f"the cut of checkpoint {checkpoint} could not be made durable ({error}): the next start records it"
@@ -393,6 +394,14 @@ class JobStores:
         with self._rows:
             rows = self._checkpoints.known()
         return needed_cuts(rows, recorded)
+
+    def _complete_at(self, checkpoint: CheckpointId) -> Mapping[TableName, int]:
+        """Return until when each table is complete at a checkpoint, in ms, as its entry says."""
+        with self._rows:
+            rows = self._checkpoints.known()
+        records = (row for row in rows if isinstance(row, CheckpointRecord) and row.commits)
+        entry = next((record for record in records if record.checkpoint == checkpoint), None)
+        return {} if entry is None else complete_tables(entry)
 
 
 # ------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from checkpointing.commit.at_rest import Stamp, copied
 from checkpointing.commit.recovery import publications
+from checkpointing.completeness import complete_tables
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import PublishFailed
@@ -240,7 +241,7 @@ def _copy(original: _Original, made: Unfinished, told: Told) -> CopyManifest:
     record = checked_record(whole, files).model_copy(update=alone)
     versions = _publish(original, copy, record)
     _append_rows(copy, original.rows, record)
-    CutStore(copy).record(record.checkpoint, versions.items())
+    CutStore(copy).record(record.checkpoint, versions.items(), complete=complete_tables(record))
     manifest = CopyManifest(
         job=str(warehouse.paths.job),
         savepoint=record.checkpoint,

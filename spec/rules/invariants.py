@@ -97,9 +97,20 @@ class Violation:
 
 
 NEED_CONTENTS = frozenset(
-    {"broadcast-is-exact", "cut-is-exact", "state-is-exact", "cut-is-one", "cuts-hold", "overwrites-show-newest"}
+    {
+        "broadcast-is-exact",
+        "cut-is-exact",
+        "state-is-exact",
+        "cut-is-one",
+        "cuts-hold",
+        "overwrites-show-newest",
+        "watermark-is-true",
+        "idle-by-the-clock",
+        "nothing-due-is-left",
+        "windows-are-exact",
+    }
 )
-"""Invariants that open files, and know the small pipeline of the simulator."""
+"""Invariants that open files, and know the small pipeline of the simulator, its rows and their times."""
 
 
 def violations(history: History, *, contents: bool = True) -> tuple[Violation, ...]:

@@ -109,7 +109,8 @@ def _vertex(name: str, subtasks: list[Fields], **fields: object) -> Fields:
 def _time() -> Fields:
     split = {"input": 0, "upstream": "source", "split": "a", "watermark_ms": 5, "idle": True, "active_ms": 7}
     vertex = {"input": 1, "upstream": "silver", "split": "", "watermark_ms": -(2**63), "idle": False, "active_ms": None}
-    return {"watermark_ms": 5, "idle": False, "rows_ms": None, "inputs": [split, vertex]}
+    written: Fields = {"tables": ["gold/totals"], "behind_ms": 9}
+    return {"watermark_ms": 5, "idle": False, "rows_ms": None, "inputs": [split, vertex]} | written
 
 
 def _snapshot(**fields: object) -> Fields:

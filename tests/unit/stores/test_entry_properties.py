@@ -103,6 +103,8 @@ _FIELDS: Final[Mapping[str, Values]] = {
     "vertices.time.inputs.watermark_ms": MOMENT,
     "vertices.time.watermark_ms": MOMENT,
     "vertices.time.rows_ms": Values((*MOMENT.true, None), MOMENT.false),
+    "vertices.time.tables": TABLE,
+    "vertices.time.behind_ms": NUMBER,
     "vertices.now_ms": Values((*MOMENT.true, None), MOMENT.false),
     "vertices.subtasks.due_ms": Values((*MOMENT.true, None), MOMENT.false),
     "vertices.subtasks.state.touched_ms": Values((*MOMENT.true, None), MOMENT.false),

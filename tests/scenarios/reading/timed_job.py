@@ -1,0 +1,61 @@
+"""The tiny pipeline over numbers, whose rows have event times: number n is n hours after the year 2026 began."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+from pyspark.sql.types import TimestampType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import Generation, SplitId
+from checkpointing.messages import GreatestTime, MicroBatchFinished, SubtaskOutput
+from jobs.operators.spec import StatelessSpec
+from jobs.pipeline import Pipeline, count, sum_of
+from jobs.sinks.staged_files import StagedFiles
+from jobs.sources.hybrid import SequenceSource
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, _rows
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+EVERY = CheckpointConfig(every_rows=20, slice_rows_max=10, micro_batch_rows_max=20, retained=9)
+
+
+def timed(rows: int = 100, *, bounded: bool = False, config: CheckpointConfig = EVERY) -> Pipeline:
+    """Return a pipeline of one split. Rows may come two hours late, and each checkpoint takes twenty of them."""
+    pipeline = Pipeline(JOB, config=config, parallelism=2)
+    source = SequenceSource({"a": rows}, keys=3, bounded=bounded)
+    numbers = pipeline.source("numbers", source).with_column("at", "current_timestamp()", TimestampType())
+    bronze = numbers.event_time("at", delay="2h").table(BRONZE, id="bronze")
+    bronze.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
+    return pipeline
+
+
+def build(_data: Path) -> Pipeline:
+    return timed()
+
+
+class TimedEngine(LocalEngine):
+    """An engine that also writes the times, and reports the greatest of each split."""
+
+    def run(self, planned, effect, warehouse, job):
+        segments = [segment for entry in effect.inputs for segment in entry.segments]
+        if not segments or not isinstance(planned.spec, StatelessSpec):
+            return super().run(planned, effect, warehouse, job)
+        read = pl.concat([_rows(segment, warehouse) for segment in segments])
+        rows = read.select("split", "n", "key", "value", "_split", "_position", at=START + HOUR * pl.col("n"))
+        writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
+        columns = ["split", "n", "key", "value", "at", "_split", "_position"]
+        file = writer.write(BRONZE, rows.select(pl.col(columns)).to_arrow())
+        output = SubtaskOutput(emitted=(file,), staged=((BRONZE, file),))
+        times = tuple(
+            GreatestTime(0, SplitId(each.split), _ms(rows["at"].max()))
+            for each in segments
+            if isinstance(each, SourceSlice)
+        )
+        return replace(MicroBatchFinished(effect.vertex, effect.micro_batch, (output,), duration_ms=1), times=times)
+
+
+def _ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
