@@ -17,7 +17,7 @@ A vertex has the least watermark of its active channels, and its own never goes 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,11 +35,13 @@ class EventTime:
     """What a pipeline says about the times of an input that reads a source.
 
     Rows may come `delay_ms` after rows with later times. A split without rows for `idle_after_ms` does not hold the
-    watermark back. With None it does, for however long it has none.
+    watermark back. With None it does, for however long it has none. A split whose watermark is more than `hold_back_ms`
+    ahead of another one's is not read until that one has caught up. With None it is.
     """
 
     delay_ms: int
     idle_after_ms: int | None = None
+    hold_back_ms: int | None = None
 
     def watermark(self, greatest_ms: int) -> int:
         """Return the watermark of a split after a row of this time (Flink: `BoundedOutOfOrdernessWatermarks`)."""
@@ -174,6 +176,13 @@ class VertexTime:
     def read(self, channel: ChannelId, greatest_ms: int) -> None:
         """Take the greatest time among rows that have run. It may be that of a row long ago."""
         self._greatest[channel] = max(greatest_ms, self._greatest.get(channel, BEFORE_TIME))
+
+    def held_back(self) -> Iterator[tuple[ChannelId, int, int]]:
+        """Yield how far each split is by all rows that have run, and how far it may be ahead, if that is said."""
+        for channel, declared in self._declared.items():
+            if declared is not None and declared.hold_back_ms is not None:
+                greatest_ms = self._greatest.get(channel, BEFORE_TIME)
+                yield channel, max(self._now[channel].mark.ms, declared.watermark(greatest_ms)), declared.hold_back_ms
 
     def received(self, channel: ChannelId, barrier: Barrier) -> None:
         """Note a barrier that has come on a channel. It carries the end of time if no row will come behind it."""

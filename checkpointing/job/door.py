@@ -699,6 +699,9 @@ class JobDoor:
         job.ending.started(now_ms)
         if self._setup.restored is not None:
             job.coordinator.statistics.restored(self._setup.restored.checkpoint)
+        for run in job.runs.values():
+            if run.time is not None:
+                job.readers.reached(run.time.held_back())
         for channel, segment in in_flight(self._setup.restored):
             job.recover(channel_now(self._setup.graph, channel, segment), segment)
             job.ending.uncommitted = True
@@ -830,6 +833,8 @@ class JobDoor:
         run = job.runs[fact.vertex]
         ran = run.running
         dead = run.finish(fact)
+        if run.time is not None:
+            job.readers.reached(run.time.held_back())
         for channel, segment in ran:
             job.credit.processed(channel, segment.bytes)
         job.epochs.worked(fact, sum(segment.rows for _, segment in ran))

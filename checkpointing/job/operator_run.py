@@ -134,7 +134,7 @@ def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int, spl
     properties = effect.properties
     sent = _barrier(effect.checkpoint, properties, config, now_ms)
     watermark_ms = END_OF_TIME if split.ended else sent.watermark_ms
-    barrier = replace(sent, watermark_ms=watermark_ms, idle=split.idle, waits=split.waits)
+    barrier = replace(sent, watermark_ms=watermark_ms, idle=split.idle and not split.held, waits=split.waits)
     return SnapshotRequested(barrier, synchronous=properties.is_synchronous, advance_to_max=properties.terminate)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from checkpointing.channel_items import Segment, SourceSlice, SubtaskSnapshot
 from checkpointing.graph import JobGraph, Vertex
-from checkpointing.identifiers import SplitId, SubtaskId, VertexId, split_id
+from checkpointing.identifiers import ChannelId, SplitId, SubtaskId, VertexId, split_id
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import PollSource
 from checkpointing.metadata.record import CheckpointRecord, SplitPosition, VertexRecord, VertexTimeRecord
@@ -137,6 +137,11 @@ def _are_uneven(splits: Iterable[SplitKey], positions: Mapping[SplitKey, str | N
 # so that two sources of unequal size advance together. A split on its way to a cut of another job has no such limits,
 # since no barrier can be sent before it arrives (A10).
 #
+# Splits may run ahead of others in event time, so that windows and joins hold much state. With `hold_back`, a split
+# that is too far ahead is not asked until the others have caught up (N1; Flink: watermark alignment). Only splits that
+# can catch up count: none that has nothing to read, has ended, cannot be read, or waits for an earlier part. The least
+# of them is never held, so some split can always be read. A split on its way to a cut is never held either.
+#
 # Some sources read other sources one after the other, their parts (B4). A split is held until all splits of the
 # earlier parts have ended. It counts neither as idle nor as having rows.
 
@@ -146,7 +151,8 @@ class Split:
     """One split and its position. `granted` rows are being read.
 
     A split that was idle, or whose last `failures` polls have failed, is not polled before `idle_until_ms`. One that
-    has `ended` is idle for ever. One of a later part `waits` until the earlier parts have ended.
+    has `ended` is idle for ever. One of a later part `waits` until the earlier parts have ended. One
+    that is too far ahead in event time is `held`.
     """
 
     subtask: SubtaskId
@@ -156,6 +162,7 @@ class Split:
     idle: bool = False
     ended: bool = False
     waits: bool = False
+    held: bool = False
     part: int = 0
     failures: int = 0
     idle_until_ms: int = 0
@@ -218,6 +225,8 @@ class SourceReaders:
         """How many rows are being read, by source."""
         self._counted = tuple(source.id for source in sources if self._is_counted(source.id))
         self._before_barrier = 0
+        self._reached: dict[ChannelId, tuple[int, int]] = {}
+        """How far in event time a vertex has read each split that may be held back, and how far that may be ahead."""
         self._asked = False
         self.stopped = False
         """True when the tick is about to end. Nothing more is read."""
@@ -261,7 +270,7 @@ class SourceReaders:
     @property
     def all_idle(self) -> bool:
         """True if no split had anything to read when it was last asked."""
-        return all(split.idle or split.failures or split.waits for split in self._splits.values())
+        return all(_rests(split) for split in self._splits.values())
 
     @property
     def all_ended(self) -> bool:
@@ -315,6 +324,10 @@ class SourceReaders:
         """Ask an idle split again at this time already."""
         self._splits[source, name].idle_until_ms = at_ms
 
+    def reached(self, splits: Iterable[tuple[ChannelId, int, int]]) -> None:
+        """Note how far in event time splits have been read, and how far ahead of others each may be (N1)."""
+        self._reached.update((channel, (ms, most_ms)) for channel, ms, most_ms in splits)
+
     def found_ended(self, source: VertexId, name: SplitId) -> SubtaskId:
         """Note that a split has ended, and return its subtask. It is never polled again.
 
@@ -356,6 +369,7 @@ class SourceReaders:
 
         A split for which a barrier waits needs no credit: a vertex that waits for that barrier would never give any.
         """
+        self._hold_back()
         due = [split for split in self._splits.values() if _is_ready(split, now_ms)]
         ready = [
             split
@@ -373,8 +387,21 @@ class SourceReaders:
 
     def _may_read(self, split: Split) -> bool:
         """Return whether a split reads on. In a tick that is to end, one on its way to a cut still does."""
-        over = self.ended or split.ended or split.waits
-        return not over and (not self.stopped or self.cuts.is_behind(_key(split)))
+        if self.ended or split.ended or split.waits:
+            return False
+        return self.cuts.is_behind(_key(split)) or not (self.stopped or split.held)
+
+    def _hold_back(self) -> None:
+        """Hold the splits that are too far ahead of those that can catch up."""
+        if not self._reached:
+            return
+        splits = {split.subtask: split for split in self._splits.values()}
+        at = [(splits[SubtaskId(each.edge.upstream, each.subtask)], *said) for each, said in self._reached.items()]
+        least_ms = min((ms for split, ms, _ in at if not _rests(split)), default=None)
+        for split in splits.values():
+            split.held = False
+        for split, ms, most_ms in at:
+            split.held = split.held or (least_ms is not None and ms - most_ms > least_ms)
 
     def _outstanding(self) -> Iterator[tuple[VertexId, SplitId]]:
         return (key for key, split in self._splits.items() if split.granted)
@@ -445,6 +472,11 @@ _UNBOUNDED = 2**62
 
 def _key(split: Split) -> tuple[VertexId, SplitId]:
     return split.subtask.vertex, split.name
+
+
+def _rests(split: Split) -> bool:
+    """Return whether the split had nothing to read when it was last asked, or cannot be read now."""
+    return split.idle or bool(split.failures) or split.waits
 
 
 def _is_ready(split: Split, now_ms: int) -> bool:

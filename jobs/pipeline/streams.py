@@ -453,13 +453,18 @@ class Stream:
         require_unique(f"with_column on {self.origin}", fields)
         return self.transform(with_column(name, expression, type), StructType(list(fields.values())))
 
-    def event_time(self, column: str, *, delay: str, idle_after: str | None = None) -> "Stream":
+    def event_time(
+        self, column: str, *, delay: str, idle_after: str | None = None, hold_back: str | None = None
+    ) -> "Stream":
         """Say which column has the event time of a row, and that rows may come `delay` after later ones (N1).
 
         Each cut then has a watermark: all rows up to it have come, as far as anybody knows. A split without new rows
         holds it back, or with `idle_after` for this long only. Write it on a source's stream, before tables and keys.
         `column` is a timestamp, or a timestamp without a time zone, which counts as UTC. A row without a time moves no
-        watermark. Durations are like "30s", "10m" or "2h". Raises InvalidPipelineError.
+        watermark. With `hold_back`, a split that is so much further in time than another one is not read until that one
+        has caught up, which bounds the state while a backlog is read. All streams that say it wait for each other. A
+        split that has nothing to read holds nobody back. It changes no result. Durations are like "30s", "10m" or
+        "2h". Raises InvalidPipelineError.
         """
         where = f"event_time on {self.origin}"
         if not isinstance(self.declarations.vertex(self.origin), SourceVertex):
@@ -468,7 +473,8 @@ class Stream:
             raise InvalidPipelineError(f"{where}: the stream has event times already")
         time = _time_column(where, self.schema, column)
         idle_ms = None if idle_after is None else duration(f"{where}: idle_after", idle_after)
-        said = DeclaredTime(time, EventTime(duration(f"{where}: delay", delay), idle_ms))
+        hold_ms = None if hold_back is None else duration(f"{where}: hold_back", hold_back)
+        said = DeclaredTime(time, EventTime(duration(f"{where}: delay", delay), idle_ms, hold_ms))
         return replace(self, steps=(*self.steps, Step(unchanged(), self.schema, said)), time=said.column)
 
     def union(self, *others: "Stream", id: str, renamed_from: str | None = None) -> "Stream":

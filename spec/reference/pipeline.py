@@ -46,7 +46,7 @@ NEWEST: Final = VertexId("newest")
 """A vertex of some runs. It keeps the orders of the newest delivery to each site in an overwrite table."""
 WINDOWS: Final = VertexId("windows")
 """A vertex of some runs. It counts rows in windows of event time (`spec.reference.times`)."""
-TIMES: Final = EventTime(delay_ms=20, idle_after_ms=300)
+TIMES: Final = EventTime(delay_ms=20, idle_after_ms=300, hold_back_ms=80)
 """What the pipeline says about the times of both sources in these runs."""
 
 ORDERS_TABLE: Final = TableName("bronze/orders")

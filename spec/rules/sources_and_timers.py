@@ -808,7 +808,7 @@ class Credit(DoorJudge):
         if not door.reads:
             return
         for split, subtask in self._free.items():
-            if split in door.polls or split in door.ended or door.is_held(split):
+            if split in door.polls or split in door.ended or door.is_held(split) or door.runs_ahead(split):
                 continue
             if door.is_idle(split):
                 self._sleeps(split)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from checkpointing.channel_items import AlignmentType, SourceSlice
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import SplitId, VertexId
-from checkpointing.messages import Effect, RunMicroBatch
+from checkpointing.messages import Effect, PollSource, RunMicroBatch
 from checkpointing.metadata.record import CheckpointRecord, InputTimeRecord, VertexRecord, VertexTimeRecord
 from spec.history import CheckpointTriggered, History, RowCommitted
 from spec.reference.contents import first_cuts, in_flight, key_groups_of, line_of, merged_state, read_on
@@ -230,3 +230,14 @@ def windows_are_exact(history: History) -> Iterator[str]:
         for name, want, have in wanted:
             if want != have:
                 yield f"checkpoint {record.checkpoint}, {name}: lacks {want - have}, has too much {have - want}"
+
+
+@rule("held-back")
+class HeldBack(DoorJudge):
+    """No split is read that is further ahead in event time than `hold_back` of one that can catch up (N1)."""
+
+    def asked(self, effect: Effect) -> None:
+        if not isinstance(effect, PollSource) or effect.source in self.door.setup.cut_groups:
+            return
+        if self.door.runs_ahead((effect.source, effect.split)):
+            self.wrong(f"split {effect.split} of {effect.source} is read, with {self.door.reached}")

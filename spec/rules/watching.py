@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
+from checkpointing.event_time import EventTime
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, EdgeId, SplitId, VertexId
@@ -223,6 +224,8 @@ class Watched:
     """How many checkpoints were told as complete."""
     completed_ms: int | None = None
     """When a checkpoint or savepoint was last told as complete."""
+    reached: dict[tuple[VertexId, Split], int] = field(default_factory=dict)
+    """How far in event time a vertex has read each split, if splits that run ahead are held back."""
     reserving: dict[str, CheckpointId] = field(default_factory=dict)
     """The ends of further blocks, by the nonces of claims that are not in yet."""
     reserves_for_timer: bool = False
@@ -268,6 +271,33 @@ class Watched:
         """Return whether a split of an earlier part has not ended."""
         return any(each not in self.ended for each in self.before.get(split, ()))
 
+    def runs_ahead(self, split: Split) -> bool:
+        """Return whether a split is too far ahead in event time of one that can catch up (N1).
+
+        One that had nothing to read, could not be read, has ended, or waits for an earlier part cannot.
+        """
+        behind = [
+            ms
+            for (_, each), ms in self.reached.items()
+            if each not in self.idle_since and each not in self.ended and not self.is_held(each)
+        ]
+        own = [(name, ms) for (name, each), ms in self.reached.items() if each == split]
+        return any(ms - (self._declared(name).hold_back_ms or 0) > min(behind, default=ms) for name, ms in own)
+
+    def _declared(self, vertex: VertexId) -> EventTime:
+        return next(each for each in self.setup.graph.vertex(vertex).event_times if each is not None)
+
+    def _read_times(self, fact: MicroBatchFinished) -> None:
+        for each in fact.times:
+            edges = self.setup.graph.upstream(fact.vertex)
+            (source,) = (edge.upstream for edge in edges if edge.input == each.input)
+            self.has_read(fact.vertex, (source, each.split), each.ms - self._declared(fact.vertex).delay_ms - 1)
+
+    def has_read(self, vertex: VertexId, split: Split, ms: int) -> None:
+        """Note a watermark of a split."""
+        if self._declared(vertex).hold_back_ms is not None:
+            self.reached[vertex, split] = max(ms, self.reached.get((vertex, split), ms))
+
     def is_asked_too_soon(self, split: Split) -> bool:
         """Return whether a split was found idle so shortly before that it must not be asked, even before a barrier."""
         pause_ms = self.setup.idle_poll_ms // POLLS
@@ -308,6 +338,7 @@ class Watched:
             case MicroBatchFinished():
                 self.running.discard(fact.vertex)
                 self.channels.finished(fact)
+                self._read_times(fact)
             case MicroBatchNotStaged():
                 self.running.discard(fact.vertex)
                 self.held_back.add(fact.vertex)
@@ -513,7 +544,20 @@ def _begun(begun: Begun) -> Watched:
     channels = ChannelBytes(setup.graph, setup.credit_bytes)
     ended, before = set(ended_before(setup.graph, setup.restored)), splits_before(setup.graph)
     first, last = claim.first_id, claim.last_id
-    return Watched(setup, begun.now_ms, begun.now_ms, first, last, channels, ended=ended, before=before)
+    door = Watched(setup, begun.now_ms, begun.now_ms, first, last, channels, ended=ended, before=before)
+    _reads_on(door)
+    return door
+
+
+def _reads_on(door: Watched) -> None:
+    """Note how far in event time each split was read at the restored cut."""
+    record = door.setup.restored
+    for vertex in door.setup.graph.vertices:
+        was = next((each.time for each in record.vertices if each.vertex == vertex.id), None) if record else None
+        then = {(each.upstream, each.split): each.watermark_ms for each in was.inputs} if was is not None else {}
+        for edge in door.setup.graph.upstream(vertex.id) if vertex.event_times else ():
+            for split in door.setup.graph.vertex(edge.upstream).splits:
+                door.has_read(vertex.id, (edge.upstream, split), then.get((edge.upstream, split), -(2**63)))
 
 
 def _follow(door: Watched, judges: Panel, step: Step) -> None:

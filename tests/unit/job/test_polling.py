@@ -7,6 +7,9 @@ import pytest
 
 from checkpointing.channel_items import AlignmentType, Barrier, ChannelState, SourceSlice
 from checkpointing.commit.recovery import has_finished
+from checkpointing.config import CheckpointConfig
+from checkpointing.coordinator.messages import TriggerTask
+from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import NO_METRICS
 from checkpointing.failures import CheckpointFailureReason
@@ -17,7 +20,7 @@ from checkpointing.handles import KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, SplitId, SubtaskId, VertexId
 from checkpointing.job.door import Credit
 from checkpointing.job.drafts import EpochLog
-from checkpointing.job.operator_run import LiveFiles, OperatorRun
+from checkpointing.job.operator_run import LiveFiles, OperatorRun, snapshot_for
 from checkpointing.job.polling import CutGroups, Pacing, SourceReaders, UnknownSplitError
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
@@ -112,6 +115,87 @@ def test_a_split_that_cannot_be_read_is_polled_again_and_fails_in_the_end():
     answer(own, again, 3)
     list(own.polls(3_000, ALL))
     assert not own.failed("weather", "w", 3_000)
+
+
+# ------------------------------------------------------------------
+# Splits that run ahead in event time are held back, and nothing waits for ever (N1).
+
+
+def reached(own, **times):
+    """Say how far splits have been read, in ms. Each may be 10 ms ahead of the others."""
+    places = {"e": ("flights", 0), "j": ("flights", 1), "l": ("flights", 2), "w": ("weather", 0)}
+    own.reached(
+        (ChannelId(EdgeId(places[split][0], "bronze"), places[split][1]), ms, 10) for split, ms in times.items()
+    )
+
+
+def polled(own, now_ms=0):
+    return [poll.split for poll in own.polls(now_ms, ALL)]
+
+
+def at_rest(own):
+    """Let all polls bring a row, so that no split is known to have nothing to read."""
+    for poll in list(own.polls(0, ALL)):
+        answer(own, poll, 1)
+
+
+def test_a_split_that_is_ahead_is_not_read_until_the_others_have_caught_up():
+    """It may be as far ahead as was said. All streams that say so wait for each other."""
+    own = readers()
+    at_rest(own)
+    reached(own, e=100, j=110, l=111, w=100)
+    first = list(own.polls(0, ALL))
+    assert ["e", "j", "w"] == [poll.split for poll in first]
+    assert not own.all_idle, "l may have rows"
+    for poll in first:
+        answer(own, poll, 1)
+    reached(own, e=101)
+    assert "l" not in polled(own), "the weather is behind"
+    reached(own, w=101)
+    assert ["l"] == polled(own)
+
+
+def test_what_has_nothing_to_read_holds_nobody_back():
+    """FLINK-32414, -32496, -37670: what has no rows, is idle, or has ended holds nobody back."""
+    own = readers()
+    polls = {poll.split: poll for poll in own.polls(0, ALL)}
+    for split in ("e", "l"):
+        own.found_idle("flights", split, 0)
+    answer(own, polls["j"], 1)
+    answer(own, polls["w"], 1)
+    reached(own, e=-(2**63), l=5, j=100, w=50)
+    assert ["w"] == polled(own), "e has never had rows, and l has none now"
+    own.found_ended("weather", "w")
+    assert ["j"] == polled(own)
+
+
+def test_a_split_that_cannot_be_read_holds_nobody_back():
+    own = readers(failures_max=3)
+    polls = {poll.split: poll for poll in own.polls(0, ALL)}
+    own.failed("weather", "w", 0)
+    for split in ("e", "j", "l"):
+        answer(own, polls[split], 1)
+    reached(own, w=0, e=100, j=100, l=100)
+    assert ["e", "j", "l"] == polled(own)
+
+
+def test_a_split_that_is_held_back_is_not_idle_at_a_barrier():
+    """FLINK-35886: it could not be read, so its idle time does not run. Flink stops the clock of a paused split too."""
+    own = readers()
+    polls = {poll.split: poll for poll in own.polls(0, ALL)}
+    for split in ("e", "j", "w"):
+        answer(own, polls[split], 1)
+    own.found_idle("flights", "l", 0)
+    reached(own, e=100, j=100, w=100, l=500)
+    assert "l" not in polled(own, 1_000)
+    held = SubtaskId("flights", 2)
+    trigger = TriggerTask(held, CheckpointId(1), CHECKPOINT)
+    sent = snapshot_for(trigger, CheckpointConfig(), 1_000, own.split(held))
+    assert not sent.barrier.idle
+    reached(own, e=490, j=490, w=490)
+    assert "l" in polled(own, 1_000)
+    own.found_idle("flights", "l", 1_000)
+    assert snapshot_for(trigger, CheckpointConfig(), 1_000, own.split(held)).barrier.idle
 
 
 # ------------------------------------------------------------------
