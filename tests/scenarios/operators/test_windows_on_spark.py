@@ -155,3 +155,37 @@ def test_micro_batches_parallelism_and_reader_change_nothing(tmp_path, undisturb
         deliver(trial, place)
         trial.run(slice_rows_max=17, parallelism=1 + place % 3)
     assert tables(undisturbed) == tables(trial)
+
+
+def holding(hold_back):
+    def build(data):
+        pipeline = Pipeline("clicks")
+        stream = pipeline.source("clicks", FileSource(data, schema=ROWS))
+        stream = stream.event_time("at", delay="10m", hold_back=hold_back).table("bronze/clicks", id="bronze")
+        hours = stream.key_by("user").window(tumbling("1h")).aggregate("hourly", late="late/hourly", rows=count())
+        hours.table("gold/hourly")
+        return pipeline
+
+    return build
+
+
+def furthest_ahead(trial):
+    """Return how many rows of the split that begins a day later a cut has, before the other one is read to its end."""
+    rows = [pl.from_arrow(cut.arrow("bronze/clicks"))["_split"].to_list() for cut in trial.cuts.all()]
+    return max(splits.count("b") for splits in rows if splits.count("a") < HALF)
+
+
+HALF = 300
+
+
+def test_a_split_that_runs_ahead_is_held_back_and_no_result_changes(tmp_path):
+    """A backlog of two splits is read in slices of 60 rows. A split is held as soon as its first rows have run."""
+    held, free = Trial(holding("30m"), tmp_path / "held"), Trial(holding(None), tmp_path / "free")
+    for trial in (held, free):
+        for split, begin in (("a", 0), ("b", 720)):
+            rows = [{"at": BEGIN + timedelta(minutes=2 * (begin + n)), "user": "u", "n": n} for n in range(HALF)]
+            trial.deliver(split, pl.DataFrame(rows, schema_overrides={"n": pl.Int64}))
+        trial.run(slice_rows_max=60, every_rows=120, retained=20)
+    assert tables(held) == tables(free)
+    assert 2 * HALF == len(pl.from_arrow(held.cuts.latest().arrow("bronze/clicks")))
+    assert furthest_ahead(held) <= 120 < furthest_ahead(free)
