@@ -186,6 +186,8 @@ def _in_time(
 def _windows(where: str, left: WindowedStream, right: WindowedStream) -> PeriodicWindows:
     """Return the windows of both streams. Raises InvalidPipelineError."""
     windows = left.windows
+    for each in (left, right):
+        require_unique(where, [*each.rows.stream.schema.names, START, END])
     if left.windows != right.windows or left.time.kind != right.time.kind:
         raise InvalidPipelineError(f"{where}: its streams have different windows; give both the same, of the same type")
     if not isinstance(windows, PeriodicWindows):
@@ -201,7 +203,7 @@ def _sides(where: str, left: KeyedStream, right: KeyedStream, how: JoinType, lat
     both = [_side(where, each) for each in (left, right)]
     _joined_rows(where, left, right, JoinType.FULL)
     names = [*left.keys, *both[0].columns, *both[1].columns]
-    require_unique(where, [*names, LATE_SIDE, LATE_BY, LEFT, RIGHT, DUE, DELETES, START, END])
+    require_unique(where, [*names, LATE_SIDE, LATE_BY, LEFT, RIGHT, DUE, DELETES])
     return JoinedSides(both[0], both[1], how, late_fails=late == FAIL)
 
 

@@ -453,6 +453,19 @@ class Stream:
         require_unique(f"with_column on {self.origin}", fields)
         return self.transform(with_column(name, expression, type), StructType(list(fields.values())))
 
+    def rename(self, columns: Mapping[str, str]) -> "Stream":
+        """Rename columns, given as the new names by the old ones: `rename({"at": "paid_at"})`.
+
+        An event time keeps its meaning under its new name. Raises InvalidPipelineError for a column that is not there.
+        """
+        where, said = f"rename on {self.origin}", dict(columns)
+        require_columns(where, self.schema, said)
+        fields = [StructField(said.get(each.name, each.name), each.dataType) for each in self.schema.fields]
+        require_unique(where, [each.name for each in fields])
+        after = self.transform(TextSteps(lambda rows: rows.withColumnsRenamed(said)), StructType(fields))
+        time = self.time
+        return after if time is None else replace(after, time=replace(time, name=said.get(time.name, time.name)))
+
     def event_time(
         self, column: str, *, delay: str, idle_after: str | None = None, hold_back: str | None = None
     ) -> "Stream":

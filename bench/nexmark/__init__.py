@@ -1,0 +1,1 @@
+"""Nexmark: the queries of an auction house, which every streaming engine answers."""
