@@ -9,6 +9,7 @@ from bench import flights
 from bench.changelog_workload import lay_out_changelog
 from bench.kafka_workload import lay_out_topic
 from bench.programs import Program, module
+from bench.window_workload import lay_out_times
 from bench.workload import Workload, lay_out
 
 ROOT: Final = Path(__file__).resolve().parents[1] / ".bench"
@@ -23,6 +24,7 @@ _SINKS: Final = {"ours": "bench.ours.outside_sinks", "peer": "bench.peers.spark_
 _UPSERTS: Final = {"ours": "bench.ours.upserts", "peer": "bench.peers.merged_upserts"}
 _HISTORY: Final = {"ours": "bench.ours.bank_history", "peer": "bench.peers.merged_history"}
 _FRESHNESS: Final = {"ours": "bench.ours.kafka_freshness", "peer": "bench.peers.kafka_freshness"}
+_WINDOWS: Final = {"ours": "bench.ours.windowed_sums", "streaming": "bench.peers.structured_streaming"}
 _ROWS: Final = 500_000
 _KEYS: Final = 1_000_000
 WARM_UP: Final = 3
@@ -110,6 +112,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = _in_its_own_environment(name, extent)
         case ["changelog"]:
             command = module("bench.ours.changelog_sums", str(lay_out_changelog(extent.changes, DATA)))
+        case ["windows", by, kind]:
+            command = module(_WINDOWS[by], str(lay_out_times(extent.files, DATA)), "--windows", kind)
         case ["price", "sums"]:
             command = module("bench.ours.epoch_price", "sums", str(_events(extent)))
         case ["price", "flights"]:
@@ -157,6 +161,9 @@ def _in_its_own_environment(name: str, extent: Extent) -> tuple[str, ...]:
         case ["flink", "changelog", backend]:
             folder = lay_out_changelog(extent.changes, DATA, csv=True)
             command = (str(FLINK_PYTHON), _peer("flink_changelog"), str(folder), "--backend", backend)
+        case ["flink", "windows", kind, backend]:
+            times = str(lay_out_times(extent.files, DATA, csv=True))
+            command = (str(FLINK_PYTHON), _peer("flink_sql"), times, "--windows", kind, "--backend", backend)
         case ["flink", backend]:
             command = (str(FLINK_PYTHON), _peer("flink_sql"), str(_events(extent, csv=True)), "--backend", backend)
         case ["pathway"]:

@@ -175,6 +175,23 @@ def _changes(results: Results, extent: Extent) -> Figures:
     }
 
 
+def _windows(kind: str) -> Callable[[Results, Extent], Figures]:
+    """Return the figures of windows against Structured Streaming, with those against Flink beside them."""
+    ours = f"windows:ours:{kind}"
+    against = _against(ours, f"windows:streaming:{kind}", WARM_UP)
+
+    def figures(results: Results, extent: Extent) -> Figures:
+        mine = middle([result["work_s"] for result in results[ours]])
+        theirs = middle([result["total_s"] for result in results[f"flink:windows:{kind}:rocksdb"]])
+        return {**against(results, extent), "flink": {"ratio": theirs / mine, "ours_s": mine, "peer_s": theirs}}
+
+    return figures
+
+
+def _programs_of_windows(kind: str) -> tuple[str, ...]:
+    return f"windows:ours:{kind}", f"windows:streaming:{kind}", f"flink:windows:{kind}:rocksdb"
+
+
 ROWS: Final = (
     Row(
         id="P1",
@@ -384,6 +401,22 @@ ROWS: Final = (
         programs=lambda _: ("price:flights",),
         figures=lambda results, _: price(results, "price:flights", _FLIGHTS_OF_AN_EPOCH),
         reached=lambda found: found["ours_s"] <= 0.35 and found["jobs"] <= 2,  # noqa: PLR2004
+    ),
+    Row(
+        id="P25",
+        work="count and sum by key and hour, 100k keys, against Structured Streaming / Flink SQL with RocksDB",
+        bar=">= 8x / >= 3x",
+        programs=lambda _: _programs_of_windows("hourly"),
+        figures=_windows("hourly"),
+        reached=lambda found: found["ratio"] >= 8 and found["flink"]["ratio"] >= 3,  # noqa: PLR2004
+    ),
+    Row(
+        id="P26",
+        work="the same in sessions",
+        bar=">= 5x / >= 4x",
+        programs=lambda _: _programs_of_windows("sessions"),
+        figures=_windows("sessions"),
+        reached=lambda found: found["ratio"] >= 5 and found["flink"]["ratio"] >= 4,  # noqa: PLR2004
     ),
     Row(
         id="P33",

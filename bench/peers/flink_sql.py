@@ -21,6 +21,17 @@ create table events (k bigint, v bigint) with ('connector' = 'filesystem', 'path
 _SUMS: Final = """
 create table sums (k bigint, n bigint, total bigint, primary key (k) not enforced) with ('connector' = 'blackhole')
 """
+_TIMES: Final = """
+create table times (k bigint, v bigint, ts timestamp(3), watermark for ts as ts - interval '10' second)
+with ('connector' = 'filesystem', 'path' = '{folder}', 'format' = 'csv')
+"""
+_WINDOWS: Final = """
+create table windows (k bigint, s timestamp(3), e timestamp(3), n bigint, total bigint) with ('connector' = 'blackhole')
+"""
+_OF: Final = {
+    "hourly": "tumble(table times, descriptor(ts), interval '1' hour)",
+    "sessions": "session(table times partition by k, descriptor(ts), interval '10' minute)",
+}
 
 
 def main() -> None:
@@ -28,18 +39,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--backend", choices=["rocksdb", "hashmap"], default="rocksdb")
+    parser.add_argument("--windows", choices=sorted(_OF))
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--mini-batch", action="store_true")
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
         tables = _environment(asked, scratch)
-        tables.execute_sql(_EVENTS.format(folder=asked.folder.absolute() / "all"))
-        tables.execute_sql(_SUMS)
+        of_rows, to_sums = (_TIMES, _WINDOWS) if asked.windows else (_EVENTS, _SUMS)
+        tables.execute_sql(of_rows.format(folder=asked.folder.absolute() / "all"))
+        tables.execute_sql(to_sums)
+        query = "insert into sums select k, count(*), sum(v) from events group by k"
+        if asked.windows:
+            by = "k, window_start, window_end"
+            query = f"insert into windows select {by}, count(*), sum(v) from {_OF[asked.windows]} group by {by}"  # noqa: S608
         started = time.monotonic()
-        tables.execute_sql("insert into sums select k, count(*), sum(v) from events group by k").wait()
+        tables.execute_sql(query).wait()
         total_s = time.monotonic() - started
-    program = f"flink-sql-{asked.backend}{'-mini-batch' if asked.mini_batch else ''}"
+    program = f"flink-sql-{asked.windows or 'sums'}-{asked.backend}{'-mini-batch' if asked.mini_batch else ''}"
     sys.stdout.write(json.dumps({"program": program, "total_s": total_s}) + "\n")
 
 

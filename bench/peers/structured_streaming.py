@@ -1,4 +1,4 @@
-"""Measures the keyed sums in Structured Streaming: one file for each micro-batch, changed keys appended to Delta.
+"""Measures keyed sums, or windowed ones, in Structured Streaming: one file for each micro-batch, appended to Delta.
 
 It is exactly once by Delta's `txnAppId`. With RocksDB, its changelog is on. It compares the table with the totals of
 the input, and prints the seconds and CPU seconds of each micro-batch.
@@ -19,6 +19,7 @@ from bench.changed_keys import totals_shown
 from bench.measures import differences, print_result
 from bench.peers.delta_session import delta_session
 from bench.process_tree import cpu_seconds, peak_memory_bytes
+from bench.window_workload import DELAY, GAP, require_windows
 from bench.workload import SPLIT, require_totals
 
 _ROCKSDB: Final = {
@@ -37,13 +38,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
         spark = delta_session(asked.cores, _MEMORY, settings)
         cpu, started = [cpu_seconds(os.getpid())], time.monotonic()
-        seconds = _run(spark, asked.folder / SPLIT, Path(scratch), cpu)
+        folder = asked.folder / SPLIT
+        query = _windows(spark, folder, asked.windows) if asked.windows else _sums(spark, folder)
+        seconds = _run(query, "append" if asked.windows else "update", Path(scratch), cpu)
         total_s = time.monotonic() - started
         memory = peak_memory_bytes(os.getpid())
-        require_totals(asked.folder, totals_shown(Path(scratch, "sink")))
+        if asked.windows:
+            require_windows(asked.folder, asked.windows, Path(scratch, "sink"))
+        else:
+            require_totals(asked.folder, totals_shown(Path(scratch, "sink")))
         print_result(
             {
-                "program": f"structured-streaming-{asked.provider}",
+                "program": f"structured-streaming-{asked.provider}{f'-{asked.windows}' if asked.windows else ''}",
                 "seconds": seconds,
                 "cpu_seconds": differences(cpu),
                 "total_s": total_s,
@@ -54,14 +60,24 @@ def main() -> None:
         spark.stop()
 
 
-def _run(spark: SparkSession, folder: Path, scratch: Path, cpu: list[float]) -> list[float]:
+def _sums(spark: SparkSession, folder: Path) -> DataFrame:
+    """Return the count and sum of each key."""
+    events = spark.readStream.schema("key long, value long, payload string").option("maxFilesPerTrigger", 1)
+    rows = events.parquet(str(folder))
+    return rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+
+
+def _windows(spark: SparkSession, folder: Path, kind: str) -> DataFrame:
+    """Return the count and sum of each key and window."""
+    events = spark.readStream.schema("key long, value long, at timestamp").option("maxFilesPerTrigger", 1)
+    rows = events.parquet(str(folder)).withWatermark("at", DELAY)
+    window = F.window("at", "1 hour") if kind == "hourly" else F.session_window("at", GAP)
+    sums = rows.groupBy("key", window.alias("w")).agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+    return sums.select("key", F.col("w.start").alias("window_start"), F.col("w.end").alias("window_end"), "n", "total")
+
+
+def _run(sums: DataFrame, mode: str, scratch: Path, cpu: list[float]) -> list[float]:
     """Run the query to its end. Return the time of each of its triggers. Note the CPU time after each write."""
-    events = (
-        spark.readStream.schema("key long, value long, payload string")
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(folder))
-    )
-    sums = events.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
 
     def write(changed: DataFrame, batch: int) -> None:
         once = {"txnAppId": "peer", "txnVersion": str(batch)}
@@ -69,7 +85,7 @@ def _run(spark: SparkSession, folder: Path, scratch: Path, cpu: list[float]) -> 
         cpu.append(cpu_seconds(os.getpid()))
 
     query = (
-        sums.writeStream.outputMode("update")
+        sums.writeStream.outputMode(mode)
         .foreachBatch(write)
         .option("checkpointLocation", str(scratch / "checkpoint"))
         .trigger(availableNow=True)
@@ -83,6 +99,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--provider", choices=["rocksdb", "hdfs"], default="rocksdb")
+    parser.add_argument("--windows", choices=["hourly", "sessions"])
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--scratch", type=Path)
     return parser.parse_args()
