@@ -14,7 +14,8 @@ class SourceSlice:
     `start` and `end` are positions as canonical JSON. Only the source can interpret them. `detail` is JSON for the
     source's reader. `bytes` is an estimate that is used for credit only. `rows` is the number of rows,
     or an estimate of it if `rows_estimated` is set. A source that reads another job's cuts (A10) says which `cut` the
-    slice leads to, and whether its end is `at_cut`. Such a slice may have no rows.
+    slice leads to, and whether its end is `at_cut`. Such a slice may have no rows. `offered_ms` is the clock when the
+    source offered it: a row with a much later time is none that can have happened (N1).
     """
 
     source: VertexId
@@ -27,6 +28,7 @@ class SourceSlice:
     rows_estimated: bool = False
     cut: str | None = None
     at_cut: bool = False
+    offered_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

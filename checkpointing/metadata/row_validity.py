@@ -326,6 +326,7 @@ class _Judge:
                 valid_name("source", vertex_id, segment.source)
                 valid_name("split", split_id, segment.split)
                 valid_numbers(segment, "rows", "bytes")
+                valid_times(segment, "offered_ms")
             case StagedSegment():
                 each_valid("files", segment.files, self._handed_on)
             case _ as unreachable:

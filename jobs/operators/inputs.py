@@ -20,7 +20,7 @@ from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
 from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan, FilteredScan, NullRule
-from jobs.operators.measured_times import TimeColumn, TimesOfInput, timed_scans
+from jobs.operators.measured_times import TimeColumn, TimesOfInput
 from jobs.operators.process import of_output
 from jobs.operators.scan.scanned import Scanned
 from jobs.operators.scan.stepped import Stepped
@@ -73,22 +73,23 @@ def _timed(
 ) -> DataFrame | None:
     """Return the rows of a source after its chain. Those of each split are measured by themselves."""
     measured = []
-    for split, slices in slices_by_split(segments).items():
+    for (split, offered_ms), slices in slices_by_split(segments, time.column).items():
         rows = _read(spark, plan, slices)
         rows = rows if time.before is None else time.before(rows)
-        measured.append(times.observed.of(rows, time.column, times.input, split))
+        limit_ms = time.column.limit_ms(offered_ms)
+        measured.append(times.observed.of(rows, time.column, times.input, split, limit_ms))
     if not measured:
         return None
     every = reduce(DataFrame.unionByName, measured)
     return every if time.after is None else time.after(every)
 
 
-def slices_by_split(segments: Sequence[Segment]) -> dict[SplitId, list[SourceSlice]]:
-    """Return the slices of each split, in order."""
-    found: dict[SplitId, list[SourceSlice]] = {}
+def slices_by_split(segments: Sequence[Segment], time: TimeColumn) -> dict[tuple[SplitId, int], list[SourceSlice]]:
+    """Return the slices of each split, in order. Where the clock counts, slices of another clock are apart."""
+    found: dict[tuple[SplitId, int], list[SourceSlice]] = {}
     for segment in segments:
         if isinstance(segment, SourceSlice):
-            found.setdefault(segment.split, []).append(segment)
+            found.setdefault((segment.split, 0 if time.ahead_ms is None else segment.offered_ms), []).append(segment)
     return found
 
 
@@ -144,11 +145,11 @@ def _timed_scans(
 ) -> list[RowScan]:
     """Return the parts of files of each split, which measure its times; none if Spark must read one of them."""
     found: list[RowScan] = []
-    for split, slices in slices_by_split(segments).items():
+    for (split, offered_ms), slices in slices_by_split(segments, time).items():
         scans = _scans(plan, slices, warehouse)
         if not scans:
             return []
-        found += timed_scans(scans, times.of, times.input, split, time)
+        found += times.scans(scans, split, time, time.limit_ms(offered_ms))
     return found
 
 

@@ -16,6 +16,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from jobs.sources.slice_reading import RowScan, ScanOfScan
 from jobs.spark.columns import named
+from jobs.storage.parquet import ScanError
 
 SplitTimes = tuple[tuple[int, str, int], ...]
 """The greatest time in ms, by the number of the input and the split."""
@@ -31,15 +32,31 @@ class TimeColumn:
     kind: TimestampType | TimestampNTZType
     before_ms: int = 0
     """The event time is this much before the value: a window's is its last millisecond."""
+    ahead_ms: int | None = None
+    """A time that is further ahead of the clock cannot be: it moves no watermark."""
+    kept_in: str | None = None
+    """The column with the times that can be, null for others. Without one, a time that cannot be is an error."""
 
-    def greatest(self) -> Column:
-        """Return Spark's aggregate of the greatest time in ms. A time inside a millisecond counts as its beginning."""
+    def ms(self) -> Column:
+        """Return a row's time in ms. A time inside a millisecond counts as its beginning."""
         time = named(self.name)
         if isinstance(self.kind, TimestampType):
-            return F.max(F.unix_millis(time))
+            return F.unix_millis(time)
         day = F.unix_date(F.to_date(time)).cast("bigint") * F.lit(_DAY_MS)
         seconds = F.hour(time) * F.lit(3_600) + F.minute(time) * F.lit(60) + F.extract(F.lit("SECOND"), time)
-        return F.max(day + F.floor(seconds * F.lit(1_000)).cast("bigint"))
+        return day + F.floor(seconds * F.lit(1_000)).cast("bigint")
+
+    def limit_ms(self, offered_ms: int) -> int | None:
+        """Return the latest time that rows of a slice can have. None: there is none."""
+        return None if self.ahead_ms is None else offered_ms + self.ahead_ms
+
+    def too_far(self, split: str, time: object, limit_ms: int) -> str:
+        """Say that a row's time cannot be, and the ways out."""
+        return (
+            f"split {split} has a row with {self.name}={time}, which is more than {self.ahead_ms} ms ahead of the "
+            f"clock (limit {limit_ms} ms since 1970): correct it, or give such rows a table, as in "
+            "event_time(..., misfits='quarantine/rows')"
+        )
 
     @property
     def field(self) -> pa.Field:
@@ -58,11 +75,23 @@ class ObservedTimes:
 
     _observed: list[tuple[int, str, Observation]] = field(default_factory=list)
 
-    def of(self, rows: DataFrame, time: TimeColumn, number: int, split: str) -> DataFrame:
+    def of(self, rows: DataFrame, time: TimeColumn, number: int, split: str, limit_ms: int | None) -> DataFrame:
         """Return the same rows of one split of an input. Their times are measured when they are read."""
         observation = Observation()
         self._observed.append((number, split, observation))
-        return rows.observe(observation, time.greatest().alias("greatest"))
+        counted = time.ms()
+        if limit_ms is not None:
+            beyond = F.lit(None)
+            if time.kept_in is None:
+                shown = named(time.name).cast("string")
+                said = time.too_far(split, "\0", limit_ms).split("\0")
+                beyond = F.raise_error(F.concat(F.lit(said[0]), shown, F.lit(said[1])))
+            counted = F.when(time.ms() <= F.lit(limit_ms), time.ms()).when(time.ms() > F.lit(limit_ms), beyond)
+        measured = rows.observe(observation, F.max(counted).alias("greatest"))
+        if time.kept_in is None:
+            return measured
+        fits = F.expr("true") if limit_ms is None else time.ms() <= F.lit(limit_ms)
+        return measured.withColumn(time.kept_in, F.when(fits, named(time.name)))
 
     def taken(self) -> SplitTimes:
         """Return what was measured, after the job. A split without any time is left out."""
@@ -121,26 +150,34 @@ class TimedScan(ScanOfScan):
     input: int
     split: str
     time: TimeColumn
+    limit_ms: int | None
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows in `schema`. Raises ScanError."""
-        time = self.time.field
+        time, kept = self.time.field, self.time.kept_in
+        read = [field for field in schema if field.name != kept]
         beside = [] if time.name in schema.names else [time]
-        for batch in self.scan.batches(pa.schema([*schema, *beside])):
-            self._measure(batch.column(time.name))
-            yield batch.select(schema.names)
+        for batch in self.scan.batches(pa.schema([*read, *beside])):
+            times = self._measured(batch.column(time.name))
+            columns = {name: batch.column(name) for name in batch.schema.names}
+            if kept is not None and kept in schema.names:
+                columns[kept] = times.cast(schema.field(kept).type)
+            yield pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
-    def _measure(self, times: pa.Array) -> None:
-        greatest = pc.max(times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64())).as_py()
+    def _measured(self, times: pa.Array) -> pa.Array:
+        """Measure the times, and return them with null for those that cannot be. Raises ScanError."""
+        micros = times.cast(pa.timestamp("us", tz=times.type.tz))
+        numbers = micros.cast(pa.int64())
+        if self.limit_ms is not None:
+            beyond = pc.greater_equal(numbers, (self.limit_ms + 1) * _MICROSECONDS)
+            if self.time.kept_in is None and pc.any(beyond).as_py():
+                first = micros.filter(beyond)[0].as_py()
+                raise ScanError(self.time.too_far(self.split, first, self.limit_ms))
+            micros, numbers = (pc.if_else(beyond, pa.scalar(None, each.type), each) for each in (micros, numbers))
+        greatest = pc.max(numbers).as_py()
         if greatest is not None:
             _remember(self.of, self.input, self.split, greatest // _MICROSECONDS)
-
-
-def timed_scans(
-    scans: Sequence[RowScan], of: MicroBatchId, number: int, split: str, time: TimeColumn
-) -> tuple[RowScan, ...]:
-    """Return scans of the same rows, which belong to one split."""
-    return tuple(TimedScan(scan=scan, of=of, input=number, split=split, time=time) for scan in scans)
+        return micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +187,12 @@ class TimesOfInput:
     of: MicroBatchId
     input: int
     observed: ObservedTimes
+
+    def scans(
+        self, scans: Sequence[RowScan], split: str, time: TimeColumn, limit_ms: int | None
+    ) -> tuple[RowScan, ...]:
+        """Return scans of the same rows, which belong to one split. Tasks measure their times."""
+        return tuple(
+            TimedScan(scan=scan, of=self.of, input=self.input, split=split, time=time, limit_ms=limit_ms)
+            for scan in scans
+        )

@@ -55,7 +55,7 @@ class NoTimeError(Exception):
     def __init__(self, column: str, rows: int) -> None:
         super().__init__(
             f"{rows} rows have no time in column {column}, which windows and joins in time need: give them one with "
-            f"with_column before event_time, or send them to a table with check_rows(Expectation.not_null({column!r}))"
+            "with_column before event_time, or give such rows a table, as in event_time(..., misfits='quarantine/rows')"
         )
 
 

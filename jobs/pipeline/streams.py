@@ -6,7 +6,7 @@ deterministic, since each reader runs them itself.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
@@ -272,6 +272,10 @@ def in_turn(chains: Sequence[Chain]) -> Chain | None:
     return TaskSteps(apply, rules, tuple(copy for steps in light for copy in steps.copies))
 
 
+EVENT_TIME: Final = "_event_time"
+"""The column with a row's event time, null for a misfit. Only the table of misfits shows it."""
+
+
 def unchanged() -> Chain:
     """Return the step that changes nothing."""
     return TaskSteps(lambda rows: rows)
@@ -467,17 +471,27 @@ class Stream:
         return after if time is None else replace(after, time=replace(time, name=said.get(time.name, time.name)))
 
     def event_time(
-        self, column: str, *, delay: str, idle_after: str | None = None, hold_back: str | None = None
+        self,
+        column: str,
+        *,
+        delay: str,
+        idle_after: str | None = None,
+        hold_back: str | None = None,
+        ahead_at_most: str | None = None,
+        misfits: str | None = None,
+        misfits_id: str | None = None,
     ) -> "Stream":
         """Say which column has the event time of a row, and that rows may come `delay` after later ones (N1).
 
         Each cut then has a watermark: all rows up to it have come, as far as anybody knows. A split without new rows
         holds it back, or with `idle_after` for this long only. Write it on a source's stream, before tables and keys.
-        `column` is a timestamp, or a timestamp without a time zone, which counts as UTC. A row without a time moves no
-        watermark. With `hold_back`, a split that is so much further in time than another one is not read until that one
-        has caught up, which bounds the state while a backlog is read. All streams that say it wait for each other. A
-        split that has nothing to read holds nobody back. It changes no result. Durations are like "30s", "10m" or
-        "2h". Raises InvalidPipelineError.
+        `column` is a timestamp, or a timestamp without a time zone, which counts as UTC. With `hold_back`, a split that
+        is so much further in time than another one is not read until that one has caught up, which bounds the state
+        while a backlog is read. All streams that say it wait for each other. A split that has nothing to read holds
+        nobody back. It changes no result. Durations are like "30s" or "2h".
+        Rows without a time, and those more than `ahead_at_most` ahead of the clock when the source offered them, move
+        no watermark. They go to the table `misfits`, which a vertex `<source>_timed` writes, or `misfits_id`. Without
+        that table, a time too far ahead is an error, and windows refuse rows without one. Raises InvalidPipelineError.
         """
         where = f"event_time on {self.origin}"
         if not isinstance(self.declarations.vertex(self.origin), SourceVertex):
@@ -485,10 +499,23 @@ class Stream:
         if any(step.time is not None for step in self.steps):
             raise InvalidPipelineError(f"{where}: the stream has event times already")
         time = _time_column(where, self.schema, column)
+        if ahead_at_most is not None:
+            time = replace(time, ahead_ms=duration(f"{where}: ahead_at_most", ahead_at_most))
+        schema = self.schema
+        if misfits is not None:
+            time = replace(time, kept_in=EVENT_TIME)
+            schema = StructType([*schema.fields, StructField(EVENT_TIME, time.kind)])
+            require_unique(where, schema.names)
         idle_ms = None if idle_after is None else duration(f"{where}: idle_after", idle_after)
         hold_ms = None if hold_back is None else duration(f"{where}: hold_back", hold_back)
         said = DeclaredTime(time, EventTime(duration(f"{where}: delay", delay), idle_ms, hold_ms))
-        return replace(self, steps=(*self.steps, Step(unchanged(), self.schema, said)), time=said.column)
+        step = Step(unchanged(), schema, said)
+        timed = replace(self, steps=(*self.steps, step), schema=schema, time=TimeColumn(column, time.kind))
+        if misfits is None:
+            return timed
+        named = misfits_id or f"{self.origin}_timed"
+        has_time = Expectation("expect_column_values_to_not_be_null", {"column": EVENT_TIME})
+        return timed.check_rows(has_time, quarantine=misfits, id=named).drop(EVENT_TIME)
 
     def union(self, *others: "Stream", id: str, renamed_from: str | None = None) -> "Stream":
         """Return the rows of this stream and the others together. Vertex `id` writes them to files once.

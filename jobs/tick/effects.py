@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final, assert_never
 
@@ -422,7 +423,7 @@ class EffectHandlers:
             text = f"source {effect.source}, split {effect.split}, after {at}: {message_of(error)}"
             return PollFailed(effect.source, effect.split, text)
         if found is not None:
-            return SliceOffered(found)
+            return SliceOffered(replace(found, offered_ms=self._stores.warehouse.now_ms()))
         return SourceEnded(effect.source, effect.split) if ended else SourceIdle(effect.source, effect.split)
 
     def _run(self, effect: RunMicroBatch) -> Fact:

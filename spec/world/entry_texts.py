@@ -41,6 +41,7 @@ _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (7, "vertices.subtasks.due_ms", None),
     (7, "vertices.subtasks.state.touched_ms", None),
     (7, "vertices.subtasks.ranges.files.touched_ms", None),
+    (7, "vertices.subtasks.in_flight.segments.offered_ms", 0),
     (7, "outside", []),
     (7, "barriers", []),
     (7, "statistics.failed", []),

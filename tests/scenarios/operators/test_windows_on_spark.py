@@ -4,6 +4,7 @@ The judge replays the cuts: it takes each epoch's rows from the bronze table, an
 """
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 
 import polars as pl
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from tidemark import FileSource, Pipeline, count, cumulative, hopping, session, sum_of, tumbling
-from tidemark.testing import Trial
+from tidemark.testing import TickFailedError, Trial
 
 pytestmark = pytest.mark.spark
 
@@ -189,3 +190,46 @@ def test_a_split_that_runs_ahead_is_held_back_and_no_result_changes(tmp_path):
     assert tables(held) == tables(free)
     assert 2 * HALF == len(pl.from_arrow(held.cuts.latest().arrow("bronze/clicks")))
     assert furthest_ahead(held) <= 120 < furthest_ahead(free)
+
+
+def misfits(data, *, ahead=None, to="quarantine/clicks", tasks=True):
+    pipeline = Pipeline("clicks", parallelism=2)
+    stream = pipeline.source("clicks", FileSource(data, schema=ROWS))
+    if not tasks:
+        stream = stream.transform(lambda rows: rows.hint("tidemark"))
+    timed = stream.event_time("at", delay="10m", ahead_at_most=ahead, misfits=to)
+    timed.key_by("user").window(tumbling("1h")).aggregate("hourly", late="late/hourly", rows=count()).table(
+        "gold/hourly"
+    )
+    return pipeline
+
+
+@pytest.mark.parametrize("tasks", [True, False])
+def test_misfits_move_no_watermark_and_go_to_a_table(tmp_path, tasks):
+    """Rows without a time, and one an hour ahead of the clock, would make all rows late for ever."""
+    now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    times = [now - timedelta(hours=3), now - timedelta(hours=1), None, now + timedelta(days=300)]
+    trial = Trial(partial(misfits, ahead="2h", tasks=tasks), tmp_path)
+    rows = [{"at": at, "user": "a", "n": n} for n, at in enumerate(times)]
+    trial.deliver("a", pl.DataFrame(rows, schema_overrides={"at": pl.Datetime("us", "UTC")}))
+    cut = trial.run()
+    assert [2, 3] == sorted(row["n"] for row in cut.arrow("quarantine/clicks").to_pylist())
+    assert [(now - timedelta(hours=3), 1)] == [
+        (row["window_start"], row["rows"]) for row in cut.arrow("gold/hourly").to_pylist()
+    ]
+    assert 0 == cut.arrow("late/hourly").num_rows
+
+
+@pytest.mark.parametrize("tasks", [True, False])
+def test_a_time_too_far_ahead_is_an_error_without_a_table_of_misfits(tmp_path, tasks):
+    trial = Trial(partial(misfits, ahead="2h", to=None, tasks=tasks), tmp_path)
+    trial.deliver(
+        "a",
+        pl.DataFrame([{"at": datetime(2300, 1, 1, tzinfo=UTC), "user": "a", "n": 1}]).cast(
+            {"at": pl.Datetime("us", "UTC")}
+        ),
+    )
+    with pytest.raises(
+        TickFailedError, match=r"split a has a row with at=2300.*7200000 ms ahead of the clock.*misfits="
+    ):
+        trial.run()

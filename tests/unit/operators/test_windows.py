@@ -315,7 +315,7 @@ def test_a_local_day_has_as_many_hours_as_summer_time_leaves_it(day, hours):
 
 
 def test_a_row_without_a_time_is_an_error_with_a_way_out():
-    with pytest.raises(NoTimeError, match=r"1 rows have no time in column at.*check_rows"):
+    with pytest.raises(NoTimeError, match=r"1 rows have no time in column at.*misfits="):
         OneOperator(KINDS["tumbling"]).run([("a", 1, None)])
 
 

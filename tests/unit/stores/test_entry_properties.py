@@ -120,6 +120,7 @@ _FIELDS: Final[Mapping[str, Values]] = {
     "vertices.subtasks.in_flight.segments.split": SPLIT,
     "vertices.subtasks.in_flight.segments.rows": NUMBER,
     "vertices.subtasks.in_flight.segments.bytes": NUMBER,
+    "vertices.subtasks.in_flight.segments.offered_ms": TIME,
     "tables.parent_version": NUMBER,
     "tables.planned_on": Values((0, _EXACT - 1, None), (-1, _EXACT)),
     "tables.renamed": COLUMN,
