@@ -95,13 +95,13 @@ def _say(document: Fields, place: str, says: object) -> None:
 
 
 def _owners(document: Fields, place: str) -> Iterator[tuple[Fields, str]]:
-    """Yield each object that has the field, and the field's own name."""
+    """Yield each object that has the field, and the field's own name. Segments have different fields."""
     *outer, name = place.split(".")
     owners = [document]
     for each in outer:
         inner = [owner[each] for owner in owners]
         owners = [one for found in inner for one in (found if isinstance(found, list) else [found])]
-    yield from ((owner, name) for owner in owners)
+    yield from ((owner, name) for owner in owners if name in owner or outer[-1:] != ["segments"])
 
 
 # ------------------------------------------------------------------

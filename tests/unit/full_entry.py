@@ -130,7 +130,7 @@ def _stateless() -> Fields:
     ]
     slices = {"source": "source", "split": "a", "start": "1", "end": "2", "detail": "{}", "rows": 4, "bytes": 90}
     into = {"edge": {"upstream": "source", "downstream": "silver", "input": 0}, "subtask": 0}
-    segment = {**slices, "rows_estimated": True, "cut": None, "at_cut": False}
+    segment = {**slices, "rows_estimated": True, "cut": None, "at_cut": False, "offered_ms": 1_700_000_000_000}
     subtask = _snapshot(
         staged=[{"table": "silver/rows", "file": file, "after": 11} for file in files],
         in_flight=[{"channel": into, "segments": [segment]}],
