@@ -337,7 +337,8 @@ def q23(house: AuctionHouse) -> None:
     found = join(both.key_by("bidder"), auctions.key_by("seller"), "q23_found")
     of_bid = ("bidder", "price", "channel", "url", "bid_extra")
     of_person = ("person_id", "name", "emailAddress", "creditCard", "city", "state", "person_extra")
-    of_auction = ("itemName", "description", "initialBid", "reserve", "auction_dateTime", "expires")
+    found = found.with_column("seller", "bidder", LongType())
+    of_auction = ("itemName", "description", "initialBid", "reserve", "auction_dateTime", "expires", "seller")
     _kept(found.select(*of_bid, *of_person, *of_auction, "category", "auction_extra"), "q23")
 
 

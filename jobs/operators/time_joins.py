@@ -463,10 +463,10 @@ def _ranges(
         join_by_key(rows.select(*on, AT).with_row_index(_PLACE), ids, on, "inner", nulls_equal=False)
         for rows in (left, right)
     )
-    times, places = np.unique(of_right[AT].to_numpy()), of_right[_PLACE].to_numpy().astype(np.int64)
+    times, places = np.sort(of_right[AT].to_numpy()), _whole(of_right[_PLACE])
     size = len(times) + 1
     ranked = _whole(of_right[_ID]) * size + np.searchsorted(times, of_right[AT].to_numpy())
-    in_order = np.lexsort((places, ranked))
+    in_order = np.argsort(ranked)
     ranked, at, begins = ranked[in_order], of_left[AT].to_numpy(), _whole(of_left[_ID]) * size
     lowest = 0 if lower_ms is None else np.searchsorted(times, at + lower_ms * _MICROSECONDS, "left")
     highest = np.searchsorted(times, at + upper_ms * _MICROSECONDS, "right")
