@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from checkpointing.channel_items import Barrier
-from checkpointing.identifiers import ChannelId, CheckpointId
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId
 
 BEFORE_TIME: Final = -(2**63)
 """The watermark before any row has come."""
@@ -34,14 +34,19 @@ END_OF_TIME: Final = 2**63 - 1
 class EventTime:
     """What a pipeline says about the times of an input that reads a source.
 
-    Rows may come `delay_ms` after rows with later times. A split without rows for `idle_after_ms` does not hold the
-    watermark back. With None it does, for however long it has none. A split whose watermark is more than `hold_back_ms`
-    ahead of another one's is not read until that one has caught up. With None it is.
+    Rows may come `delay_ms` after rows with later times. A split without rows for more than `idle_after_ms` does not
+    hold the watermark back. With None it does, for however long it has none. A split whose watermark is more than
+    `hold_back_ms` ahead of another one's is not read until that one has caught up. With None it is.
     """
 
     delay_ms: int
     idle_after_ms: int | None = None
     hold_back_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an idle time of nothing."""
+        if self.idle_after_ms is not None and self.idle_after_ms <= 0:
+            raise ValueError("idle_after is 0, so no split would ever count; say how long a split may have no rows")
 
     def watermark(self, greatest_ms: int) -> int:
         """Return the watermark of a split after a row of this time (Flink: `BoundedOutOfOrdernessWatermarks`)."""
@@ -83,17 +88,30 @@ class Watermark:
 
 
 def combined(channels: Iterable[Watermark], last: Watermark) -> Watermark:
-    """Return the watermark of a vertex with these channels, after `last`.
+    """Return the watermark of an upstream vertex whose subtasks send on these channels, after `last`.
 
     Active channels that are behind `last` were idle or not there before. They count again once they have caught up. If
     the last active channel turns idle, the greatest of all counts, so that nothing waits for rows that do not come
     (Flink: `StatusWatermarkValve`, FLINK-40475).
     """
     every = tuple(channels)
+    if not every:
+        return last
     active = [each.ms for each in every if not each.idle]
     if not active:
-        return Watermark(max([last.ms, *(each.ms for each in every)]), idle=bool(every))
+        return Watermark(max(last.ms, *(each.ms for each in every)), idle=True)
     return Watermark(min((ms for ms in active if ms >= last.ms), default=last.ms))
+
+
+def least(inputs: Iterable[Watermark], last: Watermark) -> Watermark:
+    """Return the watermark of a vertex with these splits and upstream vertices, after `last`.
+
+    An active one that is behind `last` was idle or not there before. It holds the watermark where it is until it has
+    caught up, so that its rows do not stay late (Flink: `WatermarkOutputMultiplexer`, `CombinedWatermarkStatus`).
+    """
+    every = tuple(inputs)
+    active = [each.ms for each in every if not each.idle]
+    return Watermark(max(last.ms, min(active))) if active else combined(every, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +150,8 @@ class VertexTime:
         """The channels that are at the end of time: all their rows have run, and no more will come."""
         self.watermark = Watermark()
         """That of the last barrier that the vertex has passed. Rows with a time that is not after it are late."""
+        self._senders: dict[EdgeId, Watermark] = {}
+        """How far each upstream vertex was at the last barrier."""
         self.rows = Watermark()
         """How far the rows were there. At the end of time, the watermark is further."""
 
@@ -147,12 +167,15 @@ class VertexTime:
         channels: Mapping[ChannelId, ChannelTime],
         ended: Collection[ChannelId] = (),
     ) -> None:
-        """Go on as the cut says. A channel that the cut does not know begins before time, and holds nobody back.
+        """Go on as the cut says. A split that the cut does not know begins before time. It holds time where it is.
 
         Every split of the cut counts at once, also one that has not sent anything yet (FLINK-32828). If the cut was at
         the end of time and not all channels have `ended`, the vertex is as far as the rows were, as after a drain.
         """
         self._now |= channels
+        for channel, then in channels.items():
+            if self._declared[channel] is None:
+                self._senders[channel.edge] = then.mark
         self.rows = Watermark(rows_ms) if watermark.ms == END_OF_TIME else watermark
         self.watermark = watermark if self._declared.keys() <= set(ended) else self.rows
 
@@ -226,10 +249,22 @@ class VertexTime:
             self._now[channel] = self._at(channel, was, known, barrier.created_ms)
         if unaligned:
             self._ran.clear()
-        left = [now.mark for channel, now in self._now.items() if channel not in self._over]
-        self.rows = combined(left or (now.mark for now in self._now.values()), self.rows)
+        left = self._now.keys() - self._over
+        self.rows = least(self._inputs(left or self._now.keys()), self.rows)
         self.watermark = self.rows if left else Watermark(END_OF_TIME)
         return replace(barrier, watermark_ms=self.watermark.ms, idle=self.watermark.idle)
+
+    def _inputs(self, channels: Collection[ChannelId]) -> Iterator[Watermark]:
+        """Yield the watermark of each split and each upstream vertex of these channels."""
+        senders: dict[EdgeId, list[Watermark]] = {}
+        for channel in channels:
+            if self._declared[channel] is not None:
+                yield self._now[channel].mark
+            else:
+                senders.setdefault(channel.edge, []).append(self._now[channel].mark)
+        for edge, marks in senders.items():
+            self._senders[edge] = combined(marks, self._senders.get(edge, Watermark()))
+            yield self._senders[edge]
 
     def _at(self, channel: ChannelId, was: ChannelTime, barrier: Barrier | None, clock_ms: int) -> ChannelTime:
         """Return how far the rows of a channel are that have run, by their times and a barrier that came behind them.
@@ -253,4 +288,4 @@ class VertexTime:
         if barrier is None:
             return ChannelTime(mark, was.active_ms)
         waited_ms, limit_ms = clock_ms - was.active_ms, declared.idle_after_ms
-        return ChannelTime(replace(mark, idle=limit_ms is not None and waited_ms >= limit_ms), was.active_ms)
+        return ChannelTime(replace(mark, idle=limit_ms is not None and waited_ms > limit_ms), was.active_ms)

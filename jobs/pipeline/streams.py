@@ -508,7 +508,11 @@ class Stream:
             require_unique(where, schema.names)
         idle_ms = None if idle_after is None else duration(f"{where}: idle_after", idle_after)
         hold_ms = None if hold_back is None else duration(f"{where}: hold_back", hold_back)
-        said = DeclaredTime(time, EventTime(duration(f"{where}: delay", delay), idle_ms, hold_ms))
+        try:
+            means = EventTime(duration(f"{where}: delay", delay), idle_ms, hold_ms)
+        except ValueError as error:
+            raise InvalidPipelineError(f"{where}: {error}") from None
+        said = DeclaredTime(time, means)
         step = Step(unchanged(), schema, said)
         timed = replace(self, steps=(*self.steps, step), schema=schema, time=TimeColumn(column, time.kind))
         if misfits is None:

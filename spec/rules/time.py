@@ -126,12 +126,12 @@ def _combined(left: list[InputTimeRecord], last_ms: int) -> int:
     active = [each.watermark_ms for each in left if not each.idle]
     if not active:
         return max(last_ms, *(each.watermark_ms for each in left))
-    return min((each for each in active if each >= last_ms), default=last_ms)
+    return max(last_ms, min(active))
 
 
 @rule("idle-by-the-clock")
 def idle_by_the_clock(history: History) -> Iterator[str]:
-    """A split is idle at a cut if its last barrier with rows is `idle_after` older by the clocks of the barriers.
+    """A split is idle at a cut if its last barrier with rows is more than `idle_after` older, by the barriers' clocks.
 
     One that waits for an earlier part of its source is idle at once.
     """
@@ -144,7 +144,7 @@ def idle_by_the_clock(history: History) -> Iterator[str]:
                 if not each.split or each.active_ms is None or each.active_ms == clock_ms or vertex in unaligned:
                     continue
                 was = _inputs(before[vertex]).get(place) if vertex in before else None
-                rests = clock_ms - each.active_ms >= (TIMES.idle_after_ms or 0)
+                rests = clock_ms - each.active_ms > (TIMES.idle_after_ms or 0)
                 known = {barrier.clock_ms for barrier in record.barriers} | {was.active_ms if was is not None else None}
                 if each.idle != rests or each.active_ms not in known:
                     yield f"checkpoint {record.checkpoint}, at {clock_ms}: {vertex} has {each}, it was {was}"
