@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from jobs.pipeline.joins import as_of, join
     from jobs.pipeline.pipeline import CheckpointListener, MasterHook, Pipeline
     from jobs.pipeline.processing import expires
+    from jobs.pipeline.rows_in_time import distinct, over
     from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
     from jobs.pipeline.top import deduplicate, newest_rows, top
     from jobs.pipeline.windows import cumulative, hopping, session, tumbling
@@ -201,6 +202,7 @@ __all__ = [
     "count_distinct",
     "cumulative",
     "deduplicate",
+    "distinct",
     "expires",
     "first_of",
     "hopping",
@@ -211,6 +213,7 @@ __all__ = [
     "min_by",
     "min_of",
     "newest_rows",
+    "over",
     "read_schema",
     "session",
     "stddev_of",
@@ -257,6 +260,7 @@ _MODULES: Final = {
     "jobs.pipeline.broadcasting": ("BroadcastConnectedStreams", "BroadcastStream", "broadcast"),
     "jobs.pipeline.joins": ("as_of", "join"),
     "jobs.pipeline.processing": ("expires",),
+    "jobs.pipeline.rows_in_time": ("distinct", "over"),
     "jobs.pipeline.applied_changes": ("apply_changes",),
     "jobs.pipeline.top": (
         "deduplicate",

@@ -14,6 +14,7 @@ from jobs.operators.applied_changes import (
     HISTORY,
     SEQUENCE,
     TRUNCATES,
+    UNSENT,
     AppliedChanges,
     applied_output,
     applied_state,
@@ -28,7 +29,6 @@ from jobs.operators.spec import BroadcastRowsKept, KeyedInput, KeyedSpec, Staged
 from jobs.operators.time_joins import AsOfJoin, IntervalJoin, WindowJoin
 from jobs.operators.top_rows import ROWS as TOP_ROWS
 from jobs.operators.top_rows import TopRows, top_output, top_state
-from jobs.operators.unsent_values import UNSENT
 from jobs.operators.windows import DUE, WindowedAggregates
 from jobs.state.backend import Expires, StateBackend
 

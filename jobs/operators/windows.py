@@ -46,7 +46,8 @@ _SLOT: Final = "\0slot"
 _START: Final = "\0start"
 _END: Final = "\0end"
 _PLACE: Final = "\0place"
-_NUMBER: Final = "\0number"
+NUMBER: Final = "\0number"
+"""The column that `with_numbers` adds."""
 
 
 class NoTimeError(Exception):
@@ -54,7 +55,7 @@ class NoTimeError(Exception):
 
     def __init__(self, column: str, rows: int) -> None:
         super().__init__(
-            f"{rows} rows have no time in column {column}, which windows and joins in time need: give them one with "
+            f"{rows} rows have no time in column {column}, which operators in time need: give them one with "
             "with_column before event_time, or give such rows a table, as in event_time(..., misfits='quarantine/rows')"
         )
 
@@ -254,8 +255,8 @@ class SessionWindows:
         A session that has passed its lateness keeps its rows: if no other one widens it, they are late.
         """
         gap, bounds = pl.duration(milliseconds=self.gap_ms), {_START: START, _END: END}
-        in_turn = _with_numbers(rows, to.keys).sort(_NUMBER, _TIME)
-        begins = (pl.col(_TIME).diff() > gap) | (pl.col(_NUMBER).diff() != 0)
+        in_turn = with_numbers(rows, to.keys).sort(NUMBER, _TIME)
+        begins = (pl.col(_TIME).diff() > gap) | (pl.col(NUMBER).diff() != 0)
         spans = in_turn.with_columns(begins.fill_null(value=True).cum_sum().alias(_SLOT)).with_columns(
             pl.col(_TIME).min().over(_SLOT).cast(to.types[START]).alias(_START),
             (pl.col(_TIME).max().over(_SLOT) + gap).cast(to.types[END]).alias(_END),
@@ -272,18 +273,18 @@ class SessionWindows:
     def _touching(self, spans: pl.DataFrame, to: Assignment) -> pl.DataFrame:
         """Return the windows with those merged that touch, key by key."""
         keys = list(to.aggregates.keys)
-        in_turn = _with_numbers(spans, to.keys).sort(_NUMBER, START, END)
-        reach = pl.col(END).cum_max().shift(1).over(_NUMBER)
+        in_turn = with_numbers(spans, to.keys).sort(NUMBER, START, END)
+        reach = pl.col(END).cum_max().shift(1).over(NUMBER)
         slots = in_turn.with_columns(((pl.col(START) > reach) | reach.is_null()).cum_sum().alias(_SLOT))
         wide = slots.with_columns(pl.col(START).min().over(_SLOT), pl.col(END).max().over(_SLOT))
-        merged = to.merged(wide.drop(_SLOT, _NUMBER, HELD))
+        merged = to.merged(wide.drop(_SLOT, NUMBER, HELD))
         waiting = wide.filter(pl.col(HELD).is_not_null() & (_ms(END) <= to.open_ms))
         return join_by_key(merged, waiting.group_by(keys).agg(pl.col(HELD).explode()), keys, "left")
 
 
-def _with_numbers(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+def with_numbers(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Return the rows with a number for their key. Keys of any type can be in order so."""
-    numbers = rows.select(keys).unique().with_row_index(_NUMBER).with_columns(pl.col(_NUMBER).cast(pl.Int64))
+    numbers = rows.select(keys).unique().with_row_index(NUMBER).with_columns(pl.col(NUMBER).cast(pl.Int64))
     return join_by_key(rows, numbers, keys, "left")
 
 

@@ -24,6 +24,7 @@ from jobs.operators.applied_changes import (
     HISTORY,
     SEQUENCE,
     TRUNCATES,
+    UNSENT,
     VALID_FROM,
     VALID_TO,
     AppliedChanges,
@@ -33,7 +34,6 @@ from jobs.operators.applied_changes import (
 from jobs.operators.changes import KIND
 from jobs.operators.derived_scans import CopiedColumn
 from jobs.operators.spec import quoted
-from jobs.operators.unsent_values import UNSENT
 from jobs.pipeline.columns import (
     InvalidPipelineError,
     former_id,

@@ -9,6 +9,7 @@ from pyspark.sql.types import StringType, StructType, TimestampType
 from jobs.pipeline import Pipeline, count
 from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.processing import expires
+from jobs.pipeline.rows_in_time import distinct
 from jobs.sources.files.file_source import FileSource
 from jobs.testing.trial import Trial
 
@@ -44,9 +45,9 @@ def shown(cut):
     return dict(cut.polars(GOLD).collect().select("user", "n").rows())
 
 
-def written(cut):
+def written(cut, operator="visits"):
     """Return the users in the files of state, whatever their age."""
-    return set(cut.state("visits").polars().collect()["user"])
+    return set(cut.state(operator).polars().collect()["user"])
 
 
 @pytest.mark.spark
@@ -107,3 +108,33 @@ def test_a_time_to_live_needs_a_time(tmp_path):
     with pytest.raises(InvalidPipelineError, match="no column may be called 'ttl'"):
         clicks.aggregate("visits", ttl=count())
     assert clicks.aggregate("visits", n=count(), ttl=expires("1d", by="clock", refresh="reads")).schema
+
+
+def once(data):
+    pipeline = Pipeline("visits")
+    clicks = pipeline.source("clicks", FileSource(data / "clicks", CLICKS)).event_time("at", delay="10m")
+    distinct(clicks.key_by("user"), "once", within="1h", late="late/clicks").table("silver/once")
+    return pipeline
+
+
+def times(cut, table):
+    return sorted((user, f"{time:%H:%M}") for user, time in cut.polars(table).collect().select("user", "at").rows())
+
+
+@pytest.mark.spark
+def test_the_first_click_of_an_hour_is_put_out_once(tmp_path, spark):
+    """A tick is killed after it has put out its rows. Another one reads the same rows, in other micro-batches."""
+    trial = Trial("tests.scenarios.test_expiry_on_spark:once", tmp_path)
+    deliver(trial, ("ann", "10:05"), ("bob", "10:00"))
+    deliver(trial, ("ann", "10:00"), ("ann", "10:30"))
+    trial.kill("after:RunMicroBatch#2", spark_cores=1)
+    cut = trial.run(spark_cores=1, micro_batch_rows_max=1, slice_rows_max=1)
+    assert times(cut, "silver/once") == [("ann", "10:00"), ("bob", "10:00")]
+    deliver(trial, ("ann", "10:59"), ("bob", "11:00"), ("bob", "10:15"), ("ann", "12:00"))
+    trial.kill("after:AppendRow", spark_cores=1)
+    deliver(trial, ("ann", "13:00"), ("bob", "13:00"), ("cid", "11:40"))
+    cut = trial.run(spark_cores=1)
+    shown = [("ann", "10:00"), ("ann", "12:00"), ("ann", "13:00"), ("bob", "10:00"), ("bob", "11:00"), ("bob", "13:00")]
+    assert times(cut, "silver/once") == shown
+    assert times(cut, "late/clicks") == [("bob", "10:15"), ("cid", "11:40")]
+    assert written(cut, "once") == {"ann", "bob"}

@@ -17,13 +17,13 @@ from jobs.operators.applied_changes import (
     DELETES,
     HISTORY,
     SEQUENCE,
+    UNSENT,
     AppliedChanges,
     NoSequenceError,
     RefusedChangeError,
     uncovered,
 )
 from jobs.operators.changes import ADDING, changes_of
-from jobs.operators.unsent_values import UNSENT
 from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.planning import plan
 from jobs.sources.change_rows import HEAD

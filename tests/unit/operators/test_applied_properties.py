@@ -21,9 +21,8 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, AppliedChanges, RefusedChangeError
+from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, UNSENT, AppliedChanges, RefusedChangeError
 from jobs.operators.changes import ADDING, changes_of
-from jobs.operators.unsent_values import UNSENT
 from jobs.state.merge import KEY_GROUP
 from spec.machines.judging import expect
 

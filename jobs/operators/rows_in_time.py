@@ -1,0 +1,350 @@
+"""Functions that decide about single rows as time passes: the first row of a key, and aggregates over rows before (N6).
+
+Both decide at barriers, about all rows of the epoch together. So the answer does not depend on how rows were cut into
+micro-batches. A row is late if its time is not after the watermark of the last barrier. It goes to the output `LATE`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
+from jobs.operators.aggregate import KeyedAggregates
+from jobs.operators.measured_times import TimeColumn
+from jobs.operators.process import Find, Processed
+from jobs.operators.windows import DUE, FAR_MS, LATE, LATE_BY, NUMBER, LateRowError, NoTimeError, with_numbers
+from jobs.state.files import empty_frame
+from jobs.state.key_joins import join_by_key
+from jobs.state.merge import KEY_GROUP
+
+BEFORE: Final = "_rows_before"
+"""The state column with rows that were put out and that later rows may look back to."""
+WAITING: Final = "_rows_waiting"
+"""The state column with rows that the watermark has not passed yet."""
+ROW: Final = "_row"
+"""The number of a row among those of a call. The aggregates over rows before it have it as their key."""
+_OTHER: Final = "\0other"
+_NEW: Final = "\0new"
+_MICROSECONDS: Final = 1_000
+
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class LateRows:
+    """What becomes of late rows: they go to a named output with these `columns`, or it `fails` at one."""
+
+    columns: tuple[str, ...]
+    time: TimeColumn
+    fails: bool
+
+    @property
+    def time_ms(self) -> pl.Expr:
+        """The event time of a row in ms. A time between two milliseconds counts as the earlier one."""
+        return pl.col(self.time.name).dt.epoch("us").floordiv(_MICROSECONDS) - self.time.before_ms
+
+    def taken_from(self, rows: pl.DataFrame, watermark_ms: int) -> tuple[pl.DataFrame, dict[str, pl.DataFrame]]:
+        """Return the rows that are not late, and the named outputs. Raises NoTimeError and LateRowError."""
+        without = rows[self.time.name].null_count()
+        if without:
+            raise NoTimeError(self.time.name, without)
+        late = rows.filter(self.time_ms <= watermark_ms)
+        if late.is_empty():
+            return rows, {}
+        by_ms = pl.lit(min(watermark_ms, FAR_MS)) - self.time_ms
+        said = late.select(*self.columns, by_ms.alias(LATE_BY))
+        if self.fails:
+            raise LateRowError(self.time.name, said)
+        return rows.filter(self.time_ms > watermark_ms), {LATE: said}
+
+
+# ------------------------------------------------------------------
+# The first row of each key within a time.
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRows:
+    """Puts out a row unless one of its key was put out less than `within_ms` before or after it.
+
+    Among the rows of an epoch the earliest is put out first. Of rows with the same time it is the least by its other
+    columns. The state has a row for each time of a key: a row of this epoch, which is always due, or the time of a row
+    that was put out, until the watermark is `within_ms` after it.
+    """
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    late: LateRows
+    within_ms: int
+    watermark_ms: int = BEFORE_TIME
+    fires_ms: int = END_OF_TIME
+    due: str = DUE
+
+    @property
+    def rows_by(self) -> tuple[str, ...]:
+        """The columns that tell the rows of one key apart."""
+        return (self.late.time.name,)
+
+    @property
+    def state_version(self) -> int:
+        """State of another version is not read."""
+        return 1
+
+    def at(self, watermark_ms: int, fires_ms: int) -> "FirstRows":
+        """Return the function as it is after a barrier with this watermark, and fires up to another one."""
+        return replace(self, watermark_ms=watermark_ms, fires_ms=fires_ms)
+
+    def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
+        """Keep the rows until the barrier, without those that come after a row that was put out."""
+        rows, said = self.late.taken_from(inputs[0], self.watermark_ms)
+        found = find(rows.select(self.keys).unique(), self.keys)
+        now = pl.lit(BEFORE_TIME, dtype=pl.Int64).alias(DUE)
+        own = rows.with_columns(now).select(found.columns).cast({name: types[name] for name in self.columns})
+        held = self._one_of_each_time(pl.concat([found.filter(self._is_held), own]))
+        shown = found.filter(~self._is_held)
+        return Processed(
+            pl.concat([shown, self._apart_from(shown, held)]), rows.clear().select(*self.keys, *self.columns), said
+        )
+
+    def on_time(self, state: pl.DataFrame) -> Processed:
+        """Put out the first rows of the epoch. Forget the times of rows that no later row can be a double of.
+
+        At the end of time none is forgotten, since a later tick may go on.
+        """
+        time = self.late.time.name
+        in_turn = with_numbers(state.filter(self._is_held), self.keys).sort(NUMBER, time)
+        times = in_turn[time].dt.epoch("us").to_numpy()
+        first = in_turn.filter(pl.Series(_spaced(in_turn[NUMBER].to_numpy(), times, self.within_ms * _MICROSECONDS)))
+        others = [pl.lit(None, state.schema[name]).alias(name) for name in self.columns if name != time]
+        shown = first.with_columns((self.late.time_ms + self.within_ms).alias(DUE), *others).select(state.columns)
+        known = pl.concat([state.filter(~self._is_held), shown])
+        if self.fires_ms != END_OF_TIME:
+            known = known.filter(pl.col(DUE) > self.fires_ms)
+        return Processed(known, first.select(*self.keys, *self.columns))
+
+    @property
+    def _is_held(self) -> pl.Expr:
+        return pl.col(DUE) == BEFORE_TIME
+
+    def _one_of_each_time(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return one row for each time of a key: the least by its other columns."""
+        by = [*self.keys, self.late.time.name]
+        if not rows.select(by).is_duplicated().any():
+            return rows
+        rest = [name for name in self.columns if name != self.late.time.name]
+        ordered = rows.sort(rest) if rest else rows
+        return ordered.unique(subset=by, keep="first", maintain_order=True)
+
+    def _apart_from(self, shown: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows that are far enough from all that were put out."""
+        if shown.is_empty() or held.is_empty():
+            return held
+        time = self.late.time.name
+        near = join_by_key(
+            held.select(*self.keys, time), shown.select(*self.keys, pl.col(time).alias(_OTHER)), self.keys, "inner"
+        )
+        doubles = near.filter((pl.col(time) - pl.col(_OTHER)).abs() < pl.duration(milliseconds=self.within_ms))
+        return join_by_key(held, doubles.select(*self.keys, time).unique(), [*self.keys, time], "anti")
+
+
+def _spaced(keys: Numbers, times: Numbers, least: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which rows are chosen if each is at least so much after the last chosen one of its key.
+
+    Rows are in order of their keys' numbers, then of time. All keys take their next step together.
+    """
+    chosen = np.zeros(len(keys), dtype=np.bool_)
+    if not len(keys):
+        return chosen
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+    ends = np.append(starts[1:], len(keys))
+    while len(starts):
+        chosen[starts] = True
+        starts = _first_from(times, times[starts] + least, starts, ends)
+        goes_on = starts < ends
+        starts, ends = starts[goes_on], ends[goes_on]
+    return chosen
+
+
+def _first_from(times: Numbers, least: Numbers, low: Numbers, high: Numbers) -> Numbers:
+    """Return for each of some parts of `times` the first place with at least this time. If there is none, its end.
+
+    The times from `low` up to `high` are in order.
+    """
+    low, high = low.copy(), high.copy()
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        below = open_ & (times[np.minimum(middle, len(times) - 1)] < least)
+        low = np.where(below, middle + 1, low)
+        high = np.where(open_ & ~below, middle, high)
+    return low
+
+
+# ------------------------------------------------------------------
+# Aggregates over the rows before each row (SQL: `OVER (PARTITION BY ... ORDER BY time ...)`).
+
+
+@dataclass(frozen=True, slots=True)
+class OverRows:
+    """Puts out each row when the watermark has passed it, with aggregates over it and rows of its key before it.
+
+    These are the last `rows_max` rows (SQL: ROWS), or those of the last `within_ms` and those of the same time (SQL:
+    RANGE). Rows with the same time follow in ascending order of their other columns. `held` are the columns of the
+    aggregates' accumulators, after `ROW`.
+    """
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    shown: tuple[str, ...]
+    late: LateRows
+    aggregates: KeyedAggregates
+    held: pa.Schema
+    rows_max: int | None
+    within_ms: int | None
+    watermark_ms: int = BEFORE_TIME
+    fires_ms: int = END_OF_TIME
+    due: str = DUE
+
+    @property
+    def state_version(self) -> int:
+        """State of another version is not read."""
+        return 1
+
+    def at(self, watermark_ms: int, fires_ms: int) -> "OverRows":
+        """Return the function as it is after a barrier with this watermark, and fires up to another one."""
+        return replace(self, watermark_ms=watermark_ms, fires_ms=fires_ms)
+
+    def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
+        """Keep the rows until the watermark has passed them."""
+        rows, said = self.late.taken_from(inputs[0], self.watermark_ms)
+        waiting = pl.concat(
+            [self._rows_in(state, WAITING), rows.select(*self.keys, *self.columns)], how="vertical_relaxed"
+        )
+        return Processed(self._state(self._rows_in(state, BEFORE), waiting, state), self._output(rows.clear()), said)
+
+    def on_time(self, state: pl.DataFrame) -> Processed:
+        """Put out the rows that the watermark has passed. Keep those that later rows may look back to."""
+        before, waiting = self._rows_in(state, BEFORE), self._rows_in(state, WAITING)
+        passed = self.late.time_ms <= self.fires_ms
+        both = pl.concat(
+            [
+                before.with_columns(pl.lit(value=False).alias(_NEW)),
+                waiting.filter(passed).with_columns(pl.lit(value=True).alias(_NEW)),
+            ]
+        )
+        rest = [name for name in self.columns if name != self.late.time.name]
+        in_turn = with_numbers(both, self.keys).sort(NUMBER, self.late.time.name, *rest)
+        kept = in_turn.filter(self._is_needed).select(*self.keys, *self.columns)
+        return Processed(self._state(kept, waiting.filter(~passed), state), self._output(in_turn))
+
+    @property
+    def _is_needed(self) -> pl.Expr:
+        if self.rows_max is not None:
+            return pl.int_range(pl.len()).reverse().over(NUMBER) < self.rows_max - 1
+        last_ms = self.late.time_ms.max().over(NUMBER) if self.fires_ms == END_OF_TIME else pl.lit(self.fires_ms)
+        return self.late.time_ms + (self.within_ms or 0) > last_ms
+
+    def _rows_in(self, state: pl.DataFrame, column: str) -> pl.DataFrame:
+        """Return the rows in a list of the state."""
+        some = state.filter(pl.col(column).list.len() > 0).select(*self.keys, column).explode(column)
+        return some.unnest(column).select(*self.keys, *self.columns)
+
+    def _state(self, before: pl.DataFrame, waiting: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
+        """Return the state with these rows. It is due when the first waits no more, or when none is needed any more."""
+        time_ms, within_ms = self.late.time_ms, self.within_ms
+        over_ms = pl.lit(None, pl.Int64) if within_ms is None else time_ms.max() + within_ms
+        lists = [
+            rows.group_by(self.keys).agg(pl.struct(self.columns).alias(name), of_key.alias(beside))
+            for rows, name, of_key, beside in (
+                (before, BEFORE, over_ms, "\0over"),
+                (waiting, WAITING, time_ms.min(), "\0first"),
+            )
+        ]
+        every = pl.concat([one.select(self.keys) for one in lists]).unique()
+        for one in lists:
+            every = join_by_key(every, one, self.keys, "left")
+        return every.with_columns(pl.coalesce("\0first", "\0over").alias(DUE)).select(state.columns).cast(state.schema)
+
+    def _output(self, in_turn: pl.DataFrame) -> pl.DataFrame:
+        """Return the new ones of these rows, with their aggregates. Rows are in order of their keys' numbers."""
+        rows = in_turn.with_row_index(ROW).with_columns(
+            pl.col(ROW).cast(pl.Int64), pl.lit(0, dtype=pl.Int32).alias(KEY_GROUP)
+        )
+        types = empty_frame(self.held).schema
+        of_one = self.aggregates.partials(rows, types).sort(ROW)
+        if rows.is_empty():
+            shown = self.aggregates.results(of_one).drop(KEY_GROUP)
+            return join_by_key(rows, shown, [ROW], "inner").select(*self.keys, *self.shown, *self._names)
+        new = np.flatnonzero(rows[_NEW].to_numpy())
+        begins, ends = self._frames(rows, new)
+        found = self._merged(of_one, new, begins, ends)
+        shown = self.aggregates.results(found).drop(KEY_GROUP)
+        return join_by_key(rows.filter(_NEW), shown, [ROW], "inner").select(*self.keys, *self.shown, *self._names)
+
+    @property
+    def _names(self) -> list[str]:
+        return [one.name for one in self.aggregates.aggregates]
+
+    def _frames(self, rows: pl.DataFrame, new: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the places where the rows of each new row begin and end."""
+        numbers = rows[NUMBER].to_numpy()
+        starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+        key = np.searchsorted(starts, new, side="right") - 1
+        low, high = starts[key], np.append(starts[1:], len(numbers))[key]
+        if self.rows_max is not None:
+            return np.maximum(low, new - self.rows_max + 1), new + 1
+        times = rows[self.late.time.name].dt.epoch("us").to_numpy()
+        back = (self.within_ms or 0) * _MICROSECONDS
+        return _first_from(times, times[new] - back, low, new), _first_from(times, times[new] + 1, new, high)
+
+    def _merged(self, of_one: pl.DataFrame, new: Numbers, begins: Numbers, ends: Numbers) -> pl.DataFrame:
+        """Return the aggregates from `begins` to `ends`, for each new row.
+
+        A part of n rows is merged from parts of 1, 2, 4, ... rows, one for each binary digit of n. All parts of a
+        length are merged at once.
+        """
+        lengths, at, found = ends - begins, begins.copy(), None
+        parts, length = of_one, 1
+        while (lengths >= length).any():
+            here = (lengths & length) > 0
+            if here.any():
+                chosen = (
+                    parts.join(pl.DataFrame({ROW: at[here], _OTHER: new[here]}), on=ROW).drop(ROW).rename({_OTHER: ROW})
+                )
+                found = chosen if found is None else self._joined(found, chosen.select(found.columns))
+                at = np.where(here, at + length, at)
+            following = parts.with_columns(pl.col(ROW) - length)
+            inside = self._within_frames(begins, ends, 2 * length, of_one.height)
+            left = parts.filter(pl.Series(inside[parts[ROW].to_numpy()]))
+            parts = self.aggregates.merged(following.join(left.select(ROW), on=ROW, how="semi"), left).sort(ROW)
+            length *= 2
+        return of_one.clear() if found is None else found
+
+    def _joined(self, found: pl.DataFrame, further: pl.DataFrame) -> pl.DataFrame:
+        merged = self.aggregates.merged(further, found).select(found.columns)
+        return pl.concat([found.join(further.select(ROW), on=ROW, how="anti"), merged])
+
+    @staticmethod
+    def _within_frames(
+        begins: Numbers, ends: Numbers, length: int, height: int
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Return at which places a part of this length begins that lies inside of some row's rows."""
+        fits = ends - begins >= length
+        changes = np.zeros(height + 1, dtype=np.int64)
+        np.add.at(changes, begins[fits], 1)
+        np.add.at(changes, ends[fits] - length + 1, -1)
+        return np.cumsum(changes[:-1]) > 0
+
+
+def first_state(function: FirstRows, rows: StructType) -> StructType:
+    """Return the columns of the state over rows of this schema, without the keys."""
+    return StructType([*(rows[name] for name in function.columns), StructField(DUE, LongType())])
+
+
+def over_state(function: OverRows, rows: StructType) -> StructType:
+    """Return the columns of the state over rows of this schema, without the keys."""
+    held = ArrayType(StructType([rows[name] for name in function.columns]))
+    return StructType([StructField(BEFORE, held), StructField(WAITING, held), StructField(DUE, LongType())])

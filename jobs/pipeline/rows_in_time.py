@@ -1,0 +1,153 @@
+"""Declares vertices that decide about single rows as time passes: the first of a key, and aggregates over rows before.
+
+Their rows are append-only: each is put out once (N6).
+"""
+
+from typing import Final
+
+from pyspark.sql.types import LongType, StructField, StructType
+
+from checkpointing.identifiers import vertex_id
+from checkpointing.metadata.row_validity import NUMBER_MAX
+from jobs.operators.aggregate import KeyedAggregates, output_schema, state_schema
+from jobs.operators.measured_times import TimeColumn
+from jobs.operators.process import AnyFunction
+from jobs.operators.rows_in_time import BEFORE, ROW, WAITING, FirstRows, LateRows, OverRows, first_state, over_state
+from jobs.operators.spec import arrow_schema
+from jobs.operators.windows import DUE, LATE, LATE_BY, late_rows
+from jobs.pipeline.aggregates import AggregateColumn, named_aggregates
+from jobs.pipeline.columns import InvalidPipelineError, duration, require_unique
+from jobs.pipeline.processing import Rows, process_vertex
+from jobs.pipeline.streams import KeyedStream, Stream, with_derived
+from jobs.pipeline.vertices import Input
+from jobs.pipeline.windows import FAIL
+from jobs.state.files import NONE_RENAMED
+
+# ruff: noqa: A002 - a vertex has an id, and it is called so
+
+_ROWS_MAX: Final = 100_000
+"""The most rows that a row may look back to. State keeps so many of each key."""
+
+
+def distinct(
+    rows: KeyedStream,
+    id: str,
+    *,
+    within: str,
+    late: str = FAIL,
+    late_id: str | None = None,
+    renamed_from: str | None = None,
+) -> Stream:
+    """Return the first row of each key, and no other one less than `within` before or after it.
+
+    `distinct(clicks.key_by("click_id"), "once", within="1d")` passes a click on as soon as its epoch ends. State keeps
+    the key and the time until the watermark is a day after it. The first row of an epoch is the earliest. Of rows with
+    the same time it is the least by its other columns.
+    A row that is not after the watermark of the last barrier is late. It goes to the table `late`, with `late_by_ms`,
+    which a vertex `<id>_late` writes, or `late_id`. Without `late` it fails its micro-batch. `renamed_from` is the id
+    that the vertex had before. Raises InvalidNameError, and InvalidPipelineError for rows without event times, or of
+    which some replace others.
+    """
+    where = f"vertex {vertex_id(id)}"
+    within_ms, time = _positive(where, "within", within), _time_of(where, rows)
+    reads = rows.stream.as_input(rows.keys)
+    columns = tuple(name for name in reads.schema.names if name not in rows.keys)
+    function = FirstRows(rows.keys, columns, LateRows(tuple(reads.schema.names), time, late == FAIL), within_ms)
+    output = StructType([*(reads.schema[name] for name in (*rows.keys, *columns))])
+    return _declared(
+        rows, id, function, (reads, first_state(function, reads.schema), output), (late, late_id), renamed_from
+    )
+
+
+def over(
+    rows: KeyedStream,
+    id: str,
+    /,
+    *,
+    last: int | None = None,
+    within: str | None = None,
+    late: str = FAIL,
+    late_id: str | None = None,
+    renamed_from: str | None = None,
+    **columns: AggregateColumn,
+) -> Stream:
+    """Return each row with aggregates over it and the rows of its key before it, as SQL's `OVER` does.
+
+    `over(trades.key_by("sku"), "moving", within="10m", mean=avg_of("price"))` looks back ten minutes (SQL: `RANGE
+    BETWEEN INTERVAL 10 MINUTES PRECEDING AND CURRENT ROW`). With `last=10` it looks at the last ten rows (SQL: `ROWS
+    BETWEEN 9 PRECEDING AND CURRENT ROW`). Rows are in order of their event time. Those with the same time follow in
+    ascending order of their other columns. A row is put out when the watermark has passed it.
+    `late`, `late_id` and `renamed_from` are as in `distinct`. Raises what `distinct` raises, and InvalidPipelineError
+    for a column that cannot be computed.
+    """
+    where = f"vertex {vertex_id(id)}"
+    if (last is None) == (within is None):
+        raise InvalidPipelineError(f'{where}: say how far a row looks back: last=10 rows, or within="10m"')
+    if last is not None and (type(last) is not int or not 1 <= last <= _ROWS_MAX):
+        raise InvalidPipelineError(f"{where}: last is {last!r}; write a whole number of rows from 1 to {_ROWS_MAX}")
+    within_ms, time = None if within is None else _positive(where, "within", within), _time_of(where, rows)
+    reads = with_derived(where, rows.stream, columns).as_input(rows.keys)
+    aggregates = KeyedAggregates((ROW,), named_aggregates(where, rows.keys, reads.schema, columns))
+    require_unique(where, [*reads.schema.names, *columns, ROW, BEFORE, WAITING])
+    with_row = StructType([StructField(ROW, LongType()), *reads.schema.fields])
+    own = rows.stream.schema.names
+    function = OverRows(
+        keys=rows.keys,
+        columns=tuple(name for name in reads.schema.names if name not in rows.keys),
+        shown=tuple(name for name in own if name not in rows.keys),
+        late=LateRows(tuple(own), time, late == FAIL),
+        aggregates=aggregates,
+        held=arrow_schema(state_schema((ROW,), aggregates.aggregates, with_row)),
+        rows_max=last,
+        within_ms=within_ms,
+    )
+    found = output_schema((ROW,), aggregates.aggregates, with_row).fields[1:]
+    output = StructType([*(reads.schema[name] for name in (*rows.keys, *function.shown)), *found])
+    return _declared(
+        rows, id, function, (reads, over_state(function, reads.schema), output), (late, late_id), renamed_from
+    )
+
+
+def _time_of(where: str, rows: KeyedStream) -> TimeColumn:
+    """Return the time of the rows. Raise InvalidPipelineError if they have none, or are updates."""
+    stream, declarations = rows.stream, rows.stream.declarations
+    if stream.time is None:
+        raise InvalidPipelineError(f"{where}: its rows have no event times: declare event_time on its source")
+    if stream.time.name in rows.keys:
+        raise InvalidPipelineError(
+            f"{where}: the event time {stream.time.name} is a key: key the rows by other columns"
+        )
+    upstream = declarations.updates_of(stream.as_input())
+    if upstream is not None:
+        raise InvalidPipelineError(
+            f"{where}: its rows are updates of {upstream!r}, and each would count as a row of its own: read the rows "
+            f"before {upstream!r}"
+        )
+    require_unique(where, [*stream.schema.names, DUE, LATE_BY])
+    return stream.time
+
+
+def _positive(where: str, name: str, said: str) -> int:
+    ms = duration(f"{where}: {name}", said)
+    if not 0 < ms <= NUMBER_MAX:
+        raise InvalidPipelineError(f"{where}: {name} is {said}; write one such as 1d")
+    return ms
+
+
+def _declared(
+    rows: KeyedStream,
+    id: str,
+    function: AnyFunction,
+    schemas: tuple[Input, StructType, StructType],
+    late: tuple[str, str | None],
+    renamed_from: str | None,
+) -> Stream:
+    """Declare the vertex and that of its late rows. `schemas` are what it reads, its state and its output."""
+    (reads, state, output), (table, table_id), declarations = schemas, late, rows.stream.declarations
+    outputs = {} if table == FAIL else {LATE: late_rows(rows.stream.schema.names, rows.stream.schema)}
+    vertex = process_vertex((reads,), id, function, Rows(state, output, NONE_RENAMED, outputs), renamed_from)
+    declarations.add(vertex)
+    stream = Stream(declarations, vertex.id, (), vertex.rows)
+    if table != FAIL:
+        stream.output(LATE).table(table, id=table_id or f"{id}_late")
+    return Stream(declarations, vertex.id, (), vertex.rows, time=rows.stream.time)

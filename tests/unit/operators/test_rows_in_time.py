@@ -1,0 +1,231 @@
+"""The first row of a key within a time, and aggregates over rows before, equal a batch answer (N6, N7)."""
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
+
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
+from checkpointing.identifiers import VertexId, table_name
+from jobs.operators.process import NamedOutputs, ProcessCalls
+from jobs.operators.spec import arrow_schema
+from jobs.operators.windows import LATE, LateRowError, NoTimeError
+from jobs.pipeline import InvalidPipelineError, Pipeline, avg_of, collect_list, count, max_of, sum_of
+from jobs.pipeline.planning import plan
+from jobs.pipeline.rows_in_time import distinct, over
+from jobs.sources.files.file_source import FileSource
+from jobs.state.files import empty_frame
+from jobs.state.keyed_rows import KeyedRows
+from jobs.state.merge import KEY_GROUP
+
+ROWS = (
+    StructType().add("key", DoubleType()).add("value", LongType()).add("name", StringType()).add("at", TimestampType())
+)
+LATE_ROWS = StructType([*ROWS.fields, StructField("late_by_ms", LongType())])
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+START_MS = int(EPOCH.timestamp() * 1000)
+
+
+def spec_of(make):
+    """Return the specification of the vertex that `make` adds to keyed rows."""
+    pipeline = Pipeline("p")
+    rows = pipeline.source("rows", FileSource("/nowhere", ROWS)).event_time("at", delay="0s")
+    rows = rows.drop("_split", "_position")
+    make(rows.key_by("key")).table("silver/out")
+    return plan(pipeline).vertices[VertexId("op")].spec
+
+
+class OneOperator:
+    """The operator of one subtask, with its state between micro-batches."""
+
+    def __init__(self, spec):
+        self.spec, self.watermark, self.outputs, self.late = spec, BEFORE_TIME, [], []
+        self.state_schema = arrow_schema(spec.state)
+        self.state = KeyedRows.of(empty_frame(pa.schema([pa.field(KEY_GROUP, pa.int32()), *self.state_schema])))
+
+    def run(self, rows, due_ms=None):
+        frame = pl.DataFrame(
+            [(0, *row[:3], row[3] if row[3] is None else EPOCH + timedelta(milliseconds=row[3])) for row in rows],
+            schema={KEY_GROUP: pl.Int32, **empty_frame(arrow_schema(ROWS)).schema},
+            orient="row",
+        )
+        frame = frame.select(KEY_GROUP, *self.spec.inputs[0].schema.names)
+        calls = ProcessCalls(
+            operator="op",
+            function=self.spec.function.at(self.watermark, END_OF_TIME if due_ms is None else due_ms),
+            keys=("key",),
+            state_keys=self.spec.state_keys,
+            state_schema=self.state_schema,
+            output_schema=arrow_schema(self.spec.output),
+            outputs=NamedOutputs(table_name("t/t"), {LATE: arrow_schema(LATE_ROWS)}),
+            checked=None,
+            ends=False,
+            fires_ms=due_ms,
+        )
+        called = calls.run(self.state, [frame], frame.select(KEY_GROUP, "key").unique(), None)
+        self.state = called.state()
+        assert not self.state.frame().select(self.spec.state_keys).is_duplicated().any()
+        self.outputs += [row for each in called.results for row in each.output.rows()]
+        self.late += [row for each in called.results for row in each.outputs[LATE].rows()]
+
+    def barrier(self, watermark):
+        ms = watermark if watermark in (BEFORE_TIME, END_OF_TIME) else START_MS + watermark
+        least = self.state.least(self.spec.function.due)
+        if least is not None and least <= ms:
+            self.run([], due_ms=ms)
+        if ms != END_OF_TIME:
+            self.watermark = max(self.watermark, ms)
+
+
+TIMES = st.integers(0, 40)
+ROW = st.tuples(
+    st.sampled_from([1.0, float("nan"), None]), st.integers(0, 3) | st.none(), st.sampled_from(["a", "b", None]), TIMES
+)
+EPOCHS = st.lists(st.lists(st.lists(ROW, max_size=6), max_size=3), max_size=5)
+
+
+def in_epochs(spec, epochs, *, sideways=False):
+    """Run epochs, each of micro-batches. Return what was put out, and the rows that were not late."""
+    operator, counted, reached = OneOperator(spec), [], -1
+    for epoch in epochs:
+        backwards = [row for batch in epoch for row in batch][::-1]
+        batches = [backwards] if sideways else epoch
+        for batch in batches:
+            operator.run(batch)
+            counted += [row for row in batch if row[3] > reached]
+        reached = max([reached, *(row[3] - 5 for batch in epoch for row in batch)])
+        operator.barrier(reached)
+    operator.barrier(END_OF_TIME)
+    late = [row for epoch in epochs for batch in epoch for row in batch]
+    assert len(operator.late) == len(late) - len(counted)
+    return operator.outputs, counted
+
+
+def shown(rows):
+    return Counter(str(row) for row in _plain(rows))
+
+
+def at(ms):
+    return EPOCH + timedelta(milliseconds=ms)
+
+
+def in_order(row):
+    """Return the place of a row: by its time, then its other columns, null first."""
+    return row[3], row[1] is not None, row[1] or 0, row[2] is not None, row[2] or ""
+
+
+def firsts(epochs, within):
+    """Return the first rows, one epoch after the other and each row by itself."""
+    reached, known, found = -1, [], []
+    for epoch in epochs:
+        rows = [row for batch in epoch for row in batch if row[3] > reached]
+        for row in sorted(
+            rows, key=lambda row: (row[3], row[1] is not None, row[1] or 0, row[2] is not None, row[2] or "")
+        ):
+            same = str(row[0])
+            apart = all(key != same or abs(row[3] - time) >= within for key, time in known)
+            if apart:
+                known.append((same, row[3]))
+                found.append((*row[:3], at(row[3])))
+        reached = max([reached, *(row[3] - 5 for batch in epoch for row in batch)])
+    return found
+
+
+@settings(deadline=None, max_examples=80)
+@given(EPOCHS, st.sampled_from(["3ms", "10ms", "1s"]))
+def test_the_first_row_of_a_key_is_put_out_once_within_a_time(epochs, within):
+    """It depends on what is in which epoch, and not on micro-batches or the order of rows in them."""
+    spec = spec_of(lambda rows: distinct(rows, "op", within=within, late="late/rows"))
+    ms = {"3ms": 3, "10ms": 10, "1s": 1000}[within]
+    found, _ = in_epochs(spec, epochs)
+    assert shown(found) == shown(firsts(epochs, ms)) == shown(in_epochs(spec, epochs, sideways=True)[0])
+
+
+def test_a_key_is_forgotten_when_the_watermark_has_passed_its_time(tmp_path):
+    """State keeps the time alone. A drain forgets nothing, since a later tick may go on."""
+    operator = OneOperator(spec_of(lambda rows: distinct(rows, "op", within="10ms")))
+    operator.run([(1.0, 7, "a", 100)])
+    operator.barrier(99)
+    assert operator.state.frame().select("key", "value", "name").rows() == [(1.0, None, None)]
+    operator.barrier(END_OF_TIME)
+    operator.barrier(109)
+    assert len(operator.state.frame()) == 1
+    operator.barrier(110)
+    assert operator.state.frame().is_empty()
+    assert operator.state.least("_due_ms") is None
+    with pytest.raises(NoTimeError, match="1 rows have no time in column at"):
+        operator.run([(1.0, 7, "a", None)])
+    with pytest.raises(LateRowError, match=r"at=2026-01-01 00:00:00\.11"):
+        operator.run([(1.0, 7, "a", 110)])
+
+
+OVER = {"n": count(), "total": sum_of("value"), "most": max_of("value"), "mean": avg_of("value")}
+
+
+@settings(deadline=None, max_examples=60)
+@given(EPOCHS, st.sampled_from([1, 2, 5, "3ms", "20ms"]))
+def test_aggregates_over_rows_before_are_those_of_sql(epochs, back):
+    """DuckDB computes them over all rows that were not late."""
+    bound = {"last": back} if isinstance(back, int) else {"within": back}
+    spec = spec_of(lambda rows: over(rows, "op", late="late/rows", **bound, **OVER))
+    found, counted = in_epochs(spec, epochs)
+    assert shown(found) == shown(in_epochs(spec, epochs, sideways=True)[0])
+    rows = pl.DataFrame(
+        [(*row[:3], at(row[3])) for row in counted], schema=empty_frame(arrow_schema(ROWS)).schema, orient="row"
+    )
+    rows_before = f"value NULLS FIRST, name NULLS FIRST ROWS BETWEEN {back - 1 if 'last' in bound else 0} PRECEDING"
+    in_time = f"RANGE BETWEEN INTERVAL '{str(back)[:-2]} milliseconds' PRECEDING"
+    frame = f'ORDER BY "at"{", " + rows_before if "last" in bound else " " + in_time} AND CURRENT ROW'
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone='UTC'")
+        engine.register("counted", rows)
+        wanted = engine.execute(
+            'SELECT key, value, name, "at", count(*) OVER w, cast(sum(value) OVER w AS bigint), max(value) OVER w, '
+            f"avg(value) OVER w FROM counted WINDOW w AS (PARTITION BY key {frame})"
+        ).fetchall()
+    assert shown(found) == shown(wanted)
+
+
+def _plain(rows):
+    return [tuple(each.timestamp() if isinstance(each, datetime) else each for each in row) for row in rows]
+
+
+def test_rows_before_leave_the_state_when_nobody_looks_back_to_them():
+    """So the state holds what one look back needs."""
+    few = OneOperator(spec_of(lambda rows: over(rows, "op", last=3, names=collect_list("name"))))
+    for number in range(50):
+        few.run([(1.0, 1, str(number), number)])
+        few.barrier(number)
+    assert [len(row) for row in few.state.frame()["_rows_before"]] == [2]
+    assert few.outputs[-1][-1] == ["47", "48", "49"]
+    brief = OneOperator(spec_of(lambda rows: over(rows, "op", within="5ms", n=count())))
+    brief.run([(1.0, 1, "a", 10)])
+    brief.barrier(10)
+    assert len(brief.state.frame()) == 1
+    brief.barrier(15)
+    assert brief.state.frame().is_empty()
+
+
+def without_times(rows):
+    return distinct(replace(rows, stream=rows.stream.drop("at")), "op", within="1s")
+
+
+def test_what_has_no_meaning_is_refused_by_name():
+    for match, make in (
+        ("vertex op: say how far a row looks back", lambda rows: over(rows, "op", n=count())),
+        ("vertex op: last is 0", lambda rows: over(rows, "op", last=0, n=count())),
+        ("vertex op: within is 0s", lambda rows: distinct(rows, "op", within="0s")),
+        (
+            "vertex op: its rows have no event times",
+            without_times,
+        ),
+    ):
+        with pytest.raises(InvalidPipelineError, match=match):
+            spec_of(make)
