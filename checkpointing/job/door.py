@@ -423,9 +423,7 @@ class Wiring:
         complete, facts = run.in_flight_due()
         if complete is not None:
             self.epochs.overtaken(run.vertex.id, complete)
-            if run.time is not None:
-                for held in complete.channels:
-                    run.time.overtook(held.channel, complete.checkpoint, len(held.segments))
+            run.overtook(complete)
         for subtask, fact in facts:
             self.to_subtask(subtask, fact)
 
@@ -700,8 +698,7 @@ class JobDoor:
         if self._setup.restored is not None:
             job.coordinator.statistics.restored(self._setup.restored.checkpoint)
         for run in job.runs.values():
-            if run.time is not None:
-                job.readers.reached(run.time.held_back())
+            job.readers.reached(run.held_back())
         for channel, segment in in_flight(self._setup.restored):
             job.recover(channel_now(self._setup.graph, channel, segment), segment)
             job.ending.uncommitted = True
@@ -833,8 +830,7 @@ class JobDoor:
         run = job.runs[fact.vertex]
         ran = run.running
         dead = run.finish(fact)
-        if run.time is not None:
-            job.readers.reached(run.time.held_back())
+        job.readers.reached(run.held_back())
         for channel, segment in ran:
             job.credit.processed(channel, segment.bytes)
         job.epochs.worked(fact, sum(segment.rows for _, segment in ran))

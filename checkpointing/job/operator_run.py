@@ -405,6 +405,16 @@ class OperatorRun:
             self.passing = self.time.pass_barrier(trigger.barrier, unaligned=trigger.unaligned)
         return self.passing
 
+    def held_back(self) -> Iterable[tuple[ChannelId, int, int]]:
+        """Return how far in event time each split is that may be held back (N1)."""
+        return () if self.time is None else self.time.held_back()
+
+    def overtook(self, complete: InFlightComplete) -> None:
+        """Note which rows an unaligned barrier has overtaken, for the time of the vertex (N1)."""
+        if self.time is not None:
+            for held in complete.channels:
+                self.time.overtook(held.channel, complete.checkpoint, len(held.segments))
+
     def _run(self, due_ms: int | None, *, end_of_input: bool) -> RunMicroBatch:
         self.busy, self.firing_ms = True, due_ms
         return RunMicroBatch(

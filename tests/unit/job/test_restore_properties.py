@@ -477,15 +477,17 @@ def test_restore_end(finished, bounded, parted):
     expect(found == due, FIT, f"{over}, bounded {bounded}, parts {parts}: {found} have ended, due are {due}")
 
 
-@given(parallelism=st.integers(1, 3))
-def test_restore_give_back(parallelism):
-    """Rows in flight come back on a channel that the new pipeline has."""
-    graph = pipeline()
-    vertices = tuple(replace(each, parallelism=parallelism) if each.id == _SOURCE else each for each in graph.vertices)
+@given(splits=st.permutations([_A, _B, SplitId("c")]), count=st.integers(1, 3))
+def test_restore_give_back(splits, count):
+    """Rows in flight come back on the channel of their split, or on another one that the new pipeline has."""
+    graph, known = pipeline(), tuple(splits[:count])
+    source = replace(graph.vertex(_SOURCE), parallelism=count, splits=known)
+    vertices = tuple(source if each.id == _SOURCE else each for each in graph.vertices)
     (held,) = in_flight(cut())
     channel = channel_now(replace(graph, vertices=vertices), *held)
-    there = channel.edge == held[0].edge and channel.subtask < parallelism
-    expect(there and held[1].rows == 1, FIT, f"{held[1]} comes back on {channel}, of {parallelism}")
+    there = channel.edge == held[0].edge and channel.subtask < count
+    there = there and (held[1].split not in known or known[channel.subtask] == held[1].split)
+    expect(there and held[1].rows == 1, FIT, f"{held[1]} comes back on {channel}, of {known}")
 
 
 def _bare(live: list[LiveFiles]) -> list[int]:
