@@ -110,7 +110,8 @@ def top_meanings(function: TopRows, rows: StructType) -> tuple[ColumnMeaning, ..
     ordered = (Argument(str(by), rows[by.column].dataType.simpleString()) for by in function.order)
     rest = [name for name in function.columns if name not in {by.column for by in function.order}]
     arguments = (*ordered, *_arguments(rows, rest))
-    return (ColumnMeaning(column=TOP_ROWS, function=f"first_{function.n}_of_{kept}", arguments=arguments),)
+    first = f"first_{function.n}_with_ties" if function.ties else f"first_{function.n}"
+    return (ColumnMeaning(column=TOP_ROWS, function=f"{first}_of_{kept}", arguments=arguments),)
 
 
 def time_join_meanings(
@@ -282,7 +283,7 @@ def top_spec(*, rows: StructType, function: TopRows, **place: Unpack[KeyedPlace]
         inputs=(KeyedInput(keys=function.keys, schema=schema_with_kind(rows) if function.changelog else rows),),
         function=function,
         state=top_state(rows, function.keys),
-        output=top_output(rows, function.keys, function.number),
+        output=top_output(rows, function.keys, function.number, function.place),
         meanings=top_meanings(function, rows),
         **place,
     )

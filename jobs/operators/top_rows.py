@@ -32,6 +32,8 @@ ROWS: Final = "_top_rows"
 
 _AHEAD: Final = "\0ahead"
 """The column with the number of rows before a row: no column of a user begins so."""
+_ABOVE: Final = "\0above"
+"""The column with the number of rows before all that have the same place in the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Order:
 class TopRows:
     """The keyed function. `columns` are those besides the keys; `number` is the column of a row's number, if any.
 
+    With `ties`, rows with the place of the last one are first too. `place` is the column of a row's place, if any.
     Rows have the column `_change_kind` if the input is a `changelog`.
     """
 
@@ -59,13 +62,15 @@ class TopRows:
     n: int
     number: str | None
     changelog: bool
+    ties: bool = False
+    place: str | None = None
 
     @property
     def table_keys(self) -> tuple[str, ...]:
         """Return the columns that tell the rows apart; none if several rows of a key have no number."""
         if self.number is not None:
             return (*self.keys, self.number)
-        return self.keys if self.n == 1 else ()
+        return self.keys if self.n == 1 and not self.ties else ()
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the new state, and as output the changes of the first rows, with their kinds."""
@@ -74,12 +79,13 @@ class TopRows:
         before = kept(state, ROWS, columns).cast(arrived.schema)
         after = counted([before, arrived], columns).filter(pl.col(TIMES) > 0)
         was, first = self._first(before), self._first(after)
-        held = as_lists(after if self.changelog else first, self.keys, ROWS, state.schema[ROWS])
+        kept_rows = after if self.changelog else first.drop(_AHEAD, _ABOVE)
+        held = as_lists(kept_rows, self.keys, ROWS, state.schema[ROWS])
         shown = pl.concat([self._shown(first), self._shown(was).with_columns(-pl.col(TIMES))])
         return Processed(state=held.select(state.columns), output=as_changes(shown, shown.drop(TIMES).columns))
 
     def _first(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the first rows of each key in order, with the number of rows before each one in `_AHEAD`."""
+        """Return the first rows of each key in order, with the numbers of rows before each in `_AHEAD` and `_ABOVE`."""
         rest = [name for name in self.columns if name not in {by.column for by in self.order}]
         falling = [by.descending for by in self.order] + [False] * len(rest)
         # Without another column than the keys, a key's rows are equal.
@@ -87,17 +93,24 @@ class TopRows:
         falling = falling or [False] * len(by)
         ordered = rows.sort(by, descending=falling, nulls_last=falling)
         ahead = (pl.col(TIMES).cum_sum() - pl.col(TIMES)).over(self.keys).alias(_AHEAD)
-        first = ordered.with_columns(ahead).filter(pl.col(_AHEAD) < self.n)
+        above = pl.col(_AHEAD).min().over([*self.keys, *(order.column for order in self.order)]).alias(_ABOVE)
+        placed = ordered.with_columns(ahead).with_columns(above)
+        if self.ties:
+            return placed.filter(pl.col(_ABOVE) < self.n)
+        first = placed.filter(pl.col(_AHEAD) < self.n)
         return first.with_columns(pl.min_horizontal(pl.col(TIMES), self.n - pl.col(_AHEAD)))
 
     def _shown(self, first: pl.DataFrame) -> pl.DataFrame:
         """Return these rows as they are put out."""
+        if self.place is not None:
+            first = first.with_columns((pl.col(_ABOVE) + 1).cast(pl.Int32).alias(self.place))
+        first = first.drop(_ABOVE)
         if self.number is None:
             return first.drop(_AHEAD)
         numbers = pl.int_ranges(pl.col(_AHEAD) + 1, pl.col(_AHEAD) + 1 + pl.col(TIMES)).alias(self.number)
         numbered = first.with_columns(numbers).explode(self.number).with_columns(pl.col(self.number).cast(pl.Int32))
         one = pl.lit(1, dtype=pl.Int64).alias(TIMES)
-        return numbered.select(*self.keys, *self.columns, self.number, one)
+        return numbered.select(*self.keys, *self.columns, *([self.place] if self.place else []), self.number, one)
 
 
 def top_state(rows: StructType, keys: Sequence[str]) -> StructType:
@@ -107,8 +120,8 @@ def top_state(rows: StructType, keys: Sequence[str]) -> StructType:
     return StructType([*(rows[key] for key in keys), StructField(ROWS, ArrayType(held))])
 
 
-def top_output(rows: StructType, keys: Sequence[str], number: str | None) -> StructType:
-    """Return the columns of the first rows: the keys, the other columns, and their number."""
+def top_output(rows: StructType, keys: Sequence[str], number: str | None, place: str | None = None) -> StructType:
+    """Return the columns of the first rows: the keys, the other columns, their place and their number."""
     others = [field for field in rows.fields if field.name not in keys]
-    numbers = [] if number is None else [StructField(number, IntegerType())]
+    numbers = [StructField(name, IntegerType()) for name in (place, number) if name is not None]
     return StructType([*(rows[key] for key in keys), *others, *numbers])

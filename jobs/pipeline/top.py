@@ -29,12 +29,14 @@ from jobs.state.backend import Expires
 _DIRECTIONS: Final = {" desc": True, " asc": False}
 
 
-def top(
+def top(  # noqa: PLR0913 - each says one thing of the rows
     rows: KeyedStream,
     id: str,  # noqa: A002 - its name
     *,
     n: int,
     order_by: str | Sequence[str],
+    ties: bool = False,
+    place: str | None = None,
     row_number: str | None = None,
     ttl: str | Expires | None = None,
     renamed_from: str | None = None,
@@ -43,8 +45,9 @@ def top(
 
     `order_by` names one or more columns; write "total desc" for the greatest first. Nulls come first, and last with
     desc. Rows that are alike there follow in ascending order of their other columns. `row_number` is the
-    name of a column for the number of a row, from 1. The stream is a changelog. With a `row_number`, and with n=1,
-    `upsert` can keep it.
+    name of a column for the number of a row, from 1. With `ties`, rows that are alike in `order_by` with the last one
+    are returned too, as with `rank() <= n`. `place` is the name of a column for that rank: rows that are alike have the
+    same one. The stream is a changelog. With a `row_number`, and with n=1 without ties, `upsert` can keep it.
     `renamed_from` is the id that the vertex had before. With `ttl` the rows of a key are forgotten so long after its
     first rows have last changed (see `expires`). Nobody takes them back: a table keeps them until the key has new ones.
     Raises InvalidNameError, and InvalidPipelineError for an `n` that is no number of rows, a column that is not there
@@ -53,13 +56,13 @@ def top(
     name, where, reads = vertex_id(id), f"vertex {id}", rows.stream.as_input(rows.keys)
     _require_number(where, n)
     order = tuple(_orders(where, reads.schema, [order_by] if isinstance(order_by, str) else order_by, rows.keys))
-    output = top_output(reads.schema, rows.keys, row_number)
+    output = top_output(reads.schema, rows.keys, row_number, place)
     require_unique(where, [*output.names, ROWS, TIMES, KIND])
     require_free(where, output.names)
     declarations = rows.stream.declarations
     changes_of = changes_taken(where, declarations, reads, ())
     others = tuple(column for column in reads.schema.names if column not in rows.keys)
-    function = TopRows(rows.keys, others, order, n, row_number, bool(changes_of))
+    function = TopRows(rows.keys, others, order, n, row_number, bool(changes_of), ties, place)
     vertex = TopVertex(
         name,
         (reads,),

@@ -260,6 +260,8 @@ def _functions(seed: int, *, changelog: bool) -> Iterator[TopRows]:
     yield TopRows(("k",), ("v", "w"), order, 1, None, changelog)
     yield TopRows(("k",), ("v", "w"), order, 2 + seed % 2, None, changelog)
     yield TopRows(("k",), ("v", "w"), (*order, Order("w", descending=True)), 1 + seed % 3, "place", changelog)
+    yield TopRows(("k",), ("v", "w"), order, 1 + seed % 3, None, changelog, ties=True, place="rank")
+    yield TopRows(("k",), ("v", "w"), order, 1 + seed % 3, "nth", changelog, ties=seed % 2 == 0, place="rank")
 
 
 def _adds_up_of_top_rows(chance: Random, function: TopRows) -> bool:
@@ -317,8 +319,13 @@ def _first(rows: list[RowOfTopRows], function: TopRows) -> Iterator[Shown]:
     """Yield the first rows of each key, as they are put out."""
     for key in {row[0] for row in rows}:
         of_key = sorted((row for row in rows if row[0] == key), key=lambda row: _rank(row, function.order))
-        for place, row in enumerate(of_key[: function.n], start=1):
-            yield row if function.number is None else (*row, place)
+        places = [_rank(row, function.order)[: len(function.order)] for row in of_key]
+        for ahead, row in enumerate(of_key):
+            above = places.index(places[ahead])
+            if (above if function.ties else ahead) < function.n:
+                numbers = ((function.place, above + 1), (function.number, ahead + 1))
+                said = (number for name, number in numbers if name is not None)
+                yield (*row, *said)
 
 
 def _rank(row: RowOfTopRows, order: Sequence[Order]) -> tuple[tuple[bool, int], ...]:
