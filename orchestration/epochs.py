@@ -6,6 +6,8 @@ from typing import Final, assert_never
 
 import dagster as dg
 
+from checkpointing.completeness import complete_until_ms
+from checkpointing.event_time import END_OF_TIME
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
@@ -15,6 +17,7 @@ from jobs.sources.position_words import PositionWords, positions_of
 from jobs.tick.discovery import Discovered, InputLook
 from jobs.tick.tick_settings import TickReport
 from jobs.warehouse.checkpoints import rests_on
+from jobs.warehouse.cuts_table import event_time
 from orchestration.pictures import alignment_picture, failures_table
 
 Metadata = dict[str, dg.MetadataValue]
@@ -48,10 +51,25 @@ def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
     for vertex in epoch.record.statistics.vertices:
         if vertex.vertex == writer:
             told |= _vertex_metadata(epoch.record.checkpoint, vertex)
+    told |= time_metadata(epoch.record, table)
     for written in epoch.record.tables:
         told |= _written(written) if written.table == table else {}
     notes = [note for note in epoch.notes if note.startswith(f"{table}: ")]
     return told | ({"notes": dg.MetadataValue.text("\n".join(notes))} if notes else {})
+
+
+def time_metadata(record: CheckpointRecord, table: TableName) -> Metadata:
+    """Return until when a table is complete at a checkpoint, and how far that is behind its commit, in seconds.
+
+    Nothing for a table that does not say so, and for one that is complete for ever.
+    """
+    until_ms = complete_until_ms(record, table)
+    if until_ms is None or until_ms == END_OF_TIME:
+        return {}
+    return {
+        "complete_until": dg.MetadataValue.timestamp(event_time(until_ms)),
+        "event_time_lag_s": dg.MetadataValue.float(round((record.statistics.committed_ms - until_ms) / 1000, 3)),
+    }
 
 
 def cut_metadata(epoch: Epoch) -> Metadata:

@@ -10,14 +10,18 @@ from typing import Any, Final
 import dagster as dg
 
 from checkpointing.commit.live_files import live_files
+from checkpointing.completeness import complete_until_ms
+from checkpointing.event_time import END_OF_TIME
 from checkpointing.graph import Table, TableMode, Vertex
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.tables import keeps_time
 from jobs.reading.waiting import ROWS, still_waiting, waiting_rows, waits_in
 from jobs.showing.quantities import count, moment, seconds
 from jobs.storage.address import Root
 from jobs.tick.discovery import Discovered
+from jobs.warehouse.cuts_table import event_time
 from jobs.warehouse.tables import TableShown
 from orchestration.approval import approval_result, approval_spec
 from orchestration.cut_line import broken_rules
@@ -27,6 +31,7 @@ from orchestration.observation import Standing
 
 ONE_CUT: Final = "one_cut"
 FRESH: Final = "fresh"
+COMPLETE: Final = "complete"
 LAG: Final = "checkpoint_lag"
 WAITING: Final = "nothing_waiting_too_long"
 _KEYS_SHOWN: Final = 10
@@ -57,6 +62,8 @@ class Look:
 
 def health_specs(plan: JobPlan, naming: Naming, limits: Limits) -> tuple[dg.AssetCheckSpec, ...]:
     """Return `one_cut` for each table, `fresh` for each output, `nothing_waiting_too_long` where rows may wait.
+
+    An output that keeps event time has `complete` too.
 
     The table of cuts has `checkpoint_lag` and `nothing_waits_for_approval`, for the whole pipeline.
     """
@@ -101,6 +108,8 @@ def _names(plan: JobPlan, vertex: Vertex, table: Table) -> Iterator[str]:
     yield ONE_CUT
     if table.mode is not TableMode.STATE:
         yield FRESH
+        if keeps_time(plan.graph, vertex) and plan.graph.rows_wait_ms(vertex.id) is not None:
+            yield COMPLETE
     elif waits_in(plan.vertices[vertex.id]) is not None:
         yield WAITING
 
@@ -112,6 +121,8 @@ def _about(name: str, limits: Limits) -> str:
         FRESH: (
             f"The newest checkpoint is at most {seconds(limits.fresh_within_ms)} old, or the sources have no new rows."
         ),
+        COMPLETE: "The table has all rows up to an event time that is at most "
+        f"{seconds(limits.fresh_within_ms)} ago, or no more rows can come.",
         LAG: "How far the tables are behind the sources. If the sources have rows that are in no checkpoint yet, the "
         f"lag is the age of the newest checkpoint, else 0. It may be at most {seconds(limits.fresh_within_ms)}.",
         WAITING: "No row has waited for its counterpart since a retained checkpoint that is more than "
@@ -130,6 +141,8 @@ def _result(
         return _one_cut(check, vertex, table, look, newest.record, rules)
     if name == FRESH:
         return _lag(check, newest.record, look, limits)
+    if name == COMPLETE:
+        return _complete(check, table, newest.record, look, limits)
     return _waiting(check, vertex, newest.record, look, limits)
 
 
@@ -210,6 +223,27 @@ def _lag(check: dg.AssetCheckKey, newest: CheckpointRecord, look: Look, limits: 
             "age_s": dg.MetadataValue.float(round(age_ms / 1000, 1)),
             **({} if rows is None else {"rows_unread": dg.MetadataValue.int(rows)}),
             "committed_at": dg.MetadataValue.timestamp(newest.statistics.committed_ms / 1000),
+        },
+    )
+
+
+def _complete(
+    check: dg.AssetCheckKey, table: Table, newest: CheckpointRecord, look: Look, limits: Limits
+) -> dg.AssetCheckResult:
+    """Return whether a table is fresh by event time, whenever its rows came."""
+    until_ms = complete_until_ms(newest, table.name)
+    if until_ms is None:
+        return _warned(check, f"no row of it had an event time by checkpoint {newest.checkpoint}", passed=False)
+    if until_ms == END_OF_TIME:
+        return _warned(check, "it is complete for ever", passed=True)
+    behind_ms = max(look.now_ms - until_ms, 0)
+    return _warned(
+        check,
+        f"it is complete until {moment(until_ms)} UTC, {seconds(behind_ms)} ago",
+        passed=behind_ms <= limits.fresh_within_ms,
+        metadata={
+            "event_time_lag_s": dg.MetadataValue.float(round(behind_ms / 1000, 1)),
+            "complete_until": dg.MetadataValue.timestamp(event_time(until_ms)),
         },
     )
 

@@ -18,6 +18,7 @@ from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, VertexId
 from jobs.operators.spec import arrow_schema as from_spark
 from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.vertices import Partitions
 from jobs.sources.delta.cut_source import CutSource
 from jobs.sources.port import DescribesItself, LiesInFolder, layers
 from orchestration.code_versions import code_version
@@ -48,14 +49,36 @@ def source_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> t
 
 def materialized_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
     """Return the assets that ticks materialize, in topological order: state before outputs, the cuts last."""
-    tables = (
-        _table_spec(plan, naming, vertex, table, list(owners))
-        for vertex in plan.graph.vertices
-        for table in _ordered_tables(vertex)
-        if naming.shows(table)
+    tables = _table_specs(plan, naming, owners, partitioned=False)
+    return (*tables, _cuts_spec(plan, naming, list(owners)))
+
+
+def partitioned_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
+    """Return the tables whose hours or days are partitions.
+
+    A tick materializes those that are complete. It has no partition itself, so they are not assets of its step.
+    """
+    return tuple(
+        spec.replace_attributes(partitions_def=partitions_of(plan.partitions[table]))
+        for table in plan.partitions
+        for spec in _table_specs(plan, naming, owners, partitioned=True)
+        if spec.key == naming.table_key(table)
     )
-    read = (spec.with_io_manager_key(naming.tables_key) for spec in tables)
-    return (*read, _cuts_spec(plan, naming, list(owners)))
+
+
+def partitions_of(declared: Partitions) -> dg.TimeWindowPartitionsDefinition:
+    """Return Dagster's definition of the hours or days of a table."""
+    if declared.size == "1d":
+        return dg.DailyPartitionsDefinition(start_date=declared.start, timezone=declared.zone)
+    return dg.HourlyPartitionsDefinition(start_date=f"{declared.start}-00:00", timezone=declared.zone)
+
+
+def _table_specs(plan: JobPlan, naming: Naming, owners: Sequence[str], *, partitioned: bool) -> Iterator[dg.AssetSpec]:
+    for vertex in plan.graph.vertices:
+        for table in _ordered_tables(vertex):
+            if naming.shows(table) and (table.name in plan.partitions) is partitioned:
+                spec = _table_spec(plan, naming, vertex, table, list(owners))
+                yield spec.with_io_manager_key(naming.tables_key)
 
 
 def _cuts_spec(plan: JobPlan, naming: Naming, owners: list[str]) -> dg.AssetSpec:

@@ -23,7 +23,7 @@ from orchestration.cut_resource import CutIOManager, CutResource
 from orchestration.deployment import Deployment, Limits, TickRunner, arguments
 from orchestration.health_checks import health_checks
 from orchestration.launchpad import given_settings, launchpad_schema
-from orchestration.lineage import checked_owners, materialized_specs, source_specs
+from orchestration.lineage import checked_owners, materialized_specs, partitioned_specs, source_specs
 from orchestration.naming import CUTS, GROUPS, Naming, prefix_parts
 from orchestration.operations import operation_jobs
 from orchestration.tags import JOB_TAG
@@ -102,7 +102,7 @@ def _definitions(deployment: Deployment, warehouse: Root, cron: str, owners: Seq
     checks = health_checks(deployment)
     job, health = _tick_job(deployment, tables), _health_job(deployment, checks)
     return dg.Definitions(
-        assets=[*source_specs(plan, naming, owners), tables],
+        assets=[*source_specs(plan, naming, owners), *partitioned_specs(plan, naming, owners), tables],
         asset_checks=[checks],
         jobs=[job, health, *operation_jobs(deployment)],
         schedules=[tick_schedule(deployment, job, cron), health_schedule(deployment, health)],

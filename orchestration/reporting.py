@@ -29,6 +29,7 @@ from orchestration.epochs import (
 )
 from orchestration.naming import Naming
 from orchestration.observation import RowCounts, Standing
+from orchestration.partitions import ToldPartitions
 from orchestration.told import Asset, Told
 
 
@@ -61,9 +62,12 @@ class EpochReporter(TickListener):
     Dagster stores an event as soon as it is logged, so its page plots a tick that still runs.
     """
 
-    def __init__(self, context: dg.AssetExecutionContext, told: Told, every: int, counts: RowCounts) -> None:
-        """Report each `every`-th checkpoint of this job, with the rows of its tables."""
+    def __init__(
+        self, context: dg.AssetExecutionContext, told: Told, every: int, counts: RowCounts, partitions: ToldPartitions
+    ) -> None:
+        """Report each `every`-th checkpoint of this job, with the rows of its tables. Partitions do not wait."""
         self._context = context
+        self._partitions = partitions
         self.told = told
         self._every = max(1, every)
         self._counts = counts
@@ -96,8 +100,14 @@ class EpochReporter(TickListener):
             if turn:
                 self._report(asset)
             self.held[asset.key] = News(epoch, version, None if asset.table is None else rows.get(asset.table))
+        self.report_partitions(epoch)
         for note in notes:
             self._context.log.warning("checkpoint %d: %s", record.checkpoint, note)
+
+    def report_partitions(self, epoch: Epoch) -> None:
+        """Report the hours and days of tables that are complete at a checkpoint or have changed, each once."""
+        for event in self._partitions.news(epoch):
+            self._context.log_event(event)
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
         """Log why a checkpoint failed."""

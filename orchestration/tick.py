@@ -24,6 +24,7 @@ from orchestration.epochs import Metadata, checkpoint_counts, failures, row_coun
 from orchestration.health_checks import log_look
 from orchestration.launchpad import REPORT_EVERY, given_settings
 from orchestration.observation import RowCounts, Standing, standing
+from orchestration.partitions import ToldPartitions
 from orchestration.pictures import as_text, block, checkpoints_table
 from orchestration.reporting import EpochReporter
 from orchestration.row_rules import rule_results
@@ -66,7 +67,8 @@ def _tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> I
     counts = RowCounts(started.warehouse, started.plan)
     versions = DataVersions(started.warehouse)
     told = Told(context.instance, started.plan, deployment.naming, versions)
-    reporter = EpochReporter(context, told, config[REPORT_EVERY], counts)
+    partitions = ToldPartitions(context.instance, started.plan, deployment.naming, versions)
+    reporter = EpochReporter(context, told, config[REPORT_EVERY], counts, partitions)
     inbox = Inbox()
     try:
         report = deployment.runner(started.plan, _runtime(started, context), reporter, inbox=inbox)
@@ -158,6 +160,8 @@ def _succeeded(
     reports = [as_text(shown) for shown in reported(plan, started.settings.warehouse)]
     for text in reports:
         context.log.info("%s", text)
+    if stands.epoch is not None:
+        reporter.report_partitions(stands.epoch)
     materialized = tuple(_materialized(_ended(report, stands, reports), reporter, stands))
     if not materialized:
         context.log.info("%s: the tables have not changed since the last report; nothing is materialized", outcome)

@@ -30,6 +30,7 @@ class DataVersions:
 
     def __init__(self, warehouse: Warehouse) -> None:
         """Read nothing yet."""
+        self.warehouse = warehouse
         self._logs = TableLogs(warehouse)
         self._ids: dict[TableName, str] = {}
 

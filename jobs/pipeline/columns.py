@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark.sql.types import (
     ArrayType,
@@ -53,6 +54,17 @@ def duration(where: str, text: str) -> int:
         return duration_ms(text)
     except ValueError as error:
         raise InvalidPipelineError(f"{where}: {error}") from None
+
+
+def time_zone(where: str, name: str) -> str:
+    """Return the name of a time zone. Raises InvalidPipelineError if there is none of that name."""
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise InvalidPipelineError(
+            f"{where}: there is no time zone {name!r}: write one such as Europe/Berlin"
+        ) from error
+    return name
 
 
 def require_keys(where: str, rows: StructType, keys: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.spec import VertexPlan
 from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.pipeline import CheckpointListener, MasterHook, Report
+from jobs.pipeline.vertices import Partitions
 from jobs.quality.expectation import Suite
 from jobs.sinks.port import Description, TableSink
 from jobs.sources.port import Source, in_parts, is_bounded, source_of_cuts
@@ -38,6 +39,8 @@ class JobPlan:
     reports: tuple[Report, ...] = ()
     descriptions: Mapping[TableName, Description] = field(default_factory=dict)
     """What the pipeline says of its tables, in comments and properties."""
+    partitions: Mapping[TableName, Partitions] = field(default_factory=dict)
+    """The hours or days of tables, which Dagster sees."""
     sinks: Mapping[TableName, TableSink] = field(default_factory=dict)
     """The outside sinks, by their tables."""
     hooks: Mapping[str, MasterHook] = field(default_factory=dict)

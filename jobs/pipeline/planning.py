@@ -53,6 +53,7 @@ from jobs.pipeline.columns import InvalidPipelineError, require_kept, require_pl
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.pipeline import Pipeline
 from jobs.pipeline.streams import in_turn
+from jobs.pipeline.tables import require_partitions_in_time
 from jobs.pipeline.vertices import (
     AggregateVertex,
     AppliedVertex,
@@ -365,6 +366,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
         tuple(edge for vertex in vertices for edge in _edges_into(vertex)),
         tuple(Hook(declared.name, declared.timeout_ms) for declared in pipeline.hooks),
     )
+    require_partitions_in_time(graph, _own_tables(vertices))
     unclear = unclear_rename(graph)
     if unclear is not None:
         raise InvalidPipelineError(f"pipeline {pipeline.name}: {unclear}")
@@ -377,6 +379,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
         table_schemas=schemas,
         suites=suites,
         descriptions={table.name: table.says for table in _own_tables(vertices)},
+        partitions={table.name: table.partitions for table in _own_tables(vertices) if table.partitions is not None},
         sinks=_sinks(vertices, schemas),
         rows_per_epoch={source.id: source.rows_per_epoch for source in sources if source.rows_per_epoch is not None},
         listeners=pipeline.listeners,

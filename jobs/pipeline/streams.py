@@ -25,7 +25,7 @@ from jobs.operators.process import KeyedFunction
 from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps
 from jobs.operators.stateless_job import failed_rules, in_task
 from jobs.operators.timers import HasTimers
-from jobs.operators.windows import END, LATE, Windows
+from jobs.operators.windows import END, LATE, START, Windows
 from jobs.pipeline.aggregates import AggregateColumn, derived_columns, named_aggregates
 from jobs.pipeline.columns import (
     ALL,
@@ -46,7 +46,14 @@ from jobs.pipeline.columns import (
     require_unique,
 )
 from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, of_user, process_vertex, time_to_live
-from jobs.pipeline.tables import append_table, description_of, overwrite_table, upsert_table, with_changed_columns
+from jobs.pipeline.tables import (
+    append_table,
+    description_of,
+    overwrite_table,
+    partitions_of,
+    upsert_table,
+    with_changed_columns,
+)
 from jobs.pipeline.vertices import (
     AggregateVertex,
     Declarations,
@@ -624,6 +631,21 @@ class Stream:
         vertex, table = with_table(self._direct, f"describe_table on {self.origin}: it describes a table")
         says = description_of(table, self.schema, comment, columns, properties)
         self.declarations.amend(replace(vertex, table=replace(table, says=says)))
+        return self
+
+    def partitions(self, size: str, *, start: str, tz: str = "UTC", by: str | None = None) -> "Stream":
+        """Let Dagster see the table's days (`1d`) or hours (`1h`) from the day `start` on, in a time zone (N8).
+
+        Each is materialised when a cut is complete until its end, and again when a later cut changes its rows. Must
+        follow a call that writes the table. A row belongs to the day in which its time in column `by` lies: by default
+        the start of its window, or its event time. Raises InvalidPipelineError, when the pipeline is planned also for a
+        table without event times.
+        """
+        vertex, table = with_table(self._direct, f"partitions on {self.origin}: they are those of a table")
+        event_time = None if self.time is None else self.time.name
+        column = by or (START if START in self.schema.names else event_time)
+        partitions = partitions_of(table, self.schema, size, start, tz, column)
+        self.declarations.amend(replace(vertex, table=replace(table, partitions=partitions)))
         return self
 
     def change_columns(

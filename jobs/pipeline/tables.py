@@ -1,8 +1,9 @@
 """What a pipeline says of the table that a stream writes: its keys or version, comments and properties."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from typing import Final
 
 from pyspark.sql.types import (
@@ -18,10 +19,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from checkpointing.graph import TableMode
+from checkpointing.graph import JobGraph, TableMode, Vertex
 from checkpointing.identifiers import TableName, table_name
 from checkpointing.partitions import escaped
 from jobs.operators.process import OUTPUT
+from jobs.operators.windows import START
 from jobs.pipeline.columns import (
     NOTHING,
     ChangedColumns,
@@ -31,11 +33,13 @@ from jobs.pipeline.columns import (
     require_keys,
     require_no_key,
     require_unique,
+    time_zone,
 )
 from jobs.pipeline.vertices import (
     AggregateVertex,
     KeyedVertex,
     OutputTable,
+    Partitions,
     ProcessVertex,
     StagedVertex,
     former_names_of_columns,
@@ -185,6 +189,51 @@ def _partition_columns(
     if by and len(by) == len(rows.fields):
         raise InvalidPipelineError(f"{where}: it names all columns of the table; leave out at least one")
     return tuple(by)
+
+
+PARTITIONS: Final = ("1h", "1d")
+"""The sizes of partitions: those of Dagster's hourly and daily ones."""
+
+
+def partitions_of(table: OutputTable, rows: StructType, size: str, start: str, tz: str, by: str | None) -> Partitions:
+    """Return the hours or days of a table with these rows. Raises InvalidPipelineError."""
+    where = f"partitions of table {table.name}"
+    if size not in PARTITIONS:
+        raise InvalidPipelineError(f"{where}: the size is {size!r}; choose one of {', '.join(PARTITIONS)}")
+    try:
+        date.fromisoformat(start)
+    except (TypeError, ValueError) as error:
+        raise InvalidPipelineError(f"{where}: start is {start!r}; write its first day, as 2026-11-01") from error
+    if by is None:
+        raise InvalidPipelineError(f"{where}: it has no column {START}; name the column with the event times in by=")
+    require_columns(where, rows, [by])
+    if not isinstance(rows[by].dataType, TimestampType | TimestampNTZType):
+        raise InvalidPipelineError(f"{where}: column {by} is a {rows[by].dataType.simpleString()}, and no timestamp")
+    return Partitions(size, start, time_zone(where, tz), by)
+
+
+def require_partitions_in_time(graph: JobGraph, tables: Iterable[OutputTable]) -> None:
+    """Raise InvalidPipelineError for a table with partitions that never knows until when it is complete."""
+    writers = {table.name: vertex for vertex in graph.vertices for table in vertex.tables}
+    for table in tables:
+        if table.partitions is None:
+            continue
+        where, vertex = f"partitions of table {table.name}", writers[table.name]
+        if table.suite is not None:
+            raise InvalidPipelineError(f"{where}: expect judges the table too; write one of them on another table")
+        if not keeps_time(graph, vertex):
+            raise InvalidPipelineError(f"{where}: its rows have no event times: declare event_time on their source")
+        if graph.rows_wait_ms(vertex.id) is None:
+            raise InvalidPipelineError(
+                f"{where}: its rows may wait in a state until a drain, so none would ever be complete; join in time, "
+                "with join(within=)"
+            )
+
+
+def keeps_time(graph: JobGraph, vertex: Vertex) -> bool:
+    """Return whether a vertex has watermarks. Its sources need not have splits yet."""
+    above = (graph.vertex(edge.upstream) for edge in graph.upstream(vertex.id))
+    return any(vertex.event_times) or any(keeps_time(graph, each) for each in above)
 
 
 def description_of(

@@ -58,6 +58,19 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
+class Partitions:
+    """The hours or days of a table, as a scheduler sees them: from the day `start` on, in the local time of a zone.
+
+    A row belongs to the one in which its time lies, in the column `by`.
+    """
+
+    size: str
+    start: str
+    zone: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutputTable:
     """The table that a vertex writes; `suite` judges what was appended to it since the last checkpoint."""
 
@@ -74,6 +87,8 @@ class OutputTable:
     """The columns by which the table is laid out."""
     changed: ChangedColumns = UNCHANGED
     """What becomes of columns that an append table has from before."""
+    partitions: Partitions | None = None
+    """The hours or days that are told when they are complete."""
 
     def __post_init__(self) -> None:
         """Raise InvalidPipelineError for something that is no sink, or if the table is renamed too.

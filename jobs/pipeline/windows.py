@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyspark.sql.types import TimestampNTZType
 
@@ -24,7 +23,7 @@ from jobs.operators.windows import (
     windowed_state,
 )
 from jobs.pipeline.aggregates import AggregateColumn, named_aggregates
-from jobs.pipeline.columns import InvalidPipelineError, duration, require_unique
+from jobs.pipeline.columns import InvalidPipelineError, duration, require_unique, time_zone
 from jobs.pipeline.processing import Rows, process_vertex
 from jobs.pipeline.vertices import Input, ProcessVertex
 
@@ -103,11 +102,7 @@ def _periodic(kind: str, size: str, every: str, offset: str, tz: str) -> Periodi
             f"{kind}: each row would belong to {size_ms // every_ms} windows of {size}, and {WINDOWS_MAX} are the "
             "most: let them begin less often"
         )
-    try:
-        ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise InvalidPipelineError(f"{kind}: there is no time zone {tz!r}: write one such as Europe/Berlin") from error
-    return PeriodicWindows(size_ms, every_ms, offset_ms, tz)
+    return PeriodicWindows(size_ms, every_ms, offset_ms, time_zone(kind, tz))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The tiny pipeline over numbers, whose rows have event times: number n is n hours after the year 2026 began."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,12 +23,24 @@ HOUR = timedelta(hours=1)
 EVERY = CheckpointConfig(every_rows=20, slice_rows_max=10, micro_batch_rows_max=20, retained=9)
 
 
-def timed(rows: int = 100, *, bounded: bool = False, config: CheckpointConfig = EVERY) -> Pipeline:
-    """Return a pipeline of one split. Rows may come two hours late, and each checkpoint takes twenty of them."""
+def timed(
+    rows: int = 100,
+    *,
+    bounded: bool = False,
+    config: CheckpointConfig = EVERY,
+    days: Mapping[str, str] | None = None,
+    more: Mapping[str, int] | None = None,
+    in_time: bool = True,
+) -> Pipeline:
+    """Return a pipeline of one split, and `more`. Rows may come two hours late, a checkpoint takes twenty of them.
+
+    `days` are the partitions of the first table.
+    """
     pipeline = Pipeline(JOB, config=config, parallelism=2)
-    source = SequenceSource({"a": rows}, keys=3, bounded=bounded)
+    source = SequenceSource({"a": rows, **(more or {})}, keys=3, bounded=bounded)
     numbers = pipeline.source("numbers", source).with_column("at", "current_timestamp()", TimestampType())
-    bronze = numbers.event_time("at", delay="2h").table(BRONZE, id="bronze")
+    bronze = (numbers.event_time("at", delay="2h") if in_time else numbers).table(BRONZE, id="bronze")
+    bronze = bronze if days is None else bronze.partitions(**days)
     bronze.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
     return pipeline
 
@@ -50,7 +63,7 @@ class TimedEngine(LocalEngine):
         file = writer.write(BRONZE, rows.select(pl.col(columns)).to_arrow())
         output = SubtaskOutput(emitted=(file,), staged=((BRONZE, file),))
         times = tuple(
-            GreatestTime(0, SplitId(each.split), _ms(rows["at"].max()))
+            GreatestTime(0, SplitId(each.split), _ms(rows.filter(pl.col("split") == each.split)["at"].max()))
             for each in segments
             if isinstance(each, SourceSlice)
         )

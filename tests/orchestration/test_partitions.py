@@ -1,0 +1,197 @@
+"""A day of a table is a partition that Dagster sees when the watermark passes it, and again after a correction (N8).
+
+The pipeline's number n is n hours after 2026-01-01 in UTC, and rows may come two hours late. So a checkpoint of twenty
+numbers is complete until the hour 20 n - 3. In Berlin, days begin an hour before midnight of UTC.
+"""
+
+from datetime import UTC, datetime
+from functools import partial
+
+import dagster as dg
+import polars as pl
+import pytest
+from deltalake import write_deltalake
+
+from checkpointing.identifiers import TableName
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.pipeline import InvalidPipelineError
+from jobs.pipeline.planning import plan
+from jobs.reading.changed_times import changed_times
+from jobs.tick.tick import run_tick
+from jobs.warehouse.warehouse import Warehouse
+from orchestration.partitions import ToldPartitions, complete_partitions
+from orchestration.pipelines import build_definitions
+from tests.scenarios.reading.timed_job import HOUR, TimedEngine, timed
+from tests.scenarios.runtime.sequence_job import JOB
+
+BRONZE_KEY = dg.AssetKey(["bronze", "numbers"])
+LATEST = dg.AutomationCondition.in_latest_time_window()
+EVERY_DAY = dg.AutomationCondition.eager().without(LATEST)
+DAYS = [f"2026-01-0{day}" for day in range(1, 6)]
+
+
+def by_day(rows=100, **how):
+    return timed(rows, days={"size": "1d", "start": "2026-01-01", "tz": "Europe/Berlin"}, **how)
+
+
+class Project:
+    """A pipeline whose bronze table has days, and two assets downstream of it, on one Dagster instance."""
+
+    def __init__(self, root, instance):
+        self.warehouse, self.instance, self._cursor = root / "warehouse", instance, None
+        self.ran = []
+
+    def defs(self, rows=100, **how):
+        built = build_definitions(
+            by_day(rows, **how), warehouse=self.warehouse, runner=partial(run_tick, engine=TimedEngine())
+        )
+        days = next(each for each in built.resolve_all_asset_specs() if each.key == BRONZE_KEY).partitions_def
+
+        @dg.asset(deps=[BRONZE_KEY], partitions_def=days, automation_condition=EVERY_DAY)
+        def each_day(): ...
+
+        @dg.asset(deps=[BRONZE_KEY], partitions_def=days, automation_condition=dg.AutomationCondition.eager())
+        def newest_day(): ...
+
+        self._down = [each_day, newest_day]
+        return dg.Definitions.merge(dg.Definitions(assets=self._down), built)
+
+    def tick(self, rows=100, how=(), **config):
+        job = self.defs(rows, **dict(how)).resolve_job_def(f"{JOB}_tick")
+        return job.execute_in_process(
+            run_config={"ops": {JOB: {"config": config}}}, instance=self.instance, raise_on_error=False
+        )
+
+    def days(self):
+        """Return each day that Dagster was told, with its checkpoint, in the order of the events."""
+        records = self.instance.fetch_materializations(BRONZE_KEY, 1000).records[::-1]
+        told = [record.asset_materialization for record in records]
+        return [(each.partition, each.metadata["checkpoint"].value) for each in told]
+
+    def asked(self, at):
+        """Return which days Dagster asks for of both assets downstream, and let it run them."""
+        defs = self.defs()
+        seen = dg.evaluate_automation_conditions(
+            defs, instance=self.instance, cursor=self._cursor, evaluation_time=datetime.fromisoformat(at)
+        )
+        self._cursor = seen.cursor
+        found = [sorted(seen.get_requested_partitions(each.key) or ()) for each in self._down]
+        for each, days in zip(self._down, found, strict=True):
+            for day in days:
+                bronze = next(spec for spec in defs.resolve_all_asset_specs() if spec.key == BRONZE_KEY)
+                dg.materialize(
+                    [each, bronze],
+                    selection=[each],
+                    partition_key=day,
+                    instance=self.instance,
+                    resources=defs.resources,
+                )
+        return found
+
+
+@pytest.fixture
+def project(tmp_path, instance):
+    return Project(tmp_path, instance)
+
+
+def test_a_day_is_told_when_a_cut_is_complete_until_its_end(project):
+    """The day 2026-01-01 ends in Berlin at the hour 23: cut 2 is complete until the hour 37, and no cut before is."""
+    assert project.tick().success
+    assert [("2026-01-01", 2), ("2026-01-02", 3), ("2026-01-03", 4), ("2026-01-04", 5)] == project.days()
+    project.tick()
+    assert 4 == len(project.days())
+
+
+def test_assets_downstream_run_exactly_when_their_day_is_complete(project):
+    """Dagster's own `eager` takes the newest day alone. Without that condition it takes each."""
+    assert [[], []] == project.asked("2026-01-01T12:00:00+00:00")
+    project.tick(checkpoints=2)
+    assert [["2026-01-01"], ["2026-01-01"]] == project.asked("2026-01-02T02:00:00+00:00")
+    assert [[], []] == project.asked("2026-01-02T03:00:00+00:00")
+    project.tick()
+    assert [["2026-01-02", "2026-01-03", "2026-01-04"], ["2026-01-04"]] == project.asked("2026-01-05T02:00:00+00:00")
+    assert [[], []] == project.asked("2026-01-05T03:00:00+00:00")
+
+
+def test_a_tick_that_died_before_its_events_leaves_them_to_the_next_one(project, monkeypatch):
+    """It commits cuts 1 to 5 and tells nothing of some days. The next tick tells these, and no day twice."""
+    with monkeypatch.context() as dies:
+        told = []
+
+        def news(self, epoch):
+            for event in real(self, epoch):
+                if len(told) == 2:
+                    raise SystemError("killed")
+                told.append(event)
+                yield event
+
+        real = ToldPartitions.news
+        dies.setattr(ToldPartitions, "news", news)
+        assert not project.tick().success
+    before = project.days()
+    project.tick()
+    assert before == project.days()[: len(before)]
+    assert DAYS[:4] == sorted(day for day, _ in project.days())
+
+
+def test_a_day_is_told_again_when_its_rows_change(project):
+    """A new split brings rows of the first day, after the cut that was complete until its end."""
+    project.tick(60)
+    assert DAYS[:2] == [day for day, _ in project.days()]
+    late = {"late": 5}
+    project.tick(60, {"more": late})
+    assert ["2026-01-01"] == [day for day, _ in project.days()[2:]]
+    (newest,) = project.instance.fetch_materializations(BRONZE_KEY, 1).records
+    assert newest.asset_materialization.metadata["corrected"].value
+    project.tick(60, {"more": late})
+    assert 3 == len(project.days())
+
+
+def test_an_upserted_row_changes_its_own_day_alone(tmp_path):
+    """The file of a range is written again with all its rows, and those of other days are as they were."""
+    folder, first = tmp_path / "gold/daily", datetime(2026, 1, 1, tzinfo=UTC)
+    rows = pl.DataFrame({"window_start": [first, first + 30 * HOUR], "rows": [1, 2]})
+    write_deltalake(str(folder), rows.to_arrow())
+    write_deltalake(str(folder), rows.with_columns(rows=pl.Series([1, 3])).to_arrow(), mode="overwrite")
+    warehouse = Warehouse(tmp_path, ProtocolPaths(JOB))
+    found = partial(changed_times, warehouse, TableName("gold/daily"), column="window_start")
+    assert (first + 30 * HOUR,) == found(0, 1, before=first + 48 * HOUR)
+    assert () == found(0, 1, before=first + 24 * HOUR)
+
+
+def test_a_check_says_how_far_a_table_is_behind_in_event_time(project):
+    """The times of the rows are long ago, whenever they came."""
+    project.tick(60)
+    checks = [each for each in project.tick(60).get_asset_check_evaluations() if each.check_name == "complete"]
+    assert {("bronze", "numbers"), ("gold", "by_key")} == {tuple(each.asset_key.path) for each in checks}
+    for each in checks:
+        assert not each.passed
+        assert "complete until 2026-01-03 08:59:59 UTC" in each.description
+        assert each.metadata["event_time_lag_s"].value > 86_400
+
+
+def test_after_the_last_row_all_days_that_have_ended_are_complete():
+    declared = plan(by_day(40)).partitions["bronze/numbers"]
+    now = datetime(2026, 1, 4, 12, tzinfo=UTC)
+    assert tuple(DAYS[:3]) == complete_partitions(declared, 2**63 - 1, now)
+    assert () == complete_partitions(declared, None, now)
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [
+        ({"size": "1w", "start": "2026-01-01"}, "choose one of 1h, 1d"),
+        ({"size": "1d", "start": "soon"}, "write its first day"),
+        ({"size": "1d", "start": "2026-01-01", "tz": "Mars"}, "no time zone 'Mars'"),
+        ({"size": "1d", "start": "2026-01-01", "by": "n"}, "column n is a bigint"),
+        ({"size": "1d", "start": "2026-01-01", "by": "none"}, "none"),
+    ],
+)
+def test_partitions_that_cannot_be_are_refused(days, said):
+    with pytest.raises(InvalidPipelineError, match=said):
+        timed(days=days)
+
+
+def test_a_table_without_event_times_has_no_partitions():
+    with pytest.raises(InvalidPipelineError, match="declare event_time on their source"):
+        plan(timed(days={"size": "1d", "start": "2026-01-01", "by": "at"}, in_time=False))
