@@ -447,7 +447,7 @@ class Wiring:
         self.epochs.passed(vertex, trigger, self.now_ms)
         time = None if run.time is None else time_record(self.setup.graph, run.vertex, run.time)
         snapshots = run.take_snapshot(barrier)
-        self.drafts.passed(checkpoint, vertex, Passed(run.micro_batch, time, run.now_ms))
+        self.drafts.passed(checkpoint, vertex, Passed(run.micro_batch, time, run.expiry_record))
         for subtask in run.vertex.subtasks():
             self.to_subtask(subtask, task.SnapshotRequested(barrier, unaligned=trigger.unaligned))
         self._store_in_flight(run)

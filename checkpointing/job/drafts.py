@@ -29,6 +29,7 @@ from checkpointing.metadata.record import (
     BarrierRecord,
     CheckpointCounts,
     CheckpointRecord,
+    ExpiryRecord,
     HookState,
     InputTimeRecord,
     PassedBarrier,
@@ -46,11 +47,11 @@ from checkpointing.metadata.record import (
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Where a vertex stood at its barrier: its last micro-batch, how far it was in time, and by when state expires."""
+    """Where a vertex stood at its barrier: its last micro-batch, how far it was in time, and how state expires."""
 
     micro_batch: int = 0
     time: VertexTimeRecord | None = None
-    now_ms: int | None = None
+    expiry: ExpiryRecord | None = None
 
 
 _NOT_PASSED = Passed()
@@ -175,7 +176,7 @@ class Drafts:
                 coordinator=coordinators.get(vertex.id),
                 outputs_read=vertex.outputs_read,
                 time=passed.get(vertex.id, _NOT_PASSED).time,
-                now_ms=passed.get(vertex.id, _NOT_PASSED).now_ms,
+                expiry=passed.get(vertex.id, _NOT_PASSED).expiry,
             )
             for vertex in self._graph.vertices
         )

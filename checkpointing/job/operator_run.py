@@ -44,7 +44,7 @@ from checkpointing.messages import (
     SuitesJudged,
 )
 from checkpointing.metadata.paths import is_state_table, staged_name_in
-from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, ExpiryRecord, VertexRecord
 from checkpointing.partitions import version_of_folder
 from checkpointing.task.messages import InFlightStored, SnapshotRequested
 from checkpointing.task.subtask_checkpointing import Subtasks
@@ -535,6 +535,14 @@ class OperatorRun:
         self.trigger = self.passing = None
         self.unsnapshotted.clear()
         return tuple(own.snapshot() for own in self.live)
+
+    @property
+    def expiry_record(self) -> ExpiryRecord | None:
+        """How its state expires, as a cut keeps it."""
+        expiry = self.vertex.expiry
+        if expiry is None:
+            return None
+        return ExpiryRecord(ttl_ms=expiry.ttl_ms, by_clock=expiry.by_clock, now_ms=self.now_ms)
 
     def _age(self, expiry: Expiry, barrier: Barrier) -> None:
         self.now_ms = expiry.time_at(barrier, self.now_ms)

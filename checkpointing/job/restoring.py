@@ -1,6 +1,7 @@
 """Builds the first state of the doors from the newest entry: positions, live files by key group, the store (G1, D3)."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from checkpointing.channel_items import RangeFiles, Segment, SourceSlice, SubtaskSnapshot
 from checkpointing.commit.fencing import stood_upon
@@ -362,10 +363,18 @@ def operator_runs(setup: JobSetup) -> dict[VertexId, OperatorRun]:
 def _now_ms(vertex: Vertex, record: CheckpointRecord | None) -> int | None:
     """Return the time by which a vertex's state expires at the cut (N5).
 
-    If it did not expire there, or by the other time, files of then are as if they were written at the next barrier.
+    If it did not expire there, or by the other time, files of then count as written at the next barrier.
     """
     was = _vertex(record, vertex.id)
-    return None if was is None or vertex.expiry is None else was.now_ms
+    return (
+        was.expiry.now_ms if was is not None and was.expiry is not None and not _begins_to_expire(vertex, was) else None
+    )
+
+
+def _begins_to_expire(vertex: Vertex, was: VertexRecord) -> bool:
+    """Return whether state of the cut has no times by which it could expire now."""
+    now, then = vertex.expiry, was.expiry
+    return now is not None and (then is None or then.by_clock != now.by_clock)
 
 
 def _vertex_time(graph: JobGraph, vertex: Vertex, record: CheckpointRecord | None) -> VertexTime | None:
@@ -410,7 +419,10 @@ def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism:
     tables = {table.name for table in vertex.tables if not table.broadcast}
     ranges = key_group_ranges(parallelism=vertex.parallelism, max_parallelism=max_parallelism)
     whole = restored_broadcasts(vertex.tables, was, vertex.parallelism)
-    return [_in_range(was, own, tables, copies) for own, copies in zip(ranges, whole, strict=True)]
+    live = [_in_range(was, own, tables, copies) for own, copies in zip(ranges, whole, strict=True)]
+    for own in live if _begins_to_expire(vertex, was) else ():
+        own.state = tuple(replace(keyed, touched_ms=None) for keyed in own.state)
+    return live
 
 
 def _in_range(

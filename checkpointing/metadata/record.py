@@ -190,6 +190,14 @@ class PassedBarrier(_Persisted):
     """The vertices that passed it. The others took part in it no longer."""
 
 
+class ExpiryRecord(_Persisted):
+    """How rows of a vertex's state expired, and the time by which some had. None: there was no time yet (N5)."""
+
+    ttl_ms: int
+    by_clock: bool = False
+    now_ms: int | None = None
+
+
 class VertexRecord(_Persisted):
     """One vertex of a cut: its last micro-batch before the barrier, and a snapshot of each subtask."""
 
@@ -210,8 +218,8 @@ class VertexRecord(_Persisted):
     output. None: the entry is older than this field."""
     time: VertexTimeRecord | None = None
     """None: it keeps no event time, or the entry is older than this field."""
-    now_ms: int | None = None
-    """The time by which its state expires. None: it never does, or there was no time yet (N5)."""
+    expiry: ExpiryRecord | None = None
+    """How its state expires. None: it never does, or the entry is older than this field (N5)."""
 
 
 class FileCompaction(_Persisted):

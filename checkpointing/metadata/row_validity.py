@@ -37,6 +37,7 @@ from checkpointing.metadata.record import (
     CheckpointFailure,
     CheckpointRecord,
     Claim,
+    ExpiryRecord,
     FileCompaction,
     HookState,
     InputTimeRecord,
@@ -213,6 +214,11 @@ def _position(place: SplitPosition) -> None:
     valid_name("split", split_id, place.split)
 
 
+def _expiry(expiry: ExpiryRecord) -> None:
+    valid_numbers(expiry, "ttl_ms")
+    _a_time("now_ms", expiry.now_ms)
+
+
 def _input_time(then: InputTimeRecord) -> None:
     valid_number("input", then.input)
     valid_name("upstream", vertex_id, then.upstream)
@@ -285,7 +291,8 @@ class _Judge:
             each_valid("time.inputs", vertex.time.inputs, _input_time)
             each_valid("time.tables", vertex.time.tables, self._table_name)
             valid_inside("time", vertex.time, lambda time: valid_numbers(time, "behind_ms"))
-        _a_time("now_ms", vertex.now_ms)
+        if vertex.expiry is not None:
+            valid_inside("expiry", vertex.expiry, _expiry)
 
     def _snapshot(self, snapshot: SubtaskSnapshot) -> None:
         _a_time("due_ms", snapshot.due_ms)

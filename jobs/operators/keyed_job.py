@@ -307,6 +307,7 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         stored=spec.stored,
         expires=spec.expires,
         now_ms=effect.now_ms,
+        lapsed=spec.lapsed,
     )
 
 

@@ -108,7 +108,8 @@ class KeyedTask:
     range of the state with the declared columns, even without rows. Those of `outdated_ranges` rewrite their range of
     the upsert table. `columns_renamed_from` are old column names by the new ones, in files of state and upsert table.
     The vertex's `broadcast` state has the rows of the last input, or the truncates among changes. State `expires` by
-    `now_ms`, and its files have the columns `stored`. None: those of `state_schema`.
+    `now_ms`, and its files have the columns `stored`. None: those of `state_schema`. `lapsed` is as in
+    `KeyedSpec`.
     """
 
     operator: str
@@ -139,6 +140,7 @@ class KeyedTask:
     stored: pa.Schema | None = None
     expires: Expires | None = None
     now_ms: int | None = None
+    lapsed: Aged | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one subtask's share and yield its report; a subtask without work yields nothing.
@@ -399,6 +401,7 @@ class KeyedTask:
             renamed=self.columns_renamed_from,
             remembered=self.function.remembered if isinstance(self.function, AppliedChanges) else None,
             aged=None if self.expires is None else Aged(self.expires.expiry, self.now_ms),
+            lapsed=self.lapsed,
         )
 
     def _upsert_range(

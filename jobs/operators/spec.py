@@ -27,7 +27,7 @@ from jobs.operators.process import AnyFunction, HoldsRows
 from jobs.sources.slice_reading import SliceReader
 from jobs.spark import columns
 from jobs.state.backend import Expires, IncrementalBackend, StateBackend
-from jobs.state.merge import TOUCHED
+from jobs.state.worker_copy import Aged
 
 Chain = Callable[[DataFrame], DataFrame]
 """Stateless steps, which run in the Spark job of each consumer. They must be deterministic."""
@@ -195,7 +195,8 @@ class KeyedSpec:
     that have other columns; a subtask that holds one rewrites its range. `meanings` say how the function's own state
     columns are computed. `columns_renamed_from` are old names of columns of state and output, by the new ones. A
     vertex with a `broadcast` keeps broadcast state: rows of its broadcast input, or the truncates among changes.
-    Without `expires` no row of the state expires.
+    Without `expires` no row of the state expires. `lapsed` is how rows expired until the restored cut, if they no
+    longer do.
     """
 
     vertex: VertexId
@@ -215,11 +216,13 @@ class KeyedSpec:
     outputs: Mapping[str, StructType] = field(default_factory=dict)
     broadcast: BroadcastRowsKept | None = None
     expires: Expires | None = None
+    lapsed: Aged | None = None
 
     @property
     def stored(self) -> pa.Schema:
         """The columns of state as files hold them, without those that are in every file."""
-        return pa.schema([*arrow_schema(self.state), *([pa.field(TOUCHED, pa.int64())] if self.expires else [])])
+        touched = [] if self.expires is None else [pa.field(Aged(self.expires.expiry, None).column, pa.int64())]
+        return pa.schema([*arrow_schema(self.state), *touched])
 
     @property
     def keys(self) -> tuple[str, ...]:

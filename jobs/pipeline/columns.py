@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from checkpointing.identifiers import TableName, VertexId, column_name, table_name, vertex_id
 from jobs.settings import duration_ms
-from jobs.state.merge import DELETED, KEY_GROUP, TOUCHED
+from jobs.state.merge import DELETED, KEY_GROUP, TOUCHED, TOUCHED_BY_CLOCK
 
 # ------------------------------------------------------------------
 # The error for a pipeline that is written wrongly.
@@ -41,7 +41,7 @@ class InvalidPipelineError(ValueError):
     """A pipeline that cannot be planned: names the vertex or table, the rule and the way out."""
 
 
-RESERVED = (KEY_GROUP, DELETED, TOUCHED)
+RESERVED = (KEY_GROUP, DELETED, TOUCHED, TOUCHED_BY_CLOCK)
 """Columns that Tidemark itself adds to a state file."""
 
 ALL = "_all"

@@ -19,7 +19,7 @@ from checkpointing.key_groups import KeyGroupRange
 from jobs.sinks.staged_files import Encoding, StagedFiles
 from jobs.state.files import StateTooLargeError, arrow_of, empty_frame, frame_of, read_verified
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
-from jobs.state.merge import DELETED, KEY_GROUP, TOUCHED, StateChange, apply_change, apply_delta, in_range
+from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, apply_delta, in_range
 from jobs.state.worker_copy import COPIES, Aged, Copy, RangeName, WorkerCopies
 from jobs.storage.place import storage_at, together
 
@@ -177,7 +177,7 @@ class RangeState:
     says that a file has other columns. Then the whole range is rewritten, so that its files fit the table's schema
     (D6). `renamed` are old column names by the new ones. `remembered` takes all rows of the range when they are written
     as a base, and returns those that are to stay. With `aged`, rows expire: `load` returns none that has expired, and a
-    base has none (N5).
+    base has none (N5). `lapsed` is how they expired until the restored cut, if they no longer do.
     """
 
     operator: str
@@ -193,6 +193,7 @@ class RangeState:
     renamed: Mapping[str, str] = field(default_factory=dict)
     remembered: Callable[[pl.DataFrame], pl.DataFrame] | None = None
     aged: Aged | None = None
+    lapsed: Aged | None = None
     copies: WorkerCopies = COPIES
 
     def load(self) -> KeyedRows:
@@ -206,14 +207,14 @@ class RangeState:
         found = self.copies.find(self._name, paths, nothing.schema, self.aged)
         self.copies.note_use(found, paths)
         copy = found or Copy((), KeyedRows.of(nothing), self.aged)
-        rows = copy.rows if self.aged is None else _stamped(copy.rows, live[: len(copy.paths)])
+        rows = copy.rows if self.aged is None else _stamped(copy.rows, live[: len(copy.paths)], self.aged.column)
         for change in together(storage_at(self.writer.root), self._read, live[len(copy.paths) :]):
             rows = apply_change(rows, change, self.keys)
         if self.aged is not None:
             rows = _living(rows, self.aged)
         if len(copy.paths) < len(paths) or self.aged != copy.aged:
             self.copies.keep(self._name, Copy(tuple(paths), rows, self.aged))
-        return rows if self.aged is None else rows.hiding(TOUCHED)
+        return rows if self.aged is None else rows.hiding(self.aged.column)
 
     def write(self, before: FoundKeys, delta: pl.DataFrame) -> KeyedFile:
         """Write the new state of the range and return its file: a base if the backend wants one, else the delta.
@@ -221,9 +222,10 @@ class RangeState:
         `delta` has the changed rows with their tombstones. `before` is what all keys of `delta`, at least, have in
         the rows that `load` returned. Raise what the backend raises if the rows can't be kept.
         """
-        if before.among.beneath is not None:
+        if self.aged is not None and before.among.beneath is not None:
             before = before.among.beneath.at(before.places)
-            delta = delta.with_columns(pl.lit(None, pl.Int64).alias(TOUCHED)).select(self._file_schema().names)
+            written_now = pl.lit(None, pl.Int64).alias(self.aged.column)
+            delta = delta.with_columns(written_now).select(self._file_schema().names)
         after = apply_delta(before, delta, self.keys)
         kind = KeyedFileKind.BASE if self.outdated else self.backend.kind_after(self.files, delta.height)
         rows = delta
@@ -246,10 +248,15 @@ class RangeState:
         self.copies.keep(self._name, Copy(paths, after, self.aged))
 
     def _read(self, file: KeyedFile) -> StateChange:
-        content = read_verified(self.writer.root, self.operator, file.file, self._file_schema(), self.renamed)
+        schema, aged = self._file_schema(), self.aged or self.lapsed
+        if self.aged is None and aged is not None:
+            schema = schema.append(pa.field(aged.column, pa.int64()))
+        content = read_verified(self.writer.root, self.operator, file.file, schema, self.renamed)
         rows = in_range(frame_of(content), self.range)
-        if self.aged is not None and file.touched_ms is not None:
-            rows = rows.with_columns(pl.col(TOUCHED).fill_null(file.touched_ms))
+        if aged is not None and file.touched_ms is not None:
+            rows = rows.with_columns(pl.col(aged.column).fill_null(file.touched_ms))
+        if self.aged is None and aged is not None and aged.now_ms is not None:
+            rows = rows.filter(~_is_over(aged, aged.now_ms)).drop(aged.column)
         return StateChange(file.kind, file.key_groups, rows)
 
     def _nothing(self) -> pl.DataFrame:
@@ -259,21 +266,24 @@ class RangeState:
         return state_file_schema(self.schema, self.keys)
 
 
-def _stamped(rows: KeyedRows, files: Sequence[KeyedFile]) -> KeyedRows:
+def _stamped(rows: KeyedRows, files: Sequence[KeyedFile], column: str) -> KeyedRows:
     """Return the rows of these files with the time at which the newest were written, if a barrier has come since.
 
     Rows without a time come from files without one. All of these got it at the same barrier.
     """
     touched_ms = files[-1].touched_ms if files else None
-    return rows if touched_ms is None else rows.filled(TOUCHED, touched_ms)
+    return rows if touched_ms is None else rows.filled(column, touched_ms)
 
 
 def _living(rows: KeyedRows, aged: Aged) -> KeyedRows:
     """Return the rows that have not expired."""
     if aged.now_ms is None:
         return rows
-    newest_ms = aged.now_ms - aged.expiry.ttl_ms
-    return rows.where(pl.col(TOUCHED).fill_null(END_OF_TIME) <= newest_ms).replaced_by(rows.nothing)
+    return rows.where(_is_over(aged, aged.now_ms)).replaced_by(rows.nothing)
+
+
+def _is_over(aged: Aged, now_ms: int) -> pl.Expr:
+    return pl.col(aged.column).fill_null(END_OF_TIME) <= now_ms - aged.expiry.ttl_ms
 
 
 def fits(files: Sequence[KeyedFile], key_groups: KeyGroupRange) -> bool:

@@ -17,7 +17,9 @@ from jobs.state.keyed_rows import FoundKeys, KeyedRows
 KEY_GROUP = "_key_group"
 DELETED = "_deleted"
 TOUCHED = "_touched_ms"
-"""The column of state that expires: when the row was written. Null: at the barrier after its file."""
+"""The column of state that expires by event time: when the row was written. Null: at the barrier after its file."""
+TOUCHED_BY_CLOCK = "_touched_clock_ms"
+"""The same column of state that expires by the clock."""
 
 _BEFORE = "\0"
 """Prefix of the old columns beside the new ones: no column of a user begins with it."""

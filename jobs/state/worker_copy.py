@@ -12,6 +12,7 @@ import polars as pl
 
 from checkpointing.event_time import Expiry
 from jobs.state.keyed_rows import KeyedRows
+from jobs.state.merge import TOUCHED, TOUCHED_BY_CLOCK
 
 COPY_BYTES_MAX = 512 * 1024 * 1024
 """The largest size of all copies of one worker together."""
@@ -44,6 +45,11 @@ class Aged:
 
     expiry: Expiry
     now_ms: int | None
+
+    @property
+    def column(self) -> str:
+        """The column with the time at which a row was written."""
+        return TOUCHED_BY_CLOCK if self.expiry.by_clock else TOUCHED
 
     def is_after(self, other: "Aged") -> bool:
         """Return whether rows that have expired by the other time have expired by this one too."""

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from checkpointing.channel_items import StagedSegment
 from checkpointing.columns import TableColumn, columns_then
 from checkpointing.commit.columns import columns_of, differ, table_changes
+from checkpointing.event_time import Expiry
 from checkpointing.graph import JobGraph
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import VertexId
@@ -48,6 +49,7 @@ from jobs.pipeline.job_plan import JobPlan
 from jobs.state.backend import keys_of
 from jobs.state.files import schemas_of
 from jobs.state.merge import DELETED, KEY_GROUP
+from jobs.state.worker_copy import Aged
 from jobs.storage.address import Root
 from jobs.warehouse.table_columns import declared_columns
 
@@ -84,6 +86,11 @@ def migrated(plan: JobPlan, restored: CheckpointRecord, migrations: Migrations, 
     for vertex, ranges in _outdated_ranges(plan, restored, root):
         outdated[vertex] = outdated.get(vertex, frozenset()) | ranges
     vertices = {name: _rewriting(planned, outdated.get(name)) for name, planned in plan.vertices.items()}
+    vertices |= {
+        was.vertex: _no_longer_expiring(vertices[was.vertex], was)
+        for was in restored.vertices
+        if was.vertex in vertices
+    }
     in_graph = tuple(
         replace(vertex, meanings=migrations[vertex.id].meanings) if vertex.id in migrations else vertex
         for vertex in plan.graph.vertices
@@ -143,6 +150,15 @@ def _rewriting(planned: VertexPlan, outdated: frozenset[str] | None) -> VertexPl
     if not outdated or not isinstance(spec, KeyedSpec):
         return planned
     return replace(planned, spec=replace(spec, outdated=outdated))
+
+
+def _no_longer_expiring(planned: VertexPlan, was: VertexRecord) -> VertexPlan:
+    """Return the plan of a vertex. If its state no longer expires, what had expired at the cut does not come back."""
+    spec, then = planned.spec, was.expiry
+    if then is None or not isinstance(spec, KeyedSpec) or spec.expires is not None:
+        return planned
+    lapsed = Aged(Expiry(then.ttl_ms, by_clock=then.by_clock), then.now_ms)
+    return replace(planned, spec=replace(spec, lapsed=lapsed))
 
 
 def _outdated_ranges(

@@ -37,7 +37,7 @@ _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (7, "vertices.coordinator", None),
     (7, "vertices.outputs_read", None),
     (7, "vertices.time", None),
-    (7, "vertices.now_ms", None),
+    (7, "vertices.expiry", None),
     (7, "vertices.subtasks.due_ms", None),
     (7, "vertices.subtasks.state.touched_ms", None),
     (7, "vertices.subtasks.ranges.files.touched_ms", None),

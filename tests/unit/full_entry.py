@@ -103,7 +103,7 @@ def _row() -> Fields:
 
 def _vertex(name: str, subtasks: list[Fields], **fields: object) -> Fields:
     plain: Fields = {"splits": [], "meanings": [], "table_keys": [], "coordinator": None, "outputs_read": []}
-    return {"vertex": name, "micro_batch": 7, "subtasks": subtasks} | plain | {"time": None, "now_ms": None} | fields
+    return {"vertex": name, "micro_batch": 7, "subtasks": subtasks} | plain | {"time": None, "expiry": None} | fields
 
 
 def _time() -> Fields:
@@ -145,8 +145,9 @@ def _keyed() -> Fields:
         {"table": "gold/totals", "columns": ["key"], "mode": "upsert"},
         {"table": "gold/newest", "columns": ["delivered"], "mode": "overwrite"},
     ]
+    expiry = {"ttl_ms": 9, "by_clock": True, "now_ms": 5}
     return _vertex(
-        "totals", own, meanings=[meaning, meaning | {"version": None}], table_keys=keys, time=_time(), now_ms=5
+        "totals", own, meanings=[meaning, meaning | {"version": None}], table_keys=keys, time=_time(), expiry=expiry
     )
 
 

@@ -1,15 +1,20 @@
 """Watermarks of channels and vertices, by Flink's cases and at barriers (N1)."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.channel_items import Barrier
+from checkpointing.channel_items import Barrier, SubtaskSnapshot
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME, EventTime, Expiry, VertexTime
+from checkpointing.graph import Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, VertexId
 from checkpointing.job.operator_run import LiveFiles
+from checkpointing.job.restoring import _now_ms, live_files
+from checkpointing.metadata.record import ExpiryRecord, VertexRecord
 
 A, B = (ChannelId(EdgeId("clicks", "hourly"), split) for split in range(2))
 UPSTREAM = ChannelId(EdgeId("bronze", "hourly", 1), 0)
@@ -206,3 +211,22 @@ def test_the_time_of_expiry_never_goes_back_and_the_end_of_time_is_none():
     assert Expiry(1, by_clock=True).time_at(barrier, 6) == 7
     assert Expiry(1).time_at(replace(barrier, watermark_ms=END_OF_TIME), 5) == 5
     assert Expiry(1).time_at(replace(barrier, watermark_ms=BEFORE_TIME), None) is None
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "kept"),
+    [
+        (ExpiryRecord(ttl_ms=9, now_ms=7), Expiry(3), (7, 5)),
+        (ExpiryRecord(ttl_ms=9, now_ms=7), Expiry(3, by_clock=True), (None, None)),
+        (None, Expiry(3), (None, None)),
+        (ExpiryRecord(ttl_ms=9, now_ms=7), None, (7, 5)),
+    ],
+    ids=["another ttl", "the other time", "turned on", "turned off"],
+)
+def test_a_cut_says_when_its_state_was_written(then, now, kept):
+    """The times of event time and of the clock do not compare. State of before counts as written at the change (N5)."""
+    snapshot = SubtaskSnapshot(state=(_keyed("file", 5),))
+    was = VertexRecord(vertex=VertexId("sums"), micro_batch=1, subtasks=(snapshot,), expiry=then)
+    vertex = Vertex(VertexId("sums"), VertexKind.KEYED, 1, expiry=now)
+    (live,) = live_files(vertex, SimpleNamespace(vertices=(was,)), 8)
+    assert (_now_ms(vertex, SimpleNamespace(vertices=(was,))), live.state[0].touched_ms) == kept

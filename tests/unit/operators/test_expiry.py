@@ -20,7 +20,7 @@ from checkpointing.key_groups import KeyGroupRange
 from checkpointing.messages import SubtaskOutput
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import CompactionPolicy, IncrementalBackend, RangeState
-from jobs.state.merge import KEY_GROUP, TOUCHED, change_of
+from jobs.state.merge import KEY_GROUP, change_of
 from jobs.state.worker_copy import Aged, WorkerCopies
 
 CASES = json.loads((Path(__file__).parents[2] / "vectors/time/ttl.json").read_text())["cases"]
@@ -38,6 +38,7 @@ class Store:
     policy: CompactionPolicy = field(default_factory=CompactionPolicy)
     live: LiveFiles = field(default_factory=LiveFiles)
     now_ms: int | None = None
+    lapsed: Aged | None = None
     copies: list = field(default_factory=lambda: [WorkerCopies(), WorkerCopies()])
     writes: int = 0
 
@@ -46,7 +47,8 @@ class Store:
         self.live.age(self.expiry, self.now_ms)
 
     def range(self, worker=0, outdated=False):
-        touched = [pa.field(TOUCHED, pa.int64())] if self.expiry else []
+        aged = None if self.expiry is None else Aged(self.expiry, self.now_ms)
+        touched = [] if aged is None else [pa.field(aged.column, pa.int64())]
         return RangeState(
             operator="op",
             table=TableName("_tidemark/j/state/op"),
@@ -58,7 +60,8 @@ class Store:
             version=Version(Generation(1), self.writes),
             backend=IncrementalBackend(self.policy),
             outdated=outdated,
-            aged=None if self.expiry is None else Aged(self.expiry, self.now_ms),
+            aged=aged,
+            lapsed=self.lapsed,
             copies=self.copies[worker],
         )
 
@@ -299,6 +302,31 @@ def test_no_worker_returns_an_expired_row(steps, ttl_ms, policy, workers):
             assert store.rows(worker) == alive
             assert replace(store, copies=[WorkerCopies()]).rows() == alive
         assert store.now_ms is None or not model or len(store.live.state) <= policy.deltas_max + 1
+
+
+@pytest.mark.parametrize("after", [None, Expiry(10)], ids=["no longer", "by event time"])
+def test_another_way_to_expire_does_not_bring_back_or_take_away(after, tmp_path):
+    """What had expired at the cut stays away. What had not counts as written at the change, whatever its clock said."""
+    store = Store(str(tmp_path), Expiry(10, by_clock=True), CompactionPolicy(0.1))
+    store.write({("old", "", ""): "1"})
+    store.barrier(1_000)
+    store.write({("new", "", ""): "2"})
+    store.barrier(1_009)
+    store.barrier(1_010)
+    lapsed = Aged(store.expiry, store.now_ms) if after is None else None
+    live = (
+        store.live if after is None else LiveFiles(tuple(replace(each, touched_ms=None) for each in store.live.state))
+    )
+    changed = replace(store, expiry=after, lapsed=lapsed, live=live, now_ms=None, copies=[WorkerCopies()])
+    changed.write({}, outdated=True)
+    if after is None:
+        assert changed.rows() == {("new", "", ""): "2"}
+        return
+    changed.live.age(after, 100)
+    changed = replace(changed, now_ms=109)
+    assert changed.rows()[("new", "", "")] == "2"
+    changed.live.age(after, 110)
+    assert changed.live.state == ()
 
 
 def test_files_leave_whole_and_the_rest_at_the_next_base(tmp_path):
