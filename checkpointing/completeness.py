@@ -6,9 +6,9 @@ as they may wait. Late rows are left aside, because they come after their waterm
 its vertex has read the last row of all its inputs.
 """
 
-from checkpointing.event_time import BEFORE_TIME
-from checkpointing.identifiers import TableName
-from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
+from checkpointing.identifiers import TableName, VertexId
+from checkpointing.metadata.record import CheckpointRecord, InputTimeRecord, VertexRecord, VertexTimeRecord
 
 
 def writer_in_time(record: CheckpointRecord, table: TableName) -> VertexRecord | None:
@@ -38,3 +38,36 @@ def complete_tables(record: CheckpointRecord) -> dict[TableName, int]:
 def is_complete_before(until_ms: int | None, end_ms: int) -> bool:
     """Return whether a table that is complete until then has all rows before `end_ms`, as a day [start, end) needs."""
     return until_ms is not None and until_ms >= end_ms - 1
+
+
+def held_back_by(time: VertexTimeRecord) -> InputTimeRecord | None:
+    """Return the active input that is least far, where the watermark stands. None: no input is active."""
+    active = [each for each in time.inputs if not each.idle]
+    return min(active, key=lambda each: each.watermark_ms, default=None) if time.watermark_ms != END_OF_TIME else None
+
+
+def split_held_back_by(record: CheckpointRecord, vertex: VertexRecord) -> InputTimeRecord | None:
+    """Return the input from a split at which a vertex's watermark stands, there or at a vertex above. None: at none."""
+    waits = None if vertex.time is None else held_back_by(vertex.time)
+    if waits is None or waits.split:
+        return waits
+    above = next((each for each in record.vertices if each.vertex == waits.upstream), None)
+    return None if above is None else split_held_back_by(record, above)
+
+
+def first_due_ms(vertex: VertexRecord) -> int | None:
+    """Return the event time at which the first of a vertex's state is due. None: nothing ever is."""
+    known = [each.due_ms for each in vertex.subtasks if each.due_ms is not None]
+    return min(known, default=None)
+
+
+def late_rows(record: CheckpointRecord, output: str) -> dict[VertexId, int]:
+    """Return how many late rows of each vertex the cut has added to tables. `output` is the named output with them."""
+    added = {table.table: sum(file.rows for file in table.adds) for table in record.tables}
+    found: dict[VertexId, int] = {}
+    for vertex in record.vertices:
+        for each, named in zip(vertex.time.inputs if vertex.time else (), vertex.outputs_read or (), strict=False):
+            if named == output and vertex.time is not None:
+                rows = sum(added.get(table, 0) for table in vertex.time.tables)
+                found[each.upstream] = found.get(each.upstream, 0) + rows
+    return found

@@ -288,13 +288,14 @@ def show_checkpoint(
     number: Number = None,
     *,
     subtasks: Annotated[bool, typer.Option("--subtasks", help="All subtasks, not only the slowest.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, for programs.")] = False,
     warehouse: Warehouse = None,
 ) -> None:
     """Show the life of an epoch as a timeline, and the numbers of its subtasks."""
     from jobs.cli.read_commands import show_checkpoint as show  # noqa: PLC0415 - imports delta-rs
 
     name, checkpoint = pipeline_and_number(pipeline, number)
-    show(name, checkpoint, layer({"warehouse": warehouse}), console(), every_subtask=subtasks)
+    show(name, checkpoint, layer({"warehouse": warehouse}), console(), every_subtask=subtasks, as_json=as_json)
 
 
 def cut(pipeline: Pipeline = None, moment: Moment = None, warehouse: Warehouse = None) -> None:

@@ -27,7 +27,7 @@ from jobs.reading import Cuts, NoSuchCutError, OperatorState
 from jobs.reading.moments import PENDING
 from jobs.reading.state_sql import DIALECTS, Dialect
 from jobs.settings import Layer, resolve
-from jobs.showing.checkpoints import checkpoints_as_json, render_checkpoints, render_timeline
+from jobs.showing.checkpoints import checkpoint_as_json, checkpoints_as_json, render_checkpoints, render_timeline
 from jobs.showing.cut import render_cut, render_operators, render_pending, render_state
 from jobs.showing.plans import render_cleanup
 from jobs.showing.quantities import count, plural, size
@@ -181,7 +181,13 @@ def list_checkpoints(pipeline: str, given: Layer, out: Console, *, as_json: bool
 
 
 def show_checkpoint(
-    pipeline: str, checkpoint: int | None, given: Layer, out: Console, *, every_subtask: bool = False
+    pipeline: str,
+    checkpoint: int | None,
+    given: Layer,
+    out: Console,
+    *,
+    every_subtask: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Show the life of one epoch (None: the newest), and each vertex's slowest subtasks or all of them.
 
@@ -189,7 +195,12 @@ def show_checkpoint(
     """
     warehouse = warehouse_of(pipeline, given)
     record = _chosen(warehouse.paths.job, _newest_first(_rows(warehouse)), checkpoint)
-    published = CutStore(warehouse).entries().get(record.checkpoint)
+    cuts = CutStore(warehouse).entries()
+    if as_json:
+        found = checkpoint_as_json(warehouse.paths.job, record, cuts)
+        out.print(json.dumps(found, indent=1), soft_wrap=True, markup=False, highlight=False)
+        return
+    published = cuts.get(record.checkpoint)
     at_ms, versions = (None, {}) if published is None else (published.published_at_ms, published.versions)
     words = position_words(pipeline, given)
     out.print(render_timeline(record, at_ms, versions, words, every_subtask=every_subtask))

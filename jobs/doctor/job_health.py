@@ -6,14 +6,16 @@ from typing import Final, assert_never
 from checkpointing.commit.at_rest import held_cut
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.outside_sinks import SinkTransaction
+from checkpointing.completeness import first_due_ms, split_held_back_by
+from checkpointing.event_time import BEFORE_TIME
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, TableName
-from checkpointing.metadata.record import CheckpointRecord, Release, Row
+from checkpointing.metadata.record import CheckpointRecord, InputTimeRecord, Release, Row, VertexRecord
 from jobs.doctor.findings import Finding, Section, command
 from jobs.reading.moments import shown
 from jobs.sinks.port import TableSink, TwoPhaseSink
 from jobs.user_code import sentence_of
-from jobs.warehouse.cuts_table import Cut, ReservationStore
+from jobs.warehouse.cuts_table import Cut, ReservationStore, event_time
 from jobs.warehouse.job_stores import Activity, JobState, last_failure
 from jobs.warehouse.lease import is_alive
 from jobs.warehouse.outside_publishing import NO_SINKS, out_of_step
@@ -41,6 +43,7 @@ def job_section(
         ("last cut", _cut(warehouse, newest)),
         ("retained", retained or "none"),
         ("generation", f"{state.generation}: {state.why}"),
+        *_waits(warehouse, newest),
         *_readers(warehouse),
     )
     held = held_cut(rows)
@@ -99,6 +102,37 @@ def _cut(warehouse: Warehouse, newest: CheckpointRecord | None) -> str:
     when = age(warehouse.now_ms() - newest.statistics.committed_ms)
     finished = "; the job is finished: its sources have ended" if newest.finished else ""
     return f"{newest.kind.value} {newest.checkpoint}, committed {when} by generation {newest.generation}{finished}"
+
+
+def _waits(warehouse: Warehouse, newest: CheckpointRecord | None) -> Iterator[tuple[str, str]]:
+    """Yield for what each vertex waits in event time, if something in its state is due later."""
+    if newest is None:
+        return
+    for vertex in newest.vertices:
+        due_ms = first_due_ms(vertex)
+        if vertex.time is None or due_ms is None or vertex.time.watermark_ms >= due_ms:
+            continue
+        yield "event time", f"{vertex.vertex} waits for {_minute(due_ms + 1)} UTC: {_at(warehouse, newest, vertex)}"
+
+
+def _at(warehouse: Warehouse, newest: CheckpointRecord, vertex: VertexRecord) -> str:
+    """Return at which split a vertex waits, how far the split is, and since when it has been quiet."""
+    waits = split_held_back_by(newest, vertex)
+    if waits is None:
+        return "all splits are idle, or were not there yet"
+    far = "no row of it had a time"
+    if waits.watermark_ms > BEFORE_TIME:
+        far = f"its watermark is {_minute(waits.watermark_ms)} UTC"
+    quiet = "" if waits.active_ms is None else f", and its last rows came before a barrier {_ago(warehouse, waits)}"
+    return f"split {waits.split} of {waits.upstream} holds it back, {far}{quiet}"
+
+
+def _ago(warehouse: Warehouse, waits: InputTimeRecord) -> str:
+    return age(warehouse.now_ms() - (waits.active_ms or 0))
+
+
+def _minute(ms: int) -> str:
+    return event_time(ms).replace(tzinfo=None).isoformat(" ", "seconds")
 
 
 def _readers(warehouse: Warehouse) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from checkpointing.channel_items import AlignmentType
-from checkpointing.completeness import complete_tables
+from checkpointing.completeness import complete_tables, held_back_by, late_rows
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
@@ -18,6 +19,7 @@ from checkpointing.metadata.record import (
     CheckpointFailure,
     CheckpointRecord,
     Claim,
+    InputTimeRecord,
     Release,
     Row,
     RowKind,
@@ -28,9 +30,11 @@ from checkpointing.metadata.record import (
 )
 from checkpointing.metadata.row_validity import TIME_MS_MAX
 from checkpointing.percentiles import Distribution
+from jobs.operators.windows import LATE
 from jobs.quality.verdict import verdicts_in
 from jobs.showing.quantities import count, counted, moment, plural, seconds, size
 from jobs.sources.position_words import PositionWords
+from jobs.warehouse.cuts_table import event_time
 
 # ------------------------------------------------------------------
 # Renders the statistics of checkpoints: of each vertex and subtask, and over the retained checkpoints .
@@ -362,24 +366,7 @@ def checkpoints_as_json(
     return {
         "job": job,
         "holder": holder,
-        "checkpoints": [
-            {
-                "checkpoint": record.checkpoint,
-                "kind": record.kind.value,
-                "generation": record.generation,
-                "parent": record.parent,
-                "triggered_ms": record.statistics.triggered_ms,
-                "committed_ms": record.statistics.committed_ms,
-                "rows": record.statistics.rows,
-                "state_bytes": sum(file.bytes for file in state_files(record)),
-                "savepoint": record.is_savepoint and record.kind is not RowKind.HELD,
-                "abandoned": record.abandoned,
-                "finished": record.finished,
-                "published": record.checkpoint in cuts,
-                "complete_until_ms": {name: min(ms, TIME_MS_MAX) for name, ms in complete_tables(record).items()},
-            }
-            for record in _records(known)
-        ],
+        "checkpoints": [_as_json(record, cuts) for record in _records(known)],
         "failed": [
             {
                 "checkpoint": one.checkpoint,
@@ -393,6 +380,24 @@ def checkpoints_as_json(
             for one in failed_checkpoints(known)
         ],
         "failed_ticks": [{"generation": generation, "how": how} for generation, how in ticks_that_failed(known)],
+    }
+
+
+def _as_json(record: CheckpointRecord, cuts: frozenset[CheckpointId]) -> dict[str, object]:
+    return {
+        "checkpoint": record.checkpoint,
+        "kind": record.kind.value,
+        "generation": record.generation,
+        "parent": record.parent,
+        "triggered_ms": record.statistics.triggered_ms,
+        "committed_ms": record.statistics.committed_ms,
+        "rows": record.statistics.rows,
+        "state_bytes": sum(file.bytes for file in state_files(record)),
+        "savepoint": record.is_savepoint and record.kind is not RowKind.HELD,
+        "abandoned": record.abandoned,
+        "finished": record.finished,
+        "published": record.checkpoint in cuts,
+        "complete_until_ms": {name: min(ms, TIME_MS_MAX) for name, ms in complete_tables(record).items()},
     }
 
 
@@ -546,10 +551,83 @@ def render_timeline(
         _tables(record.tables, versions),
         *(Text(verdict.report()) for verdict in verdicts_in(record.statistics.verdicts)),
         _state(record),
+        *_times(record),
         *_hooks(record),
         *_in_flight(record.vertices),
         _positions(record, words),
     )
+
+
+def _times(record: CheckpointRecord) -> Iterator[RenderableType]:
+    """Return the watermark of each vertex, and of each of its inputs; nothing for a job without event times."""
+    times = times_of(record)
+    if not times:
+        return
+    columns = (
+        "vertex",
+        "watermark, UTC",
+        "input",
+        "its watermark, UTC",
+        "idle since, UTC",
+        "holds it back",
+        "late rows",
+    )
+    grid = right(Grid(*columns, title="event time", title_justify="left", title_style="bold"), 6)
+    for time in times:
+        late = "" if time.late_rows is None else count(time.late_rows)
+        for place, each in enumerate(time.inputs):
+            own = (time.vertex, event_moment(time.watermark_ms)) if place == 0 else ("", "")
+            idle = "" if not each.idle else NOT_MEASURED if each.active_ms is None else moment(each.active_ms)
+            holds = "yes" if each is time.held_back_by else ""
+            named = f"{each.upstream} {each.split}".strip()
+            grid.add_row(*own, named, event_moment(each.watermark_ms), idle, holds, late if place == 0 else "")
+    yield grid
+
+
+@dataclass(frozen=True, slots=True)
+class TimeOfVertex:
+    """How far in event time a vertex is at a checkpoint. `late_rows` is None if it has no table of late rows."""
+
+    vertex: str
+    watermark_ms: int
+    inputs: Sequence[InputTimeRecord]
+    held_back_by: InputTimeRecord | None
+    late_rows: int | None
+
+
+def times_of(record: CheckpointRecord) -> list[TimeOfVertex]:
+    """Return how far each vertex is that keeps event time."""
+    late = late_rows(record, LATE)
+    return [
+        TimeOfVertex(was.vertex, was.time.watermark_ms, was.time.inputs, held_back_by(was.time), late.get(was.vertex))
+        for was in record.vertices
+        if was.time is not None
+    ]
+
+
+def event_moment(ms: int) -> str:
+    """Return an event time to the millisecond, as a user reads it."""
+    if ms in (BEFORE_TIME, END_OF_TIME):
+        return "before all" if ms == BEFORE_TIME else "the end"
+    return event_time(ms).replace(tzinfo=None).isoformat(" ", "milliseconds")
+
+
+def checkpoint_as_json(job: str, record: CheckpointRecord, published: Iterable[CheckpointId]) -> dict[str, object]:
+    """Return the numbers of one checkpoint, and its event times, for programs. Times are ms since 1970, UTC.
+
+    The watermark before all rows is -2^63, and the one after all rows 2^63 - 1.
+    """
+    times = [
+        {
+            "vertex": time.vertex,
+            "watermark_ms": time.watermark_ms,
+            "held_back_by": None if time.held_back_by is None else time.inputs.index(time.held_back_by),
+            "late_rows": time.late_rows,
+            "inputs": [each.model_dump() for each in time.inputs],
+        }
+        for time in times_of(record)
+    ]
+    return {"job": job} | _as_json(record, frozenset(published)) | {"event_time": times}
 
 
 def _hooks(record: CheckpointRecord) -> Iterator[Grid]:

@@ -10,8 +10,11 @@ from rich.tree import Tree
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId
 from jobs.operators.spec import KeyedInput, KeyedSpec
+from jobs.operators.time_joins import AsOfJoin
+from jobs.operators.timers import WithTimers
 from jobs.pipeline.job_plan import JobPlan
-from jobs.showing.quantities import count, plural
+from jobs.pipeline.tables import keeps_time
+from jobs.showing.quantities import count, plural, seconds
 
 
 def render_graph(plan: JobPlan) -> RenderableType:
@@ -36,8 +39,45 @@ def render_graph(plan: JobPlan) -> RenderableType:
 def _lines(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
     for edge in plan.graph.upstream(vertex.id):
         yield Text.assemble(("← ", "yellow"), f"input {edge.input}: {_read(plan, edge)}")
+    yield from _watermark(plan, vertex)
+    yield from _bound(plan, vertex)
     for table in vertex.tables:
         yield Text.assemble(("⇒ ", "green"), (table.name, "green"), f"  {_how(plan, table)}")
+
+
+def _watermark(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
+    """Yield a line that says from which inputs the vertex's watermark comes; none if it keeps no event time."""
+    if not keeps_time(plan.graph, vertex):
+        return
+    found = []
+    for edge in plan.graph.upstream(vertex.id):
+        declared = vertex.event_times[edge.input] if vertex.event_times else None
+        if declared is not None:
+            idle = declared.idle_after_ms
+            rests = "never idle" if idle is None else f"idle after {seconds(idle)}"
+            found.append(f"each split of {edge.upstream} ({seconds(declared.delay_ms)} of delay, {rests})")
+        elif keeps_time(plan.graph, plan.graph.vertex(edge.upstream)):
+            found.append(f"vertex {edge.upstream}")
+    yield Text.assemble(("◷ ", "blue"), f"watermark: the least of {' and '.join(found)}")
+
+
+def _bound(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
+    """Yield a line that says what bounds the state of a keyed vertex. It is a warning if nothing does."""
+    if vertex.kind is not VertexKind.KEYED:
+        return
+    spec = plan.vertices[vertex.id].spec
+    function = spec.function if isinstance(spec, KeyedSpec) else None
+    if vertex.expiry is not None:
+        clock = "the clock" if vertex.expiry.by_clock else "event time"
+        yield Text(f"◷ state: rows expire {seconds(vertex.expiry.ttl_ms)} after their last change, by {clock}")
+    elif isinstance(function, WithTimers):
+        yield Text("◷ state: what the function keeps. Only its timers, or a ttl, let rows leave", style="yellow")
+    elif isinstance(function, AsOfJoin):
+        yield Text("◷ state: by event time. The newest version of each key stays, so it grows with the keys")
+    elif vertex.fires:
+        yield Text("◷ state: by event time. What is due leaves")
+    else:
+        yield Text("! state: nothing bounds it, and keys stay for ever: a window, within= or ttl= does", style="yellow")
 
 
 def _kind(plan: JobPlan, vertex: Vertex) -> str:

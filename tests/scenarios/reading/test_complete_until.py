@@ -145,3 +145,24 @@ def test_a_table_of_pairs_is_behind_by_as_long_as_a_row_may_wait():
     told = {vertex.id: time_record(graph, vertex, time) for vertex in graph.operators()}
     assert (GOLD,) == told["paid"].tables
     assert 3_600_000 == told["paid"].behind_ms == told["paid_late"].behind_ms
+
+
+def test_a_checkpoint_shows_which_split_holds_the_time_back(tmp_path, capsys):
+    """Split b is far behind, and the hours of split a wait for it."""
+    tick(tmp_path, timed(40, more={"b": 5}), checkpoints=2)
+    named = ("tests.scenarios.reading.timed_job:build", "--warehouse", str(tmp_path))
+    assert ExitCode.DONE == execute(["checkpoints", "show", *named, "--json"])
+    shown = {each["vertex"]: each for each in json.loads(capsys.readouterr().out)["event_time"]}
+    bronze, gold = shown["bronze"], shown["by_key"]
+    assert "b" == bronze["inputs"][bronze["held_back_by"]]["split"]
+    assert bronze["watermark_ms"] == gold["watermark_ms"] == min(each["watermark_ms"] for each in bronze["inputs"])
+    assert ExitCode.DONE == execute(["checkpoints", "show", *named])
+    assert "event time" in capsys.readouterr().out
+
+
+def test_explain_says_where_watermarks_come_from_and_what_bounds_state(capsys):
+    assert ExitCode.DONE == execute(["explain", "tests.scenarios.reading.timed_job:build"])
+    shown = capsys.readouterr().out
+    assert "the least of each split of numbers (2 h 00 min of delay, never idle)" in shown
+    assert "the least of vertex bronze" in shown
+    assert "nothing bounds it" in shown

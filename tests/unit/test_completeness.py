@@ -1,0 +1,62 @@
+"""What holds a watermark back, what is due first, and how many late rows a cut has brought (N3, N8)."""
+
+from checkpointing.channel_items import SubtaskSnapshot
+from checkpointing.completeness import first_due_ms, held_back_by, late_rows, split_held_back_by
+from checkpointing.event_time import END_OF_TIME
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import TableName, VertexId
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import InputTimeRecord, TableRecord, VertexRecord, VertexTimeRecord
+from jobs.doctor.job_health import _waits
+from jobs.warehouse.warehouse import Warehouse
+from tests.unit.full_entry import plain_entry
+
+LATE = TableName("late/clicks")
+
+
+def an_input(upstream, split, ms, *, idle=False):
+    return InputTimeRecord(input=0, upstream=upstream, split=split, watermark_ms=ms, idle=idle, active_ms=60_000)
+
+
+def a_vertex(name, ms, *inputs, due=(), output=None, tables=()):
+    snapshots = tuple(SubtaskSnapshot(due_ms=each) for each in due)
+    time = VertexTimeRecord(watermark_ms=ms, inputs=inputs, tables=tables)
+    return VertexRecord(vertex=VertexId(name), micro_batch=1, subtasks=snapshots, time=time, outputs_read=(output,))
+
+
+BRONZE = a_vertex(
+    "bronze",
+    10,
+    an_input("clicks", "orders-6", 5, idle=True),
+    an_input("clicks", "orders-7", 10),
+    an_input("clicks", "orders-8", 20),
+)
+HOURLY = a_vertex("hourly", 10, an_input("bronze", "", 10), due=(3_599_999, None, 7_199_999))
+OF_LATE = a_vertex("hourly_late", 10, an_input("hourly", "", 10), output="late", tables=(LATE,))
+CUT = plain_entry(
+    vertices=(BRONZE, HOURLY, OF_LATE),
+    tables=(
+        TableRecord(
+            table=LATE, mode=TableMode.APPEND, parent_version=0, adds=tuple(FileHandle(n, 3, 1, 1) for n in ("a", "b"))
+        ),
+    ),
+)
+
+
+def test_the_least_input_that_is_not_idle_holds_a_vertex_back():
+    assert "orders-7" == held_back_by(BRONZE.time).split
+    assert "orders-7" == split_held_back_by(CUT, HOURLY).split
+    assert held_back_by(BRONZE.time.model_copy(update={"watermark_ms": END_OF_TIME})) is None
+
+
+def test_late_rows_are_those_that_the_cut_adds_to_tables_of_late_rows():
+    assert {"hourly": 6} == late_rows(CUT, "late")
+
+
+def test_the_doctor_says_for_which_split_a_window_waits(tmp_path):
+    assert 3_599_999 == first_due_ms(HOURLY)
+    warehouse = Warehouse(tmp_path, ProtocolPaths("shop"), now_ms=lambda: 360_000)
+    ((_, said),) = _waits(warehouse, CUT)
+    assert "hourly waits for 1970-01-01 01:00:00 UTC: split orders-7 of clicks holds it back" in said
+    assert said.endswith("its watermark is 1970-01-01 00:00:00 UTC, and its last rows came before a barrier 5 min ago")
