@@ -22,6 +22,7 @@ from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import CompactionPolicy, IncrementalBackend, RangeState
 from jobs.state.merge import KEY_GROUP, change_of
 from jobs.state.worker_copy import Aged, WorkerCopies
+from spec.machines.judging import expect
 
 CASES = json.loads((Path(__file__).parents[2] / "vectors/time/ttl.json").read_text())["cases"]
 ENTRY = pa.schema([("key", pa.string()), ("of", pa.string()), ("entry", pa.string()), ("value", pa.string())])
@@ -251,6 +252,10 @@ def check_change(case, tmp_path):
 # Against a dict
 
 
+EXPIRED = "expired-is-gone"
+"""The rule that state returns the rows that have not expired by the last barrier, and no others."""
+
+
 STEPS = st.one_of(
     st.tuples(st.just("write"), st.dictionaries(st.sampled_from("abcdef"), st.none() | st.integers(0, 3), min_size=1)),
     st.tuples(st.just("barrier"), st.integers(0, 6)),
@@ -299,8 +304,8 @@ def test_no_worker_returns_an_expired_row(steps, ttl_ms, policy, workers):
                 state, store.now_ms, model = cut
                 store.live = LiveFiles(state)
             alive = {(key, "", ""): str(value) for key, (value, _) in model.items()}
-            assert store.rows(worker) == alive
-            assert replace(store, copies=[WorkerCopies()]).rows() == alive
+            expect(store.rows(worker) == alive, EXPIRED, f"{store.rows(worker)}, not {alive}")
+            expect(replace(store, copies=[WorkerCopies()]).rows() == alive, EXPIRED)
         assert store.now_ms is None or not model or len(store.live.state) <= policy.deltas_max + 1
 
 
