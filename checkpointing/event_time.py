@@ -234,6 +234,21 @@ class VertexTime:
         """Note that all rows of all channels have run, and no more will come."""
         self._over.update(self._declared)
 
+    def idles_at_ms(self) -> int | None:
+        """Return when the next split turns idle by the clock, if it gets no row until then. None: no split will."""
+        return min(
+            (
+                then.active_ms + declared.idle_after_ms + 1
+                for channel, then in self._now.items()
+                if (declared := self._declared[channel]) is not None
+                and declared.idle_after_ms is not None
+                and then.active_ms is not None
+                and not then.mark.idle
+                and channel not in self._over
+            ),
+            default=None,
+        )
+
     # -------------------------------------------------------------- at a barrier
 
     def pass_barrier(self, barrier: Barrier, *, unaligned: bool = False) -> Barrier:

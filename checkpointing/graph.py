@@ -87,7 +87,8 @@ class Vertex:
     state and of its table, by the new ones. `changes_of` are the keyed vertices whose changes it takes.
     `outputs_read` has the named output that each input reads. None is the upstream vertex's own output. It is empty if
     no input reads a named output. `event_times` has what is said about the times of each input that reads a source. It
-    is empty if nothing is said of any (N1). It `fires` if some of its state is due at an event time (N4). `expiry` says
+    is empty if nothing is said of any (N1). It `fires` if some of its state is due at an event time, or
+    `by_clock` at a time of the clock of barriers (N4). `expiry` says
     when rows of its state expire. None: never (N5). What it puts out for a row may wait until the watermark is
     `rows_wait_ms` after the row's time. None: it may wait until a drain.
     """
@@ -107,6 +108,7 @@ class Vertex:
     outputs_read: tuple[str | None, ...] = ()
     event_times: tuple[EventTime | None, ...] = ()
     fires: bool = False
+    by_clock: bool = False
     expiry: Expiry | None = None
     rows_wait_ms: int | None = 0
 

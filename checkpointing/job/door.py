@@ -35,12 +35,12 @@ from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
-from checkpointing.graph import JobGraph, Vertex
+from checkpointing.graph import Vertex
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
 from checkpointing.job.drafts import Compacting, Drafts, EpochLog, Passed, counts_of, time_record
 from checkpointing.job.hooks import Answer, Bystanders, FromBystander
 from checkpointing.job.operator_run import InputEnd, Judged, Judgements, OperatorRun, objection, snapshot_for, to_judge
-from checkpointing.job.polling import SourceReaders, pacing_of
+from checkpointing.job.polling import Credit, SourceReaders, pacing_of
 from checkpointing.job.restoring import (
     acknowledged,
     channel_now,
@@ -100,54 +100,6 @@ from checkpointing.metadata.record import CheckpointCounts, CheckpointRecord
 from checkpointing.task import messages as task
 from checkpointing.task.messages import FilesStaged, SubtaskFinished
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing, Subtasks
-
-# ------------------------------------------------------------------
-# Back-pressure: counts the bytes in each channel that were sent and not yet processed.
-
-
-class Credit:
-    """Counts bytes by channel. A subtask has credit while each of its channels is below the limit.
-
-    The limit stops new work upstream, never a barrier. So no alignment waits for credit.
-    """
-
-    def __init__(self, graph: JobGraph, limit_bytes: int) -> None:
-        """Begin with empty channels."""
-        self._limit_bytes = limit_bytes
-        self._bytes = {channel: 0 for vertex in graph.vertices for channel in graph.channels_into(vertex.id)}
-        self._out: dict[SubtaskId, list[ChannelId]] = {}
-        self._full: dict[SubtaskId, int] = {}
-        for channel in self._bytes:
-            self._out.setdefault(_sender(channel), []).append(channel)
-
-    def sent(self, channel: ChannelId, size_bytes: int) -> None:
-        """Add bytes that entered the channel."""
-        self._put(channel, self._bytes[channel] + size_bytes)
-
-    def processed(self, channel: ChannelId, size_bytes: int) -> None:
-        """Subtract bytes that a finished micro-batch has processed."""
-        self._put(channel, self._bytes[channel] - size_bytes)
-
-    def channels_from(self, subtask: SubtaskId) -> list[ChannelId]:
-        """Return the channels that a subtask sends into."""
-        return self._out.get(subtask, [])
-
-    def has(self, subtask: SubtaskId) -> bool:
-        """Return whether the subtask may send more."""
-        return not self._full.get(subtask)
-
-    def _put(self, channel: ChannelId, size_bytes: int) -> None:
-        was_full = self._bytes[channel] >= self._limit_bytes
-        self._bytes[channel] = size_bytes
-        turned = (size_bytes >= self._limit_bytes) - was_full
-        if turned:
-            sender = _sender(channel)
-            self._full[sender] = self._full.get(sender, 0) + turned
-
-
-def _sender(channel: ChannelId) -> SubtaskId:
-    return SubtaskId(channel.edge.upstream, channel.subtask)
-
 
 # ------------------------------------------------------------------
 # The parts of one job, and the router between them: each effect goes to the door to which it is addressed.
@@ -429,6 +381,10 @@ class Wiring:
 
     # -------------------------------------------------------------- subtasks
 
+    def turns_at_ms(self) -> list[int]:
+        """Return when a barrier would change something without any row, for each vertex for which it ever would."""
+        return [at_ms for run in self.runs.values() if (at_ms := run.turns_at_ms()) is not None]
+
     def request_snapshots(self, run: OperatorRun) -> None:
         """Let every subtask take its snapshot if the vertex is idle at its barrier and the checkpoint has not ended.
 
@@ -657,6 +613,7 @@ class Waking:
             if run.collected:
                 waits.append(run.collected_since_ms + self._linger_ms)
             timers.append(run.gate_wake_ms)
+        waits += job.turns_at_ms()
         due = [at for at in timers if at is not None]
         due += [at for at in waits if at is not None and at > now_ms]
         before, self._at_ms = self._at_ms, min(due, default=None)
@@ -964,12 +921,13 @@ class JobDoor:
         """Ask the `Ending` what to do. How the splits stand matters only when nothing moves."""
         job = self._job
         quiet = self._is_quiet()
+        turns = quiet and any(at_ms <= job.now_ms for at_ms in job.turns_at_ms())
         decision = job.ending.next(
             job.now_ms,
             quiet=quiet,
             in_doubt=job.commit.in_doubt,
-            idle=quiet and job.readers.all_idle,
-            spent=quiet and job.readers.quota_spent,
+            idle=quiet and job.readers.all_idle and not turns,
+            spent=quiet and (job.readers.quota_spent or (job.readers.all_idle and turns)),
             failing=quiet and job.readers.failing,
             ended=quiet and job.data_ended and job.readers.all_ended,
         )

@@ -296,6 +296,8 @@ class OperatorRun:
     """The micro-batch that runs fires what is due by this time."""
     now_ms: int | None = None
     """The time of the last barrier, by which state expires (N5)."""
+    clock_ms: int = 0
+    """The clock of the last barrier, or of the claim. Rows of the epoch have this processing time (N4)."""
     passed: CheckpointId = NO_CHECKPOINT
     """The last barrier that this vertex has passed."""
     micro_batch: int = 0
@@ -387,22 +389,35 @@ class OperatorRun:
     @property
     def fires_next(self) -> bool:
         """True if something may be due by the watermark of the barrier that the vertex is about to send on (N4)."""
-        passing = self.passing
-        return passing is not None and self.vertex.fires and any(own.is_due(passing.watermark_ms) for own in self.live)
+        if self.passing is None or not self.vertex.fires:
+            return False
+        by_ms = self._time_at(self.passing)
+        return any(own.is_due(by_ms) for own in self.live)
+
+    def _time_at(self, barrier: Barrier) -> int:
+        """Return the time by which state is due at a barrier. By the clock, all earlier milliseconds are over."""
+        return barrier.created_ms - 1 if self.vertex.by_clock else barrier.watermark_ms
+
+    def turns_at_ms(self) -> int | None:
+        """Return when a barrier would change something without any row: a split turns idle, or state is due."""
+        at = [] if self.time is None else [self.time.idles_at_ms()]
+        if self.vertex.by_clock:
+            at += [own.due_ms + 1 for own in self.live if own.due_ms is not None]
+        return min((each for each in at if each is not None), default=None)
 
     def fire(self) -> RunMicroBatch:
         """Run a micro-batch without rows, which fires what is due before the barrier goes on."""
         if self.passing is None:
             raise TypeError(f"vertex {self.vertex.id} fires without a barrier")
         self.micro_batch += 1
-        return self._run(self.passing.watermark_ms, end_of_input=False)
+        return self._run(self._time_at(self.passing), end_of_input=False)
 
     def pass_time(self, trigger: TriggerCheckpoint) -> Barrier:
         """Return the barrier as the vertex sends it on. A vertex that keeps time advances to it, once (N1)."""
-        if self.time is None:
-            return trigger.barrier
         if self.passing is None:
-            self.passing = self.time.pass_barrier(trigger.barrier, unaligned=trigger.unaligned)
+            time = self.time
+            barrier = trigger.barrier
+            self.passing = barrier if time is None else time.pass_barrier(barrier, unaligned=trigger.unaligned)
         return self.passing
 
     def held_back(self) -> Iterable[tuple[ChannelId, int, int]]:
@@ -425,10 +440,16 @@ class OperatorRun:
             state=tuple(own.state for own in self.live),
             ranges=tuple(own.ranges for own in self.live),
             end_of_input=end_of_input,
-            late_ms=BEFORE_TIME if self.time is None else self.time.watermark.ms,
+            late_ms=self._late_ms,
             due_ms=due_ms,
             now_ms=self.now_ms,
         )
+
+    @property
+    def _late_ms(self) -> int:
+        if self.vertex.by_clock:
+            return self.clock_ms - 1
+        return BEFORE_TIME if self.time is None else self.time.watermark.ms
 
     def not_staged(self) -> CheckpointId | None:
         """Take back the rows of a micro-batch that could not be written. Return the checkpoint that waited for it.
@@ -529,7 +550,7 @@ class OperatorRun:
 
     def take_snapshot(self, barrier: Barrier) -> tuple[SubtaskSnapshot, ...]:
         """Pass barrier n. Return every subtask's live files, which are on disk already."""
-        self.passed = barrier.checkpoint
+        self.passed, self.clock_ms = barrier.checkpoint, barrier.created_ms
         if self.vertex.expiry is not None:
             self._age(self.vertex.expiry, barrier)
         self.trigger = self.passing = None

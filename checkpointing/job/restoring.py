@@ -354,6 +354,7 @@ def operator_runs(setup: JobSetup) -> dict[VertexId, OperatorRun]:
             live_files(vertex, restored, config.max_parallelism),
             time=_vertex_time(graph, vertex, restored),
             now_ms=_now_ms(vertex, restored),
+            clock_ms=max(setup.claim.at_ms, restored.statistics.triggered_ms if restored else 0),
             passed=restored.checkpoint if restored else NO_CHECKPOINT,
         )
         for vertex in graph.operators()

@@ -233,8 +233,8 @@ class Ending:
         """Return what to do next; EndTick is the last answer.
 
         `quiet`: nothing moves. `in_doubt`: an entry is being appended, or is unpublished. `idle`: no split had anything
-        to read. `spent`: a split would read more in a new epoch. `failing`: a split could not say what it has.
-        `ended`: every split has ended, and operators have been told.
+        to read. `spent`: a split would read more in a new epoch, or a barrier would change something without any row.
+        `failing`: a split could not say what it has. `ended`: every split has ended, and operators have been told.
         """
         if ended and quiet and not self.uncommitted and self.told(Cause.FINISHED):
             self._end = EndTick(TickOutcome.FINISHED)

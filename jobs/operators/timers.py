@@ -17,6 +17,8 @@ from jobs.state.key_joins import join_by_key
 
 TIME: Final = "time"
 """The column of a timer with its time."""
+CLOCK: Final = "_clock"
+"""The column of rows with the clock of their epoch, where timers are by the clock."""
 TIMERS: Final = "_timers"
 DUE: Final = "_due_ms"
 HOLDS: Final = "_holds"
@@ -34,6 +36,8 @@ class HasTimers(Protocol):
     """Required of a keyed function that sets timers (Flink: `KeyedProcessFunction`).
 
     `process` and `on_time` may return `timers`: rows of the keys and `time`, a timestamp. Null times are left out.
+    A function with an attribute `by_clock` that is true has timers by the clock of barriers. The rows that it gets have
+    a column `_clock`: when their epoch began.
     """
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
@@ -60,12 +64,14 @@ class WithTimers:
 
     function: HasTimers
     keys: tuple[str, ...]
+    by_clock: bool = False
+    clock_ms: int = 0
     fires_ms: int = END_OF_TIME
     due: str = DUE
 
-    def at(self, watermark_ms: int, fires_ms: int) -> "WithTimers":  # noqa: ARG002 - no row is late for a function
+    def at(self, watermark_ms: int, fires_ms: int) -> "WithTimers":
         """Return the function as it is after a barrier, and as it fires up to another one."""
-        return replace(self, fires_ms=fires_ms)
+        return replace(self, clock_ms=watermark_ms + 1, fires_ms=fires_ms)
 
     @property
     def state_version(self) -> object:
@@ -74,6 +80,9 @@ class WithTimers:
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Call the function for new rows, and keep its timers."""
+        if self.by_clock:
+            clock = pl.from_epoch(pl.lit(self.clock_ms), "ms").dt.replace_time_zone("UTC").alias(CLOCK)
+            inputs = [rows.with_columns(clock) for rows in inputs]
         done = self.function.process(inputs, self._own(state))
         return self._kept(done, state.select(*self.keys, TIMERS).explode(TIMERS), state.schema)
 
@@ -140,9 +149,10 @@ class EndsWithTimers(WithTimers):
         return self._kept(done, state.select(*self.keys, TIMERS).explode(TIMERS), state.schema)
 
 
-def with_timers(function: HasTimers, keys: tuple[str, ...]) -> WithTimers:
+def with_timers(function: HasTimers, keys: tuple[str, ...], *, by_clock: bool = False) -> WithTimers:
     """Return the function with its timers."""
-    return EndsWithTimers(function, keys) if isinstance(function, EndsInput) else WithTimers(function, keys)
+    kind = EndsWithTimers if isinstance(function, EndsInput) else WithTimers
+    return kind(function, keys, by_clock)
 
 
 def _together(done: Sequence[Processed]) -> dict[str, pl.DataFrame]:

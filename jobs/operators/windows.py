@@ -298,7 +298,7 @@ class WindowedAggregates:
 
     A window is put out once it has closed, and again when late rows change it. If it is `updating`, it is put out as
     soon as it has a row. A late row goes to the output `LATE` with its `columns`, or it `late_fails`. `watermark_ms` is
-    that of the last barrier.
+    that of the last barrier. If windows are `by_clock`, all rows of an epoch have the time at which it began.
     """
 
     windows: Windows
@@ -308,6 +308,7 @@ class WindowedAggregates:
     lateness_ms: int = 0
     updating: bool = False
     late_fails: bool = False
+    by_clock: bool = False
     watermark_ms: int = BEFORE_TIME
     fires_ms: int = END_OF_TIME
     due: str = DUE
@@ -329,8 +330,10 @@ class WindowedAggregates:
 
     def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
         """Add the rows to their windows. Put out late rows, and windows that are shown already and have changed."""
-        before_ms = pl.duration(milliseconds=self.time.before_ms)
-        rows = inputs[0].with_columns((pl.col(self.time.name) - before_ms).alias(_TIME))
+        time = pl.col(self.time.name) - pl.duration(milliseconds=self.time.before_ms)
+        if self.by_clock:
+            time = pl.from_epoch(pl.lit(self.watermark_ms + 1), "ms").cast(types[START])
+        rows = inputs[0].with_columns(time.alias(_TIME))
         without = rows[_TIME].null_count()
         if without:
             raise NoTimeError(self.time.name, without)
@@ -403,7 +406,7 @@ def windowed_state(function: WindowedAggregates, rows: StructType) -> StructType
     """Return the columns of the state over rows of this schema, without the keys of the vertex."""
     keys = function.aggregates.keys[:-2]
     held = state_schema(keys, function.aggregates.aggregates, rows).fields[len(keys) :]
-    bounds = (StructField(name, rows[function.time.name].dataType) for name in (START, END))
+    bounds = (StructField(name, function.time.kind) for name in (START, END))
     late = ArrayType(StructType([rows[name] for name in function.columns]))
     waits = [StructField(HELD, late)] if function.windows.may_grow else []
     return StructType([*bounds, *held, *waits, StructField(DUE, LongType())])
@@ -413,7 +416,7 @@ def windowed_output(function: WindowedAggregates, rows: StructType) -> StructTyp
     """Return the columns of a window that is put out."""
     keys = function.aggregates.keys[:-2]
     shown = output_schema(keys, function.aggregates.aggregates, rows).fields
-    bounds = (StructField(name, rows[function.time.name].dataType) for name in (START, END))
+    bounds = (StructField(name, function.time.kind) for name in (START, END))
     return StructType([*shown[: len(keys)], *bounds, *shown[len(keys) :]])
 
 

@@ -499,6 +499,7 @@ def _graph_vertex(
             outputs_read=_outputs_read(vertex),
             event_times=_event_times(vertex),
             fires=isinstance(spec.function, FiresInTime),
+            by_clock=bool(getattr(spec.function, "by_clock", False)),
             expiry=None if spec.expires is None else spec.expires.expiry,
             rows_wait_ms=_rows_wait_ms(spec.function),
         )

@@ -13,7 +13,7 @@ from checkpointing.metadata.paths import broadcast_of
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.keyed_vertices import InvalidStateVersionError, process_meanings
 from jobs.operators.process import AnyFunction, KeyedFunction, MergesPartials
-from jobs.operators.timers import TIMER_STATE, HasTimers, with_timers
+from jobs.operators.timers import CLOCK, TIMER_STATE, HasTimers, with_timers
 from jobs.pipeline.columns import InvalidPipelineError, former_columns, former_id, require_free, require_unique
 from jobs.pipeline.vertices import Declarations, Declared, Input, ProcessVertex
 from jobs.settings import duration_ms
@@ -89,15 +89,19 @@ def of_user(
     if not isinstance(function, HasTimers):
         return function, rows
     where = f"vertex {name}: its function has on_time"
-    if not any(declarations.has_times(reads) for reads in inputs):
+    by_clock = bool(getattr(function, "by_clock", False))
+    if not by_clock and not any(declarations.has_times(reads) for reads in inputs):
         raise InvalidPipelineError(f"{where}, and its rows have no event times: declare event_time on a source of it")
+    if by_clock:
+        for reads in inputs:
+            require_unique(f"vertex {name}", [*reads.schema.names, CLOCK])
     if isinstance(function, MergesPartials) or any(not reads.keys for reads in inputs):
         raise InvalidPipelineError(
             f"{where}, which a function that merges partials or sees a broadcast cannot have: take one of the two away"
         )
     require_unique(f"vertex {name}, state", [*rows.state.names, *TIMER_STATE.names])
     state = StructType([*rows.state.fields, *TIMER_STATE.fields])
-    return with_timers(function, inputs[0].keys), replace(rows, state=state)
+    return with_timers(function, inputs[0].keys, by_clock=by_clock), replace(rows, state=state)
 
 
 def process_vertex(

@@ -828,10 +828,13 @@ class KeyedStream:
         Raises InvalidPipelineError if the rows have no event times, or are changes of other rows.
         """
         where = f"window on {self.stream.origin}"
-        if self.stream.time is None:
-            raise InvalidPipelineError(f"{where}: its rows have no event times: declare event_time on its source")
+        time = TimeColumn("", TimestampType()) if window.by_clock else self.stream.time
+        if time is None:
+            raise InvalidPipelineError(
+                f'{where}: its rows have no event times: declare event_time on its source, or write by="clock"'
+            )
         require_append_only(where, self.stream.declarations, self.as_input())
-        return WindowedStream(self, window.of(where, self.stream.time), self.stream.time)
+        return WindowedStream(self, window.of(where, time), time, window.by_clock)
 
     def connect(self, other: "KeyedStream") -> "ConnectedStreams":
         """Join two streams by key; raise InvalidPipelineError unless the keys' types are equal."""
@@ -853,13 +856,14 @@ class WindowedStream:
     rows: KeyedStream
     windows: Windows
     time: TimeColumn
+    by_clock: bool = False
 
     def aggregate(
         self,
         id: str,
         /,
         *,
-        late: str,
+        late: str | None = None,
         emit: Literal["final", "updating"] = "final",
         lateness: str = "0s",
         late_id: str | None = None,
@@ -873,17 +877,20 @@ class WindowedStream:
         Either way the stream is a changelog then, which `upsert` shows.
         A row whose windows are gone goes to the table `late`, with `late_by_ms`, and counts nowhere else. A vertex
         `<id>_late` writes it, or `late_id`. With `late="fail"` such a row fails its micro-batch. `renamed_from` is the
-        id that the vertex had before. Raises InvalidNameError, and InvalidPipelineError for a column that it cannot
-        take.
+        id that the vertex had before. By the clock no row is late, so there is no `late`.
+        Raises InvalidNameError, and InvalidPipelineError for a column that it cannot take.
         """
         stream, where = self.rows.stream, f"vertex {vertex_id(id)}"
-        emits = emission(where, self.windows, self.time, emit=emit, lateness=lateness, late=late)
+        emits = emission(
+            where, self.windows, self.time, by_clock=self.by_clock, emit=emit, lateness=lateness, late=late
+        )
         reads = with_derived(where, stream, columns).as_input(self.rows.keys)
         vertex = window_vertex(reads, id, emits, columns, stream.schema.names, renamed_from)
         stream = _declared(stream.declarations, vertex)
-        if late != FAIL:
+        if late is not None and late != FAIL:
             stream.output(LATE).table(late, id=late_id or f"{id}_late")
-        return replace(stream, time=TimeColumn(END, self.time.kind, before_ms=1) if emits.is_append_only else None)
+        timed = emits.is_append_only and not self.by_clock
+        return replace(stream, time=TimeColumn(END, self.time.kind, before_ms=1) if timed else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from pyspark.sql.types import TimestampNTZType
 
@@ -30,6 +30,9 @@ from jobs.pipeline.vertices import Input, ProcessVertex
 FAIL: Final = "fail"
 """Stands for a table of late rows: a late row fails its micro-batch."""
 WINDOWS_MAX: Final = 1_000
+By = Literal["event time", "clock"]
+EVENT_TIME: Final = "event time"
+CLOCK: Final = "clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Window:
     """Windows of event time, as `tumbling`, `hopping`, `cumulative` and `session` return them."""
 
     windows: PeriodicWindows | SessionWindows
+    by_clock: bool = False
 
     def of(self, where: str, time: TimeColumn) -> Windows:
         """Return the windows of rows with this time. Raises InvalidPipelineError if they need a time zone."""
@@ -48,25 +52,26 @@ class Window:
         return self.windows
 
 
-def tumbling(size: str, *, offset: str = "0s", tz: str = "UTC") -> Window:
+def tumbling(size: str, *, offset: str = "0s", tz: str = "UTC", by: By = EVENT_TIME) -> Window:
     """Return windows of this size, one after the other: `tumbling("1h")`, `tumbling("1d", tz="Europe/Berlin")`.
 
     They begin at midnight of the time zone, plus the offset. In a zone with summer time, a day has 23 hours once a
-    year, and 25 hours once. Raises InvalidPipelineError.
+    year, and 25 hours once. With by="clock" all rows of an epoch have the time at which it began, and a window closes
+    at the first barrier after its end. Raises InvalidPipelineError.
     """
-    return Window(_periodic("tumbling", size, size, offset, tz))
+    return Window(_periodic("tumbling", size, size, offset, tz), _by_clock("tumbling", by))
 
 
-def hopping(size: str, every: str, *, offset: str = "0s", tz: str = "UTC") -> Window:
+def hopping(size: str, every: str, *, offset: str = "0s", tz: str = "UTC", by: By = EVENT_TIME) -> Window:
     """Return windows of this size, of which one begins `every` so often: `hopping("1h", every="5m")`.
 
     A row belongs to each window that it falls into, here to twelve. Otherwise they are as those of `tumbling`. Raises
     InvalidPipelineError.
     """
-    return Window(_periodic("hopping", size, every, offset, tz))
+    return Window(_periodic("hopping", size, every, offset, tz), _by_clock("hopping", by))
 
 
-def cumulative(size: str, every: str, *, offset: str = "0s", tz: str = "UTC") -> Window:
+def cumulative(size: str, every: str, *, offset: str = "0s", tz: str = "UTC", by: By = EVENT_TIME) -> Window:
     """Return windows that begin together and end `every` so often: `cumulative("1d", every="1h")`.
 
     The first has an hour, the next one two, the last one the whole day. Raises InvalidPipelineError.
@@ -74,10 +79,10 @@ def cumulative(size: str, every: str, *, offset: str = "0s", tz: str = "UTC") ->
     windows = _periodic("cumulative", size, every, offset, tz)
     if windows.size_ms % windows.step_ms:
         raise InvalidPipelineError(f"cumulative: the size {size} must be a multiple of every={every}")
-    return Window(replace(windows, cumulative=True))
+    return Window(replace(windows, cumulative=True), _by_clock("cumulative", by))
 
 
-def session(gap: str) -> Window:
+def session(gap: str, *, by: By = EVENT_TIME) -> Window:
     """Return windows that go on as long as rows follow within the gap: `session("30m")`.
 
     A session ends a gap after its last row. It closes when the watermark has passed its end. Raises
@@ -86,7 +91,13 @@ def session(gap: str) -> Window:
     gap_ms = duration("session: gap", gap)
     if gap_ms <= 0:
         raise InvalidPipelineError(f"session: the gap {gap} must be more than 0")
-    return Window(SessionWindows(gap_ms))
+    return Window(SessionWindows(gap_ms), _by_clock("session", by))
+
+
+def _by_clock(kind: str, by: str) -> bool:
+    if by not in (EVENT_TIME, CLOCK):
+        raise InvalidPipelineError(f"{kind}: by is {by!r}; write {EVENT_TIME!r} or {CLOCK!r}")
+    return by == CLOCK
 
 
 def _periodic(kind: str, size: str, every: str, offset: str, tz: str) -> PeriodicWindows:
@@ -111,6 +122,7 @@ class Emission:
 
     windows: Windows
     time: TimeColumn
+    by_clock: bool
     updating: bool
     lateness_ms: int
     fails: bool
@@ -121,11 +133,20 @@ class Emission:
         return not self.updating and not self.lateness_ms
 
 
-def emission(where: str, windows: Windows, time: TimeColumn, *, emit: str, lateness: str, late: str) -> Emission:
+def emission(
+    where: str, windows: Windows, time: TimeColumn, *, by_clock: bool, emit: str, lateness: str, late: str | None
+) -> Emission:
     """Return when windows are put out. Raises InvalidPipelineError."""
+    lateness_ms = duration(f"{where}: lateness", lateness)
+    if by_clock and (late is not None or lateness_ms):
+        raise InvalidPipelineError(f"{where}: no row is late by the clock: leave out late= and lateness=")
+    if not by_clock and late is None:
+        raise InvalidPipelineError(
+            f"{where}: say where late rows go, as in late='late/rows'. With late='fail' they are an error"
+        )
     if emit not in ("final", "updating"):
         raise InvalidPipelineError(f'{where}: emit is {emit!r}; write "final" or "updating"')
-    return Emission(windows, time, emit == "updating", duration(f"{where}: lateness", lateness), late == FAIL)
+    return Emission(windows, time, by_clock, emit == "updating", lateness_ms, late in (FAIL, None))
 
 
 def window_vertex(
@@ -147,6 +168,7 @@ def window_vertex(
         lateness_ms=emits.lateness_ms,
         updating=emits.updating,
         late_fails=emits.fails,
+        by_clock=emits.by_clock,
     )
     rows = Rows(
         windowed_state(function, reads.schema),

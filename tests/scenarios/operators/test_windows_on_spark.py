@@ -3,6 +3,7 @@
 The judge replays the cuts: it takes each epoch's rows from the bronze table, and its watermark from the rows before.
 """
 
+import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
@@ -138,7 +139,7 @@ def test_windows_and_late_rows_are_those_of_a_replay_over_the_cuts(undisturbed):
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("moment", ["after:RunMicroBatch#4", "before:AppendRow#2", "after:AppendRow#2"])
+@pytest.mark.parametrize("moment", ["after:RunMicroBatch#4", "before:AppendRow#1", "after:AppendRow#1"])
 def test_a_killed_tick_gives_the_same_windows_and_late_rows(tmp_path, undisturbed, moment):
     trial = Trial(build, tmp_path)
     for place in range(ROUNDS):
@@ -233,3 +234,50 @@ def test_a_time_too_far_ahead_is_an_error_without_a_table_of_misfits(tmp_path, t
         TickFailedError, match=r"split a has a row with at=2300.*7200000 ms ahead of the clock.*misfits="
     ):
         trial.run()
+
+
+def resting(data):
+    pipeline = Pipeline("clicks", parallelism=2)
+    stream = pipeline.source("clicks", FileSource(data, schema=ROWS)).event_time("at", delay="10m", idle_after="1s")
+    bronze = stream.table("bronze/clicks", id="bronze")
+    bronze.key_by("user").window(tumbling("1h")).aggregate("hourly", late="late/hourly", rows=count()).table(
+        "gold/hourly"
+    )
+    return pipeline
+
+
+def test_windows_close_although_one_split_rests_and_no_row_comes(tmp_path):
+    """A tick without a row takes a checkpoint, since a split has turned idle. The next tick takes none."""
+    trial = Trial(resting, tmp_path)
+    for split, hours in (("a", (0, 5)), ("b", (0,))):
+        rows = [{"at": BEGIN + timedelta(hours=hour), "user": split, "n": hour} for hour in hours]
+        trial.deliver(split, pl.DataFrame(rows, schema_overrides={"n": pl.Int64}))
+    assert 0 == trial.run().arrow("gold/hourly").num_rows
+    time.sleep(1.1)
+    then = trial.run()
+    assert 2 == then.arrow("gold/hourly").num_rows
+    assert then.checkpoint == trial.run().checkpoint
+
+
+def clocked(data):
+    pipeline = Pipeline("clicks", parallelism=2)
+    stream = pipeline.source("clicks", FileSource(data, schema=ROWS))
+    windows = stream.key_by("user").window(tumbling("1s", by="clock"))
+    windows.aggregate("seconds", rows=count(), total=sum_of("n")).table("gold/seconds")
+    return pipeline
+
+
+@pytest.mark.kill
+def test_windows_by_the_clock_count_each_row_once(tmp_path):
+    """A window closes at the first barrier after its end, in a tick without rows too."""
+    trial = Trial(clocked, tmp_path)
+    for place in range(3):
+        deliver(trial, place)
+        if place == 1:
+            trial.kill("after:AppendRow#1", spark_cores=1)
+        trial.run(every_rows=40)
+        time.sleep(1.1)
+    shown = pl.from_arrow(trial.run().arrow("gold/seconds"))
+    assert (360, 2 * sum(range(180))) == (shown["rows"].sum(), shown["total"].sum())
+    assert (shown["window_end"] - shown["window_start"] == timedelta(seconds=1)).all()
+    assert not shown.select("user", "window_start").is_duplicated().any()

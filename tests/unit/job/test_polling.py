@@ -18,10 +18,9 @@ from checkpointing.gate.messages import BarrierReceived, InFlightComplete, Trigg
 from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, SplitId, SubtaskId, VertexId
-from checkpointing.job.door import Credit
 from checkpointing.job.drafts import EpochLog
 from checkpointing.job.operator_run import LiveFiles, OperatorRun, snapshot_for
-from checkpointing.job.polling import CutGroups, Pacing, SourceReaders, UnknownSplitError
+from checkpointing.job.polling import Credit, CutGroups, Pacing, SourceReaders, UnknownSplitError
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
 from checkpointing.job.tick_end import Cause, CheckpointIds, Ending, Next
