@@ -38,7 +38,7 @@ from checkpointing.gate import messages as gate
 from checkpointing.graph import Vertex
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
 from checkpointing.job.drafts import Compacting, Drafts, EpochLog, Passed, counts_of, time_record
-from checkpointing.job.hooks import Answer, Bystanders, FromBystander
+from checkpointing.job.hooks import Bystanders, FromBystander
 from checkpointing.job.operator_run import InputEnd, Judged, Judgements, OperatorRun, objection, snapshot_for, to_judge
 from checkpointing.job.polling import Credit, SourceReaders, pacing_of
 from checkpointing.job.restoring import (
@@ -299,10 +299,6 @@ class Wiring:
         self.drafts.forget(checkpoint)
         self.bystanders.forget(checkpoint)
 
-    def from_bystander(self, fact: Answer) -> None:
-        """Tell the coordinator the answer of a source or a hook."""
-        self.tell(fact)
-
     # -------------------------------------------------------------- commit
 
     def from_commit(self, effects: tuple[CommitEffect, ...]) -> None:
@@ -398,6 +394,7 @@ class Wiring:
         if run.time is not None:
             self.drafts.timed(checkpoint, vertex, barrier.watermark_ms)
         if run.fires_next:
+            self.ending.uncommitted = self.drafts.fires(checkpoint)
             self.effects.append(run.fire())
             return
         self.epochs.passed(vertex, trigger, self.now_ms)
@@ -727,7 +724,7 @@ class JobDoor:
         job.tell(told.CoordinatorTimeAdvanced(job.now_ms))
         if job.bystanders.hooks.wake_at_ms is not None:
             for late in job.bystanders.hooks.late(job.now_ms):
-                job.from_bystander(late)
+                job.tell(late)
             for why in job.bystanders.hooks.not_restored(job.now_ms):
                 job.ending.failed(CheckpointFailureReason.TASK_FAILURE, why)
         for run in job.runs.values():
@@ -741,7 +738,7 @@ class JobDoor:
         if isinstance(heard, str):
             self._job.ending.failed(CheckpointFailureReason.TASK_FAILURE, heard)
         elif heard is not None:
-            self._job.from_bystander(heard)
+            self._job.tell(heard)
 
     def _offered(self, fact: SliceOffered) -> None:
         if not isinstance(fact.slice, SourceSlice):

@@ -101,6 +101,8 @@ class Drafts:
         self._sent: dict[CheckpointId, int] = {}
         self._said: dict[CheckpointId, str] = {}
         self._last_aborted = NO_CHECKPOINT
+        self._fired = NO_CHECKPOINT
+        """The newest barrier before which something has fired."""
         self._keeps_time = any(graph.time_channels(vertex.id) for vertex in graph.operators())
         self._barriers: dict[CheckpointId, PassedBarrier] = {}
         """The barriers since the last cut, if the job keeps event time. They stay after their checkpoint has ended."""
@@ -136,6 +138,11 @@ class Drafts:
         if checkpoint in self._passed:
             self._passed[checkpoint][vertex] = passed
 
+    def fires(self, checkpoint: CheckpointId) -> bool:
+        """Note that something fires before a barrier, so a cut has to show it. Return True."""
+        self._fired = max(checkpoint, self._fired)
+        return True
+
     def failed(self, checkpoint: CheckpointId, message: str) -> None:
         """Note why a vertex fails the checkpoint, in words for a person."""
         self._said[checkpoint] = message
@@ -152,8 +159,9 @@ class Drafts:
         return (NotifyAborted(effect.checkpoint, effect.reason, effect.message),)
 
     def leaves_rows(self, record: CheckpointRecord, rows_sent: int) -> bool:
-        """Return whether the cut lacks rows that were sent: after its barrier, or in flight at the barrier."""
-        return rows_sent > self._sent.get(record.checkpoint, 0) or record.has_rows_in_flight
+        """Return whether the cut lacks rows that were sent after its barrier, were in flight there, or fired since."""
+        sent_later = rows_sent > self._sent.get(record.checkpoint, 0)
+        return sent_later or record.has_rows_in_flight or self._fired > record.checkpoint
 
     def compose(self, effect: told.CommitCheckpoint, statistics: Statistics, coordinators: Mapping[str, str]) -> Draft:
         """Return the draft to commit. `coordinators` has the states of source coordinators (A7).

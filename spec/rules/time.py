@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from checkpointing.channel_items import AlignmentType, SourceSlice
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import SplitId, VertexId
-from checkpointing.messages import Effect, PollSource, RunMicroBatch
+from checkpointing.messages import Effect, EndTick, PollSource, RunMicroBatch, TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, InputTimeRecord, VertexRecord, VertexTimeRecord
 from spec.history import CheckpointTriggered, History, RowCommitted
 from spec.reference.contents import first_cuts, in_flight, key_groups_of, line_of, merged_state, read_on
@@ -241,3 +241,50 @@ class HeldBack(DoorJudge):
             return
         if self.door.runs_ahead((effect.source, effect.split)):
             self.wrong(f"split {effect.split} of {effect.source} is read, with {self.door.reached}")
+
+
+@rule("time-comes-without-rows")
+class TimeComesWithoutRows(DoorJudge):
+    """A tick that has read everything does not end before it has fired what is due since splits have turned idle (N4).
+
+    In unaligned mode, time needs several barriers for the way, and nobody counts them here. Nor does anybody know what
+    a barrier whose checkpoint was aborted has said of splits that were not asked yet.
+    """
+
+    def __init__(self, door: Watched) -> None:
+        super().__init__(door)
+        self._newest = door.setup.restored
+
+    def asked(self, effect: Effect) -> None:
+        record = drafted(effect)
+        if record is not None:
+            self._newest = record
+        if not isinstance(effect, EndTick) or effect.outcome is not TickOutcome.CAUGHT_UP or self._newest is None:
+            return
+        was = next((each for each in self._newest.vertices if each.vertex == WINDOWS), None)
+        unknown = self.door.setup.config.unaligned or self.door.aborted
+        if was is None or unknown or WINDOWS not in timed_of(self._newest):
+            return
+        now = self._now(self._newest)
+        due = [each.due_ms for each in was.subtasks if each.due_ms is not None and each.due_ms <= now]
+        if due:
+            self.wrong(f"{WINDOWS} would be at {now}, holds what is due at {min(due)}, and the tick ends")
+
+    def _now(self, record: CheckpointRecord) -> int:
+        """Return how far the vertex with windows would be at a barrier that came now."""
+        ended = _ended(record, drained=False)
+        marks = [self._mark(record, first_id(each.upstream), ended) for each in timed_of(record)[WINDOWS].inputs]
+        left = [mark for mark in marks if mark[0] != END]
+        last_ms = goes_on_from(record, WINDOWS)
+        active = [ms for ms, idle in left if not idle]
+        return END if not left else max(last_ms, min(active)) if active else max(last_ms, *(ms for ms, _ in left))
+
+    def _mark(self, record: CheckpointRecord, upstream: VertexId, ended: set[str]) -> tuple[int, bool]:
+        time = timed_of(record)[upstream]
+        left = [each for each in time.inputs if each.split not in ended]
+        clock_ms, after_ms = self.door.now_ms, TIMES.idle_after_ms or 0
+        now = [
+            each.model_copy(update={"idle": each.idle or clock_ms - (each.active_ms or clock_ms) > after_ms})
+            for each in left
+        ]
+        return _combined(now, goes_on_from(record, upstream)), all(each.idle for each in now)

@@ -9,6 +9,7 @@ from checkpointing.commit.at_rest import Approved, Stamp, to_settle, turn_of
 from checkpointing.commit.cleanup import needed_cuts, referenced
 from checkpointing.commit.fencing import newest_checkpoint, restorable
 from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
+from checkpointing.event_time import EventTime
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
@@ -44,7 +45,7 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.codec import decode, encode
 from checkpointing.metadata.files import files_of
-from checkpointing.metadata.record import RowKind, TableRecord
+from checkpointing.metadata.record import InputTimeRecord, RowKind, TableRecord, VertexTimeRecord
 from tests.unit.job.conftest import CLAIM
 
 
@@ -430,3 +431,29 @@ def test_a_poll_that_fails_after_a_stop_does_not_count(job):
     story.tell(PollFailed(poll.source, poll.split, "damaged"))
     story.commits()
     assert EndTick(TickOutcome.STOPPED) == story.end
+
+
+def test_what_falls_due_by_idleness_is_shown_although_no_rows_come(job):
+    """The left split has no rows for more than its idle time. Then the right one alone says how far time is."""
+    declared = (EventTime(0, idle_after_ms=1_000),) * 2
+    left, right, joined = job.two_sources().vertices
+    graph = replace(job.two_sources(), vertices=(left, right, replace(joined, event_times=declared, fires=True)))
+    inputs = tuple(
+        InputTimeRecord(input=place, upstream=name, split=name[0], watermark_ms=ms, active_ms=active_ms)
+        for place, (name, ms, active_ms) in enumerate([("left", 10, 0), ("right", 99, 1_000)])
+    )
+    was = job.record(
+        graph, 1, {"joined": (SubtaskSnapshot(due_ms=50, state=(job.keyed("s", 0, 127, Version(1, 1)),)),)}
+    )
+    time = VertexTimeRecord(watermark_ms=10, inputs=inputs)
+    was = was.model_copy(update={"vertices": (*was.vertices[:2], was.vertices[2].model_copy(update={"time": time}))})
+    for rests_ms, fires in ((0, False), (1, True)):
+        story = job.story(graph, restored=was, claim=job.claim.model_copy(update={"first_id": 2}))
+        story.passes(rests_ms)
+        story.is_idle("left", "right")
+        assert fires is (story.end is None)
+    fired = story.take(RunMicroBatch)
+    assert ((), 99) == (fired.inputs, fired.due_ms)
+    story.tell(MicroBatchFinished("joined", fired.micro_batch, (SubtaskOutput(),)))
+    assert 99 == story.commits().vertices[2].time.watermark_ms
+    assert TickOutcome.CAUGHT_UP is story.end.outcome
