@@ -220,12 +220,11 @@ class JobGraph:
     def rows_wait_ms(self, name: VertexId) -> int | None:
         """Return how far the watermark must be after a row's time until the row's effect is in this vertex's tables.
 
-        None: it may wait until a drain.
+        What waits in a vertex above counts there: its barriers carry a watermark that is so much less. None: it may
+        wait until a drain.
         """
         own = self.vertex(name).rows_wait_ms
-        above = [self.rows_wait_ms(edge.upstream) for edge in self.upstream(name)]
-        known = [ms for ms in above if ms is not None]
-        return None if own is None or len(known) < len(above) else own + max(known, default=0)
+        return None if any(self.rows_wait_ms(edge.upstream) is None for edge in self.upstream(name)) else own
 
     def tables(self) -> tuple[Table, ...]:
         """Return every output table of the job, in order of their vertices."""

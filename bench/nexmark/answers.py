@@ -95,15 +95,19 @@ QUERIES: Final = {
 }
 
 
-def answers(data: Path, names: Iterable[str]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the answer of each of these queries over the files below `data`."""
+def answer(data: Path, query: str) -> pa.Table:
+    """Return the answer of a query over the files below `data`."""
     db = duckdb.connect()
     db.execute("SET TimeZone = 'UTC'")
     for kind in ("person", "auction", "bid"):
         files = str(data / kind / "*.parquet").replace("'", "''")
         db.execute(f"CREATE VIEW {kind} AS SELECT * FROM '{files}'")
-    for name in names:
-        yield name, db.sql(f"SELECT * FROM ({QUERIES[name]}) ORDER BY ALL").to_arrow_table()
+    return db.sql(f"SELECT * FROM ({query}) ORDER BY ALL").to_arrow_table()
+
+
+def answers(data: Path, names: Iterable[str]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the answer of each of these queries of the suite."""
+    yield from ((name, answer(data, QUERIES[name])) for name in names)
 
 
 def main() -> None:

@@ -147,7 +147,7 @@ def q3(house: AuctionHouse) -> None:
     _kept(sold.select("name", "city", "state", "auction").rename({"auction": "id"}), "q3")
 
 
-def _bids_in_time(house: AuctionHouse, id: str) -> Stream:  # noqa: A002 - a vertex has an id
+def bids_in_time(house: AuctionHouse, id: str) -> Stream:  # noqa: A002 - a vertex has an id
     """Return the auctions with each bid that came while they were open."""
     bids = house.bids.select("auction", "bidder", "price", "dateTime", "extra")
     bids = bids.rename({"dateTime": "bid_dateTime", "extra": "bid_extra"})
@@ -158,7 +158,7 @@ def _bids_in_time(house: AuctionHouse, id: str) -> Stream:  # noqa: A002 - a ver
 
 def q4(house: AuctionHouse) -> None:
     """The mean of the winning prices, by category."""
-    won = _bids_in_time(house, "q4_bids").key_by("id", "category").aggregate("q4_won", price=max_of("price"))
+    won = bids_in_time(house, "q4_bids").key_by("id", "category").aggregate("q4_won", price=max_of("price"))
     won.key_by("category").aggregate("q4", final=avg_of("price")).upsert("nexmark/q4")
 
 
@@ -202,7 +202,7 @@ def q8(house: AuctionHouse) -> None:
 def q9(house: AuctionHouse) -> None:
     """The winning bid of each auction."""
     best = ["price desc", "bid_dateTime", "bidder", "bid_extra"]
-    top(_bids_in_time(house, "q9_bids").key_by("id"), "q9", n=1, order_by=best).upsert("nexmark/q9")
+    top(bids_in_time(house, "q9_bids").key_by("id"), "q9", n=1, order_by=best).upsert("nexmark/q9")
 
 
 def q10(house: AuctionHouse) -> None:

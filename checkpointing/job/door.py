@@ -402,7 +402,7 @@ class Wiring:
         snapshots = run.take_snapshot(barrier)
         self.drafts.passed(checkpoint, vertex, Passed(run.micro_batch, time, run.expiry_record))
         for subtask in run.vertex.subtasks():
-            self.to_subtask(subtask, task.SnapshotRequested(barrier, unaligned=trigger.unaligned))
+            self.to_subtask(subtask, task.SnapshotRequested(run.sent_on(barrier), unaligned=trigger.unaligned))
         self._store_in_flight(run)
         files = to_judge(vertex, self.runs, self.setup.graph, self.subtasks, checkpoint, self.commit.parent)
         verdict_due = self.judging.begin(vertex, checkpoint, files, snapshots)

@@ -420,6 +420,17 @@ class OperatorRun:
             self.passing = barrier if time is None else time.pass_barrier(barrier, unaligned=trigger.unaligned)
         return self.passing
 
+    def sent_on(self, barrier: Barrier) -> Barrier:
+        """Return the barrier as channels carry it on.
+
+        Rows that wait in this vertex come after the barrier, and may be `rows_wait_ms` before its watermark (N6). The
+        barrier must be true of them, so it is as much behind (Flink: `KeyedCoProcessOperatorWithWatermarkDelay`).
+        """
+        mark_ms, wait_ms = barrier.watermark_ms, self.vertex.rows_wait_ms or 0
+        if mark_ms in (BEFORE_TIME, END_OF_TIME):
+            return barrier
+        return replace(barrier, watermark_ms=max(BEFORE_TIME, mark_ms - wait_ms))
+
     def held_back(self) -> Iterable[tuple[ChannelId, int, int]]:
         """Return how far in event time each split is that may be held back (N1)."""
         return () if self.time is None else self.time.held_back()

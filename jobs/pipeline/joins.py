@@ -83,7 +83,8 @@ def join(  # noqa: PLR0913 - each says one thing of the join
         raise InvalidPipelineError(f"{where}: only one of its streams has windows; give both the same, or none")
     if within is not None:
         sides = _sides(where, left, right, kind, late)
-        return _in_time(id, left, right, IntervalJoin(sides, *_bounds(where, within)), late, renamed_from)
+        joined = _in_time(id, left, right, IntervalJoin(sides, *_bounds(where, within)), late, renamed_from)
+        return replace(joined, time=_time_of(kind, left.stream.time, right.stream.time))
     if late is not None:
         raise InvalidPipelineError(f"{where}: no row is late for a join of all rows; leave late out, or add within")
     return _of_tables(id, left, right, kind, ttl, renamed_from)
@@ -222,6 +223,11 @@ def _side(where: str, keyed: KeyedStream) -> JoinSide:
             "time takes each row as new. Join the rows before it"
         )
     return JoinSide(keyed.keys, own_columns(stream.schema, keyed.keys), time)
+
+
+def _time_of(how: JoinType, left: TimeColumn | None, right: TimeColumn | None) -> TimeColumn | None:
+    """Return the event time of the rows of a join within a time range: that of the side that every row has."""
+    return None if how is JoinType.FULL else right if how is JoinType.RIGHT else left
 
 
 def _bounds(where: str, within: tuple[str, str]) -> tuple[int, int]:

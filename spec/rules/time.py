@@ -97,7 +97,8 @@ def watermark_is_true(history: History) -> Iterator[str]:
 def _due(history: History, record: CheckpointRecord, vertex: VertexId, each: InputTimeRecord) -> int:
     """Return how far an input of a vertex can be at most at an entry."""
     if not each.split:
-        return timed_of(record)[first_id(each.upstream)].watermark_ms
+        above = timed_of(record)[first_id(each.upstream)]
+        return max(BEGINNING, above.watermark_ms - above.behind_ms)
     read = read_on(line_of(history, record)).get(SplitId(each.split), [])
     rows = Counter(row for begin, end in read for row in source_rows(SplitId(each.split), begin, end))
     for held in in_flight(record):

@@ -4,7 +4,10 @@ import pytest
 
 from checkpointing.channel_items import Barrier, RangeFiles, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.failures import CheckpointFailureReason
+from checkpointing.gate import InputGate
+from checkpointing.gate.messages import GateConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, EdgeId, Generation, JobName, TableName, VertexId
@@ -317,3 +320,13 @@ def keyed(number, version, partition=""):
     name = StagedName(VertexId("prices"), number, f"{number:032x}", partition, version.folder)
     file = FileHandle(PATHS.staged_file(TABLE, Generation(1), name), 1, 1, 0)
     return KeyedFile(file, KeyedFileKind.BASE, 0, 0, Version(Generation(1), number))
+
+
+def test_a_barrier_is_as_far_behind_as_rows_may_wait_in_the_vertex():
+    """They come after it (N6). At the end of time nothing waits, and before time nothing has come."""
+    vertex = Vertex(VertexId("paid"), VertexKind.KEYED, 1, rows_wait_ms=10)
+    run = OperatorRun(vertex, InputGate(GateConfig(), ()), Generation(1), [])
+    sent = [
+        run.sent_on(Barrier(CheckpointId(1), watermark_ms=ms)).watermark_ms for ms in (BEFORE_TIME, 100, END_OF_TIME)
+    ]
+    assert [BEFORE_TIME, 90, END_OF_TIME] == sent

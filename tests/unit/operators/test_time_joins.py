@@ -76,7 +76,7 @@ class Vertex:
         self.outputs = NamedOutputs(table_name("channels/join"), late)
         nothing = empty_frame(arrow_schema(self.schema)).with_columns(pl.lit(0, pl.Int32).alias(KEY_GROUP))
         self.state = KeyedRows.of(nothing.select(KEY_GROUP, *self.schema.names))
-        self.out, self.late = [], []
+        self.out, self.late, self.after = [], [], []
 
     def run(self, left, right, fires_ms=None):
         keys = self.function.sides.keys
@@ -105,6 +105,7 @@ class Vertex:
         assert not self.held.select(self.state_keys).is_duplicated().any()
         for result in called.results:
             self.out += result.output.rows()
+            self.after += [(row, self.watermark) for row in result.output.iter_rows(named=True)]
             self.late += result.outputs[LATE].rows() if LATE in result.outputs else []
 
     def pass_barrier(self, watermark_ms):
@@ -313,6 +314,9 @@ def test_an_interval_join_has_the_rows_of_the_batch_query(run, how, bounds):
     wanted = _answer(f"SELECT {_columns(how)} FROM l {how} JOIN r ON {on}", run[0], 1 + (how not in ("semi", "anti")))
     assert wanted == Counter(_pair(vertex.output.names, row) for row in out)
     assert vertex.held.is_empty()
+    if how != "full":
+        time, wait_ms = "r_at" if how == "right" else "at", max(0, -bounds[0], bounds[1])
+        assert all(_ms(row[time]) > passed - wait_ms for row, passed in vertex.after), "none is late downstream"
 
 
 @given(_runs(), st.sampled_from([each.value for each in JoinType]), st.sampled_from([(4, 4), (4, 2), (5, 3)]))

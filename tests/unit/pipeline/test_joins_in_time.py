@@ -107,8 +107,12 @@ def test_windows_and_other_joins_follow_a_join_by_window_and_as_of():
     valid.drop("paid_at").key_by("user").window(hours).aggregate("daily", late="fail", rows=count()).table("gold/daily")
     paid = join(clicks.key_by("user"), payments.key_by("user"), "paid", how="anti", within=HOUR, late="late/paid")
     paid.table("gold/unpaid")
-    assert paid.time is None
+    assert "at" == paid.time.name
+    late = paid.rename({"at": "clicked"}).key_by("user").window(hours).aggregate("unpaid", late="fail", rows=count())
+    late.table("gold/unpaid_hourly")
     planned = plan(pipeline)
+    assert 3_600_000 == planned.graph.rows_wait_ms("paid")
+    assert 0 == planned.graph.rows_wait_ms("unpaid"), "what waits above is in the watermark that it gets"
     assert {"late/both", "late/paid"} == {name for name in planned.table_schemas if name.startswith("late/")}
     assert ["user", "at", "paid_at", "late_side", "late_by_ms"] == planned.table_schemas["late/both"].names
 
