@@ -14,7 +14,7 @@ from spec.bugs.plant import BugDoesNotFitError, bugs, files, planted
 from spec.rules.invariants import INVARIANTS
 
 HISTORIC = (6404, 6640, 10354, 12858, 13256, 18252, 21351, 22494, 22596, 23471)
-HISTORIC += (24611, 25191, 25395, 26394, 26985, 27148, 32347)
+HISTORIC += (24611, 25191, 25395, 26394, 26985, 27148, 32347, 32496, 32828)
 
 
 @pytest.mark.parametrize(
