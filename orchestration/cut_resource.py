@@ -17,12 +17,15 @@ from pydantic import Field, PrivateAttr
 from jobs.reading import Cut, Cuts
 from jobs.reading.frames import read_as
 from jobs.settings import duration_ms
+from orchestration.tags import PIPELINE
 
 Frame = TypeVar("Frame")
 
 
 class CutResource(dg.ConfigurableResource[Cut]):
     """Reads the tables of one pipeline at one cut: the newest one at the run's first read, until the run ends.
+
+    A run of a partition reads the cut with which the partition was materialized last, if that is still kept.
 
     ```python
     @dg.asset(deps=[dg.AssetKey(["gold", "by_customer"])])
@@ -60,8 +63,8 @@ class CutResource(dg.ConfigurableResource[Cut]):
 
         Raises ValueError if `keep_for` is not a duration, and what `Cuts.reserved` raises.
         """
-        cut = self.reserved()
         step = _current_step()
+        cut = self.reserved(step)
         if step is not None:
             note(step, cut)
         return cut
@@ -70,12 +73,14 @@ class CutResource(dg.ConfigurableResource[Cut]):
         """Return a table at the run's cut as a frame of that class, such as `polars.DataFrame`; see `read_as`."""
         return cast("Frame", read_as(self.cut(), table, kind))
 
-    def reserved(self) -> Cut:
-        """Return the run's cut, reserved by this process too."""
+    def reserved(self, step: StepExecutionContext | None) -> Cut:
+        """Return the run's cut, reserved by this process too. The run's first step that reads chooses it."""
         with self._lock:
             if self._cut is None:
                 cuts = Cuts(self.warehouse, self.pipeline)
-                self._cut = self._open.enter_context(cuts.reserved(self._run, lease_ms=duration_ms(self.keep_for)))
+                at = None if step is None else _of_partition(step, self.pipeline)
+                kept = cuts.reserved(self._run, at=at, lease_ms=duration_ms(self.keep_for))
+                self._cut = self._open.enter_context(kept)
             return self._cut
 
 
@@ -96,7 +101,7 @@ class CutIOManager(dg.ConfigurableIOManager):
         """Return the table of the upstream asset; raises what `CutResource.read` raises."""
         parts = list(context.asset_key.path)[len(self.key_prefix) :]
         wanted = context.dagster_type.typing_type
-        cut = self.cuts.reserved()
+        cut = self.cuts.reserved(context.step_context)
         loaded = read_as(cut, "/".join(parts), pl.LazyFrame if wanted is Any else wanted)
         context.add_input_metadata(_told(cut) | {"delta_version": cut.version("/".join(parts))})
         note(context.step_context, cut)
@@ -116,6 +121,25 @@ def note(step: StepExecutionContext, cut: Cut) -> None:
     """Note the cut in the metadata of all assets that the step materializes."""
     for key in () if step.assets_def is None else step.assets_def.keys:
         step.add_asset_metadata(_told(cut), asset_key=key)
+
+
+def _of_partition(step: StepExecutionContext, pipeline: str) -> int | None:
+    """Return the newest checkpoint with which a table that the step depends on was materialized for its partition.
+
+    None: the run has no partition, or none of these tables has partitions.
+    """
+    if not step.has_partition_key or step.assets_def is None:
+        return None
+    found: list[int] = []
+    for key in step.assets_def.dependency_keys:
+        wanted = dg.AssetRecordsFilter(key, asset_partitions=[step.partition_key])
+        for record in step.instance.fetch_materializations(wanted, 1).records:
+            event = record.asset_materialization
+            told = {} if event is None else {name: each.value for name, each in event.metadata.items()}
+            checkpoint = told.get("checkpoint")
+            if told.get(PIPELINE) == pipeline and isinstance(checkpoint, int):
+                found.append(checkpoint)
+    return max(found, default=None)
 
 
 def _told(cut: Cut) -> dict[str, Any]:

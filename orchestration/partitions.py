@@ -21,6 +21,7 @@ from jobs.warehouse.cuts_table import event_time
 from orchestration.epochs import CODE_VERSION_TAG, DATA_VERSION_TAG, Epoch, table_metadata
 from orchestration.lineage import partitioned_specs, partitions_of
 from orchestration.naming import Naming
+from orchestration.tags import PIPELINE
 from orchestration.told import DataVersions
 
 CORRECTED: Final = "corrected"
@@ -59,6 +60,7 @@ class ToldPartitions:
         complete = complete_partitions(declared, complete_until_ms(epoch.record, table), datetime.now(UTC))
         for partition in (*corrected, *(each for each in complete if each not in told)):
             said = metadata | {CORRECTED: dg.MetadataValue.bool(partition in corrected)}
+            said |= {PIPELINE: dg.MetadataValue.text(self._plan.job)}
             yield dg.AssetMaterialization(key, partition=partition, metadata=said, tags=tags)
             told.add(partition)
         if seen != data_version:

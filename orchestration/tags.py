@@ -13,3 +13,6 @@ FAILURE_TAG: Final = "tidemark/failure"
 
 RECOVERS_TAG: Final = "tidemark/recovers"
 """On a recovery run: the id of the failed run. If a recovery run fails, no further one is started."""
+
+PIPELINE: Final = "pipeline"
+"""The metadata of a partition's materialization that names the pipeline, whose cut a run of the partition reads."""

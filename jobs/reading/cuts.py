@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Final, assert_never
@@ -221,8 +222,10 @@ class Cuts:
         return self._found(moment_of(words))
 
     @contextmanager
-    def reserved(self, name: str | None = None, *, lease_ms: int = LEASE_MS) -> Iterator[Cut]:
-        """Return a context in which the newest cut stays readable, whatever ticks and clean-ups do meanwhile.
+    def reserved(self, name: str | None = None, *, at: int | None = None, lease_ms: int = LEASE_MS) -> Iterator[Cut]:
+        """Return a context in which a cut stays readable, whatever ticks and clean-ups do meanwhile.
+
+        It is the cut of checkpoint `at` if that is still kept, and the newest one otherwise.
 
         All readers that give the same `name` (letters, digits, - and _) get the same cut, in other processes too. The
         first one chooses it. The reservation ends `lease_ms` after the last reader's last sign of life, also if readers
@@ -231,12 +234,14 @@ class Cuts:
         """
         with self._lock:
             self._opened()  # a job that never ran gets no folder
-        with reserved(self._warehouse, Found(self._newest, self.still), name, lease_ms) as (recorded, row):
+        wanted = partial(self._kept_or_newest, None if at is None else CheckpointId(at))
+        with reserved(self._warehouse, Found(wanted, self.still), name, lease_ms) as (recorded, row):
             yield self._cut(recorded, row)
 
-    def _newest(self) -> tuple[RecordedCut, CheckpointRecord | None]:
-        """Return the newest cut with its entry, also if that was subsumed a moment ago."""
-        recorded, row = self._recorded(Newest())
+    def _kept_or_newest(self, at: CheckpointId | None) -> tuple[RecordedCut, CheckpointRecord | None]:
+        """Return a cut with its entry, also if that was subsumed a moment ago: the newest one if `at` is not kept."""
+        kept = at is not None and self.still(at) is None
+        recorded, row = self._recorded(Numbered(at) if kept and at is not None else Newest())
         return recorded, row or self.past_row(recorded.checkpoint)
 
     def all(self) -> tuple[Cut, ...]:

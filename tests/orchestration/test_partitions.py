@@ -19,6 +19,7 @@ from jobs.pipeline.planning import plan
 from jobs.reading.changed_times import changed_times
 from jobs.tick.tick import run_tick
 from jobs.warehouse.warehouse import Warehouse
+from orchestration.cut_resource import CutResource
 from orchestration.partitions import ToldPartitions, complete_partitions
 from orchestration.pipelines import build_definitions
 from tests.scenarios.reading.timed_job import HOUR, TimedEngine, timed
@@ -48,7 +49,8 @@ class Project:
         days = next(each for each in built.resolve_all_asset_specs() if each.key == BRONZE_KEY).partitions_def
 
         @dg.asset(deps=[BRONZE_KEY], partitions_def=days, automation_condition=EVERY_DAY)
-        def each_day(): ...
+        def each_day(context: dg.AssetExecutionContext, numbers_cut: CutResource):
+            self.ran.append((context.partition_key, numbers_cut.cut().checkpoint))
 
         @dg.asset(deps=[BRONZE_KEY], partitions_def=days, automation_condition=dg.AutomationCondition.eager())
         def newest_day(): ...
@@ -110,6 +112,7 @@ def test_assets_downstream_run_exactly_when_their_day_is_complete(project):
     assert [[], []] == project.asked("2026-01-02T03:00:00+00:00")
     project.tick()
     assert [["2026-01-02", "2026-01-03", "2026-01-04"], ["2026-01-04"]] == project.asked("2026-01-05T02:00:00+00:00")
+    assert project.days() == project.ran  # each run has read the cut with which its day was materialized
     assert [[], []] == project.asked("2026-01-05T03:00:00+00:00")
 
 
