@@ -193,14 +193,17 @@ def misfits(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[FileHandle, ...]:
 
 
 def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
-    """Return whether subtasks must run even without rows: the input ends, state is due, or it is outdated."""
+    """Return whether subtasks must run even without rows: the input ends, state is due, or it is written anew."""
     ends = effect.end_of_input and isinstance(spec.function, EndsInput) and any(effect.state)
     fires = effect.due_ms is not None and any(effect.state)
     return ends or fires or any(found(spec, effect) for found in (_outdated, _outdated_ranges, _has_outdated_broadcast))
 
 
 def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
-    """Return the subtasks whose live state has other columns than the declared ones."""
+    """Return the subtasks that write their state anew: it has other columns, or the input ends and some has expired."""
+    cleans_up = effect.end_of_input and spec.expires is not None and effect.now_ms is not None
+    if cleans_up:
+        return frozenset(subtask for subtask, files in enumerate(effect.state) if files)
     return _holding(spec.outdated, effect.state)
 
 

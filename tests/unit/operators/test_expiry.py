@@ -4,6 +4,7 @@ import json
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pyarrow as pa
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 
 from checkpointing.channel_items import Barrier
 from checkpointing.event_time import Expiry
-from checkpointing.handles import Version
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, job_name
 from checkpointing.job.operator_run import LiveFiles
 from checkpointing.key_groups import KeyGroupRange
-from checkpointing.messages import SubtaskOutput
+from checkpointing.messages import RunMicroBatch, SubtaskOutput
+from jobs.operators.keyed_job import _outdated
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.backend import CompactionPolicy, IncrementalBackend, RangeState
+from jobs.state.backend import CompactionPolicy, Expires, IncrementalBackend, RangeState
 from jobs.state.merge import KEY_GROUP, change_of
 from jobs.state.worker_copy import Aged, WorkerCopies
 from spec.machines.judging import expect
@@ -343,3 +345,13 @@ def test_files_leave_whole_and_the_rest_at_the_next_base(tmp_path):
         assert sum(file.file.rows for file in store.live.state) <= 2 * 11 * 20
     store.barrier(210)
     assert store.live.state == ()
+
+
+def test_a_drain_writes_what_lives_and_nothing_else():
+    """So the files of a year hold a day's rows. Without a time nothing has expired."""
+    spec = SimpleNamespace(expires=Expires(Expiry(10)), outdated=frozenset(), table=None, function=None)
+    live = LiveFiles((KeyedFile(FileHandle("a", 1, 1, 0), KeyedFileKind.BASE, 0, 7, Version(Generation(1), 1), 5),))
+    drain = RunMicroBatch("sums", 2, 1, (), (live.state, ()), (), end_of_input=True, now_ms=7)
+    assert _outdated(spec, drain) == {0}
+    assert _outdated(spec, replace(drain, end_of_input=False)) == set()
+    assert _outdated(spec, replace(drain, now_ms=None)) == set()
