@@ -59,6 +59,8 @@ MATCHED: Final = "_matched"
 """The state column that says whether a row has found a partner."""
 DELETES: Final = "_deletes"
 """The column of a version that says whether its key has none from its time on."""
+OWN_COLUMNS: Final = (LEFT, RIGHT, SIDE, AT, NTH, MATCHED, DUE, TIMES, DELETES, LATE_SIDE, LATE_BY)
+"""Names that no column of a joined stream may have."""
 _SIDES: Final = ((LEFT, "left"), (RIGHT, "right"))
 _PLACE: Final = "\0place"
 _ID: Final = "\0id"

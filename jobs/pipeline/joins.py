@@ -13,7 +13,7 @@ from jobs.operators.join import LEFT, RIGHT, JoinType, join_schema, own_columns
 from jobs.operators.measured_times import TimeColumn
 from jobs.operators.time_joins import (
     DELETES,
-    LATE_SIDE,
+    OWN_COLUMNS,
     AsOfJoin,
     IntervalJoin,
     JoinedSides,
@@ -24,7 +24,7 @@ from jobs.operators.time_joins import (
     kept_rows_state,
     late_join_rows,
 )
-from jobs.operators.windows import DUE, END, LATE, LATE_BY, START, PeriodicWindows
+from jobs.operators.windows import END, LATE, START, PeriodicWindows
 from jobs.pipeline.columns import InvalidPipelineError, duration, former_id, require_unique
 from jobs.pipeline.processing import Rows, process_vertex, time_to_live
 from jobs.pipeline.streams import KeyedStream, Stream, WindowedStream, changes_taken
@@ -76,7 +76,8 @@ def join(  # noqa: PLR0913 - each says one thing of the join
     if isinstance(left, WindowedStream) and isinstance(right, WindowedStream):
         if within is not None:
             raise InvalidPipelineError(f"{where}: streams in windows join by window; leave within out")
-        function = WindowJoin(_sides(where, left.rows, right.rows, kind, late), _windows(where, left, right))
+        windows = _windows(where, left, right)
+        function = WindowJoin(_sides(where, left.rows, right.rows, kind, late), windows)
         joined = _in_time(id, left.rows, right.rows, function, late, renamed_from)
         return replace(joined, time=TimeColumn(END, left.time.kind, before_ms=1))
     if isinstance(left, WindowedStream) or isinstance(right, WindowedStream):
@@ -187,6 +188,10 @@ def _in_time(
 def _windows(where: str, left: WindowedStream, right: WindowedStream) -> PeriodicWindows:
     """Return the windows of both streams. Raises InvalidPipelineError."""
     windows = left.windows
+    if left.by_clock or right.by_clock:
+        raise InvalidPipelineError(
+            f"{where}: by the clock, which rows meet depends on when they are read; join windows of event time"
+        )
     for each in (left, right):
         require_unique(where, [*each.rows.stream.schema.names, START, END])
     if left.windows != right.windows or left.time.kind != right.time.kind:
@@ -204,7 +209,7 @@ def _sides(where: str, left: KeyedStream, right: KeyedStream, how: JoinType, lat
     both = [_side(where, each) for each in (left, right)]
     _joined_rows(where, left, right, JoinType.FULL)
     names = [*left.keys, *both[0].columns, *both[1].columns]
-    require_unique(where, [*names, LATE_SIDE, LATE_BY, LEFT, RIGHT, DUE, DELETES])
+    require_unique(where, [*names, *OWN_COLUMNS])
     return JoinedSides(both[0], both[1], how, late_fails=late == FAIL)
 
 

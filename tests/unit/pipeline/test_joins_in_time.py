@@ -60,6 +60,16 @@ def refused(declare, match):
             "no event times",
         ),
         (
+            lambda one, two: join(
+                one.with_column("_at_us", "1", LongType()).key_by("user"),
+                two.key_by("user"),
+                "j",
+                within=HOUR,
+                late="l/j",
+            ),
+            "have one name",
+        ),
+        (
             lambda one, two: join(one.key_by("at"), two.key_by("paid_at"), "j", within=HOUR, late="late/j"),
             "is a key",
         ),
@@ -74,6 +84,15 @@ def refused(declare, match):
                 one.key_by("user").window(tumbling("1h")), two.key_by("user").window(tumbling("2h")), "j", late="late/j"
             ),
             "different windows",
+        ),
+        (
+            lambda one, two: join(
+                one.key_by("user").window(tumbling("1h", by="clock")),
+                two.key_by("user").window(tumbling("1h", by="clock")),
+                "j",
+                late="late/j",
+            ),
+            "by the clock",
         ),
         (
             lambda one, two: join(
@@ -111,6 +130,8 @@ def test_windows_and_other_joins_follow_a_join_by_window_and_as_of():
     late = paid.rename({"at": "clicked"}).key_by("user").window(hours).aggregate("unpaid", late="fail", rows=count())
     late.table("gold/unpaid_hourly")
     planned = plan(pipeline)
+    told = {each.column: each for each in planned.vertices["paid"].spec.meanings}["_due_ms"]
+    assert ("anti_join_in_time", "within -300000 3600000") == (told.function, told.arguments[0].column), "others refuse"
     assert 3_600_000 == planned.graph.rows_wait_ms("paid")
     assert 0 == planned.graph.rows_wait_ms("unpaid"), "what waits above is in the watermark that it gets"
     assert {"late/both", "late/paid"} == {name for name in planned.table_schemas if name.startswith("late/")}
