@@ -1,7 +1,9 @@
 """Timers of a user's function: each is given once, when the watermark has reached it, in the order of time (N4)."""
 
+import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
@@ -133,3 +135,138 @@ def test_a_time_inside_a_millisecond_is_due_after_it():
     operator = OneOperator(Precise())
     operator.run([("a", 1, 5)])
     assert 6 == operator.state.least("_due_ms")
+
+
+# ------------------------------------------------------------------
+# Flink's cases of a timer service. A namespace is a part of the key, and each kind of time has an operator of its own.
+
+
+FLINK = json.loads((Path(__file__).parents[2] / "vectors/time/timers.json").read_text())["cases"]
+
+
+class Sets(Reminds):
+    """Sets a timer for each row, and others when one is due: at a time, or so long after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.again_at, self.again_ms = [], []
+
+    def process(self, inputs, state):
+        return Processed(state, nothing(), timers=inputs[0].select("key", "time"))
+
+    def on_time(self, due, state):
+        out = due.select("key", pl.col("time").dt.epoch("ms").alias("due"), pl.lit(None, pl.Int64).alias("last"))
+        again = [due.with_columns(pl.lit(EPOCH + timedelta(milliseconds=at)).alias("time")) for at in self.again_at]
+        again += [due.with_columns(pl.col("time") + timedelta(milliseconds=ms)) for ms in self.again_ms]
+        return Processed(state, out, timers=pl.concat([due.clear(), *again]))
+
+
+class Service:
+    """The timers of one subtask, by the words of the cases."""
+
+    def __init__(self, key_groups, max_parallelism, keys):
+        self.groups, self.current, self.saved = keys, None, {}
+        self.of = {domain: OneOperator(Sets()) for domain in ("event", "processing")}
+        self._begin()
+
+    def _begin(self):
+        self.fired, self.in_order, self.total, self.now = [], [], 0, {}
+
+    def key(self, key):
+        self.current = key
+
+    def register(self, domain, namespace, at):
+        self.of[domain].run([(f"{self.current}/{namespace}", 0, at)])
+
+    def on_fire(self, domain, events):
+        function = self.of[domain].function.function
+        times = [at for kind, of, _, at in events if (kind, of) == ("register", domain)]
+        assert len(times) == len(events)
+        function.again_at = [at for at in times if isinstance(at, int)]
+        function.again_ms = [int(at) for at in times if not isinstance(at, int)]
+
+    def watermark(self, to, domain="event"):
+        fired = self.of[domain].run([], due_ms=to)
+        self.now[domain] = self.of[domain].function.at(0, to).fires_ms
+        self.fired += [[domain, *name.split("/"), at] for name, at, _ in fired]
+        self.in_order += [at for _, at, _ in fired]
+        self.total += len(fired)
+
+    def set_time(self, to):
+        self.watermark(to, "processing")
+
+    def snapshot(self, name):
+        self.saved[name] = {domain: operator.state.frame() for domain, operator in self.of.items()}
+
+    def restore(self, name, key_groups):
+        """Begin with the state of the groups, as the range of a subtask after a rescale."""
+        first, last = key_groups
+        for domain, frame in self.saved[name].items():
+            self.of[domain] = OneOperator(Sets())
+            groups = pl.col("key").str.split("/").list.first().replace_strict(self.groups, return_dtype=pl.Int64)
+            self.of[domain].state = KeyedRows.of(frame.filter(groups.is_between(first, last)))
+        self._begin()
+
+    def facts(self):
+        known = set(self.groups.values())
+        timers = {domain: self._timers(operator) for domain, operator in self.of.items()}
+        counts = Counter(domain for domain, those in timers.items() for _ in those)
+        counts.update(f"{domain}/{namespace}" for domain, those in timers.items() for _, namespace, _ in those)
+        groups = {
+            domain: {str(group): [each for each in those if self.groups[each[0]] == group] for group in known}
+            for domain, those in timers.items()
+        }
+        return {
+            "count": counts,
+            "timers": timers,
+            "by_group": groups,
+            "watermark": self.now.get("event"),
+            "processing_time": self.now.get("processing"),
+            "fired_total": self.total,
+            "fired": self.fired,
+            "fired_in_order": self.in_order,
+        }
+
+    @staticmethod
+    def _timers(operator):
+        listed = operator.state.frame().select("key", "_timers").explode("_timers").drop_nulls()
+        return [[*name.split("/"), at] for name, at in listed.rows()]
+
+
+def applies(case):
+    """Return whether a case is of a kind that Tidemark has. `docs/FLINK_MAP.md` has the reasons."""
+    deletes = any(event[0] == "delete" for event in case["events"])
+    alarms = any(name.startswith("physical") for entry in case["expect"] for name in entry)
+    return case["unit"] == "service" and not deletes and not alarms
+
+
+@pytest.mark.parametrize("case", [case for case in FLINK if applies(case)], ids=lambda case: case["name"])
+def test_flinks_case(case):
+    service, expected = Service(**case["given"]), {entry["after"]: entry for entry in case["expect"]}
+    for place, (kind, *said) in enumerate(case["events"]):
+        getattr(service, kind)(*said)
+        if place not in expected:
+            continue
+        facts = service.facts()
+        for name, want in expected[place].items():
+            match name:
+                case "after":
+                    continue
+                case "count":
+                    assert want == {each: facts[name][each] for each in want}
+                case "timers":
+                    assert {each: sorted(those) for each, those in want.items()} == {
+                        each: sorted(facts[name][each]) for each in want
+                    }
+                case "by_group":
+                    for domain, groups in want.items():
+                        found = {group: sorted(those) for group, those in facts[name][domain].items() if those}
+                        assert {group: sorted(those) for group, those in groups.items()} == found
+                case "fired":
+                    assert sorted(want) == sorted(facts[name])
+                case _:
+                    assert want == facts[name], name
+        if "fired" in expected[place]:
+            service.fired = []
+        if "fired_in_order" in expected[place]:
+            service.in_order = []
