@@ -741,6 +741,14 @@ class Stream:
         keyed = self.with_column(ALL, "true", BooleanType()).key_by(ALL)
         return keyed.aggregate(id, ttl=ttl, renamed_from=renamed_from, **columns)
 
+    def window(self, window: Window) -> "WindowedStream":
+        """Divide all rows into windows, as `KeyedStream.window` does by key. The key `_all` is true in every row.
+
+        One subtask keeps them, whatever the parallelism is. Raises InvalidPipelineError if the rows have that column.
+        """
+        require_unique(f"window on {self.origin}", [*self.schema.names, ALL])
+        return self.with_column(ALL, "true", BooleanType()).key_by(ALL).window(window)
+
     def as_input(self, keys: tuple[str, ...] = ()) -> Input:
         """Return the stream as what a vertex reads."""
         return Input(self.origin, self.steps, self.schema, keys, self.named)
