@@ -6,12 +6,13 @@ from typing import Final, assert_never
 
 import dagster as dg
 
-from checkpointing.completeness import complete_until_ms
+from checkpointing.completeness import complete_until_ms, late_rows
 from checkpointing.event_time import END_OF_TIME
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
 from checkpointing.percentiles import Distribution
+from jobs.operators.windows import LATE
 from jobs.showing.checkpoints import FailedCheckpoint, failed_checkpoints
 from jobs.sources.position_words import PositionWords, positions_of
 from jobs.tick.discovery import Discovered, InputLook
@@ -52,6 +53,8 @@ def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
         if vertex.vertex == writer:
             told |= _vertex_metadata(epoch.record.checkpoint, vertex)
     told |= time_metadata(epoch.record, table)
+    late = late_rows(epoch.record, LATE).get(writer)
+    told |= {} if late is None else {"late_rows": dg.MetadataValue.int(late)}
     for written in epoch.record.tables:
         told |= _written(written) if written.table == table else {}
     notes = [note for note in epoch.notes if note.startswith(f"{table}: ")]

@@ -64,8 +64,9 @@ def time_record(graph: JobGraph, vertex: Vertex, time: VertexTime) -> VertexTime
     drain, no table has all rows up to the watermark before the end of time.
     """
     inputs = []
+    declared = graph.time_channels(vertex.id)
     for channel, then in time.channels.items():
-        upstream = graph.vertex(channel.edge.upstream)
+        upstream, said = graph.vertex(channel.edge.upstream), declared.get(channel)
         if upstream.splits or not channel.subtask:
             inputs.append(
                 InputTimeRecord(
@@ -75,6 +76,8 @@ def time_record(graph: JobGraph, vertex: Vertex, time: VertexTime) -> VertexTime
                     watermark_ms=then.mark.ms,
                     idle=then.mark.idle,
                     active_ms=then.active_ms,
+                    delay_ms=None if said is None else said.delay_ms,
+                    idle_after_ms=None if said is None else said.idle_after_ms,
                 )
             )
     now = time.watermark

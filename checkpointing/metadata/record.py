@@ -134,7 +134,8 @@ class TableKeys(_Persisted):
 class InputTimeRecord(_Persisted):
     """How far in event time one input of a vertex was, from one split or from one upstream vertex (N1).
 
-    `active_ms` is the clock of the last barrier before which the split had rows, or had some to read.
+    `active_ms` is the clock of the last barrier before which the split had rows, or had some to read. `delay_ms` and
+    `idle_after_ms` are what the pipeline said of a split then. No decision depends on them.
     """
 
     input: int = Field(ge=0)
@@ -143,6 +144,8 @@ class InputTimeRecord(_Persisted):
     watermark_ms: int = Field(ge=-(2**63), lt=2**63)
     idle: bool = False
     active_ms: int | None = None
+    delay_ms: int | None = None
+    idle_after_ms: int | None = None
 
 
 class VertexTimeRecord(_Persisted):

@@ -13,6 +13,7 @@ from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, InputTimeRecord, Release, Row, VertexRecord
 from jobs.doctor.findings import Finding, Section, command
 from jobs.reading.moments import shown
+from jobs.showing.quantities import seconds
 from jobs.sinks.port import TableSink, TwoPhaseSink
 from jobs.user_code import sentence_of
 from jobs.warehouse.cuts_table import Cut, ReservationStore, event_time
@@ -122,13 +123,19 @@ def _at(warehouse: Warehouse, newest: CheckpointRecord, vertex: VertexRecord) ->
         return "all splits are idle, or were not there yet"
     far = "no row of it had a time"
     if waits.watermark_ms > BEFORE_TIME:
-        far = f"its watermark is {_minute(waits.watermark_ms)} UTC"
-    quiet = "" if waits.active_ms is None else f", and its last rows came before a barrier {_ago(warehouse, waits)}"
-    return f"split {waits.split} of {waits.upstream} holds it back, {far}{quiet}"
+        far = f"its newest row is of {_minute(waits.watermark_ms + (waits.delay_ms or 0) + 1)} UTC"
+    return f"split {waits.split} of {waits.upstream} holds it back, {far}{_idle(warehouse, waits)}"
 
 
-def _ago(warehouse: Warehouse, waits: InputTimeRecord) -> str:
-    return age(warehouse.now_ms() - (waits.active_ms or 0))
+def _idle(warehouse: Warehouse, waits: InputTimeRecord) -> str:
+    """Return since when a split is quiet, and when it will be idle, if a barrier comes then."""
+    if waits.active_ms is None:
+        return ""
+    quiet_ms = max(0, warehouse.now_ms() - waits.active_ms)
+    if waits.idle_after_ms is None:
+        return f", quiet for {seconds(quiet_ms)}, and it never turns idle (event_time has no idle_after)"
+    left_ms = waits.idle_after_ms - quiet_ms
+    return f", idle in {seconds(left_ms)}" if left_ms > 0 else ", idle at the next checkpoint"
 
 
 def _minute(ms: int) -> str:

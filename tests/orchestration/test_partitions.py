@@ -181,6 +181,23 @@ def test_after_the_last_row_all_days_that_have_ended_are_complete():
 
 
 @pytest.mark.parametrize(
+    ("days", "end", "wanted"),
+    [
+        ({"size": "1h", "start": "2026-01-01"}, datetime(2026, 1, 1, 2, tzinfo=UTC), ["00", "01"]),
+        ({"size": "1d", "start": "2026-03-29", "tz": "Europe/Berlin"}, datetime(2026, 3, 29, 22, tzinfo=UTC), ["29"]),
+        ({"size": "1d", "start": "2026-10-25", "tz": "Europe/Berlin"}, datetime(2026, 10, 25, 23, tzinfo=UTC), ["25"]),
+    ],
+)
+def test_hours_and_days_of_summer_time_end_when_the_clock_says(days, end, wanted):
+    """The day on which summer time begins has 23 hours, and the one on which it ends has 25."""
+    declared = plan(timed(days=days)).partitions["bronze/numbers"]
+    end_ms = round(end.timestamp() * 1000)
+    found = complete_partitions(declared, end_ms - 1, end)
+    assert wanted == [each.split("-")[3 if days["size"] == "1h" else 2][:2] for each in found]
+    assert found[:-1] == complete_partitions(declared, end_ms - 2, end)
+
+
+@pytest.mark.parametrize(
     ("days", "said"),
     [
         ({"size": "1w", "start": "2026-01-01"}, "choose one of 1h, 1d"),

@@ -13,10 +13,15 @@ from jobs.warehouse.warehouse import Warehouse
 from tests.unit.full_entry import plain_entry
 
 LATE = TableName("late/clicks")
+AT = 42 * 60_000 - 1
 
 
 def an_input(upstream, split, ms, *, idle=False):
-    return InputTimeRecord(input=0, upstream=upstream, split=split, watermark_ms=ms, idle=idle, active_ms=60_000)
+    """Rows may come ten minutes late, and a split turns idle after five. It had rows before a barrier of minute 1."""
+    said = {"delay_ms": 600_000, "idle_after_ms": 300_000} if split else {}
+    return InputTimeRecord(
+        input=0, upstream=upstream, split=split, watermark_ms=ms, idle=idle, active_ms=60_000, **said
+    )
 
 
 def a_vertex(name, ms, *inputs, due=(), output=None, tables=()):
@@ -27,13 +32,13 @@ def a_vertex(name, ms, *inputs, due=(), output=None, tables=()):
 
 BRONZE = a_vertex(
     "bronze",
-    10,
+    AT,
     an_input("clicks", "orders-6", 5, idle=True),
-    an_input("clicks", "orders-7", 10),
-    an_input("clicks", "orders-8", 20),
+    an_input("clicks", "orders-7", AT),
+    an_input("clicks", "orders-8", AT + 1),
 )
-HOURLY = a_vertex("hourly", 10, an_input("bronze", "", 10), due=(3_599_999, None, 7_199_999))
-OF_LATE = a_vertex("hourly_late", 10, an_input("hourly", "", 10), output="late", tables=(LATE,))
+HOURLY = a_vertex("hourly", AT, an_input("bronze", "", AT), due=(3_599_999, None, 7_199_999))
+OF_LATE = a_vertex("hourly_late", AT, an_input("hourly", "", AT), output="late", tables=(LATE,))
 CUT = plain_entry(
     vertices=(BRONZE, HOURLY, OF_LATE),
     tables=(
@@ -56,7 +61,9 @@ def test_late_rows_are_those_that_the_cut_adds_to_tables_of_late_rows():
 
 def test_the_doctor_says_for_which_split_a_window_waits(tmp_path):
     assert 3_599_999 == first_due_ms(HOURLY)
-    warehouse = Warehouse(tmp_path, ProtocolPaths("shop"), now_ms=lambda: 360_000)
+    warehouse = Warehouse(tmp_path, ProtocolPaths("shop"), now_ms=lambda: 180_000)
     ((_, said),) = _waits(warehouse, CUT)
-    assert "hourly waits for 1970-01-01 01:00:00 UTC: split orders-7 of clicks holds it back" in said
-    assert said.endswith("its watermark is 1970-01-01 00:00:00 UTC, and its last rows came before a barrier 5 min ago")
+    assert said == (
+        "hourly waits for 1970-01-01 01:00:00 UTC: split orders-7 of clicks holds it back, "
+        "its newest row is of 1970-01-01 00:52:00 UTC, idle in 3 min 00 s"
+    )

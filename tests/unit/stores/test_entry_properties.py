@@ -101,6 +101,8 @@ _FIELDS: Final[Mapping[str, Values]] = {
     "vertices.time.inputs.split": Values(("", *SPLIT.true), SPLIT.false[1:]),
     "vertices.time.inputs.active_ms": Values((*TIME.true, None), TIME.false),
     "vertices.time.inputs.watermark_ms": MOMENT,
+    "vertices.time.inputs.delay_ms": Values((0, _EXACT - 1, None), (-1, _EXACT)),
+    "vertices.time.inputs.idle_after_ms": Values((0, _EXACT - 1, None), (-1, _EXACT)),
     "vertices.time.watermark_ms": MOMENT,
     "vertices.time.rows_ms": Values((*MOMENT.true, None), MOMENT.false),
     "vertices.time.tables": TABLE,
