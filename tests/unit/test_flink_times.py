@@ -251,6 +251,76 @@ class Operator(Task):
         return fired + super()._told(last)
 
 
+class Reader:
+    """The splits of a source, at the vertex that reads them. Each watermark that is offered is a barrier.
+
+    A split that is added or released is one that a cut does not know, or that the pipeline has no longer.
+    """
+
+    def __init__(self, progressive, generator, idle_timeout_ms=None):
+        assert progressive
+        self.each = generator == "each_event"
+        self.declared = EventTime(0 if generator == "ascending" else -1, idle_timeout_ms)
+        self.time, self.now_ms, self.barriers = VertexTime({}), 0, 0
+        self.watermarks, self.idle_updates = [], []
+
+    def create(self, split):
+        self._splits({*self._known(), split})
+        return self._facts([])
+
+    def release(self, split):
+        self._splits(self._known() - {split})
+        return self._facts([])
+
+    def collect(self, split, value, time):
+        if split not in self._known():
+            self.create(split)
+        self.time.came(self._channel(split))
+        self.time.read(self._channel(split), time)
+        return self._facts([["element", value, time], *(self._barrier() if self.each else [])])
+
+    def tick(self):
+        self.now_ms += 100
+        return self.periodic()
+
+    def periodic(self):
+        return self._facts(self._barrier())
+
+    def advance_ms(self, time):
+        self.now_ms += time
+        return self._facts([])
+
+    def _known(self):
+        return {channel.edge.upstream for channel in self.time.channels}
+
+    def _channel(self, split):
+        return ChannelId(EdgeId(split, "vertex"), 0)
+
+    def _splits(self, splits):
+        before, self.time = self.time, VertexTime({self._channel(split): self.declared for split in splits})
+        known = {channel: then for channel, then in before.channels.items() if channel in self.time.channels}
+        self.time.restore(before.watermark, before.rows.ms, known)
+
+    def _barrier(self):
+        self.barriers += 1
+        barrier, last = Barrier(self.barriers, self.now_ms, idle=True), self.time.watermark
+        for channel in self.time.channels:
+            self.time.received(channel, barrier)
+        self.time.pass_barrier(barrier)
+        out = told(last, self.time.watermark)
+        self.watermarks += [value for kind, value in out if kind == "watermark"]
+        self.idle_updates += [value == "idle" for kind, value in out if kind == "status"]
+        return out
+
+    def _facts(self, out):
+        return {
+            "out": out,
+            "watermarks": self.watermarks,
+            "watermarks_contain": self.watermarks,
+            "idle_updates": self.idle_updates,
+        }
+
+
 class Coordinator:
     """The splits of `SourceReaders`. A group is a job: the splits of another job are not known."""
 
@@ -308,6 +378,7 @@ UNITS = {
     "idle_timer": IdleTimer,
     "task": Task,
     "operator": Operator,
+    "reader_output": Reader,
     "coordinator": Coordinator,
     "aggregator": Aggregator,
 }
@@ -317,7 +388,12 @@ def applies(case):
     """Return whether a case is of a kind that Tidemark has. `docs/FLINK_MAP.md` has the reasons."""
     given, shared = case["given"], isinstance(case["given"].get("channels"), list) and case["unit"] == "valve"
     refused = shared and any(kind == "status" for kind, *_ in case["events"])
-    return case["unit"] in UNITS and "current" in case["rules"] and "chain" not in given and not refused
+    without = case["unit"] == "reader_output" and (
+        not given["progressive"]
+        or given["generator"] == "none"
+        or not any(kind in {"collect", "create"} for kind, *_ in case["events"])
+    )
+    return case["unit"] in UNITS and "current" in case["rules"] and "chain" not in given and not (refused or without)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if applies(case)], ids=lambda case: case["name"])
@@ -335,12 +411,14 @@ def test_flinks_case(case):
                 out = []
             elif name == "out_contains":
                 assert all(each in everything for each in want), f"event {place}"
+            elif name == "watermarks_contain":
+                assert set(want) <= set(facts["watermarks"]), f"event {place}"
             elif isinstance(want, dict):
                 assert {each: ms(value) if not isinstance(value, list) else value for each, value in want.items()} == {
                     each: facts[name][each] for each in want
                 }, f"event {place}"
             elif name != "after":
-                assert ms(want) == facts[name], f"event {place}: {name}"
+                assert (want if isinstance(want, list) else ms(want)) == facts[name], f"event {place}: {name}"
         assert "error" not in facts or "error" in expected.get(place, {})
 
 
