@@ -36,6 +36,8 @@ from jobs.operators.windows import (
     windowed_state,
 )
 from jobs.pipeline.aggregates import count, named_aggregates, sum_of
+from jobs.pipeline.columns import InvalidPipelineError
+from jobs.pipeline.windows import cumulative, hopping, session, tumbling
 from jobs.state.files import empty_frame
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.merge import KEY_GROUP
@@ -124,15 +126,15 @@ class OneOperator:
         return self.state.least(self.function.due)
 
 
-def windows_of(given):
+def windows_of(given, zone="UTC"):
     """Return our windows for what a case of Flink gives, None if we have none such."""
     match given:
         case {"type": "tumbling" | "tumble", "size": size} if "stagger" not in given:
-            return PeriodicWindows(size, size, given.get("offset", 0), "UTC")
+            return PeriodicWindows(size, size, given.get("offset", 0), zone)
         case {"type": "sliding" | "hop", "size": size, "slide": slide}:
-            return PeriodicWindows(size, slide, given.get("offset", 0), "UTC")
+            return PeriodicWindows(size, slide, given.get("offset", 0), zone)
         case {"type": "cumulate", "size": size, "step": step}:
-            return PeriodicWindows(size, step, 0, "UTC", cumulative=True)
+            return PeriodicWindows(size, step, 0, zone, cumulative=True)
         case {"type": "session", "gap": gap}:
             return SessionWindows(gap)
         case _:
@@ -161,13 +163,13 @@ def test_a_window_begins_where_flinks_does():
 
 
 def _runs(case):
+    """Return whether ours can run the case. docs/FLINK_MAP.md says why the other kinds cannot."""
     about = case.get("given", {})
     if case["kind"] == "sql_window":
-        return "retractions" not in about and "domain" not in about["window"] and "zone_offset_ms" not in about
+        return "retractions" not in about
     return (
         case["kind"] == "window_operator"
-        and about["trigger"] == {"type": "event_time"}
-        and "domain" not in about["assigner"]
+        and about["trigger"] in ({"type": "event_time"}, {"type": "processing_time"})
         and about["function"] in ("sum", "sum_range")
         and windows_of(about["assigner"]) is not None
     )
@@ -177,17 +179,21 @@ def _runs(case):
 def test_windows_are_put_out_as_flinks_operators_do(case):
     """Each row is a micro-batch, and each watermark a barrier."""
     about = case["given"]
-    operator = OneOperator(
-        windows_of(about.get("assigner") or about["window"]), lateness_ms=about.get("allowed_lateness", 0)
-    )
+    windows = about.get("assigner") or about["window"]
+    zone = "Asia/Shanghai" if about.get("zone_offset_ms") == 28_800_000 else "UTC"
+    operator = OneOperator(windows_of(windows, zone), lateness_ms=about.get("allowed_lateness", 0))
+    operator.function = replace(operator.function, by_clock=windows.get("domain") == "processing")
     out, late = [], []
     expected = {entry["after"]: entry for entry in case["expect"]}
     for place, (kind, *args) in enumerate(case["events"]):
         if kind == "element":
             _, _, row, ts = args
-            found, said = operator.run([(row[0] if about.get("key", 0) is not None else "all", row[1], ts)])
+            at = None if operator.function.by_clock else ts
+            found, said = operator.run([(row[0] if about.get("key", 0) is not None else "all", row[1], at)])
         elif kind == "watermark":
             found, said = operator.barrier({"MAX": END_OF_TIME}.get(args[1], args[1]))
+        elif kind == "time":  # this millisecond is not over
+            found, said = operator.barrier(args[0] - 1)
         else:
             found, said = [], []
         out += [_flinks(row, about) for row_kind, row in found if row_kind in ("+I", "+U")]
@@ -205,7 +211,8 @@ def test_windows_are_put_out_as_flinks_operators_do(case):
 
 
 def _flinks(row, about):
-    key, total, rows, start, end = row
+    key, total, rows, *bounds = row
+    start, end = (bound + about.get("zone_offset_ms", 0) for bound in bounds)
     if "window" in about:
         return [total, rows, start, end] if about.get("key", 0) is None else [key, total, rows, start, end]
     return [key, total] if about["function"] == "sum" else [key, total, start, end]
@@ -325,3 +332,22 @@ def test_a_late_row_is_an_error_where_late_rows_fail():
     operator.barrier(100)
     with pytest.raises(LateRowError, match=r"1 rows are late.*at=1970.*95 ms behind"):
         operator.run([("a", 1, 5)])
+
+
+@pytest.mark.parametrize(
+    ("window", "says"),
+    [
+        (partial(tumbling, "0s"), "the size must be at least as long as every"),
+        (partial(hopping, "10m", every="20m"), "the size must be at least as long as every"),
+        (partial(hopping, "10m", every="5m", offset="5m"), "every longer than the offset"),
+        (partial(hopping, "1d", every="1s"), "86400 windows"),
+        (partial(cumulative, "1h", every="25m"), "a multiple of every=25m"),
+        (partial(session, "0s"), "the gap 0s must be more than 0"),
+        (partial(tumbling, "1d", tz="Europe/Atlantis"), "no time zone 'Europe/Atlantis'"),
+        (partial(tumbling, "-1h"), "tumbling: size"),
+        (partial(session, "1h", by="watch"), "write 'event time' or 'clock'"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(window, says):
+    with pytest.raises(InvalidPipelineError, match=says):
+        window()
