@@ -153,7 +153,7 @@ class PeriodicWindows:
     def meaning(self) -> str:
         """Their sizes in ms, and their zone."""
         kind = "cumulative" if self.cumulative else "hopping" if self.step_ms != self.size_ms else "tumbling"
-        return f"{kind} {self.size_ms} {self.step_ms} {self.offset_ms} {self.zone}"
+        return f"{kind} {self.size_ms} ms every {self.step_ms} ms from {self.offset_ms} ms {self.zone}"
 
     @property
     def may_grow(self) -> bool:
@@ -238,7 +238,7 @@ class SessionWindows:
     @property
     def meaning(self) -> str:
         """Their gap in ms."""
-        return f"session {self.gap_ms}"
+        return f"session {self.gap_ms} ms"
 
     @property
     def may_grow(self) -> bool:
