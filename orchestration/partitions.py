@@ -79,11 +79,13 @@ class ToldPartitions:
             return ()
         before = max(partitions.time_window_for_partition_key(each).end for each in told).astimezone(UTC)
 
+        time = (declared.by, declared.before_ms)
+
         def changed(since: int) -> set[str]:
             if since >= version:
                 return set()
-            times = changed_times(self._versions.warehouse, table, since, version, declared.by, before)
-            return {partitions.get_partition_key_for_timestamp(time.timestamp()) for time in times} & told
+            times = changed_times(self._versions.warehouse, table, since, version, time, before)
+            return {partitions.get_partition_key_for_timestamp(each.timestamp()) for each in times} & told
 
         try:
             found = changed(after)

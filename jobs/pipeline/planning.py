@@ -513,7 +513,8 @@ def _rows_wait_ms(function: object) -> int | None:
     """Return how far the watermark may be after a row's time before its results are out. None: nobody knows."""
     if isinstance(function, IntervalJoin):
         return max(0, function.upper_ms, -function.lower_ms)
-    return None if isinstance(function, EndsInput | WithTimers) else 0
+    by_clock = bool(getattr(function, "by_clock", False))
+    return None if by_clock or isinstance(function, EndsInput | WithTimers) else 0
 
 
 def _broadcast_table(job: JobName, spec: KeyedSpec) -> Iterator[Table]:

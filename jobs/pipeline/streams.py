@@ -25,7 +25,7 @@ from jobs.operators.process import KeyedFunction
 from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps
 from jobs.operators.stateless_job import failed_rules, in_task
 from jobs.operators.timers import HasTimers
-from jobs.operators.windows import END, LATE, START, Windows
+from jobs.operators.windows import END, LATE, Windows
 from jobs.pipeline.aggregates import AggregateColumn, derived_columns, named_aggregates
 from jobs.pipeline.columns import (
     ALL,
@@ -638,12 +638,12 @@ class Stream:
 
         Each is materialised when a cut is complete until its end, and again when a later cut changes its rows. Must
         follow a call that writes the table. A row belongs to the day in which its time in column `by` lies: by default
-        the start of its window, or its event time. Raises InvalidPipelineError, when the pipeline is planned also for a
-        table without event times.
+        its event time, and for a window the last millisecond before `window_end`. Raises InvalidPipelineError. A table
+        without event times is refused when the pipeline is planned.
         """
         vertex, table = with_table(self._direct, f"partitions on {self.origin}: they are those of a table")
         event_time = None if self.time is None else self.time.name
-        column = by or (START if START in self.schema.names else event_time)
+        column = by or (END if END in self.schema.names else event_time)
         partitions = partitions_of(table, self.schema, size, start, tz, column)
         self.declarations.amend(replace(vertex, table=replace(table, partitions=partitions)))
         return self

@@ -23,7 +23,7 @@ from checkpointing.graph import JobGraph, TableMode, Vertex
 from checkpointing.identifiers import TableName, table_name
 from checkpointing.partitions import escaped
 from jobs.operators.process import OUTPUT
-from jobs.operators.windows import START
+from jobs.operators.windows import END
 from jobs.pipeline.columns import (
     NOTHING,
     ChangedColumns,
@@ -205,11 +205,11 @@ def partitions_of(table: OutputTable, rows: StructType, size: str, start: str, t
     except (TypeError, ValueError) as error:
         raise InvalidPipelineError(f"{where}: start is {start!r}; write its first day, as 2026-11-01") from error
     if by is None:
-        raise InvalidPipelineError(f"{where}: it has no column {START}; name the column with the event times in by=")
+        raise InvalidPipelineError(f"{where}: it has no column {END}; name the column with the event times in by=")
     require_columns(where, rows, [by])
     if not isinstance(rows[by].dataType, TimestampType | TimestampNTZType):
         raise InvalidPipelineError(f"{where}: column {by} is a {rows[by].dataType.simpleString()}, and no timestamp")
-    return Partitions(size, start, time_zone(where, tz), by)
+    return Partitions(size, start, time_zone(where, tz), by, 1 if by == END else 0)
 
 
 def require_partitions_in_time(graph: JobGraph, tables: Iterable[OutputTable]) -> None:

@@ -61,13 +61,15 @@ class Input:
 class Partitions:
     """The hours or days of a table, as a scheduler sees them: from the day `start` on, in the local time of a zone.
 
-    A row belongs to the one in which its time lies, in the column `by`.
+    A row belongs to the one in which its time lies: `before_ms` before the value of the column `by`. The time of a
+    window is its last millisecond.
     """
 
     size: str
     start: str
     zone: str
     by: str
+    before_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

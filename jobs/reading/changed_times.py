@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from io import BytesIO
 from typing import Any, Final
 
@@ -24,24 +24,26 @@ Files = Mapping[str, Mapping[str, Any]]
 
 
 def changed_times(
-    warehouse: Warehouse, table: TableName, after: int, until: int, column: str, before: datetime
+    warehouse: Warehouse, table: TableName, after: int, until: int, time: tuple[str, int], before: datetime
 ) -> tuple[datetime, ...]:
     """Return each quarter of an hour in which the version `until` has other rows than the version `after`.
 
-    `column` has the rows' times. Those that are not before `before`, in UTC, do not count. Of an append table only this
-    column is read, and of a file whose statistics say that its rows are later, nothing. Raises OSError if a file or an
-    entry of the log has been deleted.
+    `time` is the column with the rows' times, and how many ms before its values they are. Those that are not before
+    `before`, in UTC, do not count. Of an append table only this column is read, and of a file whose statistics say that
+    its rows are later, nothing. Raises OSError if a file or an entry of the log has been deleted.
     """
     folder = warehouse.place(warehouse.paths.table(table))
+    column, before_ms = time
+    before += timedelta(milliseconds=before_ms)
     added, removed = _net(folder, range(after + 1, until + 1))
     wanted = [path for path, action in added.items() if not _is_later(action, column, before)]
     if not removed:
         parts = [_frame(folder, path, [column]) for path in wanted]
         rows = pl.concat(parts) if parts else pl.DataFrame({column: []}, schema={column: pl.Datetime("us", "UTC")})
-        return _quarters(rows, column, before)
+        return _quarters(rows, column, before, before_ms)
     signed = [*_signed(folder, removed, column, -1), *_signed(folder, added, column, 1)]
     changed = pl.concat(signed).group_by(_AT, _HASH).agg(pl.col(_SIGN).sum()).filter(pl.col(_SIGN) != 0)
-    return _quarters(changed, _AT, before)
+    return _quarters(changed, _AT, before, before_ms)
 
 
 def _net(folder: StoragePlace, versions: Iterable[int]) -> tuple[Files, Files]:
@@ -79,7 +81,8 @@ def _signed(folder: StoragePlace, files: Files, column: str, sign: int) -> Itera
         yield rows.select(pl.col(column).alias(_AT), pl.lit(sign).alias(_SIGN), rows.hash_rows().alias(_HASH))
 
 
-def _quarters(rows: pl.DataFrame, column: str, before: datetime) -> tuple[datetime, ...]:
+def _quarters(rows: pl.DataFrame, column: str, before: datetime, before_ms: int) -> tuple[datetime, ...]:
     utc = pl.col(column).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
-    found = rows.select(utc.alias(_AT)).filter(pl.col(_AT) < before).select(pl.col(_AT).dt.truncate(_STEP))
+    at = (pl.col(_AT) - timedelta(milliseconds=before_ms)).dt.truncate(_STEP)
+    found = rows.select(utc.alias(_AT)).filter(pl.col(_AT) < before).select(at)
     return tuple(found[_AT].unique().sort().to_list())

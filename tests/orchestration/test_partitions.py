@@ -11,12 +11,15 @@ import dagster as dg
 import polars as pl
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql.types import TimestampType
 
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.pipeline import InvalidPipelineError
+from jobs.pipeline import InvalidPipelineError, Pipeline, count
 from jobs.pipeline.planning import plan
+from jobs.pipeline.windows import session, tumbling
 from jobs.reading.changed_times import changed_times
+from jobs.sources.hybrid import SequenceSource
 from jobs.tick.tick import run_tick
 from jobs.warehouse.warehouse import Warehouse
 from orchestration.cut_resource import CutResource
@@ -153,13 +156,16 @@ def test_a_day_is_told_again_when_its_rows_change(project):
 def test_an_upserted_row_changes_its_own_day_alone(tmp_path):
     """The file of a range is written again with all its rows, and those of other days are as they were."""
     folder, first = tmp_path / "gold/daily", datetime(2026, 1, 1, tzinfo=UTC)
-    rows = pl.DataFrame({"window_start": [first, first + 30 * HOUR], "rows": [1, 2]})
+    rows = pl.DataFrame({"window_end": [first, first + 30 * HOUR], "rows": [1, 2]})
     write_deltalake(str(folder), rows.to_arrow())
     write_deltalake(str(folder), rows.with_columns(rows=pl.Series([1, 3])).to_arrow(), mode="overwrite")
     warehouse = Warehouse(tmp_path, ProtocolPaths(JOB))
-    found = partial(changed_times, warehouse, TableName("gold/daily"), column="window_start")
+    found = partial(changed_times, warehouse, TableName("gold/daily"), time=("window_end", 0))
     assert (first + 30 * HOUR,) == found(0, 1, before=first + 48 * HOUR)
     assert () == found(0, 1, before=first + 24 * HOUR)
+    quarter = HOUR / 4
+    of_windows = partial(changed_times, warehouse, TableName("gold/daily"), time=("window_end", 1))
+    assert (first + 30 * HOUR - quarter,) == of_windows(0, 1, before=first + 30 * HOUR)
 
 
 def test_a_check_says_how_far_a_table_is_behind_in_event_time(project):
@@ -210,6 +216,22 @@ def test_hours_and_days_of_summer_time_end_when_the_clock_says(days, end, wanted
 def test_partitions_that_cannot_be_are_refused(days, said):
     with pytest.raises(InvalidPipelineError, match=said):
         timed(days=days)
+
+
+def test_a_window_belongs_to_the_day_of_its_last_millisecond():
+    """So a session over midnight belongs to the day at whose end it is closed. By the clock, nobody knows."""
+    pipeline = Pipeline(JOB)
+    rows = pipeline.source("numbers", SequenceSource({"a": 9}, keys=3)).with_column("at", "now()", TimestampType())
+    keyed = rows.event_time("at", delay="1h").key_by("key")
+    days = {"start": "2026-01-01"}
+    visits = keyed.window(session("30m")).aggregate("visits", rows=count(), late="late/visits").table("gold/visits")
+    visits.partitions("1d", **days)
+    (declared,) = plan(pipeline).partitions.values()
+    assert ("window_end", 1) == (declared.by, declared.before_ms)
+    clock = keyed.window(tumbling("1d", by="clock")).aggregate("clock", rows=count()).table("gold/clock")
+    clock.partitions("1d", **days)
+    with pytest.raises(InvalidPipelineError, match="may wait in a state until a drain"):
+        plan(pipeline)
 
 
 def test_a_table_without_event_times_has_no_partitions():
