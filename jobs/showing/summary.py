@@ -96,12 +96,13 @@ def render_places(pipeline: str, warehouse: Root, graph: JobGraph) -> Renderable
     lines.append(Text(f"  {', '.join(outputs)}"))
     if states:
         lines.append(Text(f"  operator state: {', '.join(states)}"))
-    for command, what in (
-        (f"tidemark cut {pipeline}", "how to read all tables as of one checkpoint"),
-        (f"tidemark checkpoints show {pipeline}", "the life of the last epoch"),
-        (f"tidemark doctor {pipeline}", "whether the job is healthy"),
-    ):
-        lines.append(Text.assemble(("  ", ""), (f"{command:<34}", "cyan"), what))
+    commands = {
+        f"tidemark cut {pipeline}": "how to read all tables as of one checkpoint",
+        f"tidemark checkpoints show {pipeline}": "the life of the last epoch",
+        f"tidemark doctor {pipeline}": "whether the job is healthy",
+    }
+    width = max(34, *(len(command) + 2 for command in commands))
+    lines += [Text.assemble("  ", (command.ljust(width), "cyan"), what) for command, what in commands.items()]
     return Group(*lines)
 
 
