@@ -9,6 +9,7 @@ from rich.tree import Tree
 
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId
+from jobs.operators.rows_in_time import OverRows
 from jobs.operators.spec import KeyedInput, KeyedSpec
 from jobs.operators.time_joins import AsOfJoin
 from jobs.operators.timers import WithTimers
@@ -74,6 +75,8 @@ def _bound(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
         yield Text("◷ state: what the function keeps. Only its timers, or a ttl, let rows leave", style="yellow")
     elif isinstance(function, AsOfJoin):
         yield Text("◷ state: by event time. The newest version of each key stays, so it grows with the keys")
+    elif isinstance(function, OverRows) and function.rows_max is not None:
+        yield Text(f"◷ state: the last {plural(function.rows_max, 'row')} of each key stay, so it grows with the keys")
     elif vertex.fires:
         yield Text("◷ state: by event time. What is due leaves")
     else:
