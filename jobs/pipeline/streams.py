@@ -275,8 +275,16 @@ def in_turn(chains: Sequence[Chain]) -> Chain | None:
     light = [chain for chain in chains if isinstance(chain, TaskSteps)]
     if len(light) < len(chains):
         return TextSteps(apply) if all(isinstance(chain, TaskSteps | TextSteps) for chain in chains) else apply
-    rules = tuple(rule for steps in light for rule in steps.rules)
-    return TaskSteps(apply, rules, tuple(copy for steps in light for copy in steps.copies))
+    rules: list[NullRule] = []
+    copies: dict[str, CopiedColumn] = {}
+    for steps in light:  # a task sees the names of the file, not those that steps before have given
+        reads = {*(rule.column for rule in steps.rules), *(copy.of for copy in steps.copies)}
+        if any(copies[name].instead is not None for name in copies.keys() & reads):
+            return TextSteps(apply)
+        of = {name: copy.of for name, copy in copies.items()}
+        rules += [replace(rule, column=of.get(rule.column) or rule.column) for rule in steps.rules]
+        copies |= {copy.name: replace(copy, of=of.get(copy.of or "") or copy.of) for copy in steps.copies}
+    return TaskSteps(apply, tuple(rules), tuple(copies.values()))
 
 
 EVENT_TIME: Final = "_event_time"
@@ -473,7 +481,9 @@ class Stream:
         require_columns(where, self.schema, said)
         fields = [StructField(said.get(each.name, each.name), each.dataType) for each in self.schema.fields]
         require_unique(where, [each.name for each in fields])
-        after = self.transform(TextSteps(lambda rows: rows.withColumnsRenamed(said)), StructType(fields))
+        copies = tuple(CopiedColumn(new, of=old) for old, new in said.items())
+        steps = TaskSteps(lambda rows: rows.withColumnsRenamed(said), copies=copies)
+        after = self.transform(steps, StructType(fields))
         time = self.time
         return after if time is None else replace(after, time=replace(time, name=said.get(time.name, time.name)))
 

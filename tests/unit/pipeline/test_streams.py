@@ -12,10 +12,13 @@ from checkpointing.config import CheckpointConfig, CheckpointingMode
 from checkpointing.graph import TableMode, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import InvalidNameError
+from jobs.operators.derived_scans import CopiedColumn, NullRule
 from jobs.operators.process import NamedOutputs, UnknownOutputError, of_output
+from jobs.operators.spec import TaskSteps, TextSteps
 from jobs.pipeline import Processed, first_of, max_of, sum_of
 from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.planning import plan
+from jobs.pipeline.streams import in_turn
 from jobs.pipeline.top import top
 from jobs.quality.expectation import Expectation
 from tidemark import Pipeline, SequenceSource, count, join
@@ -660,3 +663,17 @@ def test_a_table_is_not_laid_out_by_all_columns_or_by_a_renamed_one() -> None:
     with pytest.raises(InvalidPipelineError, match=r"column 'total' is renamed from 'amount'.*keep the name"):
         summed.upsert("gold/sums", partition_by=["total"])
     assert ("key",) == summed.upsert("gold/sums", partition_by=["key"]).declarations.vertex("sums").table.partitioned_by
+
+
+def test_tasks_read_a_column_under_the_name_that_the_file_has():
+    """Renamed twice, swapped, and tested by a rule."""
+    rows = Pipeline("renamed").source("rows", SequenceSource({"a": 10}))
+    twice = rows.rename({"key": "one", "n": "two"}).rename({"one": "two", "two": "one"})
+    assert {"key", "n"}.isdisjoint(twice.schema.names)
+    rule = TaskSteps(lambda frame: frame, (NullRule("two", null=False),))
+    found = in_turn([*(step.chain for step in twice.steps), rule])
+    assert isinstance(found, TaskSteps)
+    assert {"two": "key", "one": "n"} == {copy.name: copy.of for copy in found.copies}
+    assert ["key"] == [each.column for each in found.rules]
+    filled = TaskSteps(lambda frame: frame, copies=(CopiedColumn("three", "two", instead=True),))
+    assert isinstance(in_turn([filled, TaskSteps(lambda frame: frame, (NullRule("three", null=False),))]), TextSteps)
