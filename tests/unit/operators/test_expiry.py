@@ -25,6 +25,7 @@ from jobs.state.backend import CompactionPolicy, Expires, IncrementalBackend, Ra
 from jobs.state.merge import KEY_GROUP, change_of
 from jobs.state.worker_copy import Aged, WorkerCopies
 from spec.machines.judging import expect
+from tests.unit.operators.test_end_of_input import Bench
 
 CASES = json.loads((Path(__file__).parents[2] / "vectors/time/ttl.json").read_text())["cases"]
 ENTRY = pa.schema([("key", pa.string()), ("of", pa.string()), ("entry", pa.string()), ("value", pa.string())])
@@ -355,3 +356,24 @@ def test_a_drain_writes_what_lives_and_nothing_else():
     assert _outdated(spec, drain) == {0}
     assert _outdated(spec, replace(drain, end_of_input=False)) == set()
     assert _outdated(spec, replace(drain, now_ms=None)) == set()
+
+
+@dataclass
+class Expiring(Bench):
+    """Runs one subtask whose state expires."""
+
+    expires: Expires | None = None
+
+    def _task(self, *, end):
+        stored = pa.schema([*self.state_schema, pa.field(Aged(self.expires.expiry, None).column, pa.int64())])
+        return replace(super()._task(end=end), expires=self.expires, stored=stored)
+
+
+@pytest.mark.parametrize("on_read", [False, True])
+def test_a_row_that_changes_nothing_renews_its_key_only_if_reads_do(on_read, tmp_path):
+    """A left row of `enrich` that finds its right row leaves the state as it is."""
+    lives = Expires(Expiry(10), on_read=on_read)
+    bench = Expiring(str(tmp_path), expires=lives, policy=CompactionPolicy(ratio=100.0))
+    assert [1] == [each.file.rows for each in bench.run([], [("a", 1.0)]).state]
+    assert ([1] if on_read else []) == [each.file.rows for each in bench.run([("a", 7)], []).state]
+    assert [1] == [each.file.rows for each in bench.run([("b", 8)], []).state]
