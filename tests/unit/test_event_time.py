@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from checkpointing.channel_items import Barrier, SubtaskSnapshot
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME, EventTime, Expiry, VertexTime
+from checkpointing.gate.messages import TriggerCheckpoint
 from checkpointing.graph import Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, VertexId
-from checkpointing.job.operator_run import LiveFiles
+from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.restoring import _now_ms, live_files
+from checkpointing.messages import MicroBatchFinished, SubtaskOutput
 from checkpointing.metadata.record import ExpiryRecord, VertexRecord
 
 A, B = (ChannelId(EdgeId("clicks", "hourly"), split) for split in range(2))
@@ -230,3 +232,26 @@ def test_a_cut_says_when_its_state_was_written(then, now, kept):
     vertex = Vertex(VertexId("sums"), VertexKind.KEYED, 1, expiry=now)
     (live,) = live_files(vertex, SimpleNamespace(vertices=(was,)), 8)
     assert (_now_ms(vertex, SimpleNamespace(vertices=(was,))), live.state[0].touched_ms) == kept
+
+
+def by_the_clock(due_ms):
+    vertex = Vertex(VertexId("seconds"), VertexKind.KEYED, 1, fires=True, by_clock=True)
+    return OperatorRun(vertex, None, 3, [LiveFiles(due_ms=due_ms)], clock_ms=5_000)
+
+
+@pytest.mark.parametrize(("clock_ms", "fires"), [(6_999, False), (7_000, True), (9_000, True)])
+def test_by_the_clock_rows_have_the_time_of_the_barrier_before_and_fire_once_it_is_over(clock_ms, fires):
+    """A millisecond of the clock is over at the next one. Rows of the epoch are those of the last barrier's moment."""
+    run = by_the_clock(due_ms=6_999)
+    trigger = TriggerCheckpoint(Barrier(CheckpointId(1), clock_ms))
+    assert trigger.barrier == run.pass_time(trigger)
+    assert fires == run.fires_next
+    assert 7_000 == run.turns_at_ms()
+    if fires:
+        effect = run.fire()
+        assert (4_999, clock_ms - 1) == (effect.late_ms, effect.due_ms)
+        run.finish(MicroBatchFinished(VertexId("seconds"), 1, (SubtaskOutput(),)))
+    run.take_snapshot(run.pass_time(trigger))
+    assert not run.fires_next
+    assert clock_ms == run.clock_ms
+    assert (None if fires else 7_000) == run.turns_at_ms()
