@@ -58,7 +58,7 @@ def aggregate_meanings(aggregates: Sequence[Named], rows: StructType) -> tuple[C
 
 def window_meanings(function: WindowedAggregates, rows: StructType) -> tuple[ColumnMeaning, ...]:
     """Return the meaning of the state of windows over rows of this schema: of the aggregates, and of which windows."""
-    time = (Argument("clock", "time"),) if function.by_clock else _arguments(rows, [function.time.name])
+    time = (Argument("clock", "time"),) if function.by_clock else _arguments(rows, [function.late.time.name])
     of = (Argument(function.windows.meaning, "window"), *time)
     return (
         *aggregate_meanings(function.aggregates.aggregates, rows),

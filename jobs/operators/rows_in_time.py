@@ -15,9 +15,8 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from jobs.operators.aggregate import KeyedAggregates
-from jobs.operators.measured_times import TimeColumn
 from jobs.operators.process import Find, Processed
-from jobs.operators.windows import DUE, FAR_MS, LATE, LATE_BY, NUMBER, LateRowError, NoTimeError, with_numbers
+from jobs.operators.windows import DUE, NUMBER, LateRows, with_numbers
 from jobs.state.files import empty_frame
 from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP
@@ -33,34 +32,6 @@ _NEW: Final = "\0new"
 _MICROSECONDS: Final = 1_000
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-
-@dataclass(frozen=True, slots=True)
-class LateRows:
-    """What becomes of late rows: they go to a named output with these `columns`, or it `fails` at one."""
-
-    columns: tuple[str, ...]
-    time: TimeColumn
-    fails: bool
-
-    @property
-    def time_ms(self) -> pl.Expr:
-        """The event time of a row in ms. A time between two milliseconds counts as the earlier one."""
-        return pl.col(self.time.name).dt.epoch("us").floordiv(_MICROSECONDS) - self.time.before_ms
-
-    def taken_from(self, rows: pl.DataFrame, watermark_ms: int) -> tuple[pl.DataFrame, dict[str, pl.DataFrame]]:
-        """Return the rows that are not late, and the named outputs. Raises NoTimeError and LateRowError."""
-        without = rows[self.time.name].null_count()
-        if without:
-            raise NoTimeError(self.time.name, without)
-        late = rows.filter(self.time_ms <= watermark_ms)
-        if late.is_empty():
-            return rows, {}
-        by_ms = pl.lit(min(watermark_ms, FAR_MS)) - self.time_ms
-        said = late.select(*self.columns, by_ms.alias(LATE_BY))
-        if self.fails:
-            raise LateRowError(self.time.name, said)
-        return rows.filter(self.time_ms > watermark_ms), {LATE: said}
 
 
 # ------------------------------------------------------------------

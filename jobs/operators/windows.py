@@ -72,6 +72,42 @@ class LateRowError(Exception):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LateRows:
+    """What becomes of late rows: they go to a named output with these `columns`, or it `fails` at one."""
+
+    columns: tuple[str, ...]
+    time: TimeColumn
+    fails: bool
+
+    @property
+    def time_ms(self) -> pl.Expr:
+        """The event time of a row in ms. A time between two milliseconds counts as the earlier one."""
+        return _ms(self.time.name) - self.time.before_ms
+
+    def require_times(self, rows: pl.DataFrame) -> None:
+        """Raise NoTimeError if a row has no time."""
+        without = rows[self.time.name].null_count()
+        if without:
+            raise NoTimeError(self.time.name, without)
+
+    def taken_from(self, rows: pl.DataFrame, watermark_ms: int) -> tuple[pl.DataFrame, dict[str, pl.DataFrame]]:
+        """Return the rows with a time after the watermark, and the named outputs. Raises NoTimeError, LateRowError."""
+        self.require_times(rows)
+        is_late = self.time_ms <= watermark_ms
+        return rows.filter(~is_late), self.said(rows.filter(is_late), watermark_ms)
+
+    def said(self, late: pl.DataFrame, watermark_ms: int) -> dict[str, pl.DataFrame]:
+        """Return late rows as their output has them. Raise LateRowError if they are an error."""
+        if late.is_empty():
+            return {}
+        by_ms = pl.lit(min(watermark_ms, FAR_MS)) - self.time_ms
+        said = late.select(*self.columns, by_ms.alias(LATE_BY))
+        if self.fails:
+            raise LateRowError(self.time.name, said)
+        return {LATE: said}
+
+
 class Windows(Protocol):
     """Tells which windows rows belong to."""
 
@@ -297,17 +333,15 @@ class WindowedAggregates:
     """The keyed function of aggregates by key and window. The window's start and end are the last two keys.
 
     A window is put out once it has closed, and again when late rows change it. If it is `updating`, it is put out as
-    soon as it has a row. A late row goes to the output `LATE` with its `columns`, or it `late_fails`. `watermark_ms` is
+    soon as it has a row. `late` says what becomes of late rows. `watermark_ms` is
     that of the last barrier. If windows are `by_clock`, all rows of an epoch have the time at which it began.
     """
 
     windows: Windows
     aggregates: KeyedAggregates
-    columns: tuple[str, ...]
-    time: TimeColumn
+    late: LateRows
     lateness_ms: int = 0
     updating: bool = False
-    late_fails: bool = False
     by_clock: bool = False
     watermark_ms: int = BEFORE_TIME
     fires_ms: int = END_OF_TIME
@@ -330,21 +364,20 @@ class WindowedAggregates:
 
     def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
         """Add the rows to their windows. Put out late rows, and windows that are shown already and have changed."""
-        time = pl.col(self.time.name) - pl.duration(milliseconds=self.time.before_ms)
         if self.by_clock:
             time = pl.from_epoch(pl.lit(self.watermark_ms + 1), "ms").cast(types[START])
+        else:
+            self.late.require_times(inputs[0])
+            time = pl.col(self.late.time.name) - pl.duration(milliseconds=self.late.time.before_ms)
         rows = inputs[0].with_columns(time.alias(_TIME))
-        without = rows[_TIME].null_count()
-        if without:
-            raise NoTimeError(self.time.name, without)
         late = rows.clear()
         if not self.windows.may_grow:
             is_late = self.windows.last_ends(rows) <= self._open_ms
             late, rows = rows.filter(is_late), rows.filter(~is_late)
-        to = Assignment(self.aggregates, types, find, self._open_ms, self.columns)
+        to = Assignment(self.aggregates, types, find, self._open_ms, self.late.columns)
         before, after = self.windows.assigned(rows, to)
         held = after.with_columns(self._due(_ms(END) - 1).alias(DUE))
-        return Processed(held, self._shown_changes(before, held), self._said(late.select(self.columns)))
+        return Processed(held, self._shown_changes(before, held), self.late.said(late, self.watermark_ms))
 
     def on_time(self, state: pl.DataFrame) -> Processed:
         """Put out the windows that have closed. Forget those whose lateness has passed by the time that is due.
@@ -363,7 +396,7 @@ class WindowedAggregates:
         output = self._results(closed)
         if self.takes_back:
             output = changes_of(self._results(state.clear()), output, self.table_keys)
-        return Processed(kept, output, {} if late is None else self._said(late))
+        return Processed(kept, output, {} if late is None else self.late.said(late, self.watermark_ms))
 
     @property
     def _open_ms(self) -> int:
@@ -391,23 +424,13 @@ class WindowedAggregates:
     def _results(self, state: pl.DataFrame) -> pl.DataFrame:
         return self.aggregates.results(state).drop(KEY_GROUP)
 
-    def _said(self, late: pl.DataFrame) -> dict[str, pl.DataFrame]:
-        """Return the late rows as their output has them. Raise LateRowError if they are an error."""
-        if late.is_empty():
-            return {}
-        time_ms = _ms(self.time.name) - self.time.before_ms
-        said = late.select(*self.columns, (pl.lit(min(self.watermark_ms, FAR_MS)) - time_ms).alias(LATE_BY))
-        if self.late_fails:
-            raise LateRowError(self.time.name, said)
-        return {LATE: said}
-
 
 def windowed_state(function: WindowedAggregates, rows: StructType) -> StructType:
     """Return the columns of the state over rows of this schema, without the keys of the vertex."""
     keys = function.aggregates.keys[:-2]
     held = state_schema(keys, function.aggregates.aggregates, rows).fields[len(keys) :]
-    bounds = (StructField(name, function.time.kind) for name in (START, END))
-    late = ArrayType(StructType([rows[name] for name in function.columns]))
+    bounds = (StructField(name, function.late.time.kind) for name in (START, END))
+    late = ArrayType(StructType([rows[name] for name in function.late.columns]))
     waits = [StructField(HELD, late)] if function.windows.may_grow else []
     return StructType([*bounds, *held, *waits, StructField(DUE, LongType())])
 
@@ -416,7 +439,7 @@ def windowed_output(function: WindowedAggregates, rows: StructType) -> StructTyp
     """Return the columns of a window that is put out."""
     keys = function.aggregates.keys[:-2]
     shown = output_schema(keys, function.aggregates.aggregates, rows).fields
-    bounds = (StructField(name, function.time.kind) for name in (START, END))
+    bounds = (StructField(name, function.late.time.kind) for name in (START, END))
     return StructType([*shown[: len(keys)], *bounds, *shown[len(keys) :]])
 
 

@@ -14,6 +14,7 @@ from jobs.operators.windows import (
     LATE,
     LATE_BY,
     START,
+    LateRows,
     PeriodicWindows,
     SessionWindows,
     WindowedAggregates,
@@ -163,17 +164,15 @@ def window_vertex(
     function = WindowedAggregates(
         windows=emits.windows,
         aggregates=KeyedAggregates(keys, named_aggregates(where, keys, reads.schema, columns)),
-        columns=tuple(late_columns),
-        time=emits.time,
+        late=LateRows(tuple(late_columns), emits.time, emits.fails),
         lateness_ms=emits.lateness_ms,
         updating=emits.updating,
-        late_fails=emits.fails,
         by_clock=emits.by_clock,
     )
     rows = Rows(
         windowed_state(function, reads.schema),
         windowed_output(function, reads.schema),
         {column: one.renamed_from for column, one in columns.items() if one.renamed_from is not None},
-        {} if emits.fails else {LATE: late_rows(function.columns, reads.schema)},
+        {} if emits.fails else {LATE: late_rows(late_columns, reads.schema)},
     )
     return process_vertex((reads,), name, function, rows, renamed_from)

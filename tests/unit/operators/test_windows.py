@@ -27,6 +27,7 @@ from jobs.operators.windows import (
     LATE,
     START,
     LateRowError,
+    LateRows,
     NoTimeError,
     PeriodicWindows,
     SessionWindows,
@@ -66,8 +67,7 @@ class OneOperator:
         self.function = WindowedAggregates(
             windows=windows,
             aggregates=KeyedAggregates(keys, aggregates),
-            columns=("key", "value", "at"),
-            time=TimeColumn("at", TimestampType()),
+            late=LateRows(("key", "value", "at"), TimeColumn("at", TimestampType()), fails=False),
             lateness_ms=lateness_ms,
             updating=updating,
         )
@@ -79,7 +79,7 @@ class OneOperator:
 
     def _calls(self, due_ms):
         output = arrow_schema(windowed_output(self.function, ROWS))
-        late = {LATE: arrow_schema(late_rows(self.function.columns, ROWS))}
+        late = {LATE: arrow_schema(late_rows(self.function.late.columns, ROWS))}
         return ProcessCalls(
             operator="test",
             function=self.function.at(self.watermark, END_OF_TIME if due_ms is None else due_ms),
@@ -328,7 +328,7 @@ def test_a_row_without_a_time_is_an_error_with_a_way_out():
 
 def test_a_late_row_is_an_error_where_late_rows_fail():
     operator = OneOperator(KINDS["tumbling"])
-    operator.function = replace(operator.function, late_fails=True)
+    operator.function = replace(operator.function, late=replace(operator.function.late, fails=True))
     operator.barrier(100)
     with pytest.raises(LateRowError, match=r"1 rows are late.*at=1970.*95 ms behind"):
         operator.run([("a", 1, 5)])
