@@ -206,15 +206,20 @@ class JobGraph:
 
         A channel from a split has what the pipeline says about its times. One from a vertex has None.
         """
-        declared = self.vertex(name).event_times
-        found: dict[ChannelId, EventTime | None] = {}
-        for channel in self.channels_into(name):
-            edge = channel.edge
-            if self.vertex(edge.upstream).kind is not VertexKind.SOURCE:
-                if self.time_channels(edge.upstream):
-                    found[channel] = None
-            elif declared and declared[edge.input] is not None:
-                found[channel] = declared[edge.input]
+        times, timed = self.vertex(name).event_times, self._timed()
+        declared = {edge: times[edge.input] if times else None for edge in self.upstream(name)}
+        return {
+            channel: declared[channel.edge]
+            for channel in self.channels_into(name)
+            if declared[channel.edge] is not None or channel.edge.upstream in timed
+        }
+
+    def _timed(self) -> set[VertexId]:
+        """Return the vertices that keep time: those that read a split with times, and all behind them."""
+        found: set[VertexId] = set()
+        for vertex in self.vertices if any(vertex.event_times for vertex in self.vertices) else ():
+            if any(vertex.event_times) or any(edge.upstream in found for edge in self.upstream(vertex.id)):
+                found.add(vertex.id)
         return found
 
     def rows_wait_ms(self, name: VertexId) -> int | None:
@@ -223,8 +228,12 @@ class JobGraph:
         What waits in a vertex above counts there: its barriers carry a watermark that is so much less. None: it may
         wait until a drain.
         """
-        own = self.vertex(name).rows_wait_ms
-        return None if any(self.rows_wait_ms(edge.upstream) is None for edge in self.upstream(name)) else own
+        until_a_drain: set[VertexId] = set()
+        for vertex in self.vertices:
+            above = (edge.upstream for edge in self.upstream(vertex.id))
+            if vertex.rows_wait_ms is None or any(each in until_a_drain for each in above):
+                until_a_drain.add(vertex.id)
+        return None if name in until_a_drain else self.vertex(name).rows_wait_ms
 
     def tables(self) -> tuple[Table, ...]:
         """Return every output table of the job, in order of their vertices."""
