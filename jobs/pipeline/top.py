@@ -7,8 +7,8 @@ from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, Stru
 
 from checkpointing.identifiers import vertex_id
 from checkpointing.metadata.row_validity import NUMBER_MAX
-from jobs.operators.applied_changes import DELETED, NewestRows
 from jobs.operators.changes import KIND, TIMES
+from jobs.operators.newest import DELETED, NewestRows
 from jobs.operators.top_rows import ROWS, Order, TopRows, top_output
 from jobs.pipeline.columns import (
     InvalidPipelineError,

@@ -11,8 +11,8 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFileKind
-from jobs.operators.applied_changes import NewestRows, TruncatedError
 from jobs.operators.keyed_task import InputLayout
+from jobs.operators.newest import NewestRows, TruncatedError
 from jobs.operators.spec import arrow_schema
 from jobs.operators.top_rows import Order, TopRows, top_output, top_state
 from jobs.pipeline.columns import InvalidPipelineError
