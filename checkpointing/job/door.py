@@ -394,7 +394,8 @@ class Wiring:
         if run.time is not None:
             self.drafts.timed(checkpoint, vertex, barrier.watermark_ms)
         if run.fires_next:
-            self.ending.uncommitted = self.drafts.fires(checkpoint)
+            self.drafts.fires(checkpoint)
+            self.ending.uncommitted = True
             self.effects.append(run.fire())
             return
         self.epochs.passed(vertex, trigger, self.now_ms)

@@ -141,10 +141,9 @@ class Drafts:
         if checkpoint in self._passed:
             self._passed[checkpoint][vertex] = passed
 
-    def fires(self, checkpoint: CheckpointId) -> bool:
-        """Note that something fires before a barrier, so a cut has to show it. Return True."""
+    def fires(self, checkpoint: CheckpointId) -> None:
+        """Note that something fires before a barrier, so a cut has to show it."""
         self._fired = max(checkpoint, self._fired)
-        return True
 
     def failed(self, checkpoint: CheckpointId, message: str) -> None:
         """Note why a vertex fails the checkpoint, in words for a person."""

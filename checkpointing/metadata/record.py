@@ -182,8 +182,8 @@ class VertexWatermark(_Persisted):
 class PassedBarrier(_Persisted):
     """A barrier since the parent's cut that brought no cut: its checkpoint failed, or it was a savepoint (N1).
 
-    The vertices that passed it judged the rows behind it by the watermark that they had there. So whoever replays the
-    rows from cut to cut takes it too. `clock_ms` is when the sources sent it, and `positions` are where they stood.
+    Each vertex that passed it had a watermark there, and judged the rows behind it by that. So a replay from cut to cut
+    needs it too. `clock_ms` is when the sources sent it, and `positions` are where they stood.
     """
 
     checkpoint: CheckpointId

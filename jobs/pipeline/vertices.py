@@ -356,7 +356,7 @@ class Declarations:
         return reads.output is None and puts_out_changes(self._vertices[reads.origin])
 
     def has_times(self, reads: Input) -> bool:
-        """Return whether rows of an input have event times, so that whoever reads it has a watermark (N1)."""
+        """Return whether rows of an input have event times. Then a vertex that reads it has a watermark (N1)."""
         upstream = self._vertices[reads.origin]
         said = any(step.time is not None for step in reads.steps)
         return said or any(self.has_times(each) for each in inputs_of(upstream))
