@@ -12,7 +12,7 @@ from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
 from checkpointing.percentiles import Distribution
-from jobs.operators.windows import LATE
+from jobs.operators.in_time.windows import LATE
 from jobs.showing.checkpoints import FailedCheckpoint, failed_checkpoints
 from jobs.sources.position_words import PositionWords, positions_of
 from jobs.tick.discovery import Discovered, InputLook

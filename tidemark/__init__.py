@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from checkpointing.identifiers import InvalidNameError
     from checkpointing.messages import PollSource
     from jobs.operators.aggregate_functions import AggregateFunction
+    from jobs.operators.in_time.timers import HasTimers
     from jobs.operators.process import (
         EndsInput,
         KeyedFunction,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         Processed,
         ReactsToBroadcast,
     )
-    from jobs.operators.timers import HasTimers
     from jobs.outside_sinks.kafka.kafka_sink import KafkaSink
     from jobs.outside_sinks.postgres.postgres_sink import PostgresSink
     from jobs.pipeline.aggregates import (
@@ -267,7 +267,7 @@ _MODULES: Final = {
         "newest_rows",
         "top",
     ),
-    "jobs.operators.timers": ("HasTimers",),
+    "jobs.operators.in_time.timers": ("HasTimers",),
     "jobs.pipeline.windows": ("cumulative", "hopping", "session", "tumbling"),
     "jobs.quality.expectation": ("Expectation", "InvalidExpectationError"),
     "jobs.reading": (

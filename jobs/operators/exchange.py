@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from checkpointing.key_groups import range_of
-from jobs.operators.measured_times import received_measured, sent_measured
+from jobs.operators.in_time.measured_times import received_measured, sent_measured
 from jobs.operators.python_workers import freeze_imports
 from jobs.state.files import frame_of
 from jobs.state.merge import KEY_GROUP

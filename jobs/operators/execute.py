@@ -16,9 +16,9 @@ from checkpointing.channel_items import NO_WORK
 from checkpointing.identifiers import Generation, JobName, split_id
 from checkpointing.messages import GreatestTime, InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from jobs.disk_errors import DISK_FULL, READ_ONLY, accident_in
+from jobs.operators.in_time.measured_times import MicroBatchId, ObservedTimes, SplitTimes, TimesOfInput
 from jobs.operators.inputs import read_input, scanned_input, stepped_input
 from jobs.operators.keyed_job import is_in_one_task, is_small, keyed_job, misfits, must_wake
-from jobs.operators.measured_times import MicroBatchId, ObservedTimes, SplitTimes, TimesOfInput
 from jobs.operators.reports import TaskReport, report_from
 from jobs.operators.scan.planned_jobs import PlannedJobs
 from jobs.operators.scan.scanned import Scanned, may_scan

@@ -20,7 +20,7 @@ from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
 from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan, FilteredScan, NullRule
-from jobs.operators.measured_times import TimeColumn, TimesOfInput
+from jobs.operators.in_time.measured_times import TimeColumn, TimesOfInput
 from jobs.operators.process import of_output
 from jobs.operators.scan.scanned import Scanned
 from jobs.operators.scan.stepped import Stepped

@@ -22,14 +22,14 @@ from jobs.operators.applied_changes import (
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.changelog_aggregates import ROWS, ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.enrich import RIGHT, WAITING, EnrichFunction, enrich_schema, enrich_state_schema, gained_names
+from jobs.operators.in_time.joins import AsOfJoin, IntervalJoin, WindowJoin
+from jobs.operators.in_time.windows import DUE, WindowedAggregates
 from jobs.operators.join import LEFT, JoinFunction, JoinType, join_schema, join_state_schema, own_columns
 from jobs.operators.join import RIGHT as JOINED_RIGHT
 from jobs.operators.process import AnyFunction
 from jobs.operators.spec import BroadcastRowsKept, KeyedInput, KeyedSpec, StagedTable, schema_with_kind
-from jobs.operators.time_joins import AsOfJoin, IntervalJoin, WindowJoin
 from jobs.operators.top_rows import ROWS as TOP_ROWS
 from jobs.operators.top_rows import TopRows, top_output, top_state
-from jobs.operators.windows import DUE, WindowedAggregates
 from jobs.state.backend import Expires, StateBackend
 
 # ------------------------------------------------------------------

@@ -18,7 +18,7 @@ from checkpointing.channel_items import NO_WORK, RangeFiles, TaskWork
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind
 from checkpointing.identifiers import TableName
 from jobs.distribution import versions
-from jobs.operators.measured_times import MicroBatchId, SplitTimes, take_measured
+from jobs.operators.in_time.measured_times import MicroBatchId, SplitTimes, take_measured
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.worker_copy import NO_USES, CopyUses
 

@@ -22,7 +22,7 @@ from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.changes import KIND
 from jobs.operators.derived_scans import CopiedColumn, NullRule
-from jobs.operators.measured_times import TimeColumn
+from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.process import AnyFunction, HoldsRows
 from jobs.sources.slice_reading import SliceReader
 from jobs.spark import columns

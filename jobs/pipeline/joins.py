@@ -9,9 +9,7 @@ from pyspark.sql.types import BooleanType, StructType
 
 from checkpointing.identifiers import vertex_id
 from jobs.operators.changes import TIMES
-from jobs.operators.join import LEFT, RIGHT, JoinType, join_schema, own_columns
-from jobs.operators.measured_times import TimeColumn
-from jobs.operators.time_joins import (
+from jobs.operators.in_time.joins import (
     DELETES,
     OWN_COLUMNS,
     AsOfJoin,
@@ -24,7 +22,9 @@ from jobs.operators.time_joins import (
     kept_rows_state,
     late_join_rows,
 )
-from jobs.operators.windows import END, LATE, START, PeriodicWindows
+from jobs.operators.in_time.measured_times import TimeColumn
+from jobs.operators.in_time.windows import END, LATE, START, PeriodicWindows
+from jobs.operators.join import LEFT, RIGHT, JoinType, join_schema, own_columns
 from jobs.pipeline.columns import InvalidPipelineError, duration, former_id, require_unique
 from jobs.pipeline.processing import Rows, process_vertex, time_to_live
 from jobs.pipeline.streams import KeyedStream, Stream, WindowedStream, changes_taken

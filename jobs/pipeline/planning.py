@@ -18,6 +18,9 @@ from checkpointing.identifiers import EdgeId, JobName, TableName, VertexId, vert
 from checkpointing.metadata.paths import table_of_broadcast, table_of_state
 from checkpointing.renamed_columns import unclear_rename
 from checkpointing.state_meaning import ColumnMeaning
+from jobs.operators.in_time.joins import AsOfJoin, IntervalJoin, WindowJoin
+from jobs.operators.in_time.timers import WithTimers
+from jobs.operators.in_time.windows import WindowedAggregates
 from jobs.operators.keyed_vertices import (
     KeyedPlace,
     aggregate_spec,
@@ -46,9 +49,6 @@ from jobs.operators.spec import (
     delta_columns,
     quarantine_schema,
 )
-from jobs.operators.time_joins import AsOfJoin, IntervalJoin, WindowJoin
-from jobs.operators.timers import WithTimers
-from jobs.operators.windows import WindowedAggregates
 from jobs.pipeline.columns import InvalidPipelineError, require_kept, require_plain_texts
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.pipeline import Pipeline

@@ -11,9 +11,9 @@ from checkpointing.event_time import Expiry
 from checkpointing.identifiers import InvalidNameError, VertexId, output_name, vertex_id
 from checkpointing.metadata.paths import broadcast_of
 from jobs.operators.broadcast import Broadcast
+from jobs.operators.in_time.timers import CLOCK, TIMER_STATE, HasTimers, with_timers
 from jobs.operators.keyed_vertices import InvalidStateVersionError, process_meanings
 from jobs.operators.process import AnyFunction, KeyedFunction, MergesPartials
-from jobs.operators.timers import CLOCK, TIMER_STATE, HasTimers, with_timers
 from jobs.pipeline.columns import InvalidPipelineError, former_columns, former_id, require_free, require_unique
 from jobs.pipeline.vertices import Declarations, Declared, Input, ProcessVertex
 from jobs.settings import duration_ms

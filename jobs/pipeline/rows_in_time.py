@@ -10,11 +10,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 from checkpointing.identifiers import vertex_id
 from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.operators.aggregate import KeyedAggregates, output_schema, state_schema
-from jobs.operators.measured_times import TimeColumn
+from jobs.operators.in_time.measured_times import TimeColumn
+from jobs.operators.in_time.rows import BEFORE, ROW, WAITING, FirstRows, OverRows, first_state, over_state
+from jobs.operators.in_time.windows import DUE, LATE, LATE_BY, LateRows, late_rows
 from jobs.operators.process import AnyFunction
-from jobs.operators.rows_in_time import BEFORE, ROW, WAITING, FirstRows, OverRows, first_state, over_state
 from jobs.operators.spec import arrow_schema
-from jobs.operators.windows import DUE, LATE, LATE_BY, LateRows, late_rows
 from jobs.pipeline.aggregates import AggregateColumn, named_aggregates
 from jobs.pipeline.columns import InvalidPipelineError, duration, require_unique
 from jobs.pipeline.processing import Rows, process_vertex

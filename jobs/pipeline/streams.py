@@ -20,12 +20,12 @@ from jobs.operators.changelog_aggregates import ROWS
 from jobs.operators.changes import KIND
 from jobs.operators.derived_scans import CopiedColumn, NullRule
 from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
-from jobs.operators.measured_times import TimeColumn
+from jobs.operators.in_time.measured_times import TimeColumn
+from jobs.operators.in_time.timers import HasTimers
+from jobs.operators.in_time.windows import END, LATE, Windows
 from jobs.operators.process import KeyedFunction
 from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps
 from jobs.operators.stateless_job import failed_rules, in_task
-from jobs.operators.timers import HasTimers
-from jobs.operators.windows import END, LATE, Windows
 from jobs.pipeline.aggregates import AggregateColumn, derived_columns, named_aggregates
 from jobs.pipeline.columns import (
     ALL,

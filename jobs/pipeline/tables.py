@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 from checkpointing.graph import JobGraph, TableMode, Vertex
 from checkpointing.identifiers import TableName, table_name
 from checkpointing.partitions import escaped
+from jobs.operators.in_time.windows import END
 from jobs.operators.process import OUTPUT
-from jobs.operators.windows import END
 from jobs.pipeline.columns import (
     NOTHING,
     ChangedColumns,

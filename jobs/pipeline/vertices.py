@@ -13,8 +13,8 @@ from checkpointing.metadata.paths import broadcast_of
 from jobs.operators.aggregate import Aggregate
 from jobs.operators.applied_changes import AppliedChanges
 from jobs.operators.broadcast import Broadcast
+from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.join import JoinType
-from jobs.operators.measured_times import TimeColumn
 from jobs.operators.process import AnyFunction, HoldsRows, takes_rows_back
 from jobs.operators.spec import Chain, RowRule
 from jobs.operators.top_rows import TopRows

@@ -7,8 +7,8 @@ from typing import Final, Literal
 from pyspark.sql.types import TimestampNTZType
 
 from jobs.operators.aggregate import KeyedAggregates
-from jobs.operators.measured_times import TimeColumn
-from jobs.operators.windows import (
+from jobs.operators.in_time.measured_times import TimeColumn
+from jobs.operators.in_time.windows import (
     DUE,
     END,
     LATE,

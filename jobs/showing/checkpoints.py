@@ -30,7 +30,7 @@ from checkpointing.metadata.record import (
 )
 from checkpointing.metadata.row_validity import TIME_MS_MAX
 from checkpointing.percentiles import Distribution
-from jobs.operators.windows import LATE
+from jobs.operators.in_time.windows import LATE
 from jobs.quality.verdict import verdicts_in
 from jobs.showing.quantities import count, counted, moment, plural, seconds, size
 from jobs.sources.position_words import PositionWords

@@ -9,10 +9,10 @@ from rich.tree import Tree
 
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId
-from jobs.operators.rows_in_time import OverRows
+from jobs.operators.in_time.joins import AsOfJoin
+from jobs.operators.in_time.rows import OverRows
+from jobs.operators.in_time.timers import WithTimers
 from jobs.operators.spec import KeyedInput, KeyedSpec
-from jobs.operators.time_joins import AsOfJoin
-from jobs.operators.timers import WithTimers
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.tables import keeps_time
 from jobs.showing.quantities import count, plural, seconds

@@ -14,9 +14,9 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.identifiers import VertexId, table_name
+from jobs.operators.in_time.windows import LATE, LateRowError, NoTimeError
 from jobs.operators.process import NamedOutputs, ProcessCalls
 from jobs.operators.spec import arrow_schema
-from jobs.operators.windows import LATE, LateRowError, NoTimeError
 from jobs.pipeline import InvalidPipelineError, Pipeline, avg_of, collect_list, count, max_of, sum_of
 from jobs.pipeline.planning import plan
 from jobs.pipeline.rows_in_time import distinct, over

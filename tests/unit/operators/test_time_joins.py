@@ -14,11 +14,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.identifiers import table_name
-from jobs.operators.join import JoinType
-from jobs.operators.measured_times import TimeColumn
-from jobs.operators.process import NamedOutputs, ProcessCalls
-from jobs.operators.spec import arrow_schema
-from jobs.operators.time_joins import (
+from jobs.operators.in_time.joins import (
     DELETES,
     AsOfJoin,
     IntervalJoin,
@@ -30,7 +26,11 @@ from jobs.operators.time_joins import (
     kept_rows_state,
     late_join_rows,
 )
-from jobs.operators.windows import LATE, NoTimeError, PeriodicWindows
+from jobs.operators.in_time.measured_times import TimeColumn
+from jobs.operators.in_time.windows import LATE, NoTimeError, PeriodicWindows
+from jobs.operators.join import JoinType
+from jobs.operators.process import NamedOutputs, ProcessCalls
+from jobs.operators.spec import arrow_schema
 from jobs.state.files import empty_frame
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.merge import KEY_GROUP

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from checkpointing.identifiers import table_name
+from jobs.operators.in_time.timers import TIMER_STATE, TimersError, with_timers
 from jobs.operators.process import NamedOutputs, ProcessCalls, Processed
 from jobs.operators.spec import arrow_schema
-from jobs.operators.timers import TIMER_STATE, TimersError, with_timers
 from jobs.state.files import empty_frame
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.merge import KEY_GROUP

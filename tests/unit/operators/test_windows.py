@@ -19,10 +19,8 @@ from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.identifiers import table_name
 from jobs.operators.aggregate import KeyedAggregates
 from jobs.operators.changes import with_kind
-from jobs.operators.measured_times import TimeColumn
-from jobs.operators.process import NamedOutputs, ProcessCalls
-from jobs.operators.spec import arrow_schema
-from jobs.operators.windows import (
+from jobs.operators.in_time.measured_times import TimeColumn
+from jobs.operators.in_time.windows import (
     END,
     LATE,
     START,
@@ -36,6 +34,8 @@ from jobs.operators.windows import (
     windowed_output,
     windowed_state,
 )
+from jobs.operators.process import NamedOutputs, ProcessCalls
+from jobs.operators.spec import arrow_schema
 from jobs.pipeline.aggregates import count, named_aggregates, sum_of
 from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.windows import cumulative, hopping, session, tumbling

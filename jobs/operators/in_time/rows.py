@@ -15,8 +15,8 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from jobs.operators.aggregate import KeyedAggregates
+from jobs.operators.in_time.windows import DUE, NUMBER, LateRows, with_numbers
 from jobs.operators.process import Find, Processed
-from jobs.operators.windows import DUE, NUMBER, LateRows, with_numbers
 from jobs.state.files import empty_frame
 from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP

@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from jobs.operators.aggregate import KeyedAggregates, output_schema, state_schema
 from jobs.operators.changes import changes_of
-from jobs.operators.measured_times import TimeColumn
+from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.process import Find, Processed
 from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP

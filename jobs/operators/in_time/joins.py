@@ -30,10 +30,8 @@ from pyspark.sql.types import (
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from jobs.operators.changes import TIMES, as_lists, counted, kept
-from jobs.operators.join import LEFT, RIGHT, JoinType
-from jobs.operators.measured_times import TimeColumn
-from jobs.operators.process import Find, Processed
-from jobs.operators.windows import (
+from jobs.operators.in_time.measured_times import TimeColumn
+from jobs.operators.in_time.windows import (
     DUE,
     END,
     FAR_MS,
@@ -44,6 +42,8 @@ from jobs.operators.windows import (
     NoTimeError,
     PeriodicWindows,
 )
+from jobs.operators.join import LEFT, RIGHT, JoinType
+from jobs.operators.process import Find, Processed
 from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP
 
