@@ -2,7 +2,6 @@ package org.apache.flink.runtime.checkpoint;
 
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Collection;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -14,21 +13,16 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
-import java.util.stream.IntStream;
 import org.apache.flink.api.common.JobID;
 import org.apache.flink.core.execution.RecoveryClaimMode;
 import org.apache.flink.core.execution.SavepointFormatType;
 import org.apache.flink.core.fs.FSDataInputStream;
 import org.apache.flink.runtime.checkpoint.CheckpointCoordinator.CheckpointTriggerRequest;
 import org.apache.flink.runtime.executiongraph.ExecutionAttemptID;
-import org.apache.flink.runtime.io.network.api.writer.SubtaskStateMapper;
 import org.apache.flink.runtime.state.KeyGroupRange;
-import org.apache.flink.runtime.state.KeyGroupRangeAssignment;
 import org.apache.flink.runtime.state.KeyGroupRangeOffsets;
 import org.apache.flink.runtime.state.KeyGroupsStateHandle;
 import org.apache.flink.runtime.state.KeyedStateHandle;
-import org.apache.flink.runtime.state.OperatorStateHandle;
-import org.apache.flink.runtime.state.OperatorStreamStateHandle;
 import org.apache.flink.runtime.state.PhysicalStateHandleID;
 import org.apache.flink.runtime.state.SharedStateRegistry;
 import org.apache.flink.runtime.state.SharedStateRegistryImpl;
@@ -64,11 +58,7 @@ public final class ComponentOracle {
             case "subsume" -> store();
             case "registry" -> registry();
             case "key_groups" -> answered = keyGroups();
-            case "default_max_parallelism" -> answered = defaultMaxParallelism();
-            case "key_hash" -> answered = keyHash();
             case "keyed_state" -> answered = keyedState();
-            case "operator_state" -> answered = operatorState();
-            case "channel_mapper" -> answered = channelMapper();
             default -> throw new IllegalArgumentException("there is no component " + component);
         }
         Map<String, Object> played = new LinkedHashMap<>();
@@ -353,19 +343,6 @@ public final class ComponentOracle {
         return List.of(range.getStartKeyGroup(), range.getEndKeyGroup());
     }
 
-    private Map<String, Object> defaultMaxParallelism() {
-        List<Integer> parallelisms = random.ints(20, 1, 32769).boxed().toList();
-        given.put("parallelisms", parallelisms);
-        return Map.of("max_parallelisms", parallelisms.stream().map(KeyGroupRangeAssignment::computeDefaultMaxParallelism).toList());
-    }
-
-    private Map<String, Object> keyHash() {
-        int most = between(1, 32768);
-        List<Integer> hashes = random.ints(50).boxed().toList();
-        given.putAll(Map.of("max_parallelism", most, "key_hashes", hashes));
-        return Map.of("key_groups", hashes.stream().map(hash -> KeyGroupRangeAssignment.computeKeyGroupForKeyHash(hash, most)).toList());
-    }
-
     private Map<String, Object> keyedState() {
         int most = oneOf(List.of(between(1, 20), 128));
         int before = between(1, Math.min(most, 20));
@@ -387,55 +364,6 @@ public final class ComponentOracle {
     private static List<Object> part(KeyedStateHandle handle) {
         KeyGroupsStateHandle groups = (KeyGroupsStateHandle) handle;
         return List.of(Integer.parseInt(((File) groups.getDelegateStateHandle()).label), bounds(groups.getKeyGroupRange()));
-    }
-
-    /** One state: with several, Flink's answer depends on the order of a hash table. */
-    private Map<String, Object> operatorState() {
-        int before = between(1, 8);
-        int after = between(1, 8);
-        OperatorStateHandle.Mode mode = oneOf(Arrays.asList(OperatorStateHandle.Mode.values()));
-        List<List<OperatorStateHandle>> previous = new ArrayList<>();
-        Map<String, List<Long>> offsets = new TreeMap<>();
-        int count = between(0, 5);
-        for (int subtask = 0; subtask < before; subtask++) {
-            count = mode == OperatorStateHandle.Mode.BROADCAST ? Math.max(1, count) : between(0, 5);
-            long[] own = IntStream.range(0, count).mapToLong(offset -> 10L * offset).toArray();
-            Map<String, OperatorStateHandle.StateMetaInfo> named =
-                    new LinkedHashMap<>(count == 0 ? Map.of() : Map.of("s", new OperatorStateHandle.StateMetaInfo(own, mode)));
-            previous.add(List.of(new OperatorStreamStateHandle(named, new File(String.valueOf(subtask), new ArrayList<>()))));
-            if (count > 0) {
-                offsets.put(String.valueOf(subtask), Arrays.stream(own).boxed().toList());
-            }
-        }
-        given.putAll(Map.of("old_parallelism", before, "new_parallelisms", List.of(after)));
-        given.put("states", List.of(Map.of("name", "s", "mode", mode == OperatorStateHandle.Mode.SPLIT_DISTRIBUTE ? "SPLIT" : mode.name(), "offsets", offsets)));
-        List<List<OperatorStateHandle>> result = StateAssignmentOperation.applyRepartitioner(RoundRobinOperatorStateRepartitioner.INSTANCE, previous, before, after);
-        List<Object> got = result.stream().map(ComponentOracle::parts).map(Object.class::cast).toList();
-        return Map.of("new_subtasks", Map.of(String.valueOf(after), Map.of("s", got)));
-    }
-
-    private static List<List<Object>> parts(Collection<OperatorStateHandle> handles) {
-        Map<Integer, List<Long>> held = new TreeMap<>();
-        for (OperatorStateHandle handle : handles) {
-            OperatorStateHandle.StateMetaInfo info = handle.getStateNameToPartitionOffsets().get("s");
-            if (info != null) {
-                int subtask = Integer.parseInt(((File) handle.getDelegateStateHandle()).label);
-                held.put(subtask, Arrays.stream(info.getOffsets()).boxed().toList());
-            }
-        }
-        return held.entrySet().stream().map(entry -> List.<Object>of(entry.getKey(), entry.getValue())).toList();
-    }
-
-    private Map<String, Object> channelMapper() {
-        SubtaskStateMapper mapper = oneOf(List.of(SubtaskStateMapper.FIRST, SubtaskStateMapper.FULL, SubtaskStateMapper.RANGE, SubtaskStateMapper.ROUND_ROBIN));
-        int before = between(1, 12);
-        int after = between(1, 12);
-        given.putAll(Map.of("mapper", mapper.name(), "old", before, "new", after));
-        List<List<Integer>> olds = new ArrayList<>();
-        for (int subtask = 0; subtask < after; subtask++) {
-            olds.add(Arrays.stream(mapper.getOldSubtasks(subtask, before, after)).boxed().toList());
-        }
-        return Map.of("old_subtasks_of_new", olds);
     }
 
     public static void main(String[] arguments) throws Exception {
