@@ -788,6 +788,8 @@ class JobDoor:
         job.readers.reached(run.held_back())
         for channel, segment in ran:
             job.credit.processed(channel, segment.bytes)
+            if isinstance(segment, SourceSlice):
+                job.readers.ran(segment)
         job.epochs.worked(fact, sum(segment.rows for _, segment in ran))
         for subtask, output in zip(run.vertex.subtasks(), fact.outputs, strict=True):
             job.subtasks.step(subtask, FilesStaged(run.staged(output)))

@@ -140,7 +140,9 @@ def _are_uneven(splits: Iterable[SplitKey], positions: Mapping[SplitKey, str | N
 # Splits may run ahead of others in event time, so that windows and joins hold much state. With `hold_back`, a split
 # that is too far ahead is not asked until the others have caught up (N1; Flink: watermark alignment). Only splits that
 # can catch up count: none that has nothing to read, has ended, cannot be read, or waits for an earlier part. The least
-# of them is never held, so some split can always be read. A split on its way to a cut is never held either.
+# of them is never held, so some split can always be read. A split on its way to a cut is never held either. How far a
+# slice goes in time is known once it has run, and a poll may bring a whole backlog. So a split with `hold_back` is
+# asked again only after its newest slice has run.
 #
 # Some sources read other sources one after the other, their parts (B4). A split is held until all splits of the
 # earlier parts have ended. It counts neither as idle nor as having rows.
@@ -151,8 +153,8 @@ class Split:
     """One split and its position. `granted` rows are being read.
 
     A split that was idle, or whose last `failures` polls have failed, is not polled before `idle_until_ms`. One that
-    has `ended` is idle for ever. One of a later part `waits` until the earlier parts have ended. One
-    that is too far ahead in event time is `held`.
+    has `ended` is idle for ever. One of a later part `waits` until the earlier parts have ended. One that is too far
+    ahead in event time is `held`. So is one whose newest slice, which ends at `unread`, has not run yet.
     """
 
     subtask: SubtaskId
@@ -163,6 +165,7 @@ class Split:
     ended: bool = False
     waits: bool = False
     held: bool = False
+    unread: str | None = None
     part: int = 0
     failures: int = 0
     idle_until_ms: int = 0
@@ -312,6 +315,7 @@ class SourceReaders:
                 self._splits[key].idle, self._splits[key].idle_until_ms = False, 0
         self._rows[slice_.source] += slice_.rows
         split.position, split.idle, split.failures, split.idle_until_ms = slice_.end, False, 0, 0
+        split.unread = slice_.end if slice_.rows else split.unread
         return split.subtask
 
     def found_idle(self, source: VertexId, name: SplitId, now_ms: int) -> None:
@@ -327,6 +331,12 @@ class SourceReaders:
     def reached(self, splits: Iterable[tuple[ChannelId, int, int]]) -> None:
         """Note how far in event time splits have been read, and how far ahead of others each may be (N1)."""
         self._reached.update((channel, (ms, most_ms)) for channel, ms, most_ms in splits)
+
+    def ran(self, slice_: SourceSlice) -> None:
+        """Note that a vertex has run the rows of a slice, so that it is known how far in event time they are (N1)."""
+        split = self._splits.get((slice_.source, slice_.split))
+        if split is not None and split.unread == slice_.end:
+            split.unread = None
 
     def found_ended(self, source: VertexId, name: SplitId) -> SubtaskId:
         """Note that a split has ended, and return its subtask. It is never polled again.
@@ -392,7 +402,7 @@ class SourceReaders:
         return self.cuts.is_behind(_key(split)) or not (self.stopped or split.held)
 
     def _hold_back(self) -> None:
-        """Hold the splits that are too far ahead of those that can catch up."""
+        """Hold the splits that are too far ahead of those that can catch up, and those that may be for all we know."""
         if not self._reached:
             return
         splits = {split.subtask: split for split in self._splits.values()}
@@ -401,7 +411,8 @@ class SourceReaders:
         for split in splits.values():
             split.held = False
         for split, ms, most_ms in at:
-            split.held = split.held or (least_ms is not None and ms - most_ms > least_ms)
+            ahead = least_ms is not None and ms - most_ms > least_ms
+            split.held = split.held or ahead or split.unread is not None
 
     def _outstanding(self) -> Iterator[tuple[VertexId, SplitId]]:
         return (key for key, split in self._splits.items() if split.granted)

@@ -235,7 +235,7 @@ def windows_are_exact(history: History) -> Iterator[str]:
 
 @rule("held-back")
 class HeldBack(DoorJudge):
-    """No split is read that is further ahead in event time than `hold_back` of one that can catch up (N1)."""
+    """No split is read that is, or may be, more than `hold_back` ahead in event time of one that can catch up (N1)."""
 
     def asked(self, effect: Effect) -> None:
         if not isinstance(effect, PollSource) or effect.source in self.door.setup.cut_groups:

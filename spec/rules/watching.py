@@ -106,8 +106,8 @@ class ChannelBytes:
         ran = self._running.pop(vertex, None)
         self.segments[vertex] += sum(len(entry.segments) for entry in ran.inputs) if ran is not None else 0
 
-    def finished(self, fact: MicroBatchFinished) -> None:
-        """Remove what a micro-batch ran over, and add what it emitted."""
+    def finished(self, fact: MicroBatchFinished) -> list[Segment]:
+        """Remove what a micro-batch ran over, and add what it emitted. Return what it ran over."""
         ran = self._running.pop(fact.vertex, None)
         for entry in ran.inputs if ran is not None else ():
             edge = EdgeId(entry.upstream, fact.vertex, entry.input)
@@ -118,6 +118,7 @@ class ChannelBytes:
         for index, output in enumerate(fact.outputs):
             if output.emitted:
                 self._sent(fact.vertex, index, StagedSegment(output.emitted))
+        return [segment for entry in (ran.inputs if ran is not None else ()) for segment in entry.segments]
 
     def full(self, vertex: VertexId, subtask: int) -> EdgeId | None:
         for edge in self.out[vertex]:
@@ -226,6 +227,8 @@ class Watched:
     """When a checkpoint or savepoint was last told as complete."""
     reached: dict[tuple[VertexId, Split], int] = field(default_factory=dict)
     """How far in event time a vertex has read each split, if splits that run ahead are held back."""
+    unread: dict[Split, str] = field(default_factory=dict)
+    """The end of the newest slice of each split that may be held back, until a vertex has run its rows."""
     reserving: dict[str, CheckpointId] = field(default_factory=dict)
     """The ends of further blocks, by the nonces of claims that are not in yet."""
     reserves_for_timer: bool = False
@@ -272,10 +275,13 @@ class Watched:
         return any(each not in self.ended for each in self.before.get(split, ()))
 
     def runs_ahead(self, split: Split) -> bool:
-        """Return whether a split is too far ahead in event time of one that can catch up (N1).
+        """Return whether a split is too far ahead in event time of one that can catch up, or may be (N1).
 
-        One that had nothing to read, could not be read, has ended, or waits for an earlier part cannot.
+        One that had nothing to read, could not be read, has ended, or waits for an earlier part cannot. Nobody knows
+        how far ahead a split is until its newest rows have run.
         """
+        if split in self.unread:
+            return True
         behind = [
             ms
             for (_, each), ms in self.reached.items()
@@ -292,6 +298,11 @@ class Watched:
             edges = self.setup.graph.upstream(fact.vertex)
             (source,) = (edge.upstream for edge in edges if edge.input == each.input)
             self.has_read(fact.vertex, (source, each.split), each.ms - self._declared(fact.vertex).delay_ms - 1)
+
+    def _ran(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            if isinstance(segment, SourceSlice) and self.unread.get((segment.source, segment.split)) == segment.end:
+                del self.unread[segment.source, segment.split]
 
     def has_read(self, vertex: VertexId, split: Split, ms: int) -> None:
         """Note a watermark of a split."""
@@ -325,6 +336,8 @@ class Watched:
                 self.failed.pop((offered.source, offered.split), None)
                 self._found(offered)
                 self.channels.offered(fact)
+                if offered.rows and any(each == (offered.source, offered.split) for _, each in self.reached):
+                    self.unread[offered.source, offered.split] = offered.end
             case SourceIdle():
                 self.polls.pop((fact.source, fact.split), None)
                 self.idle_since[fact.source, fact.split] = self.now_ms
@@ -337,7 +350,7 @@ class Watched:
                 self._failed((fact.source, fact.split))
             case MicroBatchFinished():
                 self.running.discard(fact.vertex)
-                self.channels.finished(fact)
+                self._ran(self.channels.finished(fact))
                 self._read_times(fact)
             case MicroBatchNotStaged():
                 self.running.discard(fact.vertex)

@@ -49,7 +49,9 @@ def readers(positions=None, **pacing):
 
 def answer(to, poll, rows):
     start = int(poll.position or 0)
-    to.offered(SourceSlice(poll.source, poll.split, str(start), str(start + rows), "", rows, rows))
+    offered = SourceSlice(poll.source, poll.split, str(start), str(start + rows), "", rows, rows)
+    to.offered(offered)
+    return offered
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -135,7 +137,7 @@ def polled(own, now_ms=0):
 def at_rest(own):
     """Let all polls bring a row, so that no split is known to have nothing to read."""
     for poll in list(own.polls(0, ALL)):
-        answer(own, poll, 1)
+        own.ran(answer(own, poll, 1))
 
 
 def test_a_split_that_is_ahead_is_not_read_until_the_others_have_caught_up():
@@ -147,11 +149,30 @@ def test_a_split_that_is_ahead_is_not_read_until_the_others_have_caught_up():
     assert ["e", "j", "w"] == [poll.split for poll in first]
     assert not own.all_idle, "l may have rows"
     for poll in first:
-        answer(own, poll, 1)
+        own.ran(answer(own, poll, 1))
     reached(own, e=101)
     assert "l" not in polled(own), "the weather is behind"
     reached(own, w=101)
     assert ["l"] == polled(own)
+
+
+def test_a_split_is_read_on_once_it_is_known_how_far_its_rows_are():
+    """A poll may bring a whole backlog. Rows that no vertex has run yet may be any time ahead."""
+    own = readers()
+    reached(own, e=0, j=0, l=0, w=0)
+    polls = {poll.split: poll for poll in own.polls(0, ALL)}
+    first = answer(own, polls["w"], 1)
+    assert "w" not in polled(own)
+    answer(own, polls["e"], 1)
+    own.ran(first)
+    assert ["w"] == polled(own), "e has not run yet"
+
+
+def test_without_hold_back_a_split_is_read_on_before_its_rows_have_run():
+    own = readers()
+    polls = {poll.split: poll for poll in own.polls(0, ALL)}
+    answer(own, polls["w"], 1)
+    assert ["w"] == polled(own)
 
 
 def test_what_has_nothing_to_read_holds_nobody_back():
@@ -160,8 +181,8 @@ def test_what_has_nothing_to_read_holds_nobody_back():
     polls = {poll.split: poll for poll in own.polls(0, ALL)}
     for split in ("e", "l"):
         own.found_idle("flights", split, 0)
-    answer(own, polls["j"], 1)
-    answer(own, polls["w"], 1)
+    own.ran(answer(own, polls["j"], 1))
+    own.ran(answer(own, polls["w"], 1))
     reached(own, e=-(2**63), l=5, j=100, w=50)
     assert ["w"] == polled(own), "e has never had rows, and l has none now"
     own.found_ended("weather", "w")
@@ -173,7 +194,7 @@ def test_a_split_that_cannot_be_read_holds_nobody_back():
     polls = {poll.split: poll for poll in own.polls(0, ALL)}
     own.failed("weather", "w", 0)
     for split in ("e", "j", "l"):
-        answer(own, polls[split], 1)
+        own.ran(answer(own, polls[split], 1))
     reached(own, w=0, e=100, j=100, l=100)
     assert ["e", "j", "l"] == polled(own)
 
@@ -183,7 +204,7 @@ def test_a_split_that_is_held_back_is_not_idle_at_a_barrier():
     own = readers()
     polls = {poll.split: poll for poll in own.polls(0, ALL)}
     for split in ("e", "j", "w"):
-        answer(own, polls[split], 1)
+        own.ran(answer(own, polls[split], 1))
     own.found_idle("flights", "l", 0)
     reached(own, e=100, j=100, w=100, l=500)
     assert "l" not in polled(own, 1_000)
