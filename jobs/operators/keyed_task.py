@@ -303,7 +303,7 @@ class KeyedTask:
         made = Computed(output=output, state=written, named=named, due_ms=due_ms)
         if not takes_rows_back(self.function):
             return made
-        gone = deleted_keys(output, self.state_keys)
+        gone = deleted_keys(output, self.function.table_keys)
         return replace(made, output=added(output), changes=output, gone=gone)
 
     def _next_due(self, fires: FiresInTime, called: Called) -> int | None:

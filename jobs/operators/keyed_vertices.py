@@ -23,6 +23,7 @@ from jobs.operators.broadcast import Broadcast
 from jobs.operators.changelog_aggregates import ROWS, ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.enrich import RIGHT, WAITING, EnrichFunction, enrich_schema, enrich_state_schema, gained_names
 from jobs.operators.in_time.joins import AsOfJoin, IntervalJoin, WindowJoin
+from jobs.operators.in_time.rows import TopRowsInTime
 from jobs.operators.in_time.windows import DUE, WindowedAggregates
 from jobs.operators.join import LEFT, JoinFunction, JoinType, join_schema, join_state_schema, own_columns
 from jobs.operators.join import RIGHT as JOINED_RIGHT
@@ -113,6 +114,12 @@ def top_meanings(function: TopRows, rows: StructType) -> tuple[ColumnMeaning, ..
     arguments = (*ordered, *_arguments(rows, rest))
     first = f"first_{function.n}_with_ties" if function.ties else f"first_{function.n}"
     return (ColumnMeaning(column=TOP_ROWS, function=f"{first}_of_{kept}", arguments=arguments),)
+
+
+def top_in_time_meanings(function: TopRowsInTime, rows: StructType) -> tuple[ColumnMeaning, ...]:
+    """Return the same for top rows with a time. It may change how long a key stays, which no row tells."""
+    leaves = ColumnMeaning(column=DUE, function="leaves_after", arguments=_arguments(rows, (function.late.time.name,)))
+    return (*top_meanings(function.top, rows), leaves)
 
 
 def time_join_meanings(

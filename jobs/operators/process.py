@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, TypeGuard, runtime_checkable
 
 import polars as pl
 import pyarrow as pa
@@ -161,8 +161,13 @@ class TakesRowsBack(Protocol):
         """Whether it is one. Then each row of the output has a kind."""
         ...
 
+    @property
+    def table_keys(self) -> tuple[str, ...]:
+        """The columns that tell its rows apart. There may be none, and then no table can show them."""
+        ...
 
-def takes_rows_back(function: object) -> bool:
+
+def takes_rows_back(function: object) -> TypeGuard[TakesRowsBack]:
     """Return whether the output of a function is a changelog."""
     return isinstance(function, TakesRowsBack) and function.takes_back
 

@@ -19,6 +19,7 @@ from checkpointing.metadata.paths import table_of_broadcast, table_of_state
 from checkpointing.renamed_columns import unclear_rename
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.in_time.joins import AsOfJoin, IntervalJoin, WindowJoin
+from jobs.operators.in_time.rows import TopRowsInTime
 from jobs.operators.in_time.timers import WithTimers
 from jobs.operators.in_time.windows import WindowedAggregates
 from jobs.operators.keyed_vertices import (
@@ -31,6 +32,7 @@ from jobs.operators.keyed_vertices import (
     join_spec,
     process_meanings,
     time_join_meanings,
+    top_in_time_meanings,
     top_spec,
     window_meanings,
 )
@@ -297,6 +299,8 @@ def _meanings(vertex: ProcessVertex) -> tuple[ColumnMeaning, ...]:
         return window_meanings(vertex.function, vertex.inputs[0].schema)
     if isinstance(vertex.function, IntervalJoin | WindowJoin | AsOfJoin):
         return time_join_meanings(vertex.function, *(each.schema for each in vertex.inputs))
+    if isinstance(vertex.function, TopRowsInTime):
+        return top_in_time_meanings(vertex.function, vertex.inputs[0].schema)
     own = process_meanings(vertex.function, vertex.state, vertex.inputs[0].keys)
     kept = vertex.broadcast
     return own if kept is None else (*own, broadcast_meaning(kept, vertex.inputs[-1].schema))

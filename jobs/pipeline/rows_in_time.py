@@ -19,7 +19,7 @@ from jobs.pipeline.aggregates import AggregateColumn, named_aggregates
 from jobs.pipeline.columns import InvalidPipelineError, duration, require_unique
 from jobs.pipeline.processing import Rows, process_vertex
 from jobs.pipeline.streams import KeyedStream, Stream, with_derived
-from jobs.pipeline.vertices import Input
+from jobs.pipeline.vertices import Input, deletes_rows
 from jobs.pipeline.windows import FAIL
 from jobs.state.files import NONE_RENAMED
 
@@ -49,12 +49,12 @@ def distinct(
     which some replace others.
     """
     where = f"vertex {vertex_id(id)}"
-    within_ms, time = _positive(where, "within", within), _time_of(where, rows)
+    within_ms, time = positive(where, "within", within), event_time_of(where, rows)
     reads = rows.stream.as_input(rows.keys)
     columns = tuple(name for name in reads.schema.names if name not in rows.keys)
     function = FirstRows(rows.keys, columns, LateRows(tuple(reads.schema.names), time, late == FAIL), within_ms)
     output = StructType([*(reads.schema[name] for name in (*rows.keys, *columns))])
-    return _declared(
+    return declared_with_late(
         rows, id, function, (reads, first_state(function, reads.schema), output), (late, late_id), renamed_from
     )
 
@@ -85,7 +85,7 @@ def over(
         raise InvalidPipelineError(f'{where}: say how far a row looks back: last=10 rows, or within="10m"')
     if last is not None and (type(last) is not int or not 1 <= last <= _ROWS_MAX):
         raise InvalidPipelineError(f"{where}: last is {last!r}; write a whole number of rows from 1 to {_ROWS_MAX}")
-    within_ms, time = None if within is None else _positive(where, "within", within), _time_of(where, rows)
+    within_ms, time = None if within is None else positive(where, "within", within), event_time_of(where, rows)
     reads = with_derived(where, rows.stream, columns).as_input(rows.keys)
     aggregates = KeyedAggregates((ROW,), named_aggregates(where, rows.keys, reads.schema, columns))
     require_unique(where, [*reads.schema.names, *columns, ROW, BEFORE, WAITING])
@@ -103,13 +103,13 @@ def over(
     )
     found = output_schema((ROW,), aggregates.aggregates, with_row).fields[1:]
     output = StructType([*(reads.schema[name] for name in (*rows.keys, *function.shown)), *found])
-    return _declared(
+    return declared_with_late(
         rows, id, function, (reads, over_state(function, reads.schema), output), (late, late_id), renamed_from
     )
 
 
-def _time_of(where: str, rows: KeyedStream) -> TimeColumn:
-    """Return the time of the rows. Raise InvalidPipelineError if they have none, or are updates."""
+def event_time_of(where: str, rows: KeyedStream) -> TimeColumn:
+    """Return the event time of the rows. Raise InvalidPipelineError if they have none, or are updates."""
     stream, declarations = rows.stream, rows.stream.declarations
     if stream.time is None:
         raise InvalidPipelineError(f"{where}: its rows have no event times: declare event_time on its source")
@@ -127,14 +127,15 @@ def _time_of(where: str, rows: KeyedStream) -> TimeColumn:
     return stream.time
 
 
-def _positive(where: str, name: str, said: str) -> int:
+def positive(where: str, name: str, said: str) -> int:
+    """Return a duration in ms. Raise InvalidPipelineError for a text that says none, and for none at all."""
     ms = duration(f"{where}: {name}", said)
     if not 0 < ms <= NUMBER_MAX:
         raise InvalidPipelineError(f"{where}: {name} is {said}; write one such as 1d")
     return ms
 
 
-def _declared(
+def declared_with_late(
     rows: KeyedStream,
     id: str,
     function: AnyFunction,
@@ -142,7 +143,10 @@ def _declared(
     late: tuple[str, str | None],
     renamed_from: str | None,
 ) -> Stream:
-    """Declare the vertex and that of its late rows. `schemas` are what it reads, its state and its output."""
+    """Declare the vertex and that of its late rows. `schemas` are what it reads, its state and its output.
+
+    The rows that it returns have the event times of the rows read, unless some of them are taken back.
+    """
     (reads, state, output), (table, table_id), declarations = schemas, late, rows.stream.declarations
     outputs = {} if table == FAIL else {LATE: late_rows(rows.stream.schema.names, rows.stream.schema)}
     vertex = process_vertex((reads,), id, function, Rows(state, output, NONE_RENAMED, outputs), renamed_from)
@@ -150,4 +154,4 @@ def _declared(
     stream = Stream(declarations, vertex.id, (), vertex.rows)
     if table != FAIL:
         stream.output(LATE).table(table, id=table_id or f"{id}_late")
-    return Stream(declarations, vertex.id, (), vertex.rows, time=rows.stream.time)
+    return Stream(declarations, vertex.id, (), vertex.rows, time=None if deletes_rows(vertex) else rows.stream.time)

@@ -8,8 +8,10 @@ from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, Stru
 from checkpointing.identifiers import vertex_id
 from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.operators.changes import KIND, TIMES
+from jobs.operators.in_time.rows import TopRowsInTime
+from jobs.operators.in_time.windows import DUE, LateRows
 from jobs.operators.newest import DELETED, NewestRows
-from jobs.operators.top_rows import ROWS, Order, TopRows, top_output
+from jobs.operators.top_rows import ROWS, Order, TopRows, top_output, top_state
 from jobs.pipeline.columns import (
     InvalidPipelineError,
     former_id,
@@ -19,8 +21,10 @@ from jobs.pipeline.columns import (
     require_unique,
 )
 from jobs.pipeline.processing import time_to_live
+from jobs.pipeline.rows_in_time import declared_with_late, event_time_of, positive
 from jobs.pipeline.streams import KeyedStream, Stream, changes_taken
 from jobs.pipeline.vertices import TopVertex
+from jobs.pipeline.windows import FAIL
 from jobs.sources.change_rows import HEAD, LSN, UNCHANGED
 from jobs.sources.change_rows import KIND as CHANGE_KIND
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
@@ -39,6 +43,9 @@ def top(  # noqa: PLR0913 - each says one thing of the rows
     place: str | None = None,
     row_number: str | None = None,
     ttl: str | Expires | None = None,
+    within: str | None = None,
+    late: str | None = None,
+    late_id: str | None = None,
     renamed_from: str | None = None,
 ) -> Stream:
     """Return the first `n` rows of each key, as Spark SQL's `row_number() <= n` does over all rows so far.
@@ -50,8 +57,13 @@ def top(  # noqa: PLR0913 - each says one thing of the rows
     same one. The stream is a changelog. With a `row_number`, and with n=1 without ties, `upsert` can keep it.
     `renamed_from` is the id that the vertex had before. With `ttl` the rows of a key are forgotten so long after its
     first rows have last changed (see `expires`). Nobody takes them back: a table keeps them until the key has new ones.
+    With `within` they are forgotten once the watermark is so long after the latest event time of its rows. So these are
+    the top rows of all rows, as long as a key rests for less than that. A key that comes again later begins anew. A row
+    that is not after the watermark of the last barrier is late then: it goes to the table `late`, with `late_by_ms`,
+    which a vertex `<id>_late` writes, or `late_id`. Without `late` it fails its micro-batch.
     Raises InvalidNameError, and InvalidPipelineError for an `n` that is no number of rows, a column that is not there
-    or has no order, or updates that lost their kind.
+    or has no order, updates that lost their kind, and `within` for rows without event times or of which some replace
+    others.
     """
     name, where, reads = vertex_id(id), f"vertex {id}", rows.stream.as_input(rows.keys)
     _require_number(where, n)
@@ -63,6 +75,13 @@ def top(  # noqa: PLR0913 - each says one thing of the rows
     changes_of = changes_taken(where, declarations, reads, ())
     others = tuple(column for column in reads.schema.names if column not in rows.keys)
     function = TopRows(rows.keys, others, order, n, row_number, bool(changes_of), ties, place)
+    if within is not None:
+        in_time = _forgotten(where, rows, function, within, late, ttl)
+        held = [field for field in top_state(reads.schema, rows.keys).fields if field.name not in rows.keys]
+        state = StructType([*held, StructField(DUE, LongType())])
+        return declared_with_late(rows, id, in_time, (reads, state, output), (late or FAIL, late_id), renamed_from)
+    if late is not None or late_id is not None:
+        raise InvalidPipelineError(f'{where}: rows are late only with within=, as in within="1d": leave late out')
     vertex = TopVertex(
         name,
         (reads,),
@@ -76,25 +95,49 @@ def top(  # noqa: PLR0913 - each says one thing of the rows
     return Stream(declarations, vertex.id, (), output)
 
 
-def deduplicate(
+def deduplicate(  # noqa: PLR0913 - each says one thing of the rows
     rows: KeyedStream,
     id: str,  # noqa: A002 - its name
     *,
     order_by: str,
     keep: Literal["first", "last"] = "first",
     ttl: str | Expires | None = None,
+    within: str | None = None,
+    late: str | None = None,
+    late_id: str | None = None,
     renamed_from: str | None = None,
 ) -> Stream:
     """Return one row of each key: the first or the last by the column `order_by`. It is `top` with n=1.
 
-    A row without a value in `order_by` is the first and never the last, if the key has another one. `ttl` is as in
-    `top`.
+    A row without a value in `order_by` is the first and never the last, if the key has another one. `ttl`, `within`,
+    `late` and `late_id` are as in `top`. With `within`, and the event time in `order_by`, the last row of each key is
+    that of all rows, however long it rests: a row that comes later is newer.
     Raises what `top` raises, and InvalidPipelineError for another word in `keep`.
     """
     if keep not in ("first", "last"):
         raise InvalidPipelineError(f'vertex {id}: keep is {keep!r}; write "first" or "last"')
     by = f"{order_by} desc" if keep == "last" else f"{order_by} asc"
-    return top(rows, id, n=1, order_by=by, ttl=ttl, renamed_from=renamed_from)
+    return top(
+        rows, id, n=1, order_by=by, ttl=ttl, within=within, late=late, late_id=late_id, renamed_from=renamed_from
+    )
+
+
+def _forgotten(
+    where: str, rows: KeyedStream, top: TopRows, within: str, late: str | None, ttl: object
+) -> TopRowsInTime:
+    """Return the function that forgets keys which rest. Raises InvalidPipelineError.
+
+    Changes of rows have no event times, and a `ttl` would say a second time when a key is forgotten.
+    """
+    if top.changelog:
+        raise InvalidPipelineError(
+            f"{where}: its rows are changes of {rows.stream.origin!r}, which have no event times for within=: write "
+            f'ttl=expires("1d", by="clock"), or read the rows before {rows.stream.origin!r}'
+        )
+    if ttl is not None:
+        raise InvalidPipelineError(f"{where}: within= and ttl= both say when a key is forgotten: write one of them")
+    of_late = LateRows(tuple(rows.stream.schema.names), event_time_of(where, rows), late in (None, FAIL))
+    return TopRowsInTime(top, of_late, positive(where, "within", within))
 
 
 def _require_number(where: str, n: object) -> None:

@@ -14,6 +14,7 @@ from jobs.operators.aggregate import Aggregate
 from jobs.operators.applied_changes import AppliedChanges
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.in_time.measured_times import TimeColumn
+from jobs.operators.in_time.rows import TopRowsInTime
 from jobs.operators.join import JoinType
 from jobs.operators.process import AnyFunction, HoldsRows, takes_rows_back
 from jobs.operators.spec import Chain, RowRule
@@ -315,8 +316,17 @@ def keys_of_rows(vertex: KeyedVertex) -> tuple[str, ...]:
     """Return the columns that tell the rows of a keyed vertex apart, unless the user names others."""
     if isinstance(vertex, ProcessVertex) and isinstance(vertex.function, HoldsRows):
         return (*vertex.inputs[0].keys, *vertex.function.rows_by)
-    named = vertex.function.table_keys if isinstance(vertex, AppliedVertex | TopVertex) else ()
+    top = _top_of(vertex)
+    named = vertex.function.table_keys if isinstance(vertex, AppliedVertex) else () if top is None else top.table_keys
     return named or vertex.inputs[0].keys
+
+
+def _top_of(vertex: Declared) -> TopRows | None:
+    """Return the function of top rows, with or without a time. None: it is another vertex."""
+    if isinstance(vertex, TopVertex):
+        return vertex.function
+    of = vertex.function if isinstance(vertex, ProcessVertex) else None
+    return of.top if isinstance(of, TopRowsInTime) else None
 
 
 # ------------------------------------------------------------------
@@ -432,7 +442,7 @@ class Declarations:
         table, own, named = vertex.table, keys_of_rows(vertex), f"{_kind(vertex)} {vertex.id!r}"
         if not _can_be_upserted(vertex):
             raise InvalidPipelineError(f"table {table.name}: {named} takes rows back, and {_way_to_a_table(vertex)}")
-        why = "takes rows back" if isinstance(vertex, TopVertex) else "takes changes and so deletes rows"
+        why = "takes rows back" if _top_of(vertex) is not None else "takes changes and so deletes rows"
         if table.mode is TableMode.APPEND:
             raise InvalidPipelineError(
                 f"table {table.name}: {named} {why}, which an append table cannot do; write it with upsert"
@@ -446,16 +456,16 @@ class Declarations:
 
 def _can_be_upserted(vertex: Declared) -> bool:
     """Return whether columns are known that tell the rows of a vertex apart which takes rows back."""
-    return not isinstance(vertex, JoinVertex | StagedVertex) and not (
-        isinstance(vertex, TopVertex) and not vertex.function.table_keys
-    )
+    top = _top_of(vertex)
+    return not isinstance(vertex, JoinVertex | StagedVertex) and (top is None or bool(top.table_keys))
 
 
 def _way_to_a_table(vertex: Declared) -> str:
     """Say how rows get into a table although no columns are known that tell them apart."""
-    if isinstance(vertex, TopVertex):
+    top = _top_of(vertex)
+    if top is not None:
         return (
-            f"no column of its {vertex.function.n} rows of a key is known to be unique. Number them, as in "
+            f"no column of its {top.n} rows of a key is known to be unique. Number them, as in "
             'row_number="nth", and write them with upsert'
         )
     return (
@@ -479,7 +489,7 @@ def _untaken(vertex: Declared, upstream: Declared) -> str:
             f"vertex {vertex.id}: its rows are those of {_kind(upstream)} {upstream.id!r}, which takes rows back, and "
             f"this step cannot. Only aggregate, join, top and union can: aggregate the stream of {upstream.id!r} first"
         )
-    why = "takes rows back" if isinstance(upstream, TopVertex) else "takes changes and so deletes rows"
+    why = "takes rows back" if _top_of(upstream) is not None else "takes changes and so deletes rows"
     return (
         f"vertex {vertex.id}: its rows are those of {_kind(upstream)} {upstream.id!r}, which {why}, and this step "
         "cannot take a row back. Only upsert, aggregate, join, top and union can: write the "
@@ -488,13 +498,13 @@ def _untaken(vertex: Declared, upstream: Declared) -> str:
 
 
 def _kind(vertex: Declared) -> str:
+    if _top_of(vertex) is not None:
+        return "top"
     match vertex:
         case AppliedVertex():
             return "apply_changes"
         case JoinVertex():
             return "join"
-        case TopVertex():
-            return "top"
         case StagedVertex():
             return "union"
         case ProcessVertex():

@@ -1,7 +1,9 @@
-"""Functions that decide about single rows as time passes: the first row of a key, and aggregates over rows before (N6).
+"""Functions that decide about single rows as time passes: first rows of a key, and aggregates over rows before (N6).
 
-Both decide at barriers, about all rows of the epoch together. So the answer does not depend on how rows were cut into
-micro-batches. A row is late if its time is not after the watermark of the last barrier. It goes to the output `LATE`.
+The first row of a key within a time, and aggregates over rows before each, are decided at barriers, about all rows of
+the epoch together. Top rows go out at once, and the rows alone say which they are. So no answer depends on how rows
+were cut into micro-batches. A row is late if its time is not after the watermark of the last barrier. It goes to the
+output `LATE`.
 """
 
 from collections.abc import Sequence
@@ -15,8 +17,10 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from jobs.operators.aggregate import KeyedAggregates
+from jobs.operators.changes import TIMES, kept
 from jobs.operators.in_time.windows import DUE, NUMBER, LateRows, with_numbers
 from jobs.operators.process import Find, Processed
+from jobs.operators.top_rows import ROWS, TopRows
 from jobs.state.files import empty_frame
 from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP
@@ -155,6 +159,52 @@ def _first_from(times: Numbers, least: Numbers, low: Numbers, high: Numbers) -> 
 
 
 # ------------------------------------------------------------------
+# The top rows of each key, until no row of it has come for a time.
+
+
+@dataclass(frozen=True, slots=True)
+class TopRowsInTime:
+    """Puts out the changes of the first rows of each key, and forgets a key that has had no row for `within_ms`.
+
+    A key leaves at the barrier whose watermark is `within_ms` after the latest time of its rows, first or not. Nobody
+    takes its first rows back.
+    """
+
+    top: TopRows
+    late: LateRows
+    within_ms: int
+    watermark_ms: int = BEFORE_TIME
+    fires_ms: int = END_OF_TIME
+    due: str = DUE
+    takes_back: bool = True
+
+    @property
+    def table_keys(self) -> tuple[str, ...]:
+        """The columns that tell the rows apart, if there are any."""
+        return self.top.table_keys
+
+    def at(self, watermark_ms: int, fires_ms: int) -> "TopRowsInTime":
+        """Return the function as it is after a barrier with this watermark, and fires up to another one."""
+        return replace(self, watermark_ms=watermark_ms, fires_ms=fires_ms)
+
+    def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
+        """Put out the changes of the first rows. Each row lets its key stay, and a late one does nothing."""
+        rows, said = self.late.taken_from(inputs[0], self.watermark_ms)
+        done = self.top.process([rows], state.drop(DUE))
+        keys, over = list(self.top.keys), (self.late.time_ms + self.within_ms).alias(DUE)
+        both = pl.concat([state.select(*keys, DUE), rows.select(*keys, over)], how="vertical_relaxed")
+        held = join_by_key(done.state, both.group_by(keys).agg(pl.col(DUE).max()), keys, "left")
+        return Processed(held.select(state.columns), done.output, said)
+
+    def on_time(self, state: pl.DataFrame) -> Processed:
+        """Forget these keys. At the end of time none is forgotten, since a later tick may go on."""
+        left = state if self.fires_ms == END_OF_TIME else state.clear()
+        none = state.clear().drop(DUE)
+        no_rows = kept(none, ROWS, [*self.top.keys, *self.top.columns]).drop(TIMES)
+        return Processed(left, self.top.process([no_rows], none).output)
+
+
+# ------------------------------------------------------------------
 # Aggregates over the rows before each row (SQL: `OVER (PARTITION BY ... ORDER BY time ...)`).
 
 
@@ -208,8 +258,8 @@ class OverRows:
         )
         rest = [name for name in self.columns if name != self.late.time.name]
         in_turn = with_numbers(both, self.keys).sort(NUMBER, self.late.time.name, *rest)
-        kept = in_turn.filter(self._is_needed).select(*self.keys, *self.columns)
-        return Processed(self._state(kept, waiting.filter(~passed), state), self._output(in_turn))
+        needed = in_turn.filter(self._is_needed).select(*self.keys, *self.columns)
+        return Processed(self._state(needed, waiting.filter(~passed), state), self._output(in_turn))
 
     @property
     def _is_needed(self) -> pl.Expr:

@@ -14,12 +14,14 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.identifiers import VertexId, table_name
+from jobs.operators.changes import ADDING, with_kind
 from jobs.operators.in_time.windows import LATE, LateRowError, NoTimeError
-from jobs.operators.process import NamedOutputs, ProcessCalls
+from jobs.operators.process import NamedOutputs, ProcessCalls, takes_rows_back
 from jobs.operators.spec import arrow_schema
 from jobs.pipeline import InvalidPipelineError, Pipeline, avg_of, collect_list, count, max_of, sum_of
 from jobs.pipeline.planning import plan
 from jobs.pipeline.rows_in_time import distinct, over
+from jobs.pipeline.top import deduplicate, top
 from jobs.sources.files.file_source import FileSource
 from jobs.state.files import empty_frame
 from jobs.state.keyed_rows import KeyedRows
@@ -41,7 +43,9 @@ def spec_of(make):
     pipeline = Pipeline("p")
     rows = pipeline.source("rows", FileSource("/nowhere", ROWS)).event_time("at", delay="0s")
     rows = rows.drop("_split", "_position")
-    make(rows.key_by("key")).table("silver/out")
+    made = make(rows.key_by("key"))
+    write = made.upsert if made.declarations.updates_of(made.as_input()) else made.table
+    write("silver/out")
     return plan(pipeline).vertices[VertexId("op")].spec
 
 
@@ -59,14 +63,14 @@ class OneOperator:
             schema={KEY_GROUP: pl.Int32, **empty_frame(arrow_schema(ROWS)).schema},
             orient="row",
         )
-        frame = frame.select(KEY_GROUP, *self.spec.inputs[0].schema.names)
+        frame, output = frame.select(KEY_GROUP, *self.spec.inputs[0].schema.names), arrow_schema(self.spec.output)
         calls = ProcessCalls(
             operator="op",
             function=self.spec.function.at(self.watermark, END_OF_TIME if due_ms is None else due_ms),
             keys=("key",),
             state_keys=self.spec.state_keys,
             state_schema=self.state_schema,
-            output_schema=arrow_schema(self.spec.output),
+            output_schema=with_kind(output) if takes_rows_back(self.spec.function) else output,
             outputs=NamedOutputs(table_name("t/t"), {LATE: arrow_schema(LATE_ROWS)}),
             checked=None,
             ends=False,
@@ -217,8 +221,66 @@ def test_rows_before_leave_the_state_when_nobody_looks_back_to_them():
     assert brief.state.frame().is_empty()
 
 
+def tops(epochs, n, within):
+    """Return the first rows of each key by value, as a table keeps them whose keys are forgotten."""
+    reached, held, table = -1, {}, Counter()
+    for epoch in epochs:
+        for row in (row for batch in epoch for row in batch if row[3] > reached):
+            held.setdefault(str(row[0]), []).append(row)
+        reached = max([reached, *(row[3] - 5 for batch in epoch for row in batch)])
+        for key, rows in list(held.items()):
+            first = sorted(
+                rows, key=lambda row: (row[1] is not None, row[1] or 0, row[2] is not None, row[2] or "", row[3])
+            )
+            table = Counter({each: times for each, times in table.items() if each[0] != (key, "open")})
+            table.update(((key, "open"), *row[1:3], at(row[3]), nth) for nth, row in enumerate(first[:n], 1))
+            if max(row[3] for row in rows) + within <= reached:
+                del held[key]
+                table = Counter(
+                    {((key, reached), *each[1:]) if each[0] == (key, "open") else each: 1 for each in table}
+                )
+    return Counter((name[0], *rest) for name, *rest in table)
+
+
+@settings(deadline=None, max_examples=40)
+@given(EPOCHS, st.sampled_from([3, 10, 1000]), st.integers(1, 3))
+def test_top_rows_are_forgotten_when_their_key_has_rested(epochs, within, n):
+    """What is put out and taken back adds up to the first rows of each key, which begins anew after its rest."""
+    spec = spec_of(
+        lambda rows: top(rows, "op", n=n, order_by="value", row_number="nth", within=f"{within}ms", late="late/rows")
+    )
+    for sideways in (False, True):
+        found = Counter()
+        for *row, kind in in_epochs(spec, epochs, sideways=sideways)[0]:
+            found[str(row[0]), *row[1:]] += 1 if kind in ADDING else -1
+        expect(Counter({row: times for row, times in found.items() if times}) == tops(epochs, n, within), DECIDED)
+
+
+def test_a_key_of_top_rows_leaves_with_its_last_row_and_not_with_its_first_one():
+    """A row that is not among the first lets its key stay. Late rows do not, and a drain forgets nothing."""
+    operator = OneOperator(
+        spec_of(lambda rows: deduplicate(rows, "op", order_by="at", within="10ms", late="late/rows"))
+    )
+    operator.run([(1.0, 7, "a", 100)])
+    operator.run([(1.0, 8, "b", 105)])
+    operator.barrier(END_OF_TIME)
+    operator.barrier(114)
+    operator.run([(1.0, 9, "c", 114)])
+    assert [row[:3] for row in operator.late] == [(1.0, 9, "c")]
+    assert [len(rows) for rows in operator.state.frame()["_top_rows"]] == [1]
+    operator.barrier(115)
+    assert operator.state.frame().is_empty()
+    assert operator.state.least("_due_ms") is None
+    assert [(row[1], row[-1]) for row in operator.outputs] == [(7, "+I")]
+
+
 def without_times(rows):
     return distinct(replace(rows, stream=rows.stream.drop("at")), "op", within="1s")
+
+
+def top_of_sums(rows):
+    sums = rows.aggregate("sums", n=count())
+    return top(sums.key_by("n"), "op", n=1, order_by="key", within="1d")
 
 
 def test_what_has_no_meaning_is_refused_by_name():
@@ -230,6 +292,11 @@ def test_what_has_no_meaning_is_refused_by_name():
             "vertex op: its rows have no event times",
             without_times,
         ),
+        ("vertex op: within is 0s", lambda rows: deduplicate(rows, "op", order_by="at", within="0s")),
+        ("vertex op: within= and ttl= both", lambda rows: top(rows, "op", n=1, order_by="at", within="1d", ttl="1d")),
+        ("vertex op: rows are late only with within=", lambda rows: top(rows, "op", n=1, order_by="at", late="l/l")),
+        ("top 'op' takes rows back", lambda rows: top(rows, "op", n=2, order_by="at", within="1d")),
+        ("vertex op: its rows are changes of 'sums'", top_of_sums),
     ):
         with pytest.raises(InvalidPipelineError, match=match):
             spec_of(make)
