@@ -55,6 +55,45 @@ def split_held_back_by(record: CheckpointRecord, vertex: VertexRecord) -> InputT
     return None if above is None else split_held_back_by(record, above)
 
 
+def is_at_rest(record: CheckpointRecord, time: VertexTimeRecord, each: InputTimeRecord) -> bool:
+    """Return whether the input is a split of a stream whose time went on by the clock at the cut."""
+    since_ms, after_ms = _rests_since_ms(time, each), each.close_after_ms
+    return after_ms is not None and since_ms is not None and record.statistics.triggered_ms - since_ms > after_ms
+
+
+def closes_at_ms(record: CheckpointRecord, vertex: VertexRecord, due_ms: int) -> int | None:
+    """Return when a vertex's watermark reaches a time by the clock, if no row comes any more. None: nobody knows."""
+    if vertex.time is None:
+        return None
+    time = vertex.time
+    active = [each for each in time.inputs if not each.idle] or time.inputs
+    at = [_reaches_at_ms(record, time, each, due_ms) for each in active]
+    known = [each for each in at if each is not None]
+    return max(known) if known and len(known) == len(at) else None
+
+
+def _reaches_at_ms(record: CheckpointRecord, time: VertexTimeRecord, each: InputTimeRecord, due_ms: int) -> int | None:
+    if each.watermark_ms >= due_ms:
+        return 0
+    if not each.split:
+        above = next((was for was in record.vertices if was.vertex == each.upstream), None)
+        behind_ms = above.time.behind_ms if above is not None and above.time is not None else 0
+        return None if above is None else closes_at_ms(record, above, due_ms + behind_ms)
+    since_ms, greatest_ms = _rests_since_ms(time, each), max(own.watermark_ms for own in _stream(time, each))
+    if each.close_after_ms is None or since_ms is None or greatest_ms == BEFORE_TIME:
+        return None
+    return since_ms + max(each.close_after_ms + 1, due_ms - greatest_ms)
+
+
+def _rests_since_ms(time: VertexTimeRecord, each: InputTimeRecord) -> int | None:
+    """Return the clock of the last barrier before which a split of this one's stream had rows, or some to read."""
+    return max((own.active_ms for own in _stream(time, each) if own.active_ms is not None), default=None)
+
+
+def _stream(time: VertexTimeRecord, each: InputTimeRecord) -> list[InputTimeRecord]:
+    return [own for own in time.inputs if (own.input, own.upstream) == (each.input, each.upstream)]
+
+
 def first_due_ms(vertex: VertexRecord) -> int | None:
     """Return the event time at which the first of a vertex's state is due. None: nothing ever is."""
     known = [each.due_ms for each in vertex.subtasks if each.due_ms is not None]

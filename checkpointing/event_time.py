@@ -12,12 +12,14 @@ Times are whole milliseconds since the epoch. A time between two milliseconds co
 | from a split        | the greatest time among the split's rows before n, less the delay, less one               |
 | from a vertex       | that of the vertex, which its barrier n carries                                           |
 | at its end          | none: it holds nobody back. After the end of all channels, it is the end of time          |
+| of a stream at rest | with `close_after`: the greatest of its splits, and as much later as the stream has rested |
 
 A vertex has the least watermark of its active channels, and its own never goes back (Flink: `StatusWatermarkValve`).
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -36,17 +38,22 @@ class EventTime:
 
     Rows may come `delay_ms` after rows with later times. A split without rows for more than `idle_after_ms` does not
     hold the watermark back. With None it does, for however long it has none. A split whose watermark is more than
-    `hold_back_ms` ahead of another one's is not read until that one has caught up. With None it is.
+    `hold_back_ms` ahead of another one's is not read until that one has caught up. With None it is. Once no split of
+    the stream has had rows for more than `close_after_ms`, its time goes on at the pace of the clock. With None it
+    stands still.
     """
 
     delay_ms: int
     idle_after_ms: int | None = None
     hold_back_ms: int | None = None
+    close_after_ms: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an idle time of nothing."""
+        """Raise ValueError for an idle time of nothing, and for a rest of nothing."""
         if self.idle_after_ms is not None and self.idle_after_ms <= 0:
             raise ValueError("idle_after is 0, so no split would ever count; say how long a split may have no rows")
+        if self.close_after_ms is not None and self.close_after_ms <= 0:
+            raise ValueError("close_after is 0, so time would never wait for rows; say how long the stream may rest")
 
     def watermark(self, greatest_ms: int) -> int:
         """Return the watermark of a split after a row of this time (Flink: `BoundedOutOfOrdernessWatermarks`)."""
@@ -146,6 +153,11 @@ class VertexTime:
         """The newest barrier of each channel, until the vertex counts it."""
         self._behind: dict[ChannelId, Barrier] = {}
         """The newest barrier of each channel that is older, and before which all rows have run."""
+        self._rested_ms: dict[ChannelId, int] = {}
+        """How long each split had no row, and nothing to read, at the last barrier that counts. Others are left out.
+
+        One that waits for an earlier part of its source keeps no stream from rest.
+        """
         self._over: set[ChannelId] = set()
         """The channels that are at the end of time: all their rows have run, and no more will come."""
         self.watermark = Watermark()
@@ -257,6 +269,7 @@ class VertexTime:
         All rows before the barrier have run, unless it is unaligned. Then only what has run counts: the times of rows,
         and the earlier barriers that all rows before them have followed.
         """
+        self._rested_ms.clear()
         for channel, was in self._now.items():
             known, newest = self._behind.pop(channel, None), self._barriers.get(channel)
             if newest is not None and (not unaligned or newest.checkpoint < barrier.checkpoint):
@@ -269,17 +282,40 @@ class VertexTime:
         self.watermark = self.rows if left else Watermark(END_OF_TIME)
         return replace(barrier, watermark_ms=self.watermark.ms, idle=self.watermark.idle)
 
+    def foreseen(self, barrier: Barrier, channels: Mapping[ChannelId, Barrier]) -> Barrier:
+        """Return the barrier as the vertex would send it on, if these came now on its channels, and no row before."""
+        then = copy(self)
+        vars(then).update((name, copy(each)) for name, each in vars(self).items())
+        for channel, each in channels.items():
+            then.received(channel, each)
+        return then.pass_barrier(barrier)
+
     def _inputs(self, channels: Collection[ChannelId]) -> Iterator[Watermark]:
-        """Yield the watermark of each split and each upstream vertex of these channels."""
-        senders: dict[EdgeId, list[Watermark]] = {}
+        """Yield the watermark of each split and each upstream vertex. A stream at rest counts once."""
+        by_edge: dict[EdgeId, list[ChannelId]] = {}
         for channel in channels:
-            if self._declared[channel] is not None:
-                yield self._now[channel].mark
+            by_edge.setdefault(channel.edge, []).append(channel)
+        for edge, own in by_edge.items():
+            marks = [self._now[channel].mark for channel in own]
+            declared = self._declared[own[0]]
+            if declared is None:
+                self._senders[edge] = combined(marks, self._senders.get(edge, Watermark()))
+                yield self._senders[edge]
+            elif (rested := self._at_rest(declared, own)) is not None:
+                yield rested
             else:
-                senders.setdefault(channel.edge, []).append(self._now[channel].mark)
-        for edge, marks in senders.items():
-            self._senders[edge] = combined(marks, self._senders.get(edge, Watermark()))
-            yield self._senders[edge]
+                yield from marks
+
+    def _at_rest(self, declared: EventTime, splits: Collection[ChannelId]) -> Watermark | None:
+        """Return how far a stream is whose splits have rested for more than `close_after`. None: it is not at rest.
+
+        Its time goes on from its greatest row, at the pace of the clock of barriers.
+        """
+        limit_ms, marks = declared.close_after_ms, [self._now[each].mark for each in splits]
+        rested_ms, greatest_ms = min(self._rested_ms.get(each, 0) for each in splits), max(each.ms for each in marks)
+        if limit_ms is None or rested_ms <= limit_ms or greatest_ms == BEFORE_TIME:
+            return None
+        return Watermark(min(greatest_ms + rested_ms, END_OF_TIME - 1), idle=all(each.idle for each in marks))
 
     def _at(self, channel: ChannelId, was: ChannelTime, barrier: Barrier | None, clock_ms: int) -> ChannelTime:
         """Return how far the rows of a channel are that have run, by their times and a barrier that came behind them.
@@ -297,10 +333,12 @@ class VertexTime:
         self._came.discard(channel)
         mark = was.mark if greatest_ms is None else Watermark(max(was.mark.ms, declared.watermark(greatest_ms)))
         if barrier is not None and barrier.waits:
+            self._rested_ms[channel] = END_OF_TIME
             return ChannelTime(replace(mark, idle=True), clock_ms)
         if came or was.active_ms is None or (barrier is not None and not barrier.idle):
             return ChannelTime(replace(mark, idle=False), clock_ms)
         if barrier is None:
             return ChannelTime(mark, was.active_ms)
+        self._rested_ms[channel] = barrier.created_ms - was.active_ms
         waited_ms, limit_ms = clock_ms - was.active_ms, declared.idle_after_ms
         return ChannelTime(replace(mark, idle=limit_ms is not None and waited_ms > limit_ms), was.active_ms)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final, assert_never
 
 from checkpointing.channel_items import (
+    Barrier,
     CancelMarker,
     ChannelItem,
     EndOfData,
@@ -39,7 +40,16 @@ from checkpointing.graph import Vertex
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
 from checkpointing.job.drafts import Compacting, Drafts, EpochLog, Passed, counts_of, time_record
 from checkpointing.job.hooks import Bystanders, FromBystander
-from checkpointing.job.operator_run import InputEnd, Judged, Judgements, OperatorRun, objection, snapshot_for, to_judge
+from checkpointing.job.operator_run import (
+    InputEnd,
+    Judged,
+    Judgements,
+    OperatorRun,
+    objection,
+    of_split,
+    snapshot_for,
+    to_judge,
+)
 from checkpointing.job.polling import Credit, SourceReaders, pacing_of
 from checkpointing.job.restoring import (
     acknowledged,
@@ -140,6 +150,8 @@ class Wiring:
         self.compacting = Compacting(graph, config, setup.renamed)
         self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
         self.drafts = Drafts(graph)
+        said = [each for vertex in graph.operators() for each in vertex.event_times if each is not None]
+        self._closes = any(each.close_after_ms is not None for each in said)
         self._held: list[told.TriggerTask] = []
         """Sources that were told of a checkpoint, and whose barriers wait for a cut of another job (A10)."""
         self.data_ended = restored is not None and restored.finished and self.readers.all_ended
@@ -380,6 +392,22 @@ class Wiring:
     def turns_at_ms(self) -> list[int]:
         """Return when a barrier would change something without any row, for each vertex for which it ever would."""
         return [at_ms for run in self.runs.values() if (at_ms := run.turns_at_ms()) is not None]
+
+    def comes_due(self) -> bool:
+        """Return whether a barrier would find something due now, since a stream with `close_after` rests (N4)."""
+        if not self._closes:
+            return False
+        barrier = Barrier(NO_CHECKPOINT, self.now_ms)
+        sent = {split.subtask: of_split(split, barrier) for split in self.readers.splits()}
+        for run in self.runs.values():
+            if run.time is None:
+                continue
+            channels = {each: sent[SubtaskId(each.edge.upstream, each.subtask)] for each in run.time.channels}
+            passed = run.time.foreseen(barrier, channels)
+            if run.fires_at(passed):
+                return True
+            sent |= dict.fromkeys(run.vertex.subtasks(), run.sent_on(passed))
+        return False
 
     def request_snapshots(self, run: OperatorRun) -> None:
         """Let every subtask take its snapshot if the vertex is idle at its barrier and the checkpoint has not ended.
@@ -921,7 +949,7 @@ class JobDoor:
         """Ask the `Ending` what to do. How the splits stand matters only when nothing moves."""
         job = self._job
         quiet = self._is_quiet()
-        turns = quiet and any(at_ms <= job.now_ms for at_ms in job.turns_at_ms())
+        turns = quiet and (any(at_ms <= job.now_ms for at_ms in job.turns_at_ms()) or job.comes_due())
         decision = job.ending.next(
             job.now_ms,
             quiet=quiet,

@@ -78,6 +78,7 @@ def time_record(graph: JobGraph, vertex: Vertex, time: VertexTime) -> VertexTime
                     active_ms=then.active_ms,
                     delay_ms=None if said is None else said.delay_ms,
                     idle_after_ms=None if said is None else said.idle_after_ms,
+                    close_after_ms=None if said is None else said.close_after_ms,
                 )
             )
     now = time.watermark

@@ -132,10 +132,14 @@ def _barrier(
 def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int, split: Split) -> SnapshotRequested:
     """Return what the subtask of a split must do: send its barrier, and for a drain the end of its data first."""
     properties = effect.properties
-    sent = _barrier(effect.checkpoint, properties, config, now_ms)
-    watermark_ms = END_OF_TIME if split.ended else sent.watermark_ms
-    barrier = replace(sent, watermark_ms=watermark_ms, idle=split.idle and not split.held, waits=split.waits)
+    barrier = of_split(split, _barrier(effect.checkpoint, properties, config, now_ms))
     return SnapshotRequested(barrier, synchronous=properties.is_synchronous, advance_to_max=properties.terminate)
+
+
+def of_split(split: Split, barrier: Barrier) -> Barrier:
+    """Return a barrier as the split sends it: it says whether the split has nothing to read, waits or has ended."""
+    watermark_ms = END_OF_TIME if split.ended else barrier.watermark_ms
+    return replace(barrier, watermark_ms=watermark_ms, idle=split.idle and not split.held, waits=split.waits)
 
 
 # ------------------------------------------------------------------
@@ -389,10 +393,11 @@ class OperatorRun:
     @property
     def fires_next(self) -> bool:
         """True if something may be due by the watermark of the barrier that the vertex is about to send on (N4)."""
-        if self.passing is None or not self.vertex.fires:
-            return False
-        by_ms = self._time_at(self.passing)
-        return any(own.is_due(by_ms) for own in self.live)
+        return self.passing is not None and self.fires_at(self.passing)
+
+    def fires_at(self, barrier: Barrier) -> bool:
+        """Return whether something may be due at a barrier as the vertex sends it on."""
+        return self.vertex.fires and any(own.is_due(self._time_at(barrier)) for own in self.live)
 
     def _time_at(self, barrier: Barrier) -> int:
         """Return the time by which state is due at a barrier. By the clock, all earlier milliseconds are over."""

@@ -247,6 +247,10 @@ class SourceReaders:
         for split in self._splits.values():
             yield SplitPosition(source=split.subtask.vertex, split=split.name, position=split.position)
 
+    def splits(self) -> Iterable[Split]:
+        """Return all splits as they are now."""
+        return self._splits.values()
+
     def split(self, subtask: SubtaskId) -> Split:
         """Return the split of a subtask as it is now."""
         return next(split for split in self._splits.values() if split.subtask == subtask)

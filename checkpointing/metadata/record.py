@@ -134,8 +134,8 @@ class TableKeys(_Persisted):
 class InputTimeRecord(_Persisted):
     """How far in event time one input of a vertex was, from one split or from one upstream vertex (N1).
 
-    `active_ms` is the clock of the last barrier before which the split had rows, or had some to read. `delay_ms` and
-    `idle_after_ms` are what the pipeline said of a split then. No decision depends on them.
+    `active_ms` is the clock of the last barrier before which the split had rows, or had some to read. `delay_ms`,
+    `idle_after_ms` and `close_after_ms` are what the pipeline said of a split then. No decision depends on them.
     """
 
     input: int = Field(ge=0)
@@ -146,6 +146,7 @@ class InputTimeRecord(_Persisted):
     active_ms: int | None = None
     delay_ms: int | None = None
     idle_after_ms: int | None = None
+    close_after_ms: int | None = None
 
 
 class VertexTimeRecord(_Persisted):

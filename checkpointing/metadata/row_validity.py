@@ -220,7 +220,7 @@ def _expiry(expiry: ExpiryRecord) -> None:
 
 
 def _input_time(then: InputTimeRecord) -> None:
-    valid_numbers(then, "input", "delay_ms", "idle_after_ms")
+    valid_numbers(then, "input", "delay_ms", "idle_after_ms", "close_after_ms")
     valid_name("upstream", vertex_id, then.upstream)
     if then.split:
         valid_name("split", split_id, then.split)

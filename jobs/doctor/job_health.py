@@ -6,7 +6,7 @@ from typing import Final, assert_never
 from checkpointing.commit.at_rest import held_cut
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.outside_sinks import SinkTransaction
-from checkpointing.completeness import first_due_ms, split_held_back_by
+from checkpointing.completeness import closes_at_ms, first_due_ms, split_held_back_by
 from checkpointing.event_time import BEFORE_TIME
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, TableName
@@ -113,7 +113,9 @@ def _waits(warehouse: Warehouse, newest: CheckpointRecord | None) -> Iterator[tu
         due_ms = first_due_ms(vertex)
         if vertex.time is None or due_ms is None or vertex.time.watermark_ms >= due_ms:
             continue
-        yield "event time", f"{vertex.vertex} waits for {_minute(due_ms + 1)} UTC: {_at(warehouse, newest, vertex)}"
+        rests = _rests(warehouse, closes_at_ms(newest, vertex, due_ms))
+        at = f"{_at(warehouse, newest, vertex)}{rests}"
+        yield "event time", f"{vertex.vertex} waits for {_minute(due_ms + 1)} UTC: {at}"
 
 
 def _at(warehouse: Warehouse, newest: CheckpointRecord, vertex: VertexRecord) -> str:
@@ -136,6 +138,15 @@ def _idle(warehouse: Warehouse, waits: InputTimeRecord) -> str:
         return f", quiet for {seconds(quiet_ms)}, and it never turns idle (event_time has no idle_after)"
     left_ms = waits.idle_after_ms - quiet_ms
     return f", idle in {seconds(left_ms)}" if left_ms > 0 else ", idle at the next checkpoint"
+
+
+def _rests(warehouse: Warehouse, closes_at: int | None) -> str:
+    """Return when time is there by the clock, since the input rests and has `close_after`."""
+    if closes_at is None:
+        return ""
+    left_ms = closes_at - warehouse.now_ms()
+    then = f"in {seconds(left_ms)}" if left_ms > 0 else "at the next tick"
+    return f"; if no row comes, it is due by the clock {then}"
 
 
 def _minute(ms: int) -> str:

@@ -487,12 +487,13 @@ class Stream:
         time = self.time
         return after if time is None else replace(after, time=replace(time, name=said.get(time.name, time.name)))
 
-    def event_time(
+    def event_time(  # noqa: PLR0913 - each says one thing of the times
         self,
         column: str,
         *,
         delay: str,
         idle_after: str | None = None,
+        close_after: str | None = None,
         hold_back: str | None = None,
         ahead_at_most: str | None = None,
         misfits: str | None = None,
@@ -501,7 +502,9 @@ class Stream:
         """Say which column has the event time of a row, and that rows may come `delay` after later ones (N1).
 
         Each cut then has a watermark: all rows up to it have come, as far as anybody knows. A split without new rows
-        holds it back, or with `idle_after` for this long only. Write it on a source's stream, before tables and keys.
+        holds it back, or with `idle_after` for this long only. Once all splits have rested for `close_after`, time goes
+        on from their greatest row at the pace of the clock, so that windows close without further rows. A row that
+        comes for such a window is late. Write `event_time` on a source's stream, before tables and keys.
         `column` is a timestamp, or a timestamp without a time zone, which counts as UTC. With `hold_back`, a split that
         is so much further in time than another one is not read until that one has caught up, which bounds the state
         while a backlog is read. All streams that say it wait for each other. A split that has nothing to read holds
@@ -525,8 +528,9 @@ class Stream:
             require_unique(where, schema.names)
         idle_ms = None if idle_after is None else duration(f"{where}: idle_after", idle_after)
         hold_ms = None if hold_back is None else duration(f"{where}: hold_back", hold_back)
+        close_ms = None if close_after is None else duration(f"{where}: close_after", close_after)
         try:
-            means = EventTime(duration(f"{where}: delay", delay), idle_ms, hold_ms)
+            means = EventTime(duration(f"{where}: delay", delay), idle_ms, hold_ms, close_ms)
         except ValueError as error:
             raise InvalidPipelineError(f"{where}: {error}") from None
         said = DeclaredTime(time, means)

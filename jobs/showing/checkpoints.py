@@ -9,7 +9,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from checkpointing.channel_items import AlignmentType
-from checkpointing.completeness import complete_tables, held_back_by, late_rows
+from checkpointing.completeness import complete_tables, held_back_by, is_at_rest, late_rows
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
@@ -578,7 +578,7 @@ def _times(record: CheckpointRecord) -> Iterator[RenderableType]:
         for place, each in enumerate(time.inputs):
             own = (time.vertex, event_moment(time.watermark_ms)) if place == 0 else ("", "")
             idle = "" if not each.idle else NOT_MEASURED if each.active_ms is None else moment(each.active_ms)
-            holds = "yes" if each is time.held_back_by else ""
+            holds = "goes on by the clock" if each in time.at_rest else "yes" if each is time.held_back_by else ""
             named = f"{each.upstream} {each.split}".strip()
             grid.add_row(*own, named, event_moment(each.watermark_ms), idle, holds, late if place == 0 else "")
     yield grid
@@ -586,12 +586,16 @@ def _times(record: CheckpointRecord) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True, slots=True)
 class TimeOfVertex:
-    """How far in event time a vertex is at a checkpoint. `late_rows` is None if it has no table of late rows."""
+    """How far in event time a vertex is at a checkpoint. `late_rows` is None if it has no table of late rows.
+
+    The time of the inputs `at_rest` goes on by the clock (`close_after`).
+    """
 
     vertex: str
     watermark_ms: int
     inputs: Sequence[InputTimeRecord]
     held_back_by: InputTimeRecord | None
+    at_rest: Sequence[InputTimeRecord]
     late_rows: int | None
 
 
@@ -599,7 +603,14 @@ def times_of(record: CheckpointRecord) -> list[TimeOfVertex]:
     """Return how far each vertex is that keeps event time."""
     late = late_rows(record, LATE)
     return [
-        TimeOfVertex(was.vertex, was.time.watermark_ms, was.time.inputs, held_back_by(was.time), late.get(was.vertex))
+        TimeOfVertex(
+            was.vertex,
+            was.time.watermark_ms,
+            was.time.inputs,
+            held_back_by(was.time),
+            [each for each in was.time.inputs if is_at_rest(record, was.time, each)],
+            late.get(was.vertex),
+        )
         for was in record.vertices
         if was.time is not None
     ]
@@ -622,6 +633,7 @@ def checkpoint_as_json(job: str, record: CheckpointRecord, published: Iterable[C
             "vertex": time.vertex,
             "watermark_ms": time.watermark_ms,
             "held_back_by": None if time.held_back_by is None else time.inputs.index(time.held_back_by),
+            "at_rest": [time.inputs.index(each) for each in time.at_rest],
             "late_rows": time.late_rows,
             "inputs": [each.model_dump() for each in time.inputs],
         }

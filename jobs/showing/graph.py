@@ -56,6 +56,8 @@ def _watermark(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
         if declared is not None:
             idle = declared.idle_after_ms
             rests = "never idle" if idle is None else f"idle after {seconds(idle)}"
+            if declared.close_after_ms is not None:
+                rests += f", by the clock once all rest for {seconds(declared.close_after_ms)}"
             found.append(f"each split of {edge.upstream} ({seconds(declared.delay_ms)} of delay, {rests})")
         elif keeps_time(plan.graph, plan.graph.vertex(edge.upstream)):
             found.append(f"vertex {edge.upstream}")

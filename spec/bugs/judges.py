@@ -119,6 +119,7 @@ _SIMULATOR: Final[Mapping[str, Mapping[str, Any]]] = {
         "splits": True,
         "declines": True,
         "times": True,
+        "closes": True,
     },
     "simulator with imports": {
         "savepoints_max": 3,

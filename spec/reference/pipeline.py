@@ -47,6 +47,7 @@ NEWEST: Final = VertexId("newest")
 WINDOWS: Final = VertexId("windows")
 """A vertex of some runs. It counts rows in windows of event time (`spec.reference.times`)."""
 TIMES: Final = EventTime(delay_ms=20, idle_after_ms=300, hold_back_ms=80)
+CLOSE_AFTER_MS: Final = 200
 """What the pipeline says about the times of both sources in these runs."""
 
 ORDERS_TABLE: Final = TableName("bronze/orders")
@@ -249,10 +250,14 @@ def with_broadcast(bare: JobGraph) -> JobGraph:
     return replace(bare, vertices=tuple(vertices))
 
 
-def with_times(bare: JobGraph, parallelism: int) -> JobGraph:
-    """Return the graph with times on the rows of both sources, and with the vertex that has windows."""
+def with_times(bare: JobGraph, parallelism: int, *, closes: bool = False) -> JobGraph:
+    """Return the graph with times on the rows of both sources, and with the vertex that has windows.
+
+    If it `closes`, the time of a source goes on by the clock while the source rests.
+    """
+    times = replace(TIMES, close_after_ms=CLOSE_AFTER_MS) if closes else TIMES
     timed = tuple(
-        replace(each, event_times=(TIMES,)) if first_id(each.id) in (BRONZE_ORDERS, BRONZE_PAYMENTS) else each
+        replace(each, event_times=(times,)) if first_id(each.id) in (BRONZE_ORDERS, BRONZE_PAYMENTS) else each
         for each in bare.vertices
     )
     columns = next(table.columns for vertex in bare.vertices for table in vertex.tables)

@@ -90,8 +90,44 @@ def watermark_is_true(history: History) -> Iterator[str]:
             before = passed_before(record, vertex)
             last_ms = before[-1] if before else BEGINNING if parent is None else goes_on_from(parent, vertex)
             left = [each for place, each in _inputs(time).items() if not _is_over(record, place, ended)]
-            if vertex not in unaligned and time.watermark_ms != _combined(left, last_ms):
+            rests = _at_rest(left, record.statistics.triggered_ms) is not None
+            if vertex not in unaligned and not rests and time.watermark_ms != _combined(left, last_ms):
                 yield f"checkpoint {record.checkpoint}: {vertex} is at {time.watermark_ms} after {last_ms}, with {left}"
+
+
+@rule("time-goes-on-at-rest")
+def time_goes_on_at_rest(history: History) -> Iterator[str]:
+    """While no split of a stream with `close_after` has rows, its time goes on at the pace of the barriers' clock.
+
+    It goes on from its greatest row, once it has rested for so long. In unaligned mode a vertex may know less.
+    """
+    drained = {each.checkpoint for each in drained_rows(history)}
+    for record, parent in _timed(history):
+        clock_ms, ended = record.statistics.triggered_ms, _ended(record, drained=record.checkpoint in drained)
+        unaligned = {first_id(e.vertex) for e in record.statistics.vertices if e.alignment is AlignmentType.UNALIGNED}
+        for vertex, time in timed_of(record).items():
+            left = [each for place, each in _inputs(time).items() if not _is_over(record, place, ended)]
+            rests = _at_rest(left, clock_ms)
+            before = passed_before(record, vertex)
+            last_ms = before[-1] if before else BEGINNING if parent is None else goes_on_from(parent, vertex)
+            if rests is None:
+                continue
+            due_ms = max(last_ms, rests)
+            if time.watermark_ms > due_ms or (vertex not in unaligned and time.watermark_ms != due_ms):
+                yield f"checkpoint {record.checkpoint}, at {clock_ms}: {vertex} is at {time.watermark_ms}, with {left}"
+
+
+def _at_rest(inputs: list[InputTimeRecord], clock_ms: int) -> int | None:
+    """Return how far a vertex is by the clock whose only stream rests. None: it does not rest.
+
+    A split that is idle although this is the clock of its last rows waits for an earlier part of its source.
+    """
+    reading = [each for each in inputs if each.split and not (each.idle and each.active_ms == clock_ms)]
+    greatest_ms = max((each.watermark_ms for each in reading), default=BEGINNING)
+    rested_ms = clock_ms - max((each.active_ms or clock_ms for each in reading), default=clock_ms)
+    after_ms = next((each.close_after_ms for each in reading), None)
+    rests = after_ms is not None and greatest_ms > BEGINNING and rested_ms > after_ms
+    return greatest_ms + rested_ms if rests else None
 
 
 def _due(history: History, record: CheckpointRecord, vertex: VertexId, each: InputTimeRecord) -> int:
@@ -288,4 +324,5 @@ class TimeComesWithoutRows(DoorJudge):
             each.model_copy(update={"idle": each.idle or clock_ms - (each.active_ms or clock_ms) > after_ms})
             for each in left
         ]
-        return _combined(now, goes_on_from(record, upstream)), all(each.idle for each in now)
+        last_ms, rests = goes_on_from(record, upstream), _at_rest(now, clock_ms)
+        return _combined(now, last_ms) if rests is None else max(last_ms, rests), all(each.idle for each in now)

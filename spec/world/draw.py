@@ -186,6 +186,8 @@ class Moves:
     other seeds keep their runs."""
     times: bool = False
     """True if rows have times, and a vertex has windows."""
+    closes: bool = False
+    """True if these times go on by the clock while a source rests."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
@@ -257,6 +259,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         broadcasts=_chance("broadcasts", seed) < SELDOM,
         overwrites=_chance("overwrite tables", seed) < SOMETIMES,
         times=_chance("event times", seed) < SOMETIMES,
+        closes=_chance("sources at rest", seed) < EVENLY,
     )
     return _fitting(replace(_with_a_way_back(moves), **forced))
 
@@ -330,6 +333,7 @@ FORCED: Final[Mapping[str, tuple[Any, ...]]] = {
     "holds": (True,),
     "overwrites": (True,),
     "times": (True,),
+    "closes": (True,),
     "orders_max": (6,),
 }
 """The moves that a crowd may force, each with its values."""
@@ -362,7 +366,7 @@ def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scen
     voters = Random(f"voters of {seed}").choice([2, 3, 3, 3]) if moves.votes else 0  # noqa: S311 - must be repeatable
     scenario = replace(scenario, outside=moves.outside, voters=voters)
     scenario = replace(scenario, broadcasts=moves.broadcasts, overwrites=moves.overwrites)
-    scenario = replace(scenario, counts=moves.counts, times=moves.times)
+    scenario = replace(scenario, counts=moves.counts, times=moves.times, closes=moves.closes)
     scenario = limited(scenario, shapes) if moves.limits else scenario
     scenario = hooked(scenario, seed) if moves.hooks else scenario
     scenario = declining(scenario, seed) if moves.declines else scenario

@@ -125,6 +125,8 @@ class Scenario:
     """True if suites count rows, so that they also judge an epoch without rows."""
     times: bool = False
     """True if rows have times, and a vertex has windows."""
+    closes: bool = False
+    """True if these times go on by the clock while a source rests."""
 
     @property
     def mode(self) -> CheckpointingMode:

@@ -161,7 +161,7 @@ def _graph(
         overwrites=scenario.overwrites,
     )
     built = with_broadcast(built) if scenario.broadcasts else built
-    built = with_times(built, plan.parallelism) if scenario.times else built
+    built = with_times(built, plan.parallelism, closes=scenario.closes) if scenario.times else built
     built = with_counts(built) if scenario.counts else built
     return with_sinks(built, voters=scenario.voters) if scenario.outside else built
 

@@ -108,9 +108,9 @@ def _vertex(name: str, subtasks: list[Fields], **fields: object) -> Fields:
 
 def _time() -> Fields:
     split = {"input": 0, "upstream": "source", "split": "a", "watermark_ms": 5, "idle": True, "active_ms": 7}
-    split |= {"delay_ms": 60_000, "idle_after_ms": 300_000}
+    split |= {"delay_ms": 60_000, "idle_after_ms": 300_000, "close_after_ms": 600_000}
     vertex = {"input": 1, "upstream": "silver", "split": "", "watermark_ms": -(2**63), "idle": False, "active_ms": None}
-    vertex |= {"delay_ms": None, "idle_after_ms": None}
+    vertex |= {"delay_ms": None, "idle_after_ms": None, "close_after_ms": None}
     written: Fields = {"tables": ["gold/totals"], "behind_ms": 9}
     return {"watermark_ms": 5, "idle": False, "rows_ms": None, "inputs": [split, vertex]} | written
 

@@ -1,7 +1,7 @@
 """What holds a watermark back, what is due first, and how many late rows a cut has brought (N3, N8)."""
 
 from checkpointing.channel_items import SubtaskSnapshot
-from checkpointing.completeness import first_due_ms, held_back_by, late_rows, split_held_back_by
+from checkpointing.completeness import closes_at_ms, first_due_ms, held_back_by, late_rows, split_held_back_by
 from checkpointing.event_time import END_OF_TIME
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
@@ -16,9 +16,9 @@ LATE = TableName("late/clicks")
 AT = 42 * 60_000 - 1
 
 
-def an_input(upstream, split, ms, *, idle=False):
+def an_input(upstream, split, ms, *, idle=False, **further):
     """Rows may come ten minutes late, and a split turns idle after five. It had rows before a barrier of minute 1."""
-    said = {"delay_ms": 600_000, "idle_after_ms": 300_000} if split else {}
+    said = ({"delay_ms": 600_000, "idle_after_ms": 300_000} if split else {}) | further
     return InputTimeRecord(
         input=0, upstream=upstream, split=split, watermark_ms=ms, idle=idle, active_ms=60_000, **said
     )
@@ -53,6 +53,22 @@ def test_the_least_input_that_is_not_idle_holds_a_vertex_back():
     assert "orders-7" == held_back_by(BRONZE.time).split
     assert "orders-7" == split_held_back_by(CUT, HOURLY).split
     assert held_back_by(BRONZE.time.model_copy(update={"watermark_ms": END_OF_TIME})) is None
+
+
+def test_the_doctor_says_when_a_window_closes_by_the_clock(tmp_path):
+    """The greatest row of both splits is of minute 45, and the windows are behind a join that is a minute behind."""
+    said = {"idle_after_ms": None, "close_after_ms": 900_000}
+    bronze = a_vertex("bronze", 5, an_input("clicks", "a", 5, **said), an_input("clicks", "b", 45 * 60_000 - 1, **said))
+    bronze = bronze.model_copy(update={"time": bronze.time.model_copy(update={"behind_ms": 60_000})})
+    hourly = a_vertex("hourly", 5, an_input("bronze", "", 5), due=(3_599_999,))
+    for due_ms, closes_ms in ((3_599_999, 60_000 + 16 * 60_000), (2_000_000, 60_000 + 900_001), (4, 0)):
+        assert closes_ms == closes_at_ms(plain_entry(vertices=(bronze, hourly)), hourly, due_ms)
+    assert closes_at_ms(CUT, HOURLY, 3_599_999) is None
+    cut = plain_entry(vertices=(bronze, hourly))
+    for now_ms, then in ((120_000, "in 15 min 00 s"), (2_000_000, "at the next tick")):
+        warehouse = Warehouse(tmp_path, ProtocolPaths("shop"), now_ms=lambda now_ms=now_ms: now_ms)
+        ((_, line),) = _waits(warehouse, cut)
+        assert line.endswith(f"; if no row comes, it is due by the clock {then}")
 
 
 def test_late_rows_are_those_that_the_cut_adds_to_tables_of_late_rows():

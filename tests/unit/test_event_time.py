@@ -22,8 +22,8 @@ A, B = (ChannelId(EdgeId("clicks", "hourly"), split) for split in range(2))
 UPSTREAM = ChannelId(EdgeId("bronze", "hourly", 1), 0)
 
 
-def _vertex(idle_after_ms=None):
-    declared = EventTime(10, idle_after_ms)
+def _vertex(idle_after_ms=None, close_after_ms=None):
+    declared = EventTime(10, idle_after_ms, close_after_ms=close_after_ms)
     return VertexTime({A: declared, B: declared})
 
 
@@ -87,6 +87,76 @@ def test_the_last_split_that_turns_idle_closes_what_the_furthest_has_reached():
     _barrier(vertex, 1, 0)
     sent = _barrier(vertex, 2, 1_001, A, B)
     assert (89, True) == (sent.watermark_ms, sent.idle)
+
+
+def test_the_time_of_a_stream_at_rest_goes_on_by_the_clock():
+    """It begins at the greatest row. All splits must rest. When rows come again, time waits until they caught up."""
+    vertex = _vertex(close_after_ms=1_000)
+    _run(vertex, A, 100)
+    _run(vertex, B, 60)
+    assert 49 == _barrier(vertex, 1, 500).watermark_ms
+    assert 49 == _barrier(vertex, 2, 1_500, A, B).watermark_ms
+    assert (89 + 1_001, False) == ((sent := _barrier(vertex, 3, 1_501, A, B)).watermark_ms, sent.idle)
+    assert 89 + 1_001 == _barrier(vertex, 4, 1_400, A, B).watermark_ms, "a clock that goes back"
+    assert 89 + 5_000 == _barrier(vertex, 5, 5_500, A, B).watermark_ms
+    _run(vertex, A, 4_000)
+    assert 89 + 5_000 == _barrier(vertex, 6, 6_000, B).watermark_ms
+    assert 89 + 5_000 == _barrier(vertex, 7, 7_000, A, B).watermark_ms, "A has rested for a second, and no more"
+    assert 3_989 + 1_101 == _barrier(vertex, 8, 7_101, A, B).watermark_ms
+
+
+def test_a_split_with_something_to_read_keeps_its_stream_from_rest():
+    vertex = _vertex(close_after_ms=1_000)
+    _run(vertex, A, 100)
+    _run(vertex, B, 60)
+    _barrier(vertex, 1, 0)
+    assert 49 == _barrier(vertex, 2, 5_000, A).watermark_ms
+    assert 49 == _barrier(vertex, 3, 6_000, A, B).watermark_ms
+    assert 89 + 1_001 == _barrier(vertex, 4, 6_001, A, B).watermark_ms
+    _barrier(none := _vertex(close_after_ms=1), 1, 0)
+    assert BEFORE_TIME == _barrier(none, 2, 5_000, A, B).watermark_ms, "no row has come yet"
+
+
+def test_each_stream_of_a_vertex_rests_by_itself():
+    """An idle stream at rest holds nobody back. One that is not idle holds the others where its time is."""
+    other = ChannelId(EdgeId("orders", "hourly", 1), 0)
+    for idle_after_ms, watermark_ms in ((None, 89 + 2_000), (1_500, 4_989)):
+        declared = EventTime(10, idle_after_ms, close_after_ms=1_000)
+        vertex = VertexTime({A: declared, other: declared})
+        _run(vertex, A, 100)
+        _run(vertex, other, 5_000)
+        assert 89 == _barrier(vertex, 1, 0).watermark_ms
+        assert watermark_ms == _barrier(vertex, 2, 2_000, A).watermark_ms
+
+
+def test_a_restored_stream_has_rested_since_its_last_rows():
+    vertex = _vertex(close_after_ms=1_000)
+    _run(vertex, A, 100)
+    _run(vertex, B, 60)
+    _barrier(vertex, 1, 0)
+    again = _vertex(close_after_ms=1_000)
+    again.restore(vertex.watermark, vertex.rows.ms, vertex.channels)
+    then = {channel: Barrier(2, 2_000, idle=True) for channel in (A, B)}
+    assert 89 + 2_000 == again.foreseen(Barrier(2, 2_000), then).watermark_ms
+    assert 49 == again.watermark.ms, "nothing has come yet"
+    assert 49 == _barrier(again, 2, 2_000, A).watermark_ms
+    assert 89 + 1_001 == _barrier(again, 3, 3_001, A, B).watermark_ms
+
+
+def test_a_stream_rests_at_unaligned_barriers_by_the_clock_of_those_that_count():
+    """A barrier speaks for the rows before it once they have run. Rows that it overtook keep the stream from rest."""
+    vertex = _vertex(close_after_ms=1_000)
+    _run(vertex, A, 100)
+    _run(vertex, B, 60)
+    _barrier(vertex, 1, 0, unaligned=True)
+    assert 49 == _barrier(vertex, 2, 1_001, A, B, unaligned=True).watermark_ms
+    vertex.overtook(A, 2, 1)
+    assert 49 == _barrier(vertex, 3, 5_000, A, B, unaligned=True).watermark_ms
+    _run(vertex, A, 200)
+    assert 49 == _barrier(vertex, 4, 6_000, A, B, unaligned=True).watermark_ms
+    assert 49 == _barrier(vertex, 5, 7_000, A, B, unaligned=True).watermark_ms
+    assert 49 == _barrier(vertex, 6, 7_001, A, B, unaligned=True).watermark_ms
+    assert 189 + 1_001 == _barrier(vertex, 7, 9_000, A, B, unaligned=True).watermark_ms
 
 
 def test_an_end_is_the_end_of_time():

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from tidemark import FileSource, Pipeline, count, cumulative, hopping, session, sum_of, tumbling
+from tidemark import FileSource, Pipeline, count, cumulative, hopping, join, session, sum_of, tumbling
 from tidemark.testing import TickFailedError, Trial
 
 pytestmark = pytest.mark.spark
@@ -257,6 +257,40 @@ def test_windows_close_although_one_split_rests_and_no_row_comes(tmp_path):
     then = trial.run()
     assert 2 == then.arrow("gold/hourly").num_rows
     assert then.checkpoint == trial.run().checkpoint
+
+
+def closing(data):
+    """Windows behind a join, whose barriers are a second behind, close as well."""
+    pipeline = Pipeline("clicks", parallelism=2)
+    stream = pipeline.source("clicks", FileSource(data, schema=ROWS)).event_time("at", delay="0s", close_after="1s")
+    bronze = stream.table("bronze/clicks", id="bronze")
+    left, later = bronze.key_by("user"), bronze.select("user", "at").rename({"at": "then"}).key_by("user")
+    left.window(tumbling("1h")).aggregate("hourly", late="late/hourly", rows=count()).table("gold/hourly")
+    alone = join(left, later, "alone", how="anti", within=("1s", "1s"), late="late/alone").key_by("user")
+    alone.window(tumbling("1h")).aggregate("joined", late="late/joined", rows=count()).table("gold/joined")
+    return pipeline
+
+
+@pytest.mark.kill
+def test_windows_close_while_the_input_rests_and_rows_that_come_after_all_are_late(tmp_path):
+    """Two seconds before the end of an hour, all splits rest. Split b is far behind, and never turns idle."""
+    trial = Trial(closing, tmp_path)
+    for split, minutes, seconds in (("a", 59, 57), ("b", 5, 0)):
+        at = BEGIN + timedelta(minutes=minutes, seconds=seconds)
+        trial.deliver(split, pl.DataFrame([{"at": at, "user": split, "n": 1}], schema_overrides={"n": pl.Int64}))
+    assert 0 == trial.run().arrow("gold/hourly").num_rows
+    time.sleep(4.1)
+    trial.kill("before:AppendRow#1")
+    closed = trial.run()
+    shown = {name: closed.arrow(name).num_rows for name in ("gold/hourly", "gold/joined", "late/hourly")}
+    assert {"gold/hourly": 2, "gold/joined": 2, "late/hourly": 0} == shown
+    assert closed.complete_until("gold/hourly") >= BEGIN + timedelta(hours=1) - MS
+    assert closed.checkpoint == trial.run().checkpoint, "nothing waits any more, so nothing brings a cut"
+    at = BEGIN + timedelta(minutes=30)
+    trial.deliver("b", pl.DataFrame([{"at": at, "user": "b", "n": 2}], schema_overrides={"n": pl.Int64}))
+    after = trial.run()
+    assert [2] == after.arrow("late/hourly")["n"].to_pylist()
+    assert 2 == after.arrow("gold/hourly").num_rows
 
 
 def clocked(data):

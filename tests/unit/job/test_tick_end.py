@@ -433,6 +433,35 @@ def test_a_poll_that_fails_after_a_stop_does_not_count(job):
     assert EndTick(TickOutcome.STOPPED) == story.end
 
 
+@pytest.mark.parametrize("due_ms", [None, 1_110, 1_111])
+def test_what_falls_due_while_the_input_rests_is_shown_and_nothing_else_brings_a_cut(job, due_ms):
+    """The streams have rested for 1,100 ms. So their time is 1,100 ms after their greatest rows."""
+    declared = (EventTime(0, close_after_ms=1_000),) * 2
+    left, right, joined = job.two_sources().vertices
+    graph = replace(job.two_sources(), vertices=(left, right, replace(joined, event_times=declared, fires=True)))
+    inputs = tuple(
+        InputTimeRecord(input=place, upstream=name, split=name[0], watermark_ms=10 + place, active_ms=1_000)
+        for place, name in enumerate(["left", "right"])
+    )
+    was = job.record(
+        graph, 1, {"joined": (SubtaskSnapshot(due_ms=due_ms, state=(job.keyed("s", 0, 127, Version(1, 1)),)),)}
+    )
+    time = VertexTimeRecord(watermark_ms=10, inputs=inputs)
+    was = was.model_copy(update={"vertices": (*was.vertices[:2], was.vertices[2].model_copy(update={"time": time}))})
+    story = job.story(graph, restored=was, claim=job.claim.model_copy(update={"first_id": 2}))
+    story.passes(1_100)
+    story.is_idle("left", "right")
+    if due_ms != 1_110:
+        assert TickOutcome.CAUGHT_UP is story.end.outcome
+        return
+    assert story.end is None
+    fired = story.take(RunMicroBatch)
+    assert ((), 1_110) == (fired.inputs, fired.due_ms)
+    story.tell(MicroBatchFinished("joined", fired.micro_batch, (SubtaskOutput(),)))
+    assert 1_110 == story.commits().vertices[2].time.watermark_ms
+    assert TickOutcome.CAUGHT_UP is story.end.outcome
+
+
 def test_what_falls_due_by_idleness_is_shown_although_no_rows_come(job):
     """The left split has no rows for more than its idle time. Then the right one alone says how far time is."""
     declared = (EventTime(0, idle_after_ms=1_000),) * 2

@@ -103,6 +103,7 @@ _FIELDS: Final[Mapping[str, Values]] = {
     "vertices.time.inputs.watermark_ms": MOMENT,
     "vertices.time.inputs.delay_ms": Values((0, _EXACT - 1, None), (-1, _EXACT)),
     "vertices.time.inputs.idle_after_ms": Values((0, _EXACT - 1, None), (-1, _EXACT)),
+    "vertices.time.inputs.close_after_ms": Values((0, _EXACT - 1, None), (-1, _EXACT)),
     "vertices.time.watermark_ms": MOMENT,
     "vertices.time.rows_ms": Values((*MOMENT.true, None), MOMENT.false),
     "vertices.time.tables": TABLE,
