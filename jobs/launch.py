@@ -13,7 +13,7 @@ from jobs.pipelines.registry import PipelineReference, find_pipeline, project_of
 from jobs.settings import Layer, TickSettings, folder, resolve
 from jobs.spark.session import SparkConfig
 from jobs.storage.address import absolute
-from jobs.tick.tick_settings import RuntimeSettings
+from jobs.tick.tick_settings import ReporterSettings, RuntimeSettings
 from jobs.warehouse.warehouse import Warehouse
 
 
@@ -39,6 +39,11 @@ class Launch:
             spark=spark_config(self.settings),
             reader_grace_ms=self.settings.reader_grace_ms if self.settings.clean_up else None,
             table_log_keep_ms=self.settings.table_log_keep_ms,
+            reporters=ReporterSettings(
+                names=self.settings.reporters,
+                prometheus_folder=self.settings.prometheus_folder,
+                prometheus_push_url=self.settings.prometheus_push_url,
+            ),
         )
 
 

@@ -133,6 +133,15 @@ class TickSettings(CheckpointConfig, BaseSettings):
     clean_up: bool = True
     """Whether a tick that ends normally deletes unneeded files as its last act."""
 
+    reporters: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_from_commas)] = ()
+    """What hears of each checkpoint, separated by commas: `prometheus`, `otlp`, `openlineage`, or a class of your own
+    as `module:attribute`. One that fails or hangs never fails or delays a tick."""
+    prometheus_folder: Path | None = None
+    """The folder for the file of the reporter `prometheus`, `tidemark_JOB.prom`. A relative path begins at the
+    project."""
+    prometheus_push_url: str | None = None
+    """The push gateway of the reporter `prometheus`, `http://host:9091`."""
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -272,7 +281,7 @@ def resolve(
     except ValidationError as error:
         raise InvalidSettingsError(_problems(error, layers)) from None
     origins = {name: layer for layer in layers for name in layer.values}
-    named = (*FOLDERS, *(("spark_archive",) if settings.spark_archive else ()))
+    named = (*FOLDERS, *(name for name in ("spark_archive", "prometheus_folder") if getattr(settings, name)))
     anchored = {name: _anchored(getattr(settings, name), origins.get(name), project) for name in named}
     archive = anchored.get("spark_archive")
     if isinstance(archive, Path) and not archive.is_file():

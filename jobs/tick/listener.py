@@ -213,6 +213,38 @@ class TickListener:
         """Something happened between checkpoints. Nothing of it is committed yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listeners(TickListener):
+    """Tells several listeners."""
+
+    listeners: tuple[TickListener, ...]
+
+    def claimed(self, claim: Claim, why: str) -> None:
+        """Pass it on."""
+        for each in self.listeners:
+            each.claimed(claim, why)
+
+    def recovered(self, recovery: Recovery) -> None:
+        """Pass it on."""
+        for each in self.listeners:
+            each.recovered(recovery)
+
+    def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
+        """Pass it on."""
+        for each in self.listeners:
+            each.completed(record, notes, versions)
+
+    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+        """Pass it on."""
+        for each in self.listeners:
+            each.failed(checkpoint, reason, message)
+
+    def progress(self, progress: Progress) -> None:
+        """Pass it on."""
+        for each in self.listeners:
+            each.progress(progress)
+
+
 class OrderedListener(TickListener):
     """Calls another listener from a thread of its own, in order. `close` waits until all calls are made."""
 

@@ -18,7 +18,8 @@ from jobs.spark.session import is_local, with_store
 from jobs.tick.driver import Inbox, collecting_less_often
 from jobs.tick.engine import Engine, SparkEngine, fetch_missing_jars
 from jobs.tick.interrupts import stopping_on_interrupt
-from jobs.tick.listener import OrderedListener, TickListener
+from jobs.tick.listener import Listeners, OrderedListener, TickListener
+from jobs.tick.reporters.reporting import Reporting, reporters_of
 from jobs.tick.tick_carrier import TickCarrier
 from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from jobs.warehouse.boundaries import Boundary, boundary_from_environment
@@ -52,6 +53,7 @@ def run_tick(
     | TablesAheadError                       | a table shows a newer checkpoint than the newest entry            |
     | DamagedCheckpointError                 | files of the checkpoint to restore are missing or damaged         |
     | CutDoesNotFitError                     | the newest checkpoint cannot be restored into this pipeline       |
+    | UnusableReporterError                  | a reporter is unknown, or does not know where to report to        |
     | SourceError, InvalidPipelineError      | splits cannot be listed                                           |
     | what the codec raises                  | an entry of `checkpoints` has another version                     |
 
@@ -63,9 +65,13 @@ def run_tick(
         stack.enter_context(stopping_on_interrupt(lambda: inbox.put(StopRequested(StopKind.NOW))))
         ordered = OrderedListener(listener or TickListener())
         stack.callback(ordered.close)
-        carrier = TickCarrier(plan, settings, ordered, inbox, boundary or boundary_from_environment())
+        reporting = Reporting(plan, str(settings.warehouse), reporters_of(settings.reporters, plan))
+        told = Listeners((ordered, reporting))
+        carrier = TickCarrier(plan, settings, told, inbox, boundary or boundary_from_environment())
         config = with_store(with_needed_jars(settings.spark, plan.sources.values()), settings.warehouse)
         if engine is None and spark is None and config.connect_url is None:
             must_start_spark(workers_here=is_local(config))
-            fetch_missing_jars(config, ordered)
-        return carrier.run(engine or SparkEngine(config, ordered, spark))
+            fetch_missing_jars(config, told)
+        with reporting.ending() as ending:
+            ending.report = report = carrier.run(engine or SparkEngine(config, told, spark))
+        return report

@@ -25,6 +25,15 @@ DRAIN_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReporterSettings:
+    """Which reporters a tick has, and where those of Prometheus report to. `jobs.settings.TickSettings` says more."""
+
+    names: tuple[str, ...] = ()
+    prometheus_folder: Path | None = None
+    prometheus_push_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
     """Says how a tick runs. All processes of the job must be able to reach `warehouse`.
 
@@ -47,6 +56,7 @@ class RuntimeSettings:
     trace: TraceBounds = DEFAULT_BOUNDS
     drain_ms: int = DRAIN_MS
     clock: Callable[[], int] = system_clock_ms
+    reporters: ReporterSettings = field(default_factory=ReporterSettings)
 
 
 # ------------------------------------------------------------------

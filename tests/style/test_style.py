@@ -32,7 +32,7 @@ CORE_MAY_IMPORT |= {"__future__", "copy", "contextlib", "zlib", "base64"}
 # Modules that something other than an import starts.
 ENTRY_POINTS = {"jobs.cli.main", "jobs.pipelines.flights_data", "jobs.spark.jars", "orchestration.definitions"}
 # The public interface, which nothing of the product imports.
-ENTRY_POINTS |= {"tidemark.dagster", "tidemark.prepare", "tidemark.testing", "tidemark.__main__"}
+ENTRY_POINTS |= {"tidemark.dagster", "tidemark.prepare", "tidemark.reporting", "tidemark.testing", "tidemark.__main__"}
 
 # The command finds pipelines by name, and the vectors' judge its runners.
 FOUND_BY_NAME = ("jobs.pipelines.", "spec.flink.")
@@ -107,6 +107,7 @@ NAMESAKES_MAX = 6
 ROOMS = {
     "jobs.outside_sinks.postgres.prepared": "what PostgreSQL's two-phase commit is, beside a sink that may do without",
     "jobs.pipelines.flights_report": "the demo's page, which its tests read alone",
+    "jobs.tick.reporters.prometheus": "only it imports its library, which is an extra",
     "spec.oracle.flink": "a script of `.ci` fetches Flink's classes with it",
 }
 """Small modules that one sibling imports alone, and why they are rooms of their own."""
@@ -293,8 +294,10 @@ OTHER_FILES = (
     "jobs/sources/",
     "jobs/spark/",
     "jobs/testing/",
+    "jobs/tick/reporters/",
 )
-"""These know the terminal, a project, installed packages, input, the machine, a trial: no file of a warehouse."""
+"""These know the terminal, a project, installed packages, input, the machine, a trial, servers that watch: no file of a
+warehouse."""
 OTHERS = {
     "jobs/doctor/findings.py": "compares the warehouse with the default one",
     "jobs/engine_paths.py": "writes paths for engines, and follows links in a folder's name",

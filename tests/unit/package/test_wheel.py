@@ -252,7 +252,13 @@ def python(*words, cwd):
 
 @pytest.mark.parametrize(
     "program",
-    ["from tidemark import Cuts", "import tidemark.dagster", "import tidemark.prepare", "import tidemark.testing"],
+    [
+        "from tidemark import Cuts",
+        "import tidemark.dagster",
+        "import tidemark.prepare",
+        "import tidemark.reporting",
+        "import tidemark.testing",
+    ],
 )
 def test_an_import_names_the_folder_that_hides_tidemarks(project, program):
     """Python looks in the current folder first, so it would import the user's package."""

@@ -1,0 +1,28 @@
+"""What a reporter of your own hears: the events, and the port.
+
+docs/guides/observe.md shows one.
+"""
+
+from tidemark._packages import must_be_ours
+
+must_be_ours()
+
+from jobs.tick.reporters.events import (
+    CheckpointCompleted,
+    CheckpointFailed,
+    Event,
+    ReportedTable,
+    ReportedVertex,
+    TickEnded,
+)
+from jobs.tick.reporters.port import Reporter
+
+__all__ = [
+    "CheckpointCompleted",
+    "CheckpointFailed",
+    "Event",
+    "ReportedTable",
+    "ReportedVertex",
+    "Reporter",
+    "TickEnded",
+]
