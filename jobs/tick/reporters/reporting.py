@@ -107,7 +107,7 @@ class _Desk:
 
 
 @dataclass(slots=True)
-class RunningTick:
+class ReportedTick:
     """A tick that is running: since when, and later its report."""
 
     began: float
@@ -153,13 +153,13 @@ class Reporting(TickListener):
         )
 
     @contextmanager
-    def ending(self) -> "Iterator[RunningTick]":
+    def ending(self) -> "Iterator[ReportedTick]":
         """Report how the tick within this block ended, and wait for the reporters that are at work.
 
         The block puts the tick's report into what it gets. An error is a failed tick. But a tick that another one
         refuses, because it holds the job, reports nothing: nothing is wrong with the job.
         """
-        ending = RunningTick(time.monotonic())
+        ending = ReportedTick(time.monotonic())
         try:
             yield ending
         except JobHeldError:
@@ -175,7 +175,7 @@ class Reporting(TickListener):
         finally:
             self._close()
 
-    def _ended(self, ending: "RunningTick", outcome: str, reason: str, message: str) -> None:
+    def _ended(self, ending: "ReportedTick", outcome: str, reason: str, message: str) -> None:
         self._tell(
             TickEnded(
                 job=self._plan.job,
