@@ -8,8 +8,8 @@ from tidemark._packages import must_be_ours
 must_be_ours()
 
 from jobs.tick.reporters.events import (
-    CheckpointCompleted,
     CheckpointFailed,
+    CheckpointPublished,
     Event,
     ReportedTable,
     ReportedVertex,
@@ -18,8 +18,8 @@ from jobs.tick.reporters.events import (
 from jobs.tick.reporters.port import Reporter
 
 __all__ = [
-    "CheckpointCompleted",
     "CheckpointFailed",
+    "CheckpointPublished",
     "Event",
     "ReportedTable",
     "ReportedVertex",

@@ -59,7 +59,7 @@ class ReportedVertex:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointCompleted:
+class CheckpointPublished:
     """A checkpoint is complete, and every table shows it. `positions` say where each split of each source stands."""
 
     job: str
@@ -109,17 +109,17 @@ class TickEnded:
     restarts: int
 
 
-Event = CheckpointCompleted | CheckpointFailed | TickEnded
+Event = CheckpointPublished | CheckpointFailed | TickEnded
 
 
 def completed_event(
     graph: JobGraph, warehouse: str, record: CheckpointRecord, versions: Mapping[TableName, int]
-) -> CheckpointCompleted:
+) -> CheckpointPublished:
     """Return the event of a completed checkpoint, from its entry and the Delta version of each table."""
     writers = {str(table.name): str(vertex.id) for vertex in graph.vertices for table in vertex.tables}
     late = {str(vertex): rows for vertex, rows in late_rows(record, LATE).items()}
     times = {str(vertex.vertex): vertex for vertex in record.vertices}
-    return CheckpointCompleted(
+    return CheckpointPublished(
         job=record.job,
         warehouse=warehouse,
         generation=record.generation,

@@ -11,8 +11,8 @@ from typing import Final, assert_never
 from checkpointing.graph import TableMode
 from checkpointing.messages import TickOutcome
 from jobs.tick.reporters.events import (
-    CheckpointCompleted,
     CheckpointFailed,
+    CheckpointPublished,
     Event,
     ReportedTable,
     ReportedVertex,
@@ -90,7 +90,7 @@ class Measures:
     def of(self, event: Event) -> Iterator[Measured]:
         """Yield the numbers that an event changes."""
         match event:
-            case CheckpointCompleted():
+            case CheckpointPublished():
                 self._completed += 1
                 yield Measured("tick.completed_checkpoints", self._completed)
                 yield Measured("tick.failed_checkpoints", self._failed)
@@ -110,7 +110,7 @@ class Measures:
                 assert_never(event)
 
 
-def _checkpoint(event: CheckpointCompleted) -> Iterator[Measured]:
+def _checkpoint(event: CheckpointPublished) -> Iterator[Measured]:
     yield Measured("checkpoint.id", event.checkpoint)
     yield Measured("checkpoint.completed_timestamp", event.committed_ms / 1000)
     yield Measured("checkpoint.duration", (event.committed_ms - event.triggered_ms) / 1000)

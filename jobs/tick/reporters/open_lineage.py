@@ -33,7 +33,7 @@ from jobs.operators.spec import arrow_schema
 from jobs.pipeline.job_plan import JobPlan
 from jobs.quality.verdict import Verdict
 from jobs.sources.port import DescribesItself, LiesInFolder, Source, layers
-from jobs.tick.reporters.events import CheckpointCompleted, CheckpointFailed, Event, ReportedTable
+from jobs.tick.reporters.events import CheckpointFailed, CheckpointPublished, Event, ReportedTable
 from jobs.tick.reporters.port import UnusableReporterError
 
 NAMESPACE: Final = "tidemark"
@@ -66,7 +66,7 @@ class OpenLineageReporter:
         """Send the run of a checkpoint: that it started, and that it completed or failed."""
         facets: dict[str, RunFacet] = {}
         match event:
-            case CheckpointCompleted():
+            case CheckpointPublished():
                 if event.suites:
                     facets["test"] = _tests(event.suites)
                 outputs = [
@@ -94,13 +94,13 @@ class OpenLineageReporter:
 
     def _send(
         self,
-        event: CheckpointCompleted | CheckpointFailed,
+        event: CheckpointPublished | CheckpointFailed,
         state: RunState,
         at_ms: int,
         outputs: list[OutputDataset],
         facets: dict[str, RunFacet],
     ) -> None:
-        began = event.triggered_ms if isinstance(event, CheckpointCompleted) else event.at_ms
+        began = event.triggered_ms if isinstance(event, CheckpointPublished) else event.at_ms
         named = f"{event.warehouse}/{event.job}/{event.generation}/{event.checkpoint}"
         kind = job_type_job.JobTypeJobFacet("STREAMING", "TIDEMARK", "JOB", producer=PRODUCER)
         self._client.emit(
@@ -115,7 +115,7 @@ class OpenLineageReporter:
             )
         )
 
-    def _output(self, event: CheckpointCompleted, table: ReportedTable) -> OutputDataset:
+    def _output(self, event: CheckpointPublished, table: ReportedTable) -> OutputDataset:
         facets: dict[str, DatasetFacet] = {
             "schema": _schema(self._plan.table_schemas[TableName(table.name)]),
             "version": dataset_version_dataset.DatasetVersionDatasetFacet(str(table.version), producer=PRODUCER),

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
 
-from jobs.tick.reporters.events import CheckpointCompleted, CheckpointFailed, Event
+from jobs.tick.reporters.events import CheckpointFailed, CheckpointPublished, Event
 from jobs.tick.reporters.measures import GAUGES, Measured, Measures
 
 NAME: Final = "tidemark"
@@ -61,7 +61,7 @@ class OtlpReporter:
         for measured in self._measures.of(event):
             self._gauge(measured.gauge).set(measured.value, {"job": event.job, **_labels(measured)})
         match event:
-            case CheckpointCompleted():
+            case CheckpointPublished():
                 self._completed(event)
             case CheckpointFailed():
                 span = self._tracer.start_span(
@@ -97,7 +97,7 @@ class OtlpReporter:
             self._gauges[name] = meter.create_gauge(f"{NAME}.{name}", unit=gauge.unit, description=gauge.text)
         return self._gauges[name]
 
-    def _completed(self, event: CheckpointCompleted) -> None:
+    def _completed(self, event: CheckpointPublished) -> None:
         attributes = _attributes(event) | {"rows": event.rows, "finished": event.finished}
         whole = self._tracer.start_span("checkpoint", start_time=event.triggered_ms * _NS, attributes=attributes)
         inside = trace.set_span_in_context(whole)
@@ -123,7 +123,7 @@ def _labels(measured: Measured) -> dict[str, str]:
     return dict(zip(GAUGES[measured.gauge].labels, measured.of, strict=True))
 
 
-def _attributes(event: CheckpointCompleted | CheckpointFailed) -> dict[str, str | int]:
+def _attributes(event: CheckpointPublished | CheckpointFailed) -> dict[str, str | int]:
     return {
         "job": event.job,
         "warehouse": event.warehouse,

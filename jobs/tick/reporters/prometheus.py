@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, push_to_gateway, pushadd_to_gat
 from prometheus_client import Gauge as PrometheusGauge
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobs.tick.reporters.events import CheckpointCompleted, Event
+from jobs.tick.reporters.events import CheckpointPublished, Event
 from jobs.tick.reporters.measures import BYTES, GAUGES, SECONDS, Gauge, Measures
 from jobs.tick.reporters.port import UnusableReporterError
 
@@ -52,7 +52,7 @@ class PrometheusReporter:
 
     def report(self, event: Event) -> None:
         """Keep the numbers of an event."""
-        if isinstance(event, CheckpointCompleted) and self._of_earlier:
+        if isinstance(event, CheckpointPublished) and self._of_earlier:
             self._of_earlier = False
             for gauge in self._gauges.values():
                 gauge.clear()

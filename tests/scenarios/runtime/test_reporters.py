@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client.parser import text_string_to_metric_families
 
 from checkpointing.messages import TickOutcome
-from jobs.tick.reporters.events import CheckpointCompleted, TickEnded
+from jobs.tick.reporters.events import CheckpointPublished, TickEnded
 from jobs.tick.reporters.measures import GAUGES
 from jobs.tick.reporters.port import UnusableReporterError
 from jobs.tick.reporters.prometheus import name_of
@@ -178,7 +178,7 @@ def test_a_reporter_that_fails_or_hangs_neither_fails_nor_holds_up_a_tick(tmp_pa
     finally:
         Hangs.released.set()
     assert report.outcome is TickOutcome.CAUGHT_UP
-    completed = [event for event in Heard.events if isinstance(event, CheckpointCompleted)]
+    completed = [event for event in Heard.events if isinstance(event, CheckpointPublished)]
     assert [event.checkpoint for event in completed] == [each.checkpoint for each in report.completed]
     assert sum(event.rows for event in completed) == 300
     assert isinstance(Heard.events[-1], TickEnded)
