@@ -39,8 +39,8 @@ _NOT_FIELDS: Final = frozenset({"TIDEMARK_JARS", "TIDEMARK_KILL_AT"})
 DEFAULT_READER_GRACE_MS: Final = 86_400_000
 DEFAULT_TABLE_LOG_KEEP_MS: Final = 30 * 86_400_000
 """Thirty days, as Delta's own `delta.logRetentionDuration`."""
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]")
 
 

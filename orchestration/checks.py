@@ -27,8 +27,21 @@ _HEAD: Final = 100
 
 
 def check_specs(plan: JobPlan, naming: Naming) -> tuple[dg.AssetCheckSpec, ...]:
-    """Return a check for each expectation of each suite, and for each row rule."""
-    return (*_suite_specs(plan, naming), *rule_specs(plan, naming))
+    """Return the checks of a tick's step: one for each expectation of a suite, and for each row rule.
+
+    A table with partitions is no asset of that step, and so its suite is not among them.
+    """
+    return (*_suite_specs(plan, naming, partitioned=False), *rule_specs(plan, naming))
+
+
+def partitioned_check_specs(plan: JobPlan, naming: Naming) -> tuple[dg.AssetCheckSpec, ...]:
+    """Return a check for each expectation of each suite that judges a table with partitions."""
+    return tuple(_suite_specs(plan, naming, partitioned=True))
+
+
+def of_partitioned(plan: JobPlan, naming: Naming, result: dg.AssetCheckResult) -> bool:
+    """Return whether a result is that of a table with partitions."""
+    return any(result.asset_key == naming.table_key(table) for table in plan.partitions)
 
 
 def names_of(suite: Suite) -> dict[Expectation, str]:
@@ -67,8 +80,10 @@ def rejected_results(plan: JobPlan, naming: Naming, trace: Path) -> Iterator[dg.
                 yield from _results(suite, naming, verdicts.get(table.name), told, why, passed=False)
 
 
-def _suite_specs(plan: JobPlan, naming: Naming) -> Iterator[dg.AssetCheckSpec]:
-    for suite in plan.suites.values():
+def _suite_specs(plan: JobPlan, naming: Naming, *, partitioned: bool) -> Iterator[dg.AssetCheckSpec]:
+    for table, suite in plan.suites.items():
+        if (table in plan.partitions) is not partitioned:
+            continue
         for expectation, name in names_of(suite).items():
             yield dg.AssetCheckSpec(
                 name,

@@ -12,6 +12,7 @@ from jobs.settings import InvalidSettingsError
 from jobs.sources.port import SourceError
 from jobs.tick.discovery import discover
 from jobs.warehouse.warehouse import Warehouse
+from orchestration.checks import kept_results, partitioned_check_specs
 from orchestration.deployment import FRESH_WITHIN, WAITING_WITHIN, Deployment, limits_of
 from orchestration.health import Look, health_results, health_specs
 from orchestration.launchpad import FOLDERS, given_settings, setting_fields
@@ -37,6 +38,35 @@ def health_checks(deployment: Deployment) -> dg.AssetChecksDefinition:
         yield from _judged(deployment, context)
 
     return health
+
+
+def partitioned_suites(deployment: Deployment) -> list[dg.AssetChecksDefinition]:
+    """Return the checks of suites that judge tables with partitions, if there are any.
+
+    Each tick reports them. Started alone, they say again what the newest checkpoint holds. No schedule does that, since
+    it would hide the verdict for which a tick has failed.
+    """
+    specs = partitioned_check_specs(deployment.plan, deployment.naming)
+
+    @dg.multi_asset_check(
+        name=f"{deployment.naming.name}_suites",
+        specs=specs,
+        config_schema=setting_fields(*FOLDERS),
+        can_subset=True,
+        description=f"What the suites of {deployment.plan.job} said of the newest checkpoint's rows.",
+    )
+    def suites(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        config = context.op_execution_context.op_config
+        try:
+            started = deployment.launch(given_settings(config))
+        except InvalidSettingsError as error:
+            raise dg.Failure(str(error), allow_retries=False) from error
+        stands = standing(started.warehouse, started.plan)
+        for result in kept_results(started.plan, deployment.naming, stands):
+            if _wanted(context, result):
+                yield result
+
+    return [suites] if specs else []
 
 
 def _judged(deployment: Deployment, context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:

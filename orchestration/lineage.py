@@ -67,7 +67,9 @@ def partitioned_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ())
 
 
 def partitions_of(declared: Partitions) -> dg.TimeWindowPartitionsDefinition:
-    """Return Dagster's definition of the hours or days of a table."""
+    """Return Dagster's definition of the hours, days or weeks of a table. Weeks begin on Mondays."""
+    if declared.size == "1w":
+        return dg.WeeklyPartitionsDefinition(start_date=declared.start, timezone=declared.zone, day_offset=1)
     if declared.size == "1d":
         return dg.DailyPartitionsDefinition(start_date=declared.start, timezone=declared.zone)
     return dg.HourlyPartitionsDefinition(start_date=f"{declared.start}-00:00", timezone=declared.zone)

@@ -21,7 +21,7 @@ from jobs.tick.tick import run_tick
 from orchestration.checks import check_specs
 from orchestration.cut_resource import CutIOManager, CutResource
 from orchestration.deployment import Deployment, Limits, TickRunner, arguments
-from orchestration.health_checks import health_checks
+from orchestration.health_checks import health_checks, partitioned_suites
 from orchestration.launchpad import given_settings, launchpad_schema
 from orchestration.lineage import checked_owners, materialized_specs, partitioned_specs, source_specs
 from orchestration.naming import CUTS, GROUPS, Naming, prefix_parts
@@ -103,7 +103,7 @@ def _definitions(deployment: Deployment, warehouse: Root, cron: str, owners: Seq
     job, health = _tick_job(deployment, tables), _health_job(deployment, checks)
     return dg.Definitions(
         assets=[*source_specs(plan, naming, owners), *partitioned_specs(plan, naming, owners), tables],
-        asset_checks=[checks],
+        asset_checks=[checks, *partitioned_suites(deployment)],
         jobs=[job, health, *operation_jobs(deployment)],
         schedules=[tick_schedule(deployment, job, cron), health_schedule(deployment, health)],
         sensors=[

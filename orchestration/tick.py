@@ -18,10 +18,10 @@ from jobs.tick.driver import Inbox
 from jobs.tick.interrupts import ending_in_time
 from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from jobs.warehouse.refusals import JobHeldError, TickRefusedError
-from orchestration.checks import kept_results, rejected_results
+from orchestration.checks import kept_results, of_partitioned, rejected_results
 from orchestration.deployment import Deployment
 from orchestration.epochs import Metadata, checkpoint_counts, failures, row_count
-from orchestration.health_checks import log_look
+from orchestration.health_checks import evaluations, log_look
 from orchestration.launchpad import REPORT_EVERY, given_settings
 from orchestration.observation import RowCounts, Standing, standing
 from orchestration.partitions import ToldPartitions
@@ -137,7 +137,7 @@ def _failed(
     if report.reason is not None and lasting:
         _marked(context, report.reason.name.lower())
     if report.reason in _SUITES_OBJECTED:
-        yield from rejected_results(started.plan, deployment.naming, report.trace)
+        yield from _of_step(rejected_results(started.plan, deployment.naming, report.trace), deployment, context)
     yield from rule_results(started.plan, deployment.naming, started.warehouse)
     reason = "" if report.reason is None else f"{report.reason.message}: "
     raise dg.Failure(
@@ -145,6 +145,18 @@ def _failed(
         metadata=_numbers(report, report.completed) | {"generation": dg.MetadataValue.int(report.generation)},
         allow_retries=not lasting,
     )
+
+
+def _of_step(
+    results: Iterator[dg.AssetCheckResult], deployment: Deployment, context: dg.AssetExecutionContext
+) -> Iterator[dg.AssetCheckResult]:
+    """Yield the results of suites. Those of tables with partitions are logged, as no asset of the step is judged."""
+    for result in results:
+        if not of_partitioned(deployment.plan, deployment.naming, result):
+            yield result
+            continue
+        for event in evaluations([result]):
+            context.op_execution_context.log_event(event)  # type: ignore[arg-type] # as in `log_look`
 
 
 def _succeeded(
@@ -166,7 +178,7 @@ def _succeeded(
     if not materialized:
         context.log.info("%s: the tables have not changed since the last report; nothing is materialized", outcome)
     yield from materialized
-    yield from kept_results(plan, deployment.naming, stands)
+    yield from _of_step(kept_results(plan, deployment.naming, stands), deployment, context)
     yield from rule_results(plan, deployment.naming, started.warehouse)
     log_look(deployment, started, context.op_execution_context)
 

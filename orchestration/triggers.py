@@ -25,6 +25,7 @@ from orchestration.deployment import Deployment
 from orchestration.epochs import CODE_VERSION_TAG, DATA_VERSION_TAG, Epoch, row_count
 from orchestration.health_checks import evaluations, look_events
 from orchestration.observation import Standing, activity, held_by, standing
+from orchestration.partitions import ToldPartitions
 from orchestration.row_rules import rule_results
 from orchestration.tags import FAILURE_TAG, JOB_TAG, RECOVERS_TAG
 from orchestration.told import DataVersions, Told
@@ -193,6 +194,7 @@ def reported_outside(
     events: list[Event] = list(_outside_news(told, stands, epoch))
     if not events:
         return dg.SensorResult(skip_reason=f"checkpoint {newest.checkpoint} is reported already", cursor=compared)
+    events += ToldPartitions(instance, plan, deployment.naming, DataVersions(warehouse)).news(epoch)
     events += evaluations(kept_results(plan, deployment.naming, stands))
     events += evaluations(rule_results(plan, deployment.naming, warehouse))
     events += look_events(deployment, warehouse, plan)

@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 )
 
 from checkpointing.identifiers import TableName, VertexId, column_name, table_name, vertex_id
+from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.settings import duration_ms
 from jobs.state.merge import DELETED, KEY_GROUP, TOUCHED, TOUCHED_BY_CLOCK
 
@@ -321,3 +322,14 @@ def changed_columns(
                 f"{where}: drop names {name!r}, which another column is renamed from; leave it out of one of the two"
             )
     return ChangedColumns(renamed, tuple(drops), in_order)
+
+
+def time_column(where: str, rows: StructType, column: str) -> TimeColumn:
+    """Return the event time in a column. Raise InvalidPipelineError unless the column is there, a timestamp."""
+    require_keys(where, rows, [column])
+    kind = rows[column].dataType
+    if not isinstance(kind, TimestampType | TimestampNTZType):
+        raise InvalidPipelineError(
+            f"{where}: column {column} has type {kind.simpleString()}: make it a timestamp, with with_column"
+        )
+    return TimeColumn(column, kind)

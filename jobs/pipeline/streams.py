@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
-from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampType
 
 from checkpointing.event_time import EventTime
 from checkpointing.graph import TableMode
@@ -44,6 +44,7 @@ from jobs.pipeline.columns import (
     require_no_key_group,
     require_ordered,
     require_unique,
+    time_column,
 )
 from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, of_user, process_vertex, time_to_live
 from jobs.pipeline.tables import (
@@ -52,6 +53,7 @@ from jobs.pipeline.tables import (
     overwrite_table,
     partitions_of,
     upsert_table,
+    windows_of,
     with_changed_columns,
 )
 from jobs.pipeline.vertices import (
@@ -63,6 +65,7 @@ from jobs.pipeline.vertices import (
     Input,
     KeyedVertex,
     OutputTable,
+    Partitions,
     RowCheck,
     SourceVertex,
     StagedVertex,
@@ -518,7 +521,7 @@ class Stream:
             raise InvalidPipelineError(f"{where}: write it on the stream of a source, before tables, keys and unions")
         if any(step.time is not None for step in self.steps):
             raise InvalidPipelineError(f"{where}: the stream has event times already")
-        time = _time_column(where, self.schema, column)
+        time = time_column(where, self.schema, column)
         if ahead_at_most is not None:
             time = replace(time, ahead_ms=duration(f"{where}: ahead_at_most", ahead_at_most))
         schema = self.schema
@@ -648,17 +651,20 @@ class Stream:
         return self
 
     def partitions(self, size: str, *, start: str, tz: str = "UTC", by: str | None = None) -> "Stream":
-        """Let Dagster see the table's days (`1d`) or hours (`1h`) from the day `start` on, in a time zone (N8).
+        """Let Dagster see the table's days (`1d`), hours (`1h`) or weeks (`1w`) from the day `start` on (N8).
 
-        Each is materialised when a cut is complete until its end, and again when a later cut changes its rows. Must
-        follow a call that writes the table. A row belongs to the day in which its time in column `by` lies: by default
-        its event time, and for a window the last millisecond before `window_end`. Raises InvalidPipelineError. A table
-        without event times is refused when the pipeline is planned.
+        They are those of a time zone, and weeks begin on Mondays. Each is materialised when a cut is complete until its
+        end, and again when a later cut changes its rows. Must follow a call that writes the table. A row belongs to the
+        day in which its time in column `by` lies: by default its event time, and for a window the last millisecond
+        before `window_end`. Raises InvalidPipelineError, also for a `by` whose rows may come after their day was
+        complete, as sessions by `window_start`. A table without event times is refused when the pipeline is planned.
         """
         vertex, table = with_table(self._direct, f"partitions on {self.origin}: they are those of a table")
-        event_time = None if self.time is None else self.time.name
+        event_time = "" if self.time is None else self.time.name
         column = by or (END if END in self.schema.names else event_time)
-        partitions = partitions_of(table, self.schema, size, start, tz, column)
+        before_ms = self.time.before_ms if self.time is not None and column == event_time else int(column == END)
+        said = Partitions(size, start, tz, column, before_ms)
+        partitions = partitions_of(table, self.schema, said, windows_of(self.declarations, vertex))
         self.declarations.amend(replace(vertex, table=replace(table, partitions=partitions)))
         return self
 
@@ -982,17 +988,7 @@ def _processed(  # noqa: PLR0913, PLR0917 - each says one thing of the function
     runs, held = of_user(name, function, rows, declarations, inputs)
     lives = time_to_live(name, ttl, declarations, inputs)
     stream = _declared(declarations, process_vertex(inputs, name, runs, held, renamed_from, expires=lives))
-    return stream if time is None else replace(stream, time=_time_column(f"vertex {name}, time", stream.schema, time))
-
-
-def _time_column(where: str, rows: StructType, column: str) -> TimeColumn:
-    require_keys(where, rows, [column])
-    kind = rows[column].dataType
-    if not isinstance(kind, TimestampType | TimestampNTZType):
-        raise InvalidPipelineError(
-            f"{where}: column {column} has type {kind.simpleString()}: make it a timestamp, with with_column"
-        )
-    return TimeColumn(column, kind)
+    return stream if time is None else replace(stream, time=time_column(f"vertex {name}, time", stream.schema, time))
 
 
 def _declared(declarations: Declarations, vertex: StagedVertex | KeyedVertex) -> Stream:

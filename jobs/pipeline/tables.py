@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from typing import Final
 
 from pyspark.sql.types import (
@@ -22,7 +22,8 @@ from pyspark.sql.types import (
 from checkpointing.graph import JobGraph, TableMode, Vertex
 from checkpointing.identifiers import TableName, table_name
 from checkpointing.partitions import escaped
-from jobs.operators.in_time.windows import END
+from jobs.operators.in_time.joins import WindowJoin
+from jobs.operators.in_time.windows import END, START, PeriodicWindows, SessionWindows, WindowedAggregates
 from jobs.operators.process import OUTPUT
 from jobs.pipeline.columns import (
     NOTHING,
@@ -37,6 +38,8 @@ from jobs.pipeline.columns import (
 )
 from jobs.pipeline.vertices import (
     AggregateVertex,
+    Declarations,
+    Declared,
     KeyedVertex,
     OutputTable,
     Partitions,
@@ -191,25 +194,69 @@ def _partition_columns(
     return tuple(by)
 
 
-PARTITIONS: Final = ("1h", "1d")
-"""The sizes of partitions: those of Dagster's hourly and daily ones."""
+PARTITIONS: Final = {"1h": 3_600_000, "1d": 86_400_000, "1w": 604_800_000}
+"""The sizes of partitions in ms: those of Dagster's hourly, daily and weekly ones."""
+_ALL_ZONES_MS: Final = 900_000
+"""All time zones differ by whole quarters of an hour."""
 
 
-def partitions_of(table: OutputTable, rows: StructType, size: str, start: str, tz: str, by: str | None) -> Partitions:
-    """Return the hours or days of a table with these rows. Raises InvalidPipelineError."""
-    where = f"partitions of table {table.name}"
+def partitions_of(
+    table: OutputTable, rows: StructType, said: Partitions, windows: PeriodicWindows | SessionWindows | None
+) -> Partitions:
+    """Return the hours, days or weeks of a table with these rows, as they are `said`.
+
+    Raises InvalidPipelineError, also for rows of `windows` that come after the time in their column `by` is complete.
+    """
+    where, size, start, by = f"partitions of table {table.name}", said.size, said.start, said.by
     if size not in PARTITIONS:
         raise InvalidPipelineError(f"{where}: the size is {size!r}; choose one of {', '.join(PARTITIONS)}")
     try:
-        date.fromisoformat(start)
+        first = date.fromisoformat(start)
     except (TypeError, ValueError) as error:
         raise InvalidPipelineError(f"{where}: start is {start!r}; write its first day, as 2026-11-01") from error
-    if by is None:
+    if size == "1w" and first.weekday():
+        monday = first - timedelta(days=first.weekday())
+        raise InvalidPipelineError(
+            f"{where}: start is {start}, a {first:%A}, and weeks begin on Mondays: write {monday}"
+        )
+    if not by:
         raise InvalidPipelineError(f"{where}: it has no column {END}; name the column with the event times in by=")
     require_columns(where, rows, [by])
     if not isinstance(rows[by].dataType, TimestampType | TimestampNTZType):
         raise InvalidPipelineError(f"{where}: column {by} is a {rows[by].dataType.simpleString()}, and no timestamp")
-    return Partitions(size, start, time_zone(where, tz), by, 1 if by == END else 0)
+    zone = time_zone(where, said.zone)
+    in_time = windows is None or said.before_ms > 0 or (by == START and _lie_inside(windows, PARTITIONS[size], zone))
+    if not in_time:
+        raise InvalidPipelineError(
+            f"{where}: by is {by}, and a window may be put out after the {size} in which its {by} lies was complete: "
+            f"leave out by=, and a window belongs to the {size} of the last millisecond before its {END}"
+        )
+    return said
+
+
+def windows_of(declarations: Declarations, vertex: Declared) -> PeriodicWindows | SessionWindows | None:
+    """Return the windows of which a vertex writes the rows: its own, or those of the vertex before. None: none."""
+    if isinstance(vertex, ProcessVertex) and isinstance(vertex.function, WindowedAggregates | WindowJoin):
+        windows = vertex.function.windows
+        return windows if isinstance(windows, PeriodicWindows | SessionWindows) else None
+    if not isinstance(vertex, StagedVertex):
+        return None
+    found = (windows_of(declarations, declarations.vertex(reads.origin)) for reads in vertex.inputs)
+    return next((windows for windows in found if windows is not None), None)
+
+
+def _lie_inside(windows: PeriodicWindows | SessionWindows, size_ms: int, zone: str) -> bool:
+    """Return whether each window lies inside of one partition."""
+    if not isinstance(windows, PeriodicWindows) or windows.cumulative or windows.step_ms != windows.size_ms:
+        return False
+    begin_together = not (size_ms % windows.size_ms or _begins_at(size_ms, windows) % windows.size_ms)
+    return begin_together and (windows.zone == zone or not _ALL_ZONES_MS % windows.size_ms)
+
+
+def _begins_at(size_ms: int, windows: PeriodicWindows) -> int:
+    """Return how far the first partition of local time begins after a window. Weeks begin on Mondays."""
+    monday_ms = 4 * PARTITIONS["1d"] if size_ms == PARTITIONS["1w"] else 0
+    return monday_ms - windows.offset_ms
 
 
 def require_partitions_in_time(graph: JobGraph, tables: Iterable[OutputTable]) -> None:
@@ -219,8 +266,6 @@ def require_partitions_in_time(graph: JobGraph, tables: Iterable[OutputTable]) -
         if table.partitions is None:
             continue
         where, vertex = f"partitions of table {table.name}", writers[table.name]
-        if table.suite is not None:
-            raise InvalidPipelineError(f"{where}: expect judges the table too; write one of them on another table")
         if not keeps_time(graph, vertex):
             raise InvalidPipelineError(f"{where}: its rows have no event times: declare event_time on their source")
         if graph.rows_wait_ms(vertex.id) is None:

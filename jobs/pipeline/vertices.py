@@ -60,7 +60,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """The hours or days of a table, as a scheduler sees them: from the day `start` on, in the local time of a zone.
+    """The hours, days or weeks of a table, as a scheduler sees them: from the day `start` on, in a zone's local time.
 
     A row belongs to the one in which its time lies: `before_ms` before the value of the column `by`. The time of a
     window is its last millisecond.
@@ -91,7 +91,7 @@ class OutputTable:
     changed: ChangedColumns = UNCHANGED
     """What becomes of columns that an append table has from before."""
     partitions: Partitions | None = None
-    """The hours or days that are told when they are complete."""
+    """The hours, days or weeks that are told when they are complete."""
 
     def __post_init__(self) -> None:
         """Raise InvalidPipelineError for something that is no sink, or if the table is renamed too.

@@ -31,6 +31,9 @@ from jobs.pipeline.vertices import Input, ProcessVertex
 FAIL: Final = "fail"
 """Stands for a table of late rows: a late row fails its micro-batch."""
 WINDOWS_MAX: Final = 1_000
+_DAY_MS: Final = 86_400_000
+_MONDAY_MS: Final = 4 * _DAY_MS
+"""The first Monday after 1970 began, which was a Thursday."""
 By = Literal["event time", "clock"]
 EVENT_TIME: Final = "event time"
 CLOCK: Final = "clock"
@@ -56,9 +59,10 @@ class Window:
 def tumbling(size: str, *, offset: str = "0s", tz: str = "UTC", by: By = EVENT_TIME) -> Window:
     """Return windows of this size, one after the other: `tumbling("1h")`, `tumbling("1d", tz="Europe/Berlin")`.
 
-    They begin at midnight of the time zone, plus the offset. In a zone with summer time, a day has 23 hours once a
-    year, and 25 hours once. With by="clock" all rows of an epoch have the time at which it began, and a window closes
-    at the first barrier after its end. Raises InvalidPipelineError.
+    They begin at midnight of the time zone, plus the offset. Those of "1w" begin on Mondays. All others count from
+    1970-01-01, as in Spark and Flink, so those of "7d" begin on Thursdays. In a zone with summer time, a day has 23
+    hours once a year, and 25 hours once. With by="clock" all rows of an epoch have the time at which it began, and a
+    window closes at the first barrier after its end. Raises InvalidPipelineError.
     """
     return Window(_periodic("tumbling", size, size, offset, tz), _by_clock("tumbling", by))
 
@@ -114,7 +118,9 @@ def _periodic(kind: str, size: str, every: str, offset: str, tz: str) -> Periodi
             f"{kind}: each row would belong to {size_ms // every_ms} windows of {size}, and {WINDOWS_MAX} are the "
             "most: let them begin less often"
         )
-    return PeriodicWindows(size_ms, every_ms, offset_ms, time_zone(kind, tz))
+    begins = size if kind == "cumulative" else every
+    monday_ms = _MONDAY_MS if begins.strip().endswith("w") else 0
+    return PeriodicWindows(size_ms, every_ms, (offset_ms + monday_ms) % duration(kind, begins), time_zone(kind, tz))
 
 
 @dataclass(frozen=True, slots=True)

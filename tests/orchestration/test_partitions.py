@@ -15,12 +15,14 @@ from pyspark.sql.types import TimestampType
 
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.pipeline import InvalidPipelineError, Pipeline, count
+from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of
 from jobs.pipeline.planning import plan
-from jobs.pipeline.windows import session, tumbling
+from jobs.pipeline.windows import cumulative, hopping, session, tumbling
+from jobs.quality.expectation import Expectation
 from jobs.reading.changed_times import changed_times
 from jobs.sources.hybrid import SequenceSource
 from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.warehouse import Warehouse
 from orchestration.cut_resource import CutResource
 from orchestration.partitions import ToldPartitions, complete_partitions
@@ -72,6 +74,11 @@ class Project:
         records = self.instance.fetch_materializations(BRONZE_KEY, 1000).records[::-1]
         told = [record.asset_materialization for record in records]
         return [(each.partition, each.metadata["checkpoint"].value) for each in told]
+
+    def verdict(self):
+        """Return what the suite's expectation was last reported to have found."""
+        (check,) = self.instance.event_log_storage.get_asset_check_execution_history(N_BETWEEN, limit=1)
+        return check.event.dagster_event.asset_check_evaluation_data
 
     def asked(self, at):
         """Return which days Dagster asks for of both assets downstream, and let it run them."""
@@ -153,6 +160,54 @@ def test_a_day_is_told_again_when_its_rows_change(project):
     assert 3 == len(project.days())
 
 
+N_BETWEEN = dg.AssetCheckKey(BRONZE_KEY, "n_between")
+SMALL = Expectation("expect_column_values_to_be_between", {"column": "n", "min_value": 0, "max_value": 70})
+JUDGED = {"expects": [SMALL]}
+
+
+def test_days_of_a_judged_table_are_those_of_good_cuts(project):
+    """Cut 4 would have the numbers from 60 to 79. Its suite rejects it, and so the third day is not told."""
+    failed = project.tick(how=JUDGED)
+    assert not failed.success
+    assert [("2026-01-01", 2), ("2026-01-02", 3)] == project.days()
+    check = project.verdict()
+    assert (BRONZE_KEY, False, True) == (
+        check.asset_key,
+        check.passed,
+        "71" in check.metadata["unexpected_values"].value,
+    )
+    assert project.tick(60, JUDGED).success
+    assert project.verdict().passed
+    checks = project.defs(**JUDGED).get_repository_def().asset_graph.asset_check_keys
+    assert N_BETWEEN in checks
+
+
+def test_the_suites_of_tables_with_days_can_be_asked_alone(project):
+    """The run of a tick has reported them already. Alone they say what the newest checkpoint holds."""
+    ticked = project.tick(60, JUDGED)
+    (said,) = [each for each in ticked.get_asset_check_evaluations() if each.check_name == "n_between"]
+    assert said.passed
+    defs = dg.Definitions.merge(project.defs(60, **JUDGED), dg.Definitions(jobs=[ASKED]))
+    alone = defs.resolve_job_def("asked").execute_in_process(instance=project.instance)
+    (again,) = alone.get_asset_check_evaluations()
+    assert (said.passed, said.metadata["checkpoint"]) == (again.passed, again.metadata["checkpoint"])
+
+
+ASKED = dg.define_asset_job("asked", dg.AssetSelection.checks(N_BETWEEN))
+
+
+def test_days_of_a_tick_outside_of_dagster_are_told(project):
+    """The sensor that reports its tables reports their days too, each once."""
+    plan_, warehouse = plan(by_day(60)), project.warehouse
+    run_tick(plan_, RuntimeSettings(warehouse=warehouse), engine=TimedEngine())
+    built = build_definitions(by_day(60), warehouse=warehouse)
+    sensor = next(each for each in built.sensors if each.name == f"{JOB}_outside_ticks")
+    context = dg.build_sensor_context(instance=project.instance, definitions=built)
+    told = sensor.evaluate_tick(context).asset_events
+    days = [each.partition for each in told if each.asset_key == BRONZE_KEY and hasattr(each, "partition")]
+    assert DAYS[:2] == [day for day in days if day is not None]
+
+
 def test_an_upserted_row_changes_its_own_day_alone(tmp_path):
     """The file of a range is written again with all its rows, and those of other days are as they were."""
     folder, first = tmp_path / "gold/daily", datetime(2026, 1, 1, tzinfo=UTC)
@@ -192,6 +247,7 @@ def test_after_the_last_row_all_days_that_have_ended_are_complete():
         ({"size": "1h", "start": "2026-01-01"}, datetime(2026, 1, 1, 2, tzinfo=UTC), ["00", "01"]),
         ({"size": "1d", "start": "2026-03-29", "tz": "Europe/Berlin"}, datetime(2026, 3, 29, 22, tzinfo=UTC), ["29"]),
         ({"size": "1d", "start": "2026-10-25", "tz": "Europe/Berlin"}, datetime(2026, 10, 25, 23, tzinfo=UTC), ["25"]),
+        ({"size": "1w", "start": "2026-03-23", "tz": "Europe/Berlin"}, datetime(2026, 3, 29, 22, tzinfo=UTC), ["23"]),
     ],
 )
 def test_hours_and_days_of_summer_time_end_when_the_clock_says(days, end, wanted):
@@ -206,7 +262,8 @@ def test_hours_and_days_of_summer_time_end_when_the_clock_says(days, end, wanted
 @pytest.mark.parametrize(
     ("days", "said"),
     [
-        ({"size": "1w", "start": "2026-01-01"}, "choose one of 1h, 1d"),
+        ({"size": "2d", "start": "2026-01-01"}, "choose one of 1h, 1d, 1w"),
+        ({"size": "1w", "start": "2026-01-01"}, "a Thursday, and weeks begin on Mondays: write 2025-12-29"),
         ({"size": "1d", "start": "soon"}, "write its first day"),
         ({"size": "1d", "start": "2026-01-01", "tz": "Mars"}, "no time zone 'Mars'"),
         ({"size": "1d", "start": "2026-01-01", "by": "n"}, "column n is a bigint"),
@@ -232,6 +289,42 @@ def test_a_window_belongs_to_the_day_of_its_last_millisecond():
     clock.partitions("1d", **days)
     with pytest.raises(InvalidPipelineError, match="may wait in a state until a drain"):
         plan(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("window", "size", "by", "fits"),
+    [
+        (tumbling("1d"), "1d", "window_start", True),
+        (tumbling("1d", tz="Europe/Berlin"), "1d", "window_start", False),
+        (tumbling("15m"), "1h", "window_start", True),
+        (tumbling("1d"), "1h", "window_start", False),
+        (tumbling("1d", offset="6h"), "1d", "window_start", False),
+        (tumbling("1w"), "1w", "window_start", True),
+        (tumbling("7d"), "1w", "window_start", False),
+        (hopping("2h", "1h"), "1d", "window_start", False),
+        (cumulative("1d", "1h"), "1d", "window_start", False),
+        (session("30m"), "1d", "window_start", False),
+        (session("30m"), "1d", "last", False),
+        (session("30m"), "1d", "window_end", True),
+        (session("30m"), "1d", None, True),
+    ],
+)
+@pytest.mark.parametrize("how", [{}, {"emit": "updating"}])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_day_is_not_told_before_windows_that_belong_to_it_are_out(window, size, by, fits, how, beside):
+    """A session that began on a day may be put out on the next one. A window inside of the day is not."""
+    pipeline = Pipeline(JOB)
+    rows = pipeline.source("numbers", SequenceSource({"a": 9}, keys=3)).with_column("at", "now()", TimestampType())
+    keyed = rows.event_time("at", delay="1h").key_by("key").window(window)
+    out = keyed.aggregate("visits", last=max_of("at"), late="late/visits", **how)
+    out = out.table("gold/visits", id="kept") if beside and not how else out.upsert("gold/visits")
+    days = {"start": "2025-12-29", "by": by}
+    if fits:
+        out.partitions(size, **days)
+        assert plan(pipeline).partitions["gold/visits"].size == size
+        return
+    with pytest.raises(InvalidPipelineError, match=f"by is {by}, and a window may be put out after"):
+        out.partitions(size, **days)
 
 
 def test_a_table_without_event_times_has_no_partitions():

@@ -1,6 +1,6 @@
 """The tiny pipeline over numbers, whose rows have event times: number n is n hours after the year 2026 began."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ from checkpointing.identifiers import Generation, SplitId
 from checkpointing.messages import GreatestTime, MicroBatchFinished, SubtaskOutput
 from jobs.operators.spec import StatelessSpec
 from jobs.pipeline import Pipeline, count, sum_of
+from jobs.quality.expectation import Expectation
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.hybrid import SequenceSource
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, _rows
@@ -31,16 +32,18 @@ def timed(
     days: Mapping[str, str] | None = None,
     more: Mapping[str, int] | None = None,
     in_time: bool = True,
+    expects: Sequence[Expectation] = (),
 ) -> Pipeline:
     """Return a pipeline of one split, and `more`. Rows may come two hours late, a checkpoint takes twenty of them.
 
-    `days` are the partitions of the first table.
+    `days` are the partitions of the first table, and `expects` its suite.
     """
     pipeline = Pipeline(JOB, config=config, parallelism=2)
     source = SequenceSource({"a": rows, **(more or {})}, keys=3, bounded=bounded)
     numbers = pipeline.source("numbers", source).with_column("at", "current_timestamp()", TimestampType())
     bronze = (numbers.event_time("at", delay="2h") if in_time else numbers).table(BRONZE, id="bronze")
     bronze = bronze if days is None else bronze.partitions(**days)
+    bronze = bronze.expect(*expects, suite="judges") if expects else bronze
     bronze.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
     return pipeline
 

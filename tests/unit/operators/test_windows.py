@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -319,6 +319,25 @@ def test_a_local_day_has_as_many_hours_as_summer_time_leaves_it(day, hours):
     ((start, end),) = operator.state.frame().select(START, END).iter_rows()
     assert timedelta(hours=hours) == end - start
     assert f"{day}T00:00:00" == start.astimezone(ZoneInfo("Europe/Berlin")).replace(tzinfo=None).isoformat()
+
+
+@pytest.mark.parametrize(
+    ("window", "begins"),
+    [
+        (tumbling("1w", tz="Europe/Berlin"), [date(2026, 3, 23)]),
+        (tumbling("2w"), [date(2026, 3, 16)]),
+        (hopping("2w", "1w"), [date(2026, 3, 16), date(2026, 3, 23)]),
+        (cumulative("1w", "1d", tz="Europe/Berlin"), [date(2026, 3, 23)]),
+        (tumbling("1w", offset="1d"), [date(2026, 3, 24)]),
+        (tumbling("7d"), [date(2026, 3, 26)]),
+    ],
+)
+def test_weeks_begin_on_mondays_and_seven_days_count_from_1970(window, begins):
+    """The second is what Spark's `window` and Flink's TUMBLE do. 29 March 2026 is a Sunday."""
+    operator = OneOperator(window.windows)
+    operator.run([("a", 1, ms_of(datetime(2026, 3, 29, 12, tzinfo=UTC)))])
+    starts = {moment(row[3]) for _, row in operator.barrier(END_OF_TIME)[0]}
+    assert begins == sorted({each.astimezone(ZoneInfo(window.windows.zone)).date() for each in starts})
 
 
 def test_a_row_without_a_time_is_an_error_with_a_way_out():
