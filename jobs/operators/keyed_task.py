@@ -402,6 +402,7 @@ class KeyedTask:
             remembered=self.function.remembered if isinstance(self.function, AppliedChanges) else None,
             aged=None if self.expires is None else Aged(self.expires.expiry, self.now_ms),
             lapsed=self.lapsed,
+            due=self.function.due if isinstance(self.function, FiresInTime) else None,
         )
 
     def _upsert_range(

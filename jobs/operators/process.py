@@ -332,7 +332,7 @@ class Called:
             self.delta, self.found = delta, found
         elif not delta.is_empty():
             self.delta = superseded(self.delta, delta, self.keys)
-            self.found = self.loaded.find(self.delta, self.keys)
+            self.found = self.found.with_later(found, self.delta, self.keys)
 
 
 @dataclass(slots=True)
@@ -393,16 +393,16 @@ class ProcessCalls:
             self._of_rows(self.function, rows if seen is None else (*rows, seen.rows), touched, called)
         if ends is not None:
             self._of_range(ends.end_of_input, called)
-        if fires is not None:
-            self._of_due(fires, called)
+        if fires is not None and self.fires_ms is not None:
+            self._of_due(fires, self.fires_ms, called)
         return called
 
     def _fires(self) -> FiresInTime | None:
         return self.function if self.fires_ms is not None and isinstance(self.function, FiresInTime) else None
 
-    def _of_due(self, fires: FiresInTime, called: Called) -> None:
-        """Call the function with the state of the keys that are due."""
-        found = called.state().where(pl.col(fires.due) <= self.fires_ms)
+    def _of_due(self, fires: FiresInTime, by_ms: int, called: Called) -> None:
+        """Call the function with the state of the keys that are due by this time."""
+        found = called.state().up_to(fires.due, by_ms)
         due = found.rows
         if due.is_empty():
             return

@@ -8,7 +8,6 @@ so that each is more than twice as large as the next one. So there are few of th
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from jobs.state.key_joins import join_by_key
@@ -37,6 +36,26 @@ class RowLayer:
     def none(self) -> pl.Series:
         """The choice of none of its places."""
         return pl.repeat(value=False, n=self.rows.height, eager=True, dtype=pl.Boolean)
+
+    def least(self, column: str) -> object:
+        """Return the least value of a column among the rows that still count. If it is in order, that is the first."""
+        values, counts = self.rows[column], self.counts
+        if not _is_in_order(values):
+            return values.min() if counts is None else values.filter(counts).min()
+        first, end = _known(values)
+        live = self.having(pl.repeat(value=True, n=len(values), dtype=pl.Boolean, eager=True)).slice(first, end - first)
+        place = live.arg_max()
+        return values[first + place] if place is not None and live[place] else None
+
+    def up_to(self, column: str, most: int) -> pl.Series:
+        """Return the places of rows with at most this value. Null is more."""
+        values = self.rows[column]
+        if not _is_in_order(values):
+            return self.having((values <= most).fill_null(value=False))
+        first, end = _known(values)
+        last = first + int(values.slice(first, end - first).search_sorted(most, side="right"))
+        parts = ((False, first), (True, last - first), (False, len(values) - last))
+        return self.having(pl.concat([pl.repeat(is_it, n, dtype=pl.Boolean, eager=True) for is_it, n in parts]))
 
     def without(self, places: pl.Series) -> "RowLayer":
         """Return the layer without the rows at these places. It is written anew once half of its rows are gone."""
@@ -97,7 +116,7 @@ class KeyedRows:
 
     def least(self, column: str) -> int | None:
         """Return the least value of a column with numbers; None if there is none."""
-        of_layers = (layer.live[column].min() for layer in self.layers)
+        of_layers = (layer.least(column) for layer in self.layers)
         return min((value for value in of_layers if isinstance(value, int)), default=None)
 
     def estimated_size(self) -> int:
@@ -119,6 +138,27 @@ class KeyedRows:
         chosen = (layer.rows.select(condition).to_series().fill_null(value=False) for layer in self.layers)
         return self.at(tuple(layer.having(places) for layer, places in zip(self.layers, chosen, strict=True)))
 
+    def up_to(self, column: str, most: int) -> "FoundKeys":
+        """Return the rows with at most this value in a column. Null is more."""
+        return self.at(tuple(layer.up_to(column, most) for layer in self.layers))
+
+
+def noting_order(rows: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Return the same rows. If a column is in ascending order, the frame says so."""
+    return rows.with_columns(pl.col(column).set_sorted()) if rows[column].is_sorted() else rows
+
+
+def _is_in_order(values: pl.Series) -> bool:
+    """Return whether the values are known to be in order. So those up to a time are found without the others."""
+    return values.flags["SORTED_ASC"]
+
+
+def _known(values: pl.Series) -> tuple[int, int]:
+    """Return where the values begin and end that are not null. In a column in order, all nulls are at one end."""
+    nulls = values.null_count()
+    first = nulls if nulls and values[0] is None else 0
+    return first, first + len(values) - nulls
+
 
 @dataclass(frozen=True, slots=True)
 class FoundKeys:
@@ -130,15 +170,26 @@ class FoundKeys:
 
     def only(self, chosen: pl.Series) -> "FoundKeys":
         """Return those of the found rows at these numbers."""
-        marks, places, done = np.zeros(self.rows.height, dtype=bool), [], 0
-        marks[chosen.to_numpy()] = True
+        are_chosen, places, done = _marks(self.rows.height, chosen), [], 0
         for where in self.places:
-            place = where.to_numpy().copy()
-            found = int(place.sum())
-            place[place] = marks[done : done + found]
-            places.append(pl.Series(place, dtype=pl.Boolean))
-            done += found
-        return FoundKeys(self.among, self.rows.filter(pl.Series(marks, dtype=pl.Boolean)), tuple(places))
+            at = where.arg_true()
+            places.append(_marks(len(where), at.filter(are_chosen.slice(done, len(at)))))
+            done += len(at)
+        return FoundKeys(self.among, self.rows.filter(are_chosen), tuple(places))
+
+    def with_later(self, later: "FoundKeys", touched: pl.DataFrame, keys: Sequence[str]) -> "FoundKeys":
+        """Return the rows of these keys, and of those that were found after a change of these, as they were before.
+
+        `touched` has all keys. They are looked up again only in layers that the change has made anew.
+        """
+        known = {id(layer.rows): where for layer, where in zip(later.among.layers, later.places, strict=True)}
+        places = (
+            where | known[id(layer.rows)]
+            if id(layer.rows) in known
+            else layer.having(_places_of(layer.rows, touched, keys))
+            for layer, where in zip(self.among.layers, self.places, strict=True)
+        )
+        return self.among.at(tuple(places))
 
     def replaced_by(self, rows: pl.DataFrame) -> KeyedRows:
         """Return all rows with these in place of the found ones. Any further key must be new."""
@@ -163,14 +214,31 @@ def _merged(layers: Sequence[RowLayer]) -> tuple[RowLayer, ...]:
 def _places_of(rows: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -> pl.Series:
     """Return for each row whether its key is touched.
 
-    If the key is one plain column, this looks the keys up in a set, which takes a fifth of a join's time.
+    The values of plain columns are looked up in sets, which takes a fifth of a join's time. A join of several columns
+    follows for rows that have found all of theirs.
     """
-    (first, *further) = keys
-    if not further and _is_plain(rows.schema[first]):
-        return rows[first].is_in(touched[first].implode(), nulls_equal=True)
+    plain = [name for name in keys if _is_plain(rows.schema[name])]
+    if not plain:
+        return _joined(rows, touched, keys)
+    first, *further = plain
+    near = rows[first].is_in(touched[first].implode(), nulls_equal=True)
+    if len(keys) == 1:
+        return near
+    places = near.arg_true()
+    for name in further:
+        places = places.filter(rows[name].gather(places).is_in(touched[name].implode(), nulls_equal=True))
+    places = places.filter(_joined(rows.select(keys)[places], touched, keys))
+    return _marks(rows.height, places)
+
+
+def _joined(rows: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -> pl.Series:
     wanted = touched.select(keys).unique().with_columns(pl.lit(value=True).alias(_FOUND))
-    both = join_by_key(rows.select(keys), wanted, keys, "left")
-    return both[_FOUND].is_not_null()
+    return join_by_key(rows.select(keys), wanted, keys, "left")[_FOUND].is_not_null()
+
+
+def _marks(height: int, places: pl.Series) -> pl.Series:
+    """Return which of so many rows are at these places."""
+    return pl.repeat(value=False, n=height, dtype=pl.Boolean, eager=True).scatter(places, values=True)
 
 
 def _is_plain(kind: pl.DataType) -> bool:

@@ -25,7 +25,7 @@ from jobs.state.backend import (
     live_files,
 )
 from jobs.state.files import StateFileError, StateTooLargeError, schema_of
-from jobs.state.keyed_rows import KeyedRows
+from jobs.state.keyed_rows import KeyedRows, RowLayer, noting_order
 from jobs.state.merge import DELETED, KEY_GROUP, change_of, without_unchanged
 from jobs.state.upsert_range import FILE_ROWS_MAX, UpsertRange
 from jobs.state.worker_copy import CopyUses, WorkerCopies
@@ -143,6 +143,59 @@ def test_the_first_file_of_a_range_is_a_base(written):
     """A first delta would have the same content, but compaction would never replace it."""
     _, file = written
     assert KeyedFileKind.BASE is file.kind
+
+
+TIMES = st.lists(st.tuples(st.none() | st.integers(0, 5), st.booleans()), max_size=8)
+
+
+@given(TIMES, st.sampled_from(["as they are", "nulls first", "nulls last"]), st.booleans())
+def test_rows_up_to_a_time_are_the_same_in_any_order(rows, order, all_count):
+    frame = pl.DataFrame(rows, schema={"due": pl.Int64, "counts": pl.Boolean}, orient="row")
+    if order != "as they are":
+        frame = frame.sort("due", nulls_last=order == "nulls last")
+    layer = RowLayer(noting_order(frame, "due"), None if all_count else frame["counts"])
+    live = [due for due, counts in frame.rows() if due is not None and (all_count or counts)]
+    assert layer.least("due") == min(live, default=None)
+    for ms in range(-1, 6):
+        found = layer.rows.filter(layer.up_to("due", ms))["due"].to_list()
+        assert sorted(found) == sorted(due for due in live if due <= ms)
+
+
+PAIRS = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["a", "b"]), st.floats(0, 1))
+
+
+@given(st.lists(PAIRS, max_size=9), st.lists(PAIRS, max_size=4), st.sampled_from([("i", "t"), ("t", "i"), ("i", "f")]))
+def test_rows_are_found_by_all_columns_of_their_key(rows, wanted, keys):
+    schema = {"i": pl.Int64, "t": pl.String, "f": pl.Float64}
+    frame, touched = (pl.DataFrame(each, schema=schema, orient="row") for each in (rows, wanted))
+    found = KeyedRows.of(frame).find(touched, keys).rows
+    expected = set(touched.select(keys).rows())
+    assert found.rows() == [row for row in frame.rows() if tuple(row["itf".index(key)] for key in keys) in expected]
+
+
+def test_a_state_of_which_little_changes_is_laid_out_by_the_time_at_which_it_is_due(tmp_path):
+    def range_state(files, micro_batch):
+        made = backend(str(tmp_path), files, ranges(1)[0], CompactionPolicy(deltas_max=1), copies, micro_batch)
+        return replace(made, schema=pa.schema([("key", pa.string()), ("due", pa.int64())]), due="due")
+
+    def write(files, micro_batch, rows):
+        state, loaded = range_state(files, micro_batch), range_state(files, micro_batch).load()
+        delta = pl.DataFrame(rows, schema={"key": pl.String, "due": pl.Int64}, orient="row").select(
+            pl.lit(0, pl.Int32).alias(KEY_GROUP), "key", "due", pl.lit(value=False).alias(DELETED)
+        )
+        return live_files([*files, state.write(loaded.find(delta, ("key",)), delta)])
+
+    copies = WorkerCopies()
+    files = write((), 1, [(str(number), 97 - number) for number in range(90)])
+    for micro_batch in (2, 3):
+        files = write(files, micro_batch, [(f"n{micro_batch}", 40), (f"m{micro_batch}", None)])
+    (file,) = files
+    written = pl.read_parquet(tmp_path / file.file.path)
+    assert written["due"].is_sorted()
+    copies = WorkerCopies()
+    (layer,) = range_state(files, 4).load().layers
+    assert layer.rows["due"].flags["SORTED_ASC"]
+    assert layer.least("due") == 8
 
 
 def test_a_missing_state_file_is_named_with_its_operator_and_the_way_out(written):
