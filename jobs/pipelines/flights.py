@@ -1,7 +1,7 @@
 """The demo: joins New York's flights of 2013 with the weather, from bronze through silver to gold.
 
 Cancelled and diverted flights have no `arr_delay`. They stay in bronze and go to quarantine, not to silver. A flight
-goes to silver once the weather of its airport and hour is known. For 1,527 flights it never is.
+goes to silver with the weather of its airport and hour. If that has not come after a day, the flight goes without it.
 """
 
 import sys
@@ -14,6 +14,8 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import SplitId
 from jobs.engine_paths import typed
 from jobs.pipeline import Pipeline, count, max_of, sum_of
+from jobs.pipeline.joins import join
+from jobs.pipeline.windows import tumbling
 from jobs.pipelines.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
 from jobs.pipelines.flights_report import report
 from jobs.quality.expectation import Expectation
@@ -24,8 +26,8 @@ from jobs.storage.address import Root
 CONFIG = CheckpointConfig(every_rows=12_000, rows_of=("flights",), slice_rows_max=4_000, retained=3)
 """A checkpoint every 12,000 flights: 29 of them cover the year."""
 
-WEATHER_ROWS_PER_EPOCH = 1_000
-"""The weather has a thirteenth of the flights' rows. With this cap, both advance together."""
+NEW_YORK = "America/New_York"
+"""A day of the airports begins and ends by this clock."""
 
 FLIGHTS = from_arrow_schema(FLIGHTS_SCHEMA)
 WEATHER = from_arrow_schema(WEATHER_SCHEMA)
@@ -49,19 +51,28 @@ def build(data: Root) -> Pipeline:
     pipeline = Pipeline("flights", config=CONFIG, parallelism=2).report(report)
     flights = (
         pipeline.source("flights", DemoFiles(data / "flights", FLIGHTS))
+        .event_time("time_hour", delay="1h", hold_back="7d")
         .table("bronze/flights", id="bronze_flights")
         .check_rows(
             Expectation("expect_column_values_to_not_be_null", {"column": "arr_delay"}), quarantine="quarantine/flights"
         )
     )
-    weather = pipeline.source(
-        "weather", DemoFiles(data / "weather", WEATHER), rows_per_epoch=WEATHER_ROWS_PER_EPOCH
-    ).table("bronze/weather", id="bronze_weather")
+    weather = (
+        pipeline.source("weather", DemoFiles(data / "weather", WEATHER))
+        .event_time("time_hour", delay="1d", hold_back="7d")
+        .table("bronze/weather", id="bronze_weather")
+        .select("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
+        .rename({"time_hour": "weather_hour"})
+    )
     silver = (
-        flights.drop(SPLIT_COLUMN, POSITION_COLUMN)
-        .key_by("origin", "time_hour")
-        .connect(weather.key_by("origin", "time_hour"))
-        .enrich("silver_flights", "temp", "wind_speed", "precip", "visib")
+        join(
+            flights.drop(SPLIT_COLUMN, POSITION_COLUMN).key_by("origin"),
+            weather.key_by("origin"),
+            "silver_flights",
+            how="left",
+            within=("0s", "0s"),
+            late="late/flights",
+        )
         .table("silver/flights")
         .expect(
             Expectation("expect_column_values_to_be_between", {"column": "distance", "min_value": 0}),
@@ -86,5 +97,12 @@ def build(data: Root) -> Pipeline:
         .key_by("wind_band")
         .aggregate("delays_by_wind", flights=count(), arr_delay_sum=sum_of("arr_delay"))
         .upsert("gold/delays_by_wind")
+    )
+    (
+        silver.key_by("origin")
+        .window(tumbling("1d", tz=NEW_YORK))
+        .aggregate("delays_by_day", flights=count(), arr_delay_sum=sum_of("arr_delay"), late="late/days")
+        .table("gold/delays_by_day")
+        .partitions("1d", start="2013-01-01", tz=NEW_YORK)
     )
     return pipeline

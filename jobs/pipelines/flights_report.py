@@ -18,17 +18,18 @@ FLIGHTS_MIN: Final = 52
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """The rows of bronze/flights, and the three places in which each of them may be."""
+    """The rows of bronze/flights, and the four places in which each of them may be."""
 
     bronze: int
     silver: int
     quarantine: int
+    late: int
     waiting: int
 
     @property
     def balanced(self) -> bool:
         """Return whether every flight is in exactly one place, as far as sums can tell."""
-        return self.bronze == self.silver + self.quarantine + self.waiting
+        return self.bronze == self.silver + self.quarantine + self.late + self.waiting
 
 
 def report(cut: "Cut") -> RenderableType:
@@ -41,11 +42,12 @@ def report(cut: "Cut") -> RenderableType:
 
 
 def accounting(cut: "Cut") -> Accounting:
-    """Count the flights at a cut: in the tables, and in the state of the operator where they wait for the weather."""
-    waiting = cut.state("silver_flights").polars().select(pl.col("waiting").list.len().sum())
-    tables = ("bronze/flights", "silver/flights", "quarantine/flights")
-    bronze, silver, quarantine = (cut.polars(table).select(pl.len()).collect().item() for table in tables)
-    return Accounting(bronze, silver, quarantine, waiting.collect().item())
+    """Count the flights at a cut: in the tables, and in the state of the join where they wait for the weather."""
+    waiting = cut.state("silver_flights").polars().filter(pl.col("_left").is_not_null(), ~pl.col("_matched"))
+    late = cut.polars("late/flights").filter(pl.col("late_side") == "left")
+    bronze, silver, quarantine = (cut.polars(f"{layer}/flights") for layer in ("bronze", "silver", "quarantine"))
+    places = (bronze, silver, quarantine, late, waiting)
+    return Accounting(*(rows.select(pl.len()).collect().item() for rows in places))
 
 
 def worst_routes(gold: pl.LazyFrame) -> pl.DataFrame:
@@ -74,6 +76,7 @@ def shown_accounting(found: Accounting) -> RenderableType:
     parts = (
         f"bronze {found.bronze:,} = silver {found.silver:,}",
         f"quarantine {found.quarantine:,}",
+        f"late {found.late:,}",
         f"waiting for weather {found.waiting:,}",
     )
     verdict = ("  holds", "green") if found.balanced else ("  DOES NOT HOLD: please report this", "bold red")

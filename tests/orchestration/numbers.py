@@ -114,3 +114,16 @@ class InterruptedEngine(LocalEngine):
             self._before()
             os.kill(os.getpid(), signal.SIGINT)
         return super().run(*asked)
+
+
+def enriching(data):
+    """Declare rows that wait in the state of `joined` for another source."""
+    del data
+    pipeline = Pipeline("enriching")
+    left, right = (
+        pipeline.source(name, SequenceSource({"a": 9})).select("key", "n").table(f"bronze/{name}", id=f"bronze_{name}")
+        for name in ("left", "right")
+    )
+    names = right.rename({"n": "other"}).key_by("key")
+    left.key_by("key").connect(names).enrich("joined", "other").table("silver/joined")
+    return pipeline

@@ -29,12 +29,14 @@ from jobs.sources.postgres.changes import PostgresChanges
 from jobs.tick.tick import run_tick
 from orchestration.code_versions import code_version
 from orchestration.definitions import PIPELINES, defs
+from orchestration.health import WAITING
 from orchestration.launchpad import OF_CANCEL, REPORT_EVERY, launchpad_schema
 from orchestration.lineage import InvalidOwnerError
 from orchestration.naming import InvalidNamingError, Naming
 from orchestration.pictures import alignment_picture
 from orchestration.pipelines import build_definitions
 from tests.orchestration.conftest import NUMBERS
+from tests.orchestration.numbers import enriching
 from tests.scenarios.runtime.sequence_job import BRONZE, JOB, LocalEngine, read_cut
 from tidemark.dagster import CheckpointedPipelineComponent
 
@@ -74,9 +76,10 @@ def test_lineage_equals_the_job_graph():
 
 
 def test_sources_are_external_and_tables_are_not():
+    """The days of a table are materialized when they close, and not by the job. So its asset is external too."""
     graph = defs.resolve_asset_graph()
     sources = {dg.AssetKey(["sources", "flights", name]) for name in ("flights", "weather")}
-    assert sources == graph.external_asset_keys
+    assert sources | {dg.AssetKey(["gold", "delays_by_day"])} == graph.external_asset_keys
     assert CUTS in graph.materializable_asset_keys
     for key in graph.materializable_asset_keys - {CUTS}:
         node = graph.get(key)
@@ -120,16 +123,18 @@ def test_an_owner_that_dagster_cannot_show_is_refused_by_name(owner):
 def test_a_check_for_each_expectation_and_a_cut_for_each_table():
     graph = defs.resolve_asset_graph()
     checks = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys}
-    suites = {name for table, name in checks if table == "silver/flights" and name not in ("one_cut", "fresh")}
+    suites = {name for table, name in checks if table == "silver/flights"} - {"one_cut", "fresh", "complete"}
     assert {"distance_between", "arr_delay_not_null", "origin_in_set"} == suites
-    assert {key.to_user_string() for key in graph.materializable_asset_keys - {CUTS}} == {
+    days = dg.AssetKey(["gold", "delays_by_day"])
+    assert {key.to_user_string() for key in graph.materializable_asset_keys - {CUTS} | {days}} == {
         table for table, name in checks if name == "one_cut"
     }
     outputs = {table for table, name in checks if name == "fresh"}
     assert outputs == {table for table, _ in checks if not table.startswith("_tidemark/")}
-    assert {"_tidemark/flights/state/silver_flights"} == {
-        table for table, name in checks if name == "nothing_waiting_too_long"
-    }
+    assert [] == [table for table, name in checks if name == "nothing_waiting_too_long"]
+    enriched = build_definitions(enriching).resolve_asset_graph().asset_check_keys
+    waiting = [key.asset_key.to_user_string() for key in enriched if key.name == WAITING]
+    assert ["_tidemark/enriching/state/joined"] == waiting
 
 
 def test_a_job_a_schedule_and_sensors_for_each_pipeline():
@@ -153,14 +158,15 @@ def test_the_launchpad_has_every_setting_and_says_what_each_is():
 
 def test_states_can_be_kept_out_of_the_catalogue():
     """Without states the tables depend on what their vertex reads, and the states' checks go to the table of cuts."""
-    shown, hidden = (build_definitions("flights", show_state=show).resolve_asset_graph() for show in (True, False))
+    shown, hidden = (build_definitions(enriching, show_state=show).resolve_asset_graph() for show in (True, False))
     states = {key for key in shown.get_all_asset_keys() if "state" in key.path}
     assert states
     assert shown.get_all_asset_keys() - states == hidden.get_all_asset_keys()
-    silver = dg.AssetKey(["silver", "flights"])
-    assert {("bronze", "flights"), ("bronze", "weather")} == {tuple(key.path) for key in hidden.get(silver).parent_keys}
-    moved = {key.name for key in hidden.asset_check_keys if key.asset_key == CUTS}
-    assert {"checkpoint_lag", "one_cut_silver_flights", "nothing_waiting_too_long_silver_flights"} <= moved
+    silver = dg.AssetKey(["silver", "joined"])
+    assert {("bronze", "left"), ("bronze", "right")} == {tuple(key.path) for key in hidden.get(silver).parent_keys}
+    cuts = dg.AssetKey(["_tidemark", "enriching", "cuts"])
+    moved = {key.name for key in hidden.asset_check_keys if key.asset_key == cuts}
+    assert {"checkpoint_lag", "one_cut_joined", "nothing_waiting_too_long_joined"} <= moved
     assert len(shown.asset_check_keys) == len(hidden.asset_check_keys)
 
 

@@ -42,7 +42,7 @@ from orchestration.observation import Standing, standing
 from orchestration.pipelines import build_definitions
 from orchestration.row_rules import rule_results
 from tests.orchestration.conftest import NUMBERS
-from tests.orchestration.numbers import QUARANTINE, RulingEngine
+from tests.orchestration.numbers import QUARANTINE, RulingEngine, enriching
 from tests.orchestration.test_tick import BRONZE_KEY, CUTS_KEY, GOLD_KEY, materializations
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine
 from tidemark.dagster import CheckpointedPipelineComponent
@@ -245,22 +245,20 @@ def test_a_table_that_is_not_at_the_cut_is_found(run_job, judged, tmp_path):
     assert (False, True) == (gone.passed, "the table is gone" in gone.description)
 
 
-def waiting_record(root, plan, checkpoint: int, committed_ms: int, waiting: dict[str, int]) -> CheckpointRecord:
-    spec = waits_in(plan.vertices[VertexId("silver_flights")])
+def waiting_record(root, plan, checkpoint: int, committed_ms: int, waiting: dict[int, int]) -> CheckpointRecord:
+    spec = waits_in(plan.vertices[VertexId("joined")])
     table = plan.graph.vertex(spec.vertex).tables[-1].name
     schema = state_file_schema(arrow_schema(spec.state), spec.keys)
-    left = schema.field("waiting").type.value_type
-    flight = dict.fromkeys(field.name for field in left)
+    left = dict.fromkeys(field.name for field in schema.field("waiting").type.value_type) | {"key": 0, "n": 0}
     rows = [
         {
             "_key_group": 0,
-            "origin": origin,
-            "time_hour": None,
+            "key": key,
             "right": None,
-            "waiting": [flight] * count,
+            "waiting": [left] * count,
             "_deleted": False,
         }
-        for origin, count in waiting.items()
+        for key, count in waiting.items()
     ]
     DeltaTable.create(str(root / table), schema, mode="ignore")
     content = pl.DataFrame(rows, schema=pl.from_arrow(schema.empty_table()).schema).to_arrow().cast(schema)
@@ -282,16 +280,16 @@ def waiting_record(root, plan, checkpoint: int, committed_ms: int, waiting: dict
 
 
 def test_rows_that_wait_since_an_old_checkpoint_are_counted(tmp_path):
-    plan = launch("flights", Layer("", {})).plan
-    then = waiting_record(tmp_path, plan, 1, 0, {"EWR": 2, "JFK": 3})
-    now = waiting_record(tmp_path, plan, 2, 61 * MINUTE_MS, {"EWR": 4, "LGA": 5})
-    spec = waits_in(plan.vertices[VertexId("silver_flights")])
+    plan = launch(enriching, Layer("", {})).plan
+    then = waiting_record(tmp_path, plan, 1, 0, {7: 2, 8: 3})
+    now = waiting_record(tmp_path, plan, 2, 61 * MINUTE_MS, {7: 4, 9: 5})
+    spec = waits_in(plan.vertices[VertexId("joined")])
     assert waiting_rows(tmp_path, then.model_copy(update={"vertices": ()}), spec).is_empty()
-    assert {"EWR": 2, "JFK": 3} == dict(waiting_rows(tmp_path, then, spec).select("origin", "rows_waiting").rows())
+    assert {7: 2, 8: 3} == dict(waiting_rows(tmp_path, then, spec).select("key", "rows_waiting").rows())
     stands = Standing((then, now), Epoch(now, (), {}), {})
     look = Look(plan=plan, naming=Naming(plan.job), root=tmp_path, stands=stands, discovered={}, now_ms=62 * MINUTE_MS)
     results = {(each.asset_key.path[-1], each.check_name): each for each in health_results(look, HOUR)}
-    found = results["silver_flights", "nothing_waiting_too_long"]
+    found = results["joined", "nothing_waiting_too_long"]
     told = tuple(found.metadata[name].value for name in ("rows_waiting", "rows_waiting_too_long"))
     assert (False, (9, 2)) == (found.passed, told)
     patient = health_results(look, Limits(waiting_within_ms=63 * MINUTE_MS))

@@ -128,8 +128,7 @@ class Driver:
         }
 
     def waiting(self):
-        state = Cuts(self.warehouse, "flights").latest().state("silver_flights").polars()
-        return state.select(pl.col("waiting").list.len().sum()).collect().item()
+        return accounting(Cuts(self.warehouse, "flights").latest()).waiting
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from checkpointing.channel_items import StagedSegment
 from checkpointing.config import CheckpointConfig, CheckpointingMode
+from checkpointing.event_time import BEFORE_TIME
 from checkpointing.identifiers import JobName, VertexId, job_name
 from checkpointing.job.door import JobDoor
 from checkpointing.job.restoring import in_flight
@@ -70,33 +71,49 @@ def planned(data: Path, config: CheckpointConfig = CONFIG, *, parallelism: int =
     return replace(whole, rows_per_epoch={VertexId("weather"): EPOCH_WEATHER})
 
 
-def enriched(flown: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of silver after these flights and this weather have met, without bad and waiting flights."""
-    known = weather.select(*KEYS, *ENRICHMENT)
-    return (
-        flown.filter(pl.col("arr_delay").is_not_null()).join(known, on=KEYS).drop("_split", "_position", strict=False)
-    )
+def enriched(flown: pl.DataFrame, weather: pl.DataFrame, until_ms: int) -> pl.DataFrame:
+    """Return the rows of silver after these flights and this weather have met, without bad and waiting flights.
+
+    Flights up to a time no longer wait for their weather.
+    """
+    known = weather.select(*KEYS, *ENRICHMENT, weather_hour="time_hour")
+    good = flown.filter(pl.col("arr_delay").is_not_null()).drop("_split", "_position", strict=False)
+    met = good.join(known, on=KEYS, how="left")
+    return met.filter(pl.col("weather_hour").is_not_null() | (pl.col("time_hour").dt.epoch("ms") <= until_ms))
 
 
-def golds(silver: pl.DataFrame) -> dict[str, pl.DataFrame]:
+def golds(silver: pl.DataFrame, until_ms: int) -> dict[str, pl.DataFrame]:
+    """Return the tables of gold. That of the days has those which end by a time."""
     band = (pl.col("wind_speed") / 5).floor() * 5
     delays = pl.col("arr_delay")
     count, total = pl.len().cast(pl.Int64).alias("flights"), delays.sum().alias("arr_delay_sum")
     by_route = silver.group_by("carrier", "dest").agg(count, total, delays.max().alias("arr_delay_max"))
     by_wind = silver.group_by(band.cast(pl.Int64).alias("wind_band")).agg(count, total)
-    return {"gold/delays_by_route": by_route, "gold/delays_by_wind": by_wind}
+    day = pl.date("year", "month", "day").cast(pl.Datetime("us")).dt.replace_time_zone(flights.NEW_YORK)
+    bounds = (day.alias("window_start"), day.dt.offset_by("1d").alias("window_end"))
+    by_day = silver.group_by("origin", *(bound.dt.convert_time_zone("UTC") for bound in bounds)).agg(count, total)
+    return {
+        "gold/delays_by_route": by_route,
+        "gold/delays_by_wind": by_wind,
+        "gold/delays_by_day": by_day.filter(pl.col("window_end").dt.epoch("ms") - 1 <= until_ms),
+    }
 
 
 def exact(data: Path) -> dict[str, Rows]:
     """Return every table that the whole input makes, with each row once. It uses neither Spark nor epochs."""
     flown, weather = (pl.read_parquet(data / kind / "*" / "*.parquet") for kind in ("flights", "weather"))
-    silver = enriched(flown, weather)
+    ends = (rows.group_by("origin").agg(pl.col("time_hour").max())["time_hour"].min() for rows in (flown, weather))
+    marks = (end - delay for end, delay in zip(ends, (timedelta(hours=1), timedelta(days=1)), strict=True))
+    until_ms = int(min(marks).timestamp() * 1_000) - 1
+    silver = enriched(flown, weather, until_ms)
     tables = {
         "bronze/flights": flown,
         "bronze/weather": weather,
         "quarantine/flights": flown.filter(pl.col("arr_delay").is_null()),
         "silver/flights": silver,
-        **golds(silver),
+        **golds(silver, until_ms),
+        "late/flights": silver.clear(),
+        "late/days": silver.clear(),
     }
     return {name: multiset(rows) for name, rows in tables.items()}
 
@@ -196,6 +213,9 @@ TABLES = (
     "silver/flights",
     "gold/delays_by_route",
     "gold/delays_by_wind",
+    "gold/delays_by_day",
+    "late/flights",
+    "late/days",
 )
 
 
@@ -268,15 +288,23 @@ def _wrong(root: Path, cut: Cut, duplicates: bool) -> Iterator[str]:
     yield from _differ("quarantine/flights", multiset(bad), multiset(tables["quarantine/flights"]), more=False)
     silver = multiset(_silver_of(root, cut))
     yield from _differ("silver/flights", silver, multiset(tables["silver/flights"]), more=duplicates)
-    for gold, downstream in (("gold/delays_by_route", "delays_by_route"), ("gold/delays_by_wind", "delays_by_wind")):
-        landed = _landed(root, cut, "silver_flights", downstream, "silver/flights")
-        yield from _differ(gold, multiset(golds(landed)[gold]), multiset(tables[gold]), more=False)
+    for vertex in ("delays_by_route", "delays_by_wind", "delays_by_day"):
+        gold, landed = f"gold/{vertex}", _landed(root, cut, "silver_flights", vertex, "silver/flights")
+        expected = golds(landed, _watermark_ms(cut, vertex))[gold]
+        yield from _differ(gold, multiset(expected), multiset(tables[gold]), more=False)
+    for late in ("late/flights", "late/days"):
+        yield from _differ(late, Counter(), multiset(tables[late]), more=False)
 
 
 def _silver_of(root: Path, cut: Cut) -> pl.DataFrame:
     flown = _landed(root, cut, "bronze_flights", "silver_flights", "bronze/flights")
     weather = _landed(root, cut, "bronze_weather", "silver_flights", "bronze/weather")
-    return enriched(flown, weather)
+    return enriched(flown, weather, _watermark_ms(cut, "silver_flights"))
+
+
+def _watermark_ms(cut: Cut, vertex: str) -> int:
+    (time,) = (each.time for each in cut.record.vertices if each.vertex == vertex)
+    return BEFORE_TIME if time is None else time.watermark_ms
 
 
 def _landed(root: Path, cut: Cut, upstream: str, downstream: str, table: str) -> pl.DataFrame:

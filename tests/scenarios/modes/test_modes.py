@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from checkpointing.channel_items import AlignmentType
+from checkpointing.event_time import END_OF_TIME
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, SavepointRequested, TickOutcome
@@ -31,16 +32,15 @@ from jobs.warehouse.savepoint_copy import copy_savepoint
 from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.modes.modes import (
     CONFIG,
-    ENRICHMENT,
     EPOCH_FLIGHTS,
     JOB,
-    KEYS,
     MODES,
     Fate,
     Job,
     SlowWeather,
     ahead,
     changed,
+    enriched,
     final,
     golds,
     multiset,
@@ -168,7 +168,7 @@ def test_a_killed_client_of_a_connect_server_is_recovered(spark, connect_url, da
 
 
 TWO = TickLimits(until_caught_up=False, checkpoints=2)
-KEYED = ("silver_flights", "delays_by_route", "delays_by_wind")
+KEYED = ("silver_flights", "delays_by_route", "delays_by_wind", "delays_by_day")
 WIDTHS = ((2, TWO, TickOutcome.STOPPED), (3, TWO, TickOutcome.STOPPED), (1, TickLimits(), TickOutcome.CAUGHT_UP))
 """For each tick: the number of subtasks of its keyed vertices, the moment of its end, and the kind of its end."""
 
@@ -288,13 +288,6 @@ class Flights:
         import_row(Import(origin=origin, root=self.root, plan=planned(self.data, self.config), claim=claim))
 
 
-def released(flown: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
-    """Return silver's rows after the input has ended: every good flight. Flights without weather have nulls."""
-    known = weather.select(*KEYS, *ENRICHMENT)
-    good = flown.filter(pl.col("arr_delay").is_not_null()).drop("_split", "_position", strict=False)
-    return good.join(known, on=KEYS, how="left")
-
-
 @pytest.mark.parametrize("config", [CONFIG, UNALIGNED], ids=["aligned", "unaligned"])
 def test_a_drained_job_has_emitted_waiting_rows_and_goes_on(spark, days, tmp_path, config):
     """Flights without weather are in silver and gold, with nulls (F4).
@@ -307,11 +300,11 @@ def test_a_drained_job_has_emitted_waiting_rows_and_goes_on(spark, days, tmp_pat
     last = records(job.root)[-1]
     assert (RowKind.CHECKPOINT, True) == (last.kind, last.pinned)
     tables = newest(job.root).tables
-    drained = released(tables["bronze/flights"], tables["bronze/weather"])
+    drained = enriched(tables["bronze/flights"], tables["bronze/weather"], END_OF_TIME)
     assert multiset(drained) == multiset(tables["silver/flights"])
-    for gold, rows in golds(drained).items():
+    for gold, rows in golds(drained, END_OF_TIME).items():
         assert multiset(rows) == multiset(tables[gold]), gold
-    waited = multiset(drained.filter(pl.col("temp").is_null() & pl.col("wind_speed").is_null()))
+    waited = multiset(drained.filter(pl.col("weather_hour").is_null()))
     assert waited, "nothing waited: the drain had nothing to do"
     read = tables["bronze/flights"].height
     assert read < pl.read_parquet(days / "flights" / "*" / "*.parquet").height
@@ -322,7 +315,8 @@ def test_a_drained_job_has_emitted_waiting_rows_and_goes_on(spark, days, tmp_pat
     assert Counter() == waited - multiset(silver)
     flights = ["carrier", "flight", "origin", "year", "month", "day", "sched_dep_time"]
     assert silver.height == silver.unique(subset=flights).height
-    for gold, rows in golds(silver).items():
+    by_route, by_wind, _ = golds(silver, END_OF_TIME).items()
+    for gold, rows in (by_route, by_wind):
         assert multiset(rows) == multiset(pl.read_delta(str(job.root / gold))), gold
 
 

@@ -395,38 +395,46 @@ def planned():
 
 
 def test_the_demo_is_planned_as_documented(planned) -> None:
-    """It has two sources, two bronze vertices, a silver one with two inputs, and two gold ones."""
+    """It has two sources, two bronze vertices, a silver one with two inputs, and three gold ones.
+
+    Late rows of the join and of the days have a vertex each.
+    """
     assert [
         ("flights", VertexKind.SOURCE, 3),
         ("bronze_flights", VertexKind.STATELESS, 1),
         ("weather", VertexKind.SOURCE, 3),
         ("bronze_weather", VertexKind.STATELESS, 1),
         ("silver_flights", VertexKind.KEYED, 2),
+        ("silver_flights_late", VertexKind.STATELESS, 1),
         ("delays_by_route", VertexKind.KEYED, 2),
         ("delays_by_wind", VertexKind.KEYED, 2),
+        ("delays_by_day", VertexKind.KEYED, 2),
+        ("delays_by_day_late", VertexKind.STATELESS, 1),
     ] == [(vertex.id, vertex.kind, vertex.parallelism) for vertex in planned.graph.vertices]
     assert [
         "flights->bronze_flights:0",
         "weather->bronze_weather:0",
         "bronze_flights->silver_flights:0",
         "bronze_weather->silver_flights:1",
+        "silver_flights->silver_flights_late:0",
         "silver_flights->delays_by_route:0",
         "silver_flights->delays_by_wind:0",
+        "silver_flights->delays_by_day:0",
+        "delays_by_day->delays_by_day_late:0",
     ] == [str(edge) for edge in planned.graph.edges]
 
 
 def test_the_demo_checkpoints_by_the_rows_of_flights(planned) -> None:
-    """The weather is capped, so that both sources are read to the end in the same number of epochs."""
+    """Nothing caps the weather: it is held back while it is too far ahead of the flights."""
     assert (12_000, ("flights",), 4_000, 3) == (
         planned.config.every_rows,
         planned.config.rows_of,
         planned.config.slice_rows_max,
         planned.config.retained,
     )
-    assert {"weather": 1_000} == planned.rows_per_epoch
-    epochs = -(-336_776 // 12_000)
-    assert 24 <= epochs
-    assert 26_115 <= epochs * 1_000
+    assert {} == planned.rows_per_epoch
+    timed = [each for vertex in planned.graph.vertices for each in vertex.event_times if each is not None]
+    assert [7 * 24 * 3_600_000] * 2 == [each.hold_back_ms for each in timed]
 
 
 def test_explaining_shows_channels_and_tables(planned) -> None:
@@ -436,9 +444,9 @@ def test_explaining_shows_channels_and_tables(planned) -> None:
     text = console.export_text()
     assert f"flights  source of 3 splits: {', '.join(SPLITS)}" in text
     assert "input 0: flights  3 channels of lazy slices\n" in text
-    assert "input 0: bronze_flights  1 channel of files, exchanged by origin, time_hour" in text
-    assert "input 1: bronze_weather  1 channel of files, exchanged by origin, time_hour" in text
-    assert "silver/flights  append, 23 columns, judged at every barrier by suite silver_flights" in text
+    assert "input 0: bronze_flights  1 channel of files, exchanged by origin" in text
+    assert "input 1: bronze_weather  1 channel of files, exchanged by origin" in text
+    assert "silver/flights  append, 24 columns, judged at every barrier by suite silver_flights" in text
     assert "gold/delays_by_wind  upsert by wind_band, 3 columns" in text
 
 

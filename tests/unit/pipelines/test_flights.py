@@ -44,10 +44,10 @@ def test_routes_are_shown_in_the_given_order():
 
 
 def test_the_accounting_says_whether_it_holds():
-    """Bronze must equal silver + quarantine + waiting. Otherwise a clear sentence says so."""
-    holds = as_text(shown_accounting(Accounting(336_776, 325_819, 9_430, 1_527)))
-    assert "bronze 336,776 = silver 325,819 + quarantine 9,430 + waiting for weather 1,527  holds" in holds
-    assert "DOES NOT HOLD" in as_text(shown_accounting(Accounting(336_776, 325_819, 9_430, 1_526)))
+    """Bronze must equal silver + quarantine + late + waiting. Otherwise a clear sentence says so."""
+    holds = as_text(shown_accounting(Accounting(336_776, 326_433, 9_429, 1, 913)))
+    assert "bronze 336,776 = silver 326,433 + quarantine 9,429 + late 1 + waiting for weather 913  holds" in holds
+    assert "DOES NOT HOLD" in as_text(shown_accounting(Accounting(336_776, 326_433, 9_429, 0, 913)))
 
 
 def test_without_its_input_the_demo_names_the_command_that_writes_it(tmp_path):
