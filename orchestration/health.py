@@ -239,7 +239,7 @@ def _complete(
     behind_ms = max(look.now_ms - until_ms, 0)
     return _warned(
         check,
-        f"it is complete until {moment(until_ms)} UTC, {seconds(behind_ms)} ago",
+        f"it is complete until {event_time(until_ms):%Y-%m-%d %H:%M:%S} UTC, {seconds(behind_ms)} ago",
         passed=behind_ms <= limits.fresh_within_ms,
         metadata={
             "event_time_lag_s": dg.MetadataValue.float(round(behind_ms / 1000, 1)),

@@ -5,14 +5,13 @@ newest cut. So a tick that dies between a commit and its event leaves the event 
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 import dagster as dg
 import structlog
 
 from checkpointing.completeness import complete_until_ms
-from checkpointing.event_time import END_OF_TIME
 from checkpointing.identifiers import TableName
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.vertices import Partitions
@@ -111,13 +110,13 @@ class ToldPartitions:
 
 
 def complete_partitions(declared: Partitions, until_ms: int | None, now: datetime) -> tuple[str, ...]:
-    """Return the partitions of a table that is complete until then, oldest first.
+    """Return the partitions of a table that is complete until then, oldest first: those that have ended by now.
 
-    If it is complete for ever, these are all that have ended by now.
+    Dagster has no others. A row far in the future, or the end of time, completes no day before it has ended.
     """
     if until_ms is None:
         return ()
-    end = now if until_ms == END_OF_TIME else event_time(until_ms) + timedelta(milliseconds=1)
+    end = min(now, event_time(until_ms + 1))
     return tuple(partitions_of(declared).get_partition_keys(current_time=end))
 
 

@@ -239,6 +239,10 @@ def test_after_the_last_row_all_days_that_have_ended_are_complete():
     now = datetime(2026, 1, 4, 12, tzinfo=UTC)
     assert tuple(DAYS[:3]) == complete_partitions(declared, 2**63 - 1, now)
     assert () == complete_partitions(declared, None, now)
+    end_of_9999_ms = 253_402_300_799_999
+    for until_ms in (end_of_9999_ms, end_of_9999_ms + 1):  # one row of a wrong clock
+        assert tuple(DAYS[:3]) == complete_partitions(declared, until_ms, now)
+    assert () == complete_partitions(declared, -62_135_596_800_001, now)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ class TimedScan(ScanOfScan):
         if self.limit_ms is not None:
             beyond = pc.greater_equal(numbers, (self.limit_ms + 1) * _MICROSECONDS)
             if self.time.kept_in is None and pc.any(beyond).as_py():
-                first = micros.filter(beyond)[0].as_py()
+                first = micros.filter(beyond)[:1].cast(pa.string())[0].as_py()  # Python knows no year above 9999
                 raise ScanError(self.time.too_far(self.split, first, self.limit_ms))
             micros, numbers = (pc.if_else(beyond, pa.scalar(None, each.type), each) for each in (micros, numbers))
         greatest = pc.max(numbers).as_py()

@@ -64,9 +64,9 @@ class LateRowError(Exception):
     """A row came late to an operator that takes none. The message has the row, by how much, and the ways out."""
 
     def __init__(self, column: str, late: pl.DataFrame) -> None:
-        by_ms = late.row(0, named=True)[LATE_BY]
+        first, by_ms = late.select(pl.col(column).cast(pl.String), LATE_BY).row(0)  # Python knows no year before 1
         super().__init__(
-            f"{late.height} rows are late. The first one has {column}={late.row(0, named=True)[column]}, {by_ms} ms "
+            f"{late.height} rows are late. The first one has {column}={first}, {by_ms} ms "
             "behind the watermark, which has passed its windows. Give late rows a table, as in late='late/rows', or "
             "declare a longer delay or lateness"
         )

@@ -270,3 +270,107 @@ def test_flinks_case(case):
             service.fired = []
         if "fired_in_order" in expected[place]:
             service.in_order = []
+
+
+# ------------------------------------------------------------------
+# Flink's cases of operators with timers of one kind, whose functions ask for no watermark. Each event is an epoch.
+
+
+WORDS = StructType([StructField("key", StringType()), StructField("value", StringType())])
+KEEPS = StructType([StructField("key", StringType()), StructField("kept", StringType())])
+
+
+class Operated:
+    """The functions of the cases, for one input or two. A timer that Flink takes back finds no state."""
+
+    def __init__(self, given):
+        self.kind, _, clock = given["function"].partition("_")
+        self.by_clock, self.prefix = clock == "processing", given.get("prefix", ["", ""])
+
+    def process(self, inputs, state):
+        shown, timers, after = [words().clear()], [], state
+        for number, frame in enumerate(inputs):
+            rows = frame
+            if self.by_clock:
+                rows = rows.with_columns(time=pl.col("_clock").dt.offset_by("5ms"))
+            if self.kind == "fixed":
+                rows = rows.with_columns(time=pl.lit(EPOCH + timedelta(milliseconds=5 + number)))
+                shown.append(rows.select("key", pl.format(f"INPUT{number + 1}:{{}}", "value").alias("value")))
+            elif self.kind == "timer":
+                shown.append(rows.select("key", "value"))
+            else:
+                new = rows.join(state, on="key", how="anti")
+                shown.append(new.select("key", pl.format(self.prefix[number] + "{}", "value").alias("value")))
+                after = pl.concat(
+                    [after.join(rows, on="key", how="anti"), new.select("key", pl.col("value").alias("kept"))]
+                )
+                rows = new
+            timers.append(rows.select("key", "time"))
+        return Processed(after, pl.concat(shown), timers=pl.concat(timers))
+
+    def on_time(self, due, state):
+        if self.kind == "stateful":
+            shown = due.join(state, on="key").select("key", pl.format("STATE:{}", "kept").alias("value"))
+        elif self.by_clock or self.kind == "timer":
+            shown = due.select("key", pl.lit("1777").alias("value"))
+        else:
+            shown = due.select("key", pl.format("{}:1777", "key").alias("value"))
+        return Processed(state, shown)
+
+
+def words(*rows):
+    return pl.DataFrame(rows, schema={"key": pl.String, "value": pl.String}, orient="row")
+
+
+class Runs:
+    """One subtask with the function of a case."""
+
+    def __init__(self, given):
+        self.inputs, self.clock, self.marks = given["inputs"], 0, [0] * given["inputs"]
+        self.function = with_timers(Operated(given), ("key",), by_clock=given["function"].endswith("processing"))
+        self.schema = arrow_schema(StructType([*KEEPS.fields, *TIMER_STATE.fields]))
+        self.state, self.out = KeyedRows.of(empty_frame(pa.schema([pa.field(KEY_GROUP, pa.int32()), *self.schema]))), []
+
+    def element(self, number, value, _):
+        self._run([words(*([(str(value), str(value))] if number == each else [])) for each in range(self.inputs)])
+
+    def watermark(self, number, to):
+        self.marks[number] = to
+        self._run([words()] * self.inputs, due_ms=min(self.marks))
+
+    def set_time(self, to):
+        self.clock = to
+        self._run([words()] * self.inputs, due_ms=to)
+
+    def _run(self, frames, due_ms=None):
+        frames = [frame.with_columns(pl.lit(0, pl.Int32).alias(KEY_GROUP)) for frame in frames]
+        calls = ProcessCalls(
+            operator="test",
+            function=self.function.at(self.clock - 1, 0 if due_ms is None else due_ms),
+            keys=("key",),
+            state_keys=("key",),
+            state_schema=self.schema,
+            output_schema=arrow_schema(WORDS),
+            outputs=NamedOutputs(table_name("test/late"), {}),
+            checked=None,
+            ends=False,
+            fires_ms=due_ms,
+        )
+        called = calls.run(self.state, frames, pl.concat(frames).select(KEY_GROUP, "key").unique(), None)
+        self.state = called.state()
+        self.out += [value for each in called.results for value in each.output["value"]]
+
+
+def is_operated(case):
+    """Return whether a case is of an operator that Tidemark has (docs/FLINK_MAP.md)."""
+    functions = ("fixed_event", "fixed_processing", "stateful_processing", "timer_processing")
+    return case["unit"] == "operator" and case["given"]["function"] in functions
+
+
+@pytest.mark.parametrize("case", [case for case in FLINK if is_operated(case)], ids=lambda case: case["name"])
+def test_operators_of_one_input_and_of_two_have_flinks_timers(case):
+    operator, expected = Runs(case["given"]), {entry["after"]: entry["out"] for entry in case["expect"]}
+    for place, (kind, *said) in enumerate(case["events"]):
+        getattr(operator, kind)(*said)
+        if place in expected:
+            assert [str(value) for kind, value, *_ in expected[place] if kind == "element"] == operator.out

@@ -13,16 +13,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampNTZType, TimestampType
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.identifiers import table_name
 from jobs.operators.aggregate import KeyedAggregates
 from jobs.operators.changes import with_kind
-from jobs.operators.in_time.measured_times import TimeColumn
+from jobs.operators.in_time.measured_times import MicroBatchId, TimeColumn, TimedScan, take_measured
 from jobs.operators.in_time.windows import (
     END,
     LATE,
+    LATE_BY,
     START,
     LateRowError,
     LateRows,
@@ -42,6 +43,7 @@ from jobs.pipeline.windows import cumulative, hopping, session, tumbling
 from jobs.state.files import empty_frame
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.merge import KEY_GROUP
+from jobs.storage.parquet import ScanError
 
 CASES = json.loads((Path(__file__).parents[2] / "vectors/time/windows.json").read_text())["cases"]
 ROWS = StructType(
@@ -351,6 +353,41 @@ def test_a_late_row_is_an_error_where_late_rows_fail():
     operator.barrier(100)
     with pytest.raises(LateRowError, match=r"1 rows are late.*at=1970.*95 ms behind"):
         operator.run([("a", 1, 5)])
+
+
+def test_the_error_of_a_late_row_names_also_a_time_before_the_year_1():
+    """Python has no such year, and other programs write it."""
+    row = pl.DataFrame({"at": pl.Series([-62_135_596_800_000_001]).cast(pl.Datetime("us", "UTC")), LATE_BY: [5]})
+    assert "at=0000-12-31 23:59:59.999999" in str(LateRowError("at", row))
+
+
+@pytest.mark.parametrize("kind", [TimestampType(), TimestampNTZType()])
+def test_a_time_after_the_year_9999_is_measured_or_refused_by_name(kind):
+    """A task reads it. Without a limit it counts, and beyond one it is an error or a misfit."""
+    at = pa.array([253_402_300_800_000_000]).cast(TimeColumn("at", kind).field.type)
+
+    def measured(**said):
+        time = TimeColumn("at", kind, **said)
+        of = MicroBatchId("v", 1, 1)
+        scan = TimedScan(scan=OneColumn(at), of=of, input=0, split="s", time=time, limit_ms=time.limit_ms(0))
+        kept = [] if time.kept_in is None else [pa.field(time.kept_in, at.type)]
+        (batch,) = scan.batches(pa.schema([time.field, *kept]))
+        return batch.columns[-1].null_count, take_measured(of)
+
+    assert (0, ((0, "s", 253_402_300_800_000),)) == measured()
+    assert (1, ()) == measured(ahead_ms=5, kept_in="_event_time")
+    with pytest.raises(ScanError, match=r"split s has a row with at=\+?10000-01-01 00:00:00.*more than 5 ms ahead"):
+        measured(ahead_ms=5)
+
+
+class OneColumn:
+    """A scan of one batch with one column."""
+
+    def __init__(self, column):
+        self.column = column
+
+    def batches(self, schema):
+        yield pa.record_batch([self.column], schema=schema)
 
 
 @pytest.mark.parametrize(
