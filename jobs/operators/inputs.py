@@ -6,6 +6,7 @@ paths come from handles, so no folder is listed and no schema is inferred.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Final
 
@@ -105,9 +106,7 @@ def scanned_input(
     if not isinstance(steps, TaskSteps):
         return None
     if plan.time is not None and times is not None:
-        if plan.time.before is not None:
-            return None
-        found = _timed_scans(plan, plan.time.column, segments, warehouse, times)
+        found = _timed_scans(plan, plan.time, segments, warehouse, times)
     else:
         found = _scans(plan, segments, warehouse)
     scans = _filtered(found, plan.schema, steps.rules)
@@ -141,9 +140,17 @@ def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> lis
 
 
 def _timed_scans(
-    plan: InputPlan, time: TimeColumn, segments: Sequence[Segment], warehouse: Root, times: TimesOfInput
+    plan: InputPlan, said: InputTime, segments: Sequence[Segment], warehouse: Root, times: TimesOfInput
 ) -> list[RowScan]:
-    """Return the parts of files of each split, which measure its times; none if Spark must read one of them."""
+    """Return the parts of files of each split, which measure its times; none if Spark must read one of them.
+
+    A renamed column is read by the file's name.
+    """
+    before = said.before or TaskSteps(_unchanged)
+    if not isinstance(before, TaskSteps) or before.rules:
+        return []
+    of = {copy.name: copy.of for copy in before.copies}
+    time = replace(said.column, name=of.get(said.column.name) or said.column.name)
     found: list[RowScan] = []
     for (split, offered_ms), slices in slices_by_split(segments, time).items():
         scans = _scans(plan, slices, warehouse)

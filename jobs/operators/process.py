@@ -314,6 +314,7 @@ class Called:
     found: FoundKeys
     delta: pl.DataFrame
     results: list[Processed] = field(default_factory=list)
+    _after: KeyedRows | None = None
 
     @staticmethod
     def nothing(keys: tuple[str, ...], loaded: KeyedRows) -> "Called":
@@ -323,11 +324,14 @@ class Called:
 
     def state(self) -> KeyedRows:
         """Return the state after these calls."""
-        return self.loaded if self.delta.is_empty() else apply_delta(self.found, self.delta, self.keys)
+        if self._after is None:
+            self._after = self.loaded if self.delta.is_empty() else apply_delta(self.found, self.delta, self.keys)
+        return self._after
 
     def add(self, result: Processed, delta: pl.DataFrame, found: FoundKeys) -> None:
         """Add the result of a call, and its change of the state. `found` has the changed keys as they were before."""
         self.results.append(result)
+        self._after = self._after if delta.is_empty() else None
         if self.delta.is_empty():
             self.delta, self.found = delta, found
         elif not delta.is_empty():

@@ -12,7 +12,7 @@ import polars as pl
 
 from jobs.state.key_joins import join_by_key
 
-_FOUND = "\0"
+_PLACE = "\0"
 """A column beside the user's: no column of a user begins with it."""
 
 
@@ -219,7 +219,7 @@ def _places_of(rows: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -
     """
     plain = [name for name in keys if _is_plain(rows.schema[name])]
     if not plain:
-        return _joined(rows, touched, keys)
+        return _marks(rows.height, _joined(rows, touched, keys))
     first, *further = plain
     near = rows[first].is_in(touched[first].implode(), nulls_equal=True)
     if len(keys) == 1:
@@ -227,13 +227,12 @@ def _places_of(rows: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -
     places = near.arg_true()
     for name in further:
         places = places.filter(rows[name].gather(places).is_in(touched[name].implode(), nulls_equal=True))
-    places = places.filter(_joined(rows.select(keys)[places], touched, keys))
-    return _marks(rows.height, places)
+    return _marks(rows.height, places.gather(_joined(rows.select(keys)[places], touched, keys)))
 
 
 def _joined(rows: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -> pl.Series:
-    wanted = touched.select(keys).unique().with_columns(pl.lit(value=True).alias(_FOUND))
-    return join_by_key(rows.select(keys), wanted, keys, "left")[_FOUND].is_not_null()
+    """Return the places of rows with a key among these."""
+    return join_by_key(rows.select(keys).with_row_index(_PLACE), touched.select(keys), keys, "semi")[_PLACE]
 
 
 def _marks(height: int, places: pl.Series) -> pl.Series:

@@ -121,8 +121,11 @@ class Windows(Protocol):
         """Whether a later row may widen a window, so that a row is late only if it still is at the next barrier."""
         ...
 
-    def last_ends(self, rows: pl.DataFrame) -> pl.Series:
-        """Return the end of the last window of each row, in ms, as long as no other row widens it."""
+    def apart(self, rows: pl.DataFrame, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the rows as `assigned` takes them, and those that are late whatever else comes.
+
+        A row is if its last window has an end in ms that is not after `open_ms`, and no other row may widen it.
+        """
         ...
 
     def assigned(self, rows: pl.DataFrame, to: "Assignment") -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -235,12 +238,15 @@ class PeriodicWindows:
         there = pc.assume_timezone(moments, self.zone, ambiguous="earliest", nonexistent="latest")
         return pl.Series(pl.from_arrow(there.cast(pa.timestamp("us", tz="UTC")))).cast(kind)
 
-    def last_ends(self, rows: pl.DataFrame) -> pl.Series:
-        """Return the end of the last window of each row, in ms."""
-        panes = self._with_panes(rows).select(_PANE)
-        windows = self.of_panes(panes[_PANE].unique(), rows.schema[_TIME])
-        last = windows.group_by(_PANE).agg(pl.col(_ENDS).max())
-        return panes.join(last, on=_PANE, how="left", maintain_order="left")[_ENDS]
+    def apart(self, rows: pl.DataFrame, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the rows with their panes, and the late ones."""
+        timed = self._with_panes(rows)
+        windows = self.of_panes(timed[_PANE].unique(), rows.schema[_TIME])
+        over = windows.group_by(_PANE).agg(pl.col(_ENDS).max()).filter(pl.col(_ENDS) <= open_ms)[_PANE]
+        if over.is_empty():
+            return timed, rows.clear()
+        is_late = pl.col(_PANE).is_in(over.implode())
+        return timed.filter(~is_late), timed.filter(is_late).drop(_PANE)
 
     def spread(self, rows: pl.DataFrame, time: pl.Expr, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return the rows once for each of their windows that is open, with its bounds, and those that have none."""
@@ -252,7 +258,7 @@ class PeriodicWindows:
 
     def assigned(self, rows: pl.DataFrame, to: Assignment) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Aggregate the rows of each pane, and add that to the windows of the pane that are open."""
-        by_pane = replace(to.aggregates, keys=(*to.keys, _PANE)).partials(self._with_panes(rows), to.types)
+        by_pane = replace(to.aggregates, keys=(*to.keys, _PANE)).partials(rows, to.types)
         windows = self.of_panes(by_pane[_PANE].unique(), rows.schema[_TIME]).filter(pl.col(_ENDS) > to.open_ms)
         touched = by_pane.join(windows, on=_PANE).drop(_PANE, _ENDS)
         if self.step_ms < self.size_ms:  # a window has several panes
@@ -281,9 +287,10 @@ class SessionWindows:
         """They do."""
         return True
 
-    def last_ends(self, rows: pl.DataFrame) -> pl.Series:
-        """Return the end of each row's own window, in ms."""
-        return rows.select(_ms(_TIME) + self.gap_ms).to_series()
+    def apart(self, rows: pl.DataFrame, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return all rows: another one may widen the session of each."""
+        del open_ms
+        return rows, rows.clear()
 
     def assigned(self, rows: pl.DataFrame, to: Assignment) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Make sessions of the rows, and merge them with those of their keys that they touch.
@@ -369,11 +376,7 @@ class WindowedAggregates:
         else:
             self.late.require_times(inputs[0])
             time = pl.col(self.late.time.name) - pl.duration(milliseconds=self.late.time.before_ms)
-        rows = inputs[0].with_columns(time.alias(_TIME))
-        late = rows.clear()
-        if not self.windows.may_grow:
-            is_late = self.windows.last_ends(rows) <= self._open_ms
-            late, rows = rows.filter(is_late), rows.filter(~is_late)
+        rows, late = self.windows.apart(inputs[0].with_columns(time.alias(_TIME)), self._open_ms)
         to = Assignment(self.aggregates, types, find, self._open_ms, self.late.columns)
         before, after = self.windows.assigned(rows, to)
         held = after.with_columns(self._due(_ms(END) - 1).alias(DUE))

@@ -8,13 +8,15 @@ from deltalake import Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import BooleanType, LongType, StringType, StructType
+from pyspark.sql.types import BooleanType, LongType, StringType, StructType, TimestampType
 
 from checkpointing.identifiers import VertexId
 from jobs.operators.applied_changes import DELETES, SEQUENCE
 from jobs.operators.changes import DELETE, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE
 from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan
 from jobs.operators.exchange import SUBTASK, Splitter, arrived, take_apart
+from jobs.operators.in_time.measured_times import MicroBatchId, ObservedTimes, TimesOfInput, take_measured
+from jobs.operators.inputs import scanned_input
 from jobs.operators.scan.scanned import KeyedScan
 from jobs.operators.spec import TaskSteps, TextSteps
 from jobs.pipeline import Pipeline
@@ -25,6 +27,7 @@ from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError
 from jobs.storage.parquet import FileScan
 from tests.unit.sources.test_delta_source import FEED, append, delta, poll, slices
+from tidemark import count
 
 SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string())])
 KEYS = 500
@@ -134,6 +137,34 @@ def test_plain_conditions_of_changes_need_no_step_of_spark(tmp_path, deletes, co
     else:
         assert isinstance(chain, TaskSteps)
         assert (copied, CopiedColumn(SEQUENCE, "seq")) == chain.copies
+
+
+@pytest.mark.parametrize(
+    ("steps", "greatest_ms"),
+    [
+        (lambda rows: rows.select("k", "at"), 3),
+        (lambda rows: rows.drop("word", "_split", "_position"), 3),
+        (lambda rows: rows.rename({"at": "seen"}).drop("word"), 3),
+        (lambda rows: rows.with_column("at", "at + interval 1 hour", TimestampType()), None),
+    ],
+)
+def test_tasks_measure_the_times_behind_steps_that_they_take_themselves(tmp_path, steps, greatest_ms):
+    """A column that a step of Spark's makes is left to Spark."""
+    source = DeltaSource(tmp_path / "rows", start=0)
+    at = pa.array([1_000, 2_000, 3_000], pa.timestamp("us", tz="UTC"))
+    write_deltalake(str(tmp_path / "rows"), pa.table({"k": [1, 2, 3], "at": at, "word": ["a", "b", None]}))
+    pipeline = Pipeline("timed", parallelism=1)
+    rows = steps(pipeline.source("rows", source))
+    timed = rows.event_time("seen" if "seen" in rows.schema.names else "at", delay="1s")
+    timed.key_by("k").aggregate("sums", n=count()).table("gold/sums")
+    of = MicroBatchId("sums", 1, 1)
+    reads = plan(pipeline).vertices[VertexId("sums")].inputs[0]
+    found = scanned_input(reads, list(slices(source, 100)), tmp_path, TimesOfInput(of, 0, ObservedTimes()))
+    assert (found is None) == (greatest_ms is None)
+    if found is not None:
+        batches = [batch for scan in found.scans for batch in scan.batches(pa.schema([("k", pa.int64())]))]
+        assert list(range(1, greatest_ms + 1)) == [row["k"] for batch in batches for row in batch.to_pylist()]
+        assert take_measured(of) == ((0, SPLIT, greatest_ms),)
 
 
 # ------------------------------------------------------------------
