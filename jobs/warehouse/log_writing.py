@@ -64,9 +64,18 @@ def write_entry(
         lines.append({"txn": {"appId": transaction.app_id, "version": transaction.version, "lastUpdated": at_ms}})
     lines.extend(_file_action(action) for action in actions)
     try:
-        entry.write("".join(f"{json.dumps(line)}\n" for line in lines).encode(), durable=False)
+        entry.write(_text(lines), durable=False)
     except FileExistsError as error:
         raise EntryTakenError(f"version {table.version() + 1} of {folder} was committed by another") from error
+
+
+def _text(lines: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the text of a log entry. Characters are written as they are, as Spark and delta-rs do.
+
+    delta-rs 1.6 reads a wrong character where a pair of escapes stands for one above U+100000. So it would skip a file
+    with such a bound.
+    """
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
 
 
 def needs_own_first_entry(schema: Schema) -> bool:
@@ -97,7 +106,7 @@ def write_first_entry(
         {"metaData": metadata},
     ]
     with suppress(FileExistsError):
-        entry_place(folder, 0).write("".join(f"{json.dumps(line)}\n" for line in lines).encode(), durable=False)
+        entry_place(folder, 0).write(_text(lines), durable=False)
 
 
 def _has_ntz_in_map(kind: "str | dict[str, Any]", *, in_map: bool = False) -> bool:
