@@ -3,7 +3,8 @@
 A table is complete until the watermark of the vertex that writes it. Every row with an event time that is not after it
 is in the table, and every window that ends by then. If rows may wait for a partner in time, the table is as much behind
 as they may wait. Late rows are left aside, because they come after their watermark. A table is complete for ever once
-its vertex has read the last row of all its inputs.
+its vertex has read the last row of all its inputs. A drain is no such end, since the job may go on: the table is
+complete as far as its rows were. So along the cuts of a job, no table is complete less far than before.
 """
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
@@ -23,9 +24,13 @@ def complete_until_ms(record: CheckpointRecord, table: TableName) -> int | None:
     None: the table keeps no time, none of its rows had one yet, or rows may wait in a state until a drain.
     """
     vertex = writer_in_time(record, table)
-    if vertex is None or vertex.time is None or vertex.time.watermark_ms == BEFORE_TIME:
+    time = None if vertex is None else vertex.time
+    if time is None:
         return None
-    return max(BEFORE_TIME, vertex.time.watermark_ms - vertex.time.behind_ms)
+    if time.watermark_ms == END_OF_TIME and not time.drained:
+        return END_OF_TIME
+    ms = time.rows_ms if time.rows_ms is not None else time.watermark_ms
+    return None if ms == BEFORE_TIME else max(BEFORE_TIME, ms - time.behind_ms)
 
 
 def complete_tables(record: CheckpointRecord) -> dict[TableName, int]:

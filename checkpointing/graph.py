@@ -222,6 +222,11 @@ class JobGraph:
                 found.add(vertex.id)
         return found
 
+    def sources_above(self, name: VertexId) -> frozenset[VertexId]:
+        """Return the sources whose rows reach a vertex. For a source it is itself."""
+        above = [self.sources_above(edge.upstream) for edge in self.upstream(name)]
+        return frozenset().union(*above) if above else frozenset({name})
+
     def rows_wait_ms(self, name: VertexId) -> int | None:
         """Return how far the watermark must be after a row's time until the row's effect is in this vertex's tables.
 

@@ -225,6 +225,8 @@ def _stop(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
     taken = stop(warehouse, kind, _teller(context))
     savepoint = taken.record.checkpoint
     context.log.info("%s is stopped at savepoint %d; %s ended", warehouse.paths.job, savepoint, taken.by)
+    if taken.closed_windows:
+        context.log.warning(taken.closed_windows)
     return {**_told(taken), "kind": config["kind"]}
 
 

@@ -11,6 +11,7 @@ from typing import assert_never
 
 from checkpointing.commit.fencing import Turn, newest_checkpoint, turn_back
 from checkpointing.commit.net_files import nothing_staged
+from checkpointing.event_time import END_OF_TIME
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, SplitId, TableName, VertexId
 from checkpointing.metadata.record import (
     CheckpointRecord,
@@ -103,9 +104,17 @@ class Move:
 def moved(newest: CheckpointRecord, move: Move) -> tuple[VertexRecord, ...]:
     """Return the vertices of the cut after the move. Splits that it does not name keep their position.
 
-    A split that it names has not ended, even if it had. So the job is not finished any more (B4).
+    A split that it names has not ended, even if it had. So the job is not finished any more (B4), and no table is
+    complete for ever: more rows come, as after a drain.
     """
-    return tuple(_moved(each, move) if each.vertex == move.source else each for each in nothing_staged(newest))
+    vertices = (_with_more_to_come(each) for each in nothing_staged(newest))
+    return tuple(_moved(each, move) if each.vertex == move.source else each for each in vertices)
+
+
+def _with_more_to_come(vertex: VertexRecord) -> VertexRecord:
+    if vertex.time is None or vertex.time.watermark_ms != END_OF_TIME:
+        return vertex
+    return vertex.model_copy(update={"time": vertex.time.model_copy(update={"drained": True})})
 
 
 def _moved(source: VertexRecord, move: Move) -> VertexRecord:

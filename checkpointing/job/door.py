@@ -34,6 +34,7 @@ from checkpointing.coordinator.messages import SchedulerStopped
 from checkpointing.coordinator.plan import Topology
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.task import Task
+from checkpointing.event_time import END_OF_TIME
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.graph import Vertex
@@ -427,7 +428,8 @@ class Wiring:
             self.effects.append(run.fire())
             return
         self.epochs.passed(vertex, trigger, self.now_ms)
-        time = None if run.time is None else time_record(self.setup.graph, run.vertex, run.time)
+        drained = barrier.watermark_ms == END_OF_TIME and not self._has_ended(vertex)
+        time = None if run.time is None else time_record(self.setup.graph, run.vertex, run.time, drained=drained)
         snapshots = run.take_snapshot(barrier)
         self.drafts.passed(checkpoint, vertex, Passed(run.micro_batch, time, run.expiry_record))
         for subtask in run.vertex.subtasks():
@@ -438,6 +440,11 @@ class Wiring:
         self.effects.extend(verdict_due)
         if not verdict_due:
             self.taken(vertex, checkpoint, snapshots)
+
+    def _has_ended(self, vertex: VertexId) -> bool:
+        """Return whether every split whose rows reach the vertex has ended."""
+        above = self.setup.graph.sources_above(vertex)
+        return all(split.ended for split in self.readers.splits() if split.subtask.vertex in above)
 
     def taken(self, vertex: VertexId, checkpoint: CheckpointId, snapshots: tuple[SubtaskSnapshot, ...]) -> None:
         """Give every subtask its snapshot."""

@@ -57,11 +57,12 @@ class Passed:
 _NOT_PASSED = Passed()
 
 
-def time_record(graph: JobGraph, vertex: Vertex, time: VertexTime) -> VertexTimeRecord:
+def time_record(graph: JobGraph, vertex: Vertex, time: VertexTime, *, drained: bool = False) -> VertexTimeRecord:
     """Return how far in event time a vertex was at its last barrier, as a cut keeps it (N1).
 
     All subtasks of an upstream vertex are equally far, so the first one stands for them. If rows may wait until a
-    drain, no table has all rows up to the watermark before the end of time.
+    drain, no table has all rows up to the watermark before the end of time. If a drain brought that end, more rows may
+    come, and the tables say the same as before it.
     """
     inputs = []
     declared = graph.time_channels(vertex.id)
@@ -83,14 +84,15 @@ def time_record(graph: JobGraph, vertex: Vertex, time: VertexTime) -> VertexTime
             )
     now = time.watermark
     rows_ms = time.rows.ms if now.ms == END_OF_TIME else None
-    behind_ms = 0 if now.ms == END_OF_TIME else graph.rows_wait_ms(vertex.id)
+    behind_ms, at_end = graph.rows_wait_ms(vertex.id), now.ms == END_OF_TIME and not drained
     outputs = tuple(table.name for table in vertex.tables if table.mode is not TableMode.STATE)
     return VertexTimeRecord(
         watermark_ms=now.ms,
         idle=now.idle,
         rows_ms=rows_ms,
+        drained=drained,
         inputs=tuple(inputs),
-        tables=() if behind_ms is None else outputs,
+        tables=outputs if at_end or behind_ms is not None else (),
         behind_ms=behind_ms or 0,
     )
 

@@ -160,6 +160,10 @@ class VertexTimeRecord(_Persisted):
     idle: bool = False
     rows_ms: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     """How far the rows were, if the watermark is the end of time. A job that goes on after a drain begins there."""
+    drained: bool = False
+    """True if a drain brought the end of time, so that more rows may come. Its tables say only how far the rows were.
+
+    Entries that are older than this field have False, and their tables are complete for ever."""
     inputs: tuple[InputTimeRecord, ...] = ()
     tables: tuple[TableName, ...] = ()
     behind_ms: int = 0

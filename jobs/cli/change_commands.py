@@ -208,6 +208,7 @@ def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, pro
                 (str(job), "bold"), f" is {did} at savepoint {record.checkpoint}: {waits}, and {taken.by} ended"
             ),
             Text(f"the savepoint names {_amount(record)}; its tables are published"),
+            *([Text(taken.closed_windows)] if taken.closed_windows else []),
             Text(f"go on with: tidemark run {pipeline}"),
         ),
         soft_wrap=True,

@@ -142,7 +142,7 @@ def savepoint(
 def stop(
     pipeline: Pipeline = None,
     *,
-    drain: Annotated[bool, typer.Option("--drain", help="End the sources, and emit the waiting rows.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="End the sources, and emit all that waits.")] = False,
     suspend: Annotated[bool, typer.Option("--suspend", help="Keep the waiting rows in the state.")] = False,
     warehouse: Warehouse = None,
 ) -> None:

@@ -336,7 +336,8 @@ def _moved_cut(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
     return tuple(
         vertex.model_copy(
             update={
-                "subtasks": tuple(replace(each, staged=(), position=None, finished=False) for each in vertex.subtasks)
+                "subtasks": tuple(replace(each, staged=(), position=None, finished=False) for each in vertex.subtasks),
+                "time": None if vertex.time is None else vertex.time.model_copy(update={"drained": False}),
             }
         )
         for vertex in record.vertices

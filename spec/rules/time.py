@@ -4,13 +4,23 @@ from collections import Counter
 from collections.abc import Iterator
 
 from checkpointing.channel_items import AlignmentType, SourceSlice
+from checkpointing.completeness import complete_tables, complete_until_ms
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import Effect, EndTick, PollSource, RunMicroBatch, TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, InputTimeRecord, VertexRecord, VertexTimeRecord
 from spec.history import CheckpointTriggered, History, RowCommitted
 from spec.reference.contents import first_cuts, in_flight, key_groups_of, line_of, merged_state, read_on
-from spec.reference.pipeline import LATE_TABLE, TIMES, WINDOWS, WINDOWS_TABLE, first_id, rows_of, source_rows
+from spec.reference.pipeline import (
+    LATE_TABLE,
+    TIMES,
+    WINDOWS,
+    WINDOWS_TABLE,
+    first_id,
+    first_table,
+    rows_of,
+    source_rows,
+)
 from spec.reference.times import (
     BEGINNING,
     END,
@@ -164,6 +174,31 @@ def _combined(left: list[InputTimeRecord], last_ms: int) -> int:
     if not active:
         return max(last_ms, *(each.watermark_ms for each in left))
     return max(last_ms, min(active))
+
+
+@rule("complete-once-and-for-all")
+def complete_once_and_for_all(history: History) -> Iterator[str]:
+    """Along a line of cuts, no table is complete less far than at the cut before, also if that was drained.
+
+    Only splits that had all ended may have more rows later, if their source has no end any more.
+    """
+    for record, parent in _timed(history):
+        ended = set[str]() if parent is None else _ended(parent, drained=False)
+        now = {first_table(table): until_ms for table, until_ms in complete_tables(record).items()}
+        for was in () if parent is None else parent.vertices:
+            name = first_id(was.vertex)
+            if parent is None or was.time is None or name not in timed_of(record):
+                continue
+            for table in was.time.tables:
+                until_ms, then_ms = complete_until_ms(parent, table), now.get(first_table(table), BEGINNING)
+                reopened = until_ms == END and ended.issuperset(_splits_above(parent, name))
+                if until_ms is not None and then_ms < until_ms and not reopened:
+                    yield f"checkpoint {record.checkpoint}: {table} is complete until {then_ms}, after {until_ms}"
+
+
+def _splits_above(record: CheckpointRecord, vertex: VertexId) -> Iterator[str]:
+    for each in timed_of(record)[vertex].inputs:
+        yield from (each.split,) if each.split else _splits_above(record, first_id(each.upstream))
 
 
 @rule("idle-by-the-clock")

@@ -112,7 +112,7 @@ def _time() -> Fields:
     vertex = {"input": 1, "upstream": "silver", "split": "", "watermark_ms": -(2**63), "idle": False, "active_ms": None}
     vertex |= {"delay_ms": None, "idle_after_ms": None, "close_after_ms": None}
     written: Fields = {"tables": ["gold/totals"], "behind_ms": 9}
-    return {"watermark_ms": 5, "idle": False, "rows_ms": None, "inputs": [split, vertex]} | written
+    return {"watermark_ms": 5, "idle": False, "rows_ms": None, "drained": True, "inputs": [split, vertex]} | written
 
 
 def _snapshot(**fields: object) -> Fields:

@@ -54,6 +54,16 @@ class Taken:
             else f"made of checkpoint {self.record.parent}, since no tick runs"
         )
 
+    @property
+    def closed_windows(self) -> str:
+        """What a drain did to open windows, as a user reads it. Empty: nothing, or the job keeps no event time."""
+        if not any(each.time is not None and each.time.drained for each in self.record.vertices):
+            return ""
+        return (
+            "open windows are closed with the rows so far: if more rows of them come later, they have a second result. "
+            "No table counts as complete further than its rows. --suspend keeps windows open"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:

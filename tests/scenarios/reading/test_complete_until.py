@@ -10,6 +10,7 @@ from pyspark.sql.types import TimestampType
 from checkpointing.event_time import END_OF_TIME, VertexTime, Watermark
 from checkpointing.job.drafts import time_record
 from checkpointing.job.setup import TickLimits
+from checkpointing.messages import SavepointKind, SavepointRequested
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.pipeline import Pipeline, count
@@ -17,6 +18,8 @@ from jobs.pipeline.joins import join
 from jobs.pipeline.planning import plan
 from jobs.reading import Cuts, NoEventTimeError, NoSuchTableError
 from jobs.sources.hybrid import SequenceSource
+from jobs.tick.at_rest.request_client import Taken
+from jobs.tick.driver import Inbox
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from tests.scenarios.reading.timed_job import HOUR, START, TimedEngine, timed
@@ -79,6 +82,24 @@ def test_after_the_last_row_a_table_is_complete_for_ever(tmp_path):
     assert newest.checkpoint == Cuts(tmp_path, JOB).first_complete(GOLD, "9999-12-31").checkpoint
     told = pl.read_delta(str(tmp_path / "_tidemark" / JOB / "cuts")).filter(pl.col("checkpoint") == newest.checkpoint)
     assert FOR_EVER == told.filter(pl.col("table") == GOLD)["complete_until"].item()
+
+
+def test_a_drain_completes_no_table_further_than_its_rows(tmp_path):
+    """More rows may come. So what a reader has seen as complete never changes, and the next cuts say no less."""
+    tick(tmp_path, timed(), checkpoints=1)
+    inbox = Inbox()
+    inbox.put(SavepointRequested("drain", SavepointKind.DRAIN))
+    run_tick(plan(timed()), RuntimeSettings(warehouse=tmp_path), engine=TimedEngine(), inbox=inbox)
+    drained = Cuts(tmp_path, JOB).latest()
+    at, entry = drained.complete_until(GOLD), drained.entry()
+    assert all(was.time.watermark_ms == END_OF_TIME for was in entry.vertices if was.time is not None)
+    assert "second result" in Taken(entry, None).closed_windows
+    assert at == START + (pl.Series(drained.polars(BRONZE).collect()["n"]).max() - 2) * HOUR - MS
+    assert Cuts(tmp_path, JOB).first_complete(GOLD, "9999-12-31") is None
+    tick(tmp_path, timed())
+    ends = [cut.complete_until(GOLD) for cut in Cuts(tmp_path, JOB).all()]
+    assert ends == sorted(ends)
+    assert START + 97 * HOUR - MS == ends[-1]
 
 
 def test_a_table_without_event_times_says_nothing(tmp_path):
