@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     StringType,
     StructType,
     TimestampNTZType,
+    TimestampType,
 )
 
 from checkpointing.identifiers import SplitId, VertexId
@@ -157,9 +158,12 @@ def flat(kind: DataType) -> bool:
     return not isinstance(kind, BinaryType | StructType | ArrayType | MapType)
 
 
-def not_ntz(kind: DataType) -> bool:
-    """Return whether pyarrow writes the type to ORC as Spark reads it: it has no time without a zone there."""
-    return not isinstance(kind, TimestampNTZType | MapType | StructType | ArrayType)
+def in_orc(kind: DataType) -> bool:
+    """Return whether pyarrow writes the type to ORC as Spark reads it.
+
+    It has no time without a zone there. Spark's own reader fails at its moments before 1970 with a part of a second.
+    """
+    return not isinstance(kind, TimestampNTZType | TimestampType | MapType | StructType | ArrayType)
 
 
 def in_postgres(kind: DataType) -> bool:
@@ -199,7 +203,7 @@ WAYS: Final[Mapping[str, Way]] = {
     "json": Way(file_format="json"),
     "damaged csv": DamagedWay(flat, "csv"),
     "damaged json": DamagedWay(file_format="json"),
-    "orc": Way(not_ntz, "orc"),
+    "orc": Way(in_orc, "orc"),
     "Kafka in tasks": KafkaWay(file_format="json"),
     "Kafka by the connector": KafkaWay(file_format="json", first=_through_spark),
     "PostgreSQL changes": PostgresWay(in_postgres),
