@@ -123,10 +123,9 @@ def _of_column(thing: str, was: ColumnMeaning | None, now: ColumnMeaning) -> Ite
 
 def _refusal(was: ColumnMeaning, now: ColumnMeaning) -> str:
     if was.function != now.function or _columns(was) != _columns(now):
-        return (
-            f"its old values cannot become that; keep {was}, or give the new column another name, which begins with "
-            f"the next row, {_START_ANEW}"
-        )
+        renamed = "or give the new column another name, which begins with the next row, "
+        ours = now.column.startswith("_")  # the user does not name it, as the time at which a join is due
+        return f"its old values cannot become that; keep {was}, {'' if ours else renamed}{_START_ANEW}"
     if was.version is not None and was.version != now.version:
         declares = "declares no state_version now" if now.version is None else f"declares state_version {now.version}"
         return (

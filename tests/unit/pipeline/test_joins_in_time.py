@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.types import LongType, StringType, TimestampNTZType, TimestampType
 
+from checkpointing.state_meaning import meaning_changes
 from jobs.pipeline.planning import plan
 from tidemark import InvalidPipelineError, Pipeline, SequenceSource, as_of, count, join, session, tumbling
 
@@ -136,6 +137,22 @@ def test_windows_and_other_joins_follow_a_join_by_window_and_as_of():
     assert 0 == planned.graph.rows_wait_ms("unpaid"), "what waits above is in the watermark that it gets"
     assert {"late/both", "late/paid"} == {name for name in planned.table_schemas if name.startswith("late/")}
     assert ["user", "at", "paid_at", "late_side", "late_by_ms"] == planned.table_schemas["late/both"].names
+
+
+def test_state_of_another_time_range_is_refused_with_the_ways_out():
+    """The state lacks rows that the wider range needs. Its column has no name of the user's that could change."""
+
+    def state(within):
+        pipeline, clicks, payments = house()
+        join(clicks.key_by("user"), payments.key_by("user"), "paid", within=within, late="late/paid").table("gold/paid")
+        return plan(pipeline).vertices["paid"].spec.meanings
+
+    was = state(HOUR)
+    assert () == meaning_changes("state of 'paid'", was, state(HOUR), {each.column for each in was})
+    (change,) = meaning_changes("state of 'paid'", was, state(("-5m", "2h")), {each.column for each in was})
+    for said in ("state of 'paid'", "keep inner_join_in_time(within -300000 3600000", "another id", "'tidemark reset'"):
+        assert said in str(change)
+    assert "another name" not in str(change)
 
 
 def test_streams_of_two_pipelines_are_not_joined():
