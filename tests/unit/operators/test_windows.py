@@ -164,6 +164,22 @@ def test_a_window_begins_where_flinks_does():
         assert [start] == [ms_of(each) for each in operator.state.frame()[START]]
 
 
+MERGED = [case for case in CASES if case["kind"] == "merge"]
+
+
+@pytest.mark.parametrize("case", MERGED, ids=lambda case: case["name"])
+def test_sessions_merge_as_flinks_do(case):
+    """Each window is that of a row, whose gap is its length."""
+    (gap,) = {end - start for start, end in case["windows"]}
+    operator = OneOperator(SessionWindows(gap))
+    operator.run([("k", 1, start) for start, _ in case["windows"]])
+    alone = [window for window in case["windows"] if not any(window in merge["from"] for merge in case["merges"])]
+    held = operator.state.frame().select(START, END).iter_rows()
+    assert sorted([*alone, *(merge["into"] for merge in case["merges"])]) == sorted(
+        [ms_of(start), ms_of(end)] for start, end in held
+    )
+
+
 def _runs(case):
     """Return whether ours can run the case. docs/FLINK_MAP.md says why the other kinds cannot."""
     about = case.get("given", {})
