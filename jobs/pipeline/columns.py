@@ -51,6 +51,8 @@ ALL = "_all"
 
 def duration(where: str, text: str) -> int:
     """Return a duration such as "30s", "10m", "2h" or "1d" in ms. Raises InvalidPipelineError."""
+    if not isinstance(text, str):
+        raise InvalidPipelineError(f"{where}: write a duration like 30s, 5m or 2h as a text, not {text!r}")
     try:
         return duration_ms(text)
     except ValueError as error:
@@ -61,11 +63,28 @@ def time_zone(where: str, name: str) -> str:
     """Return the name of a time zone. Raises InvalidPipelineError if there is none of that name."""
     try:
         ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
+    except (ZoneInfoNotFoundError, ValueError, TypeError) as error:
         raise InvalidPipelineError(
             f"{where}: there is no time zone {name!r}: write one such as Europe/Berlin"
         ) from error
     return name
+
+
+FAIL: Final = "fail"
+"""The word in `late=` with which a late row fails its micro-batch."""
+
+
+def require_late(where: str, name: str, late: object) -> None:
+    """Raise InvalidPipelineError unless `late` names a table for late rows, or says that they are an error."""
+    if late is None:
+        raise InvalidPipelineError(
+            f'{where}: say where late rows go, as in late="late/{name}". With late="fail" they are an error'
+        )
+    if not isinstance(late, str) or (late != FAIL and "/" not in late):
+        raise InvalidPipelineError(
+            f"{where}: late is {late!r}, and no row is dropped: name a table for late rows, as in "
+            f'late="late/{name}", or write late="fail"'
+        )
 
 
 def require_keys(where: str, rows: StructType, keys: Sequence[str]) -> None:

@@ -25,11 +25,10 @@ from jobs.operators.in_time.joins import (
 from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.in_time.windows import END, LATE, START, PeriodicWindows
 from jobs.operators.join import LEFT, RIGHT, JoinType, join_schema, own_columns
-from jobs.pipeline.columns import InvalidPipelineError, duration, former_id, require_unique
+from jobs.pipeline.columns import FAIL, InvalidPipelineError, duration, former_id, require_late, require_unique
 from jobs.pipeline.processing import Rows, process_vertex, time_to_live
 from jobs.pipeline.streams import KeyedStream, Stream, WindowedStream, changes_taken
 from jobs.pipeline.vertices import JoinVertex
-from jobs.pipeline.windows import FAIL
 from jobs.state.backend import Expires
 from jobs.state.files import NONE_RENAMED
 
@@ -170,8 +169,7 @@ def _in_time(
     """Declare the vertex, and the one that writes its late rows to the table `late`."""
     where, sides, declarations = f"vertex {id}", function.sides, left.stream.declarations
     left.connect(right)
-    if late is None:
-        raise InvalidPipelineError(f'{where}: rows may come late; name a table for them, as in late="late/{id}"')
+    require_late(where, id, late)
     rows = left.stream.schema, right.stream.schema
     state = as_of_state(sides, *rows) if isinstance(function, AsOfJoin) else kept_rows_state(function, *rows)
     inputs = (left.as_input(), right.as_input())
@@ -214,11 +212,8 @@ def _sides(where: str, left: KeyedStream, right: KeyedStream, how: JoinType, lat
 
 
 def _side(where: str, keyed: KeyedStream) -> JoinSide:
-    stream, time = keyed.stream, keyed.stream.time
-    if time is None:
-        raise InvalidPipelineError(
-            f"{where}: the rows of {stream.origin} have no event times: declare event_time on its source"
-        )
+    stream = keyed.stream
+    time = stream.event_times(where)
     if time.name in keyed.keys:
         raise InvalidPipelineError(f"{where}: the event time {time.name} is a key; key the stream by other columns")
     updates = stream.declarations.updates_of(keyed.as_input())
@@ -237,6 +232,8 @@ def _time_of(how: JoinType, left: TimeColumn | None, right: TimeColumn | None) -
 
 def _bounds(where: str, within: tuple[str, str]) -> tuple[int, int]:
     """Return the range in ms. Raises InvalidPipelineError."""
+    if not isinstance(within, tuple) or [str, str] != [type(each) for each in within]:
+        raise InvalidPipelineError(f'{where}: within is {within!r}; write two durations, as in within=("-5m", "1h")')
     lower_ms, upper_ms = (_signed_ms(where, each) for each in within)
     if lower_ms > upper_ms:
         raise InvalidPipelineError(f'{where}: within begins after its end; write it as in within=("-5m", "1h")')

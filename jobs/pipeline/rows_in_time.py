@@ -16,11 +16,10 @@ from jobs.operators.in_time.windows import DUE, LATE, LATE_BY, LateRows, late_ro
 from jobs.operators.process import AnyFunction
 from jobs.operators.spec import arrow_schema
 from jobs.pipeline.aggregates import AggregateColumn, named_aggregates
-from jobs.pipeline.columns import InvalidPipelineError, duration, require_unique
+from jobs.pipeline.columns import FAIL, InvalidPipelineError, duration, require_late, require_unique
 from jobs.pipeline.processing import Rows, process_vertex
 from jobs.pipeline.streams import KeyedStream, Stream, with_derived
 from jobs.pipeline.vertices import Input, deletes_rows
-from jobs.pipeline.windows import FAIL
 from jobs.state.files import NONE_RENAMED
 
 # ruff: noqa: A002 - a vertex has an id, and it is called so
@@ -111,12 +110,9 @@ def over(
 def event_time_of(where: str, rows: KeyedStream) -> TimeColumn:
     """Return the event time of the rows. Raise InvalidPipelineError if they have none, or are updates."""
     stream, declarations = rows.stream, rows.stream.declarations
-    if stream.time is None:
-        raise InvalidPipelineError(f"{where}: its rows have no event times: declare event_time on its source")
-    if stream.time.name in rows.keys:
-        raise InvalidPipelineError(
-            f"{where}: the event time {stream.time.name} is a key: key the rows by other columns"
-        )
+    time = stream.event_times(where)
+    if time.name in rows.keys:
+        raise InvalidPipelineError(f"{where}: the event time {time.name} is a key: key the rows by other columns")
     upstream = declarations.updates_of(stream.as_input())
     if upstream is not None:
         raise InvalidPipelineError(
@@ -124,7 +120,7 @@ def event_time_of(where: str, rows: KeyedStream) -> TimeColumn:
             f"before {upstream!r}"
         )
     require_unique(where, [*stream.schema.names, DUE, LATE_BY])
-    return stream.time
+    return time
 
 
 def positive(where: str, name: str, said: str) -> int:
@@ -148,6 +144,7 @@ def declared_with_late(
     The rows that it returns have the event times of the rows read, unless some of them are taken back.
     """
     (reads, state, output), (table, table_id), declarations = schemas, late, rows.stream.declarations
+    require_late(f"vertex {id}", id, table)
     outputs = {} if table == FAIL else {LATE: late_rows(rows.stream.schema.names, rows.stream.schema)}
     vertex = process_vertex((reads,), id, function, Rows(state, output, NONE_RENAMED, outputs), renamed_from)
     declarations.add(vertex)

@@ -29,6 +29,7 @@ from jobs.operators.stateless_job import failed_rules, in_task
 from jobs.pipeline.aggregates import AggregateColumn, derived_columns, named_aggregates
 from jobs.pipeline.columns import (
     ALL,
+    FAIL,
     NOTHING,
     InvalidPipelineError,
     changed_columns,
@@ -52,9 +53,13 @@ from jobs.pipeline.tables import (
     description_of,
     overwrite_table,
     partitions_of,
+    unkept_keyed_vertex,
+    unkept_union,
     upsert_table,
     windows_of,
+    with_append_table,
     with_changed_columns,
+    with_table,
 )
 from jobs.pipeline.vertices import (
     AggregateVertex,
@@ -72,7 +77,7 @@ from jobs.pipeline.vertices import (
     Step,
     deletes_rows,
 )
-from jobs.pipeline.windows import FAIL, Window, emission, window_vertex
+from jobs.pipeline.windows import Window, emission, window_vertex
 from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
 from jobs.quality.rules import compile_row_rule, null_rule
 from jobs.sinks.port import Sink, UpsertSink
@@ -113,52 +118,6 @@ def aggregate_vertex(
         changes_of=changes_of,
         expires=expires,
     )
-
-
-# ------------------------------------------------------------------
-# Says what the vertex whose direct output a stream is may still do: write a table, or have its table described.
-
-
-def with_table(vertex: Declared | None, where: str) -> tuple[StagedVertex | KeyedVertex, OutputTable]:
-    """Return the vertex and its table. Raise InvalidPipelineError, whose message begins with `where`, without one."""
-    if vertex is None or isinstance(vertex, SourceVertex) or vertex.table is None:
-        raise InvalidPipelineError(f"{where}; write it right after table(...)")
-    return vertex, vertex.table
-
-
-def with_append_table(vertex: Declared, steps: int, output: str | None) -> tuple[StagedVertex | KeyedVertex, str]:
-    """Return a vertex that writes an append table or a quarantine, and the table's name.
-
-    The stream has so many steps after the vertex: `check_rows` adds one. Raises InvalidPipelineError without a table,
-    and for an upsert table.
-    """
-    way_out = "change_columns: write it right after table(...) or check_rows(...)"
-    if isinstance(vertex, SourceVertex) or output is not None:
-        raise InvalidPipelineError(way_out)
-    check = vertex.check if isinstance(vertex, StagedVertex) else None
-    if steps > (1 if check is not None else 0) or (vertex.table is None and check is None):
-        raise InvalidPipelineError(way_out)
-    if vertex.table is not None and vertex.table.mode is not TableMode.APPEND:
-        raise InvalidPipelineError(
-            f"change_columns: {vertex.table.name} is no append table. The columns of an upsert table follow the "
-            "pipeline anyway: give the old name of a column where it is named, as in count(renamed_from=...). Those of "
-            "an overwrite table stay"
-        )
-    return vertex, vertex.table.name if vertex.table is not None else check.quarantine if check is not None else ""
-
-
-def unkept_keyed_vertex(vertex: Declared | None) -> KeyedVertex | None:
-    """Return the vertex if it is keyed and writes no table yet."""
-    if vertex is None or isinstance(vertex, SourceVertex | StagedVertex) or vertex.table is not None:
-        return None
-    return vertex
-
-
-def unkept_union(vertex: Declared | None) -> StagedVertex | None:
-    """Return the vertex if it is a union and writes no table yet."""
-    if isinstance(vertex, StagedVertex) and len(vertex.inputs) > 1 and vertex.table is None:
-        return vertex
-    return None
 
 
 # ------------------------------------------------------------------
@@ -453,7 +412,8 @@ class Stream:
         if schema is not None:
             require_unique(f"a transformation of {self.origin}", schema.names)
         after = self.schema if schema is None else schema
-        time = self.time if self.time is not None and self.time.name in after.names else None
+        kept = self.time is not None and self.time.name in after.names and after[self.time.name].dataType
+        time = self.time if self.time is not None and kept == self.time.kind else None
         return replace(self, steps=(*self.steps, Step(chain, after)), schema=after, time=time)
 
     def select(self, *columns: str) -> "Stream":
@@ -472,6 +432,11 @@ class Stream:
     def with_column(self, name: str, expression: str | Callable[[], Column], type: DataType) -> "Stream":
         """Add a column, or replace it in its place; `expression` is Spark SQL or builds a Column, cast to `type`."""
         fields = {field.name: field for field in self.schema.fields} | {name: StructField(name, type)}
+        if self.time is not None and self.time.name == name:
+            raise InvalidPipelineError(
+                f"with_column on {self.origin}: column {name} has the event times, and watermarks follow it; write "
+                "event_time after with_column, or give the new column another name"
+            )
         require_unique(f"with_column on {self.origin}", fields)
         return self.transform(with_column(name, expression, type), StructType(list(fields.values())))
 
@@ -532,8 +497,9 @@ class Stream:
         idle_ms = None if idle_after is None else duration(f"{where}: idle_after", idle_after)
         hold_ms = None if hold_back is None else duration(f"{where}: hold_back", hold_back)
         close_ms = None if close_after is None else duration(f"{where}: close_after", close_after)
+        delay_ms = duration(f"{where}: delay", delay)
         try:
-            means = EventTime(duration(f"{where}: delay", delay), idle_ms, hold_ms, close_ms)
+            means = EventTime(delay_ms, idle_ms, hold_ms, close_ms)
         except ValueError as error:
             raise InvalidPipelineError(f"{where}: {error}") from None
         said = DeclaredTime(time, means)
@@ -769,6 +735,19 @@ class Stream:
         require_unique(f"window on {self.origin}", [*self.schema.names, ALL])
         return self.with_column(ALL, "true", BooleanType()).key_by(ALL).window(window)
 
+    def event_times(self, where: str, else_: str = "") -> TimeColumn:
+        """Return the column with the event times of the rows. Raises InvalidPipelineError if they have none."""
+        if self.time is not None:
+            return self.time
+        if self.declarations.has_times(self.as_input()):
+            raise InvalidPipelineError(
+                f"{where}: the rows of {self.origin} have no event times any more. Keep the column of event_time on "
+                f"the way, and read the rows before an operator that puts out rows without times{else_}"
+            )
+        raise InvalidPipelineError(
+            f"{where}: the rows of {self.origin} have no event times: declare event_time on their source{else_}"
+        )
+
     def as_input(self, keys: tuple[str, ...] = ()) -> Input:
         """Return the stream as what a vertex reads."""
         return Input(self.origin, self.steps, self.schema, keys, self.named)
@@ -813,6 +792,9 @@ class KeyedStream:
         where = f"vertex {vertex_id(id)}"
         if isinstance(renamed_from, AggregateColumn):
             raise InvalidPipelineError(f"{where}: no column may be called 'renamed_from'; it says the id of before")
+        for of_windows in ("late", "emit", "lateness"):
+            if isinstance(columns.get(of_windows), str):
+                raise InvalidPipelineError(f"{where}: {of_windows}= is for windows: write window(...) before aggregate")
         if isinstance(ttl, AggregateColumn):
             raise InvalidPipelineError(f"{where}: no column may be called 'ttl'; it says when a key is forgotten")
         stream = self.stream
@@ -856,11 +838,10 @@ class KeyedStream:
         Raises InvalidPipelineError if the rows have no event times, or are changes of other rows.
         """
         where = f"window on {self.stream.origin}"
-        time = TimeColumn("", TimestampType()) if window.by_clock else self.stream.time
-        if time is None:
-            raise InvalidPipelineError(
-                f'{where}: its rows have no event times: declare event_time on its source, or write by="clock"'
-            )
+        if not isinstance(window, Window):
+            raise InvalidPipelineError(f'{where}: {window!r} is no window; write one such as tumbling("1d")')
+        clock = ', or write by="clock" in the window'
+        time = TimeColumn("", TimestampType()) if window.by_clock else self.stream.event_times(where, clock)
         require_append_only(where, self.stream.declarations, self.as_input())
         return WindowedStream(self, window.of(where, time), time, window.by_clock)
 

@@ -13,6 +13,7 @@ from jobs.operators.in_time.windows import DUE, LateRows
 from jobs.operators.newest import DELETED, NewestRows
 from jobs.operators.top_rows import ROWS, Order, TopRows, top_output, top_state
 from jobs.pipeline.columns import (
+    FAIL,
     InvalidPipelineError,
     former_id,
     require_columns,
@@ -24,7 +25,6 @@ from jobs.pipeline.processing import time_to_live
 from jobs.pipeline.rows_in_time import declared_with_late, event_time_of, positive
 from jobs.pipeline.streams import KeyedStream, Stream, changes_taken
 from jobs.pipeline.vertices import TopVertex
-from jobs.pipeline.windows import FAIL
 from jobs.sources.change_rows import HEAD, LSN, UNCHANGED
 from jobs.sources.change_rows import KIND as CHANGE_KIND
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN

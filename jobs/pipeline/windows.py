@@ -24,12 +24,10 @@ from jobs.operators.in_time.windows import (
     windowed_state,
 )
 from jobs.pipeline.aggregates import AggregateColumn, named_aggregates
-from jobs.pipeline.columns import InvalidPipelineError, duration, require_unique, time_zone
+from jobs.pipeline.columns import FAIL, InvalidPipelineError, duration, require_late, require_unique, time_zone
 from jobs.pipeline.processing import Rows, process_vertex
 from jobs.pipeline.vertices import Input, ProcessVertex
 
-FAIL: Final = "fail"
-"""Stands for a table of late rows: a late row fails its micro-batch."""
 WINDOWS_MAX: Final = 1_000
 _DAY_MS: Final = 86_400_000
 _MONDAY_MS: Final = 4 * _DAY_MS
@@ -108,10 +106,12 @@ def _by_clock(kind: str, by: str) -> bool:
 def _periodic(kind: str, size: str, every: str, offset: str, tz: str) -> PeriodicWindows:
     size_ms, every_ms = duration(f"{kind}: size", size), duration(f"{kind}: every", every)
     offset_ms = duration(f"{kind}: offset", offset)
-    if not 0 < every_ms <= size_ms or offset_ms >= every_ms:
+    if not 0 < every_ms <= size_ms:
+        at_most = f", and every {every} at most as long" if every != size else ""
+        raise InvalidPipelineError(f"{kind}: the size {size} must be more than 0{at_most}")
+    if offset_ms >= every_ms:
         raise InvalidPipelineError(
-            f"{kind}: windows of {size}, every {every}, with the offset {offset}: the size must be at least as long as "
-            "every, and every longer than the offset"
+            f"{kind}: the offset {offset} must be shorter than {every}, the time between windows"
         )
     if size_ms // every_ms > WINDOWS_MAX:
         raise InvalidPipelineError(
@@ -147,10 +147,8 @@ def emission(
     lateness_ms = duration(f"{where}: lateness", lateness)
     if by_clock and (late is not None or lateness_ms):
         raise InvalidPipelineError(f"{where}: no row is late by the clock: leave out late= and lateness=")
-    if not by_clock and late is None:
-        raise InvalidPipelineError(
-            f"{where}: say where late rows go, as in late='late/rows'. With late='fail' they are an error"
-        )
+    if not by_clock:
+        require_late(where, where.removeprefix("vertex "), late)
     if emit not in ("final", "updating"):
         raise InvalidPipelineError(f'{where}: emit is {emit!r}; write "final" or "updating"')
     return Emission(windows, time, by_clock, emit == "updating", lateness_ms, late in (FAIL, None))

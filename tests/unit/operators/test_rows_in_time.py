@@ -289,7 +289,7 @@ def test_what_has_no_meaning_is_refused_by_name():
         ("vertex op: last is 0", lambda rows: over(rows, "op", last=0, n=count())),
         ("vertex op: within is 0s", lambda rows: distinct(rows, "op", within="0s")),
         (
-            "vertex op: its rows have no event times",
+            "vertex op: the rows of rows have no event times",
             without_times,
         ),
         ("vertex op: within is 0s", lambda rows: deduplicate(rows, "op", order_by="at", within="0s")),

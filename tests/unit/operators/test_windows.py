@@ -409,9 +409,9 @@ class OneColumn:
 @pytest.mark.parametrize(
     ("window", "says"),
     [
-        (partial(tumbling, "0s"), "the size must be at least as long as every"),
-        (partial(hopping, "10m", every="20m"), "the size must be at least as long as every"),
-        (partial(hopping, "10m", every="5m", offset="5m"), "every longer than the offset"),
+        (partial(tumbling, "0s"), "the size 0s must be more than 0"),
+        (partial(hopping, "10m", every="20m"), "the size 10m must be more than 0, and every 20m at most as long"),
+        (partial(hopping, "10m", every="5m", offset="5m"), "the offset 5m must be shorter than 5m"),
         (partial(hopping, "1d", every="1s"), "86400 windows"),
         (partial(cumulative, "1h", every="25m"), "a multiple of every=25m"),
         (partial(session, "0s"), "the gap 0s must be more than 0"),

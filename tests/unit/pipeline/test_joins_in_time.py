@@ -49,16 +49,13 @@ def refused(declare, match):
         ),
         (
             lambda one, two: join(
-                one.with_column("at", "at", TimestampType())
-                .drop("at")
-                .with_column("n", "1", LongType())
-                .key_by("user"),
+                one.drop("at").with_column("n", "1", LongType()).key_by("user"),
                 two.key_by("user"),
                 "j",
                 within=HOUR,
                 late="late/j",
             ),
-            "no event times",
+            "no event times any more",
         ),
         (
             lambda one, two: join(

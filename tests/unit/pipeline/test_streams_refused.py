@@ -1,6 +1,8 @@
 """A wrong pipeline is refused at the line that is wrong. The error names the id, the rule and the way out."""
 
 import re
+from datetime import timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,17 +18,23 @@ from pyspark.sql.types import (
     MapType,
     NullType,
     StringType,
+    StructField,
     StructType,
+    TimestampType,
     VariantType,
     YearMonthIntervalType,
 )
 
 from checkpointing.identifiers import InvalidNameError
 from jobs.pipeline import InvalidPipelineError, Pipeline, Stream, count, sum_of
+from jobs.pipeline.joins import join
 from jobs.pipeline.planning import plan
+from jobs.pipeline.rows_in_time import distinct
 from jobs.pipeline.top import deduplicate
+from jobs.pipeline.windows import tumbling
 from jobs.quality.expectation import Expectation
 from jobs.sinks.port import Sink
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.hybrid import SequenceSource
 from tests.unit.uncalled import Nothing
 
@@ -459,3 +467,76 @@ def test_texts_with_a_collation_are_refused_by_keyed_operators() -> None:
     rows.key_by("x").aggregate("counted", rows=count()).upsert("gold/x")
     with pytest.raises(InvalidPipelineError, match=r"vertex counted: column 'x' has .*: cast it"):
         plan(pipeline)
+
+
+# ------------------------------------------------------------------
+# Wrong settings of event time, each with what to write instead.
+
+
+TIMED = StructType().add("user", StringType()).add("at", TimestampType()).add("said", StringType()).add("n", LongType())
+OTHER = {"at": "seen_at", "said": "heard", "n": "m"}
+
+
+def timed(rows, **said):
+    return rows.event_time("at", **({"delay": "1h"} | said))
+
+
+def windowed(rows, late="late/days"):
+    return rows.key_by("user").window(tumbling("1d")).aggregate("days", n2=count(), late=late)
+
+
+def near(rows, within):
+    right = timed(rows).rename(OTHER)
+    return join(timed(rows).key_by("user"), right.key_by("user"), "near", within=within, late="late/near")
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda rows: rows.event_time("said", delay="1h"), "column said has type string: make it a timestamp"),
+        (
+            lambda rows: timed(rows, delay=600),
+            "delay: write a duration like 30s, 5m or 2h as a text, not 600",
+        ),
+        (lambda rows: timed(rows, delay="10 minutes"), r"^event_time on clicks: delay: write a duration like 30s"),
+        (lambda rows: timed(rows, hold_back=timedelta(hours=1)), "hold_back: write a duration .* as a text"),
+        (lambda rows: tumbling("1d", tz=None), "there is no time zone None: write one such as Europe/Berlin"),
+        (windowed, "the rows of clicks have no event times: declare event_time on their source, or write by="),
+        (lambda rows: windowed(timed(rows).drop("at")), "no event times any more. Keep the column of event_time"),
+        (
+            lambda rows: windowed(timed(rows).key_by("user").aggregate("a", at=count())),
+            "the rows of a have no event times any more",
+        ),
+        (
+            lambda rows: timed(rows).with_column("at", "now()", TimestampType()),
+            "column at has the event times, and watermarks follow it; write event_time after with_column",
+        ),
+        (lambda rows: windowed(timed(rows), late=None), 'say where late rows go, as in late="late/days"'),
+        (lambda rows: windowed(timed(rows), late="drop"), "late is 'drop', and no row is dropped: name a table"),
+        (lambda rows: windowed(timed(rows), late=True), "late is True, and no row is dropped"),
+        (
+            lambda rows: distinct(timed(rows).key_by("user"), "once", within="1h", late="drop"),
+            "late is 'drop', and no row is dropped: name a table for late rows, as in late=\"late/once\"",
+        ),
+        (lambda rows: timed(rows).key_by("user").window("1d"), "'1d' is no window; write one such as tumbling"),
+        (
+            lambda rows: timed(rows).key_by("user").aggregate("days", n2=count(), late="late/days"),
+            "late= is for windows: write window",
+        ),
+        (lambda rows: near(rows, "1h"), "within is '1h'; write two durations, as in within="),
+        (lambda rows: near(rows, (0, 60)), "write two durations"),
+        (lambda rows: near(rows, ("0s", "1s", "2s")), "write two durations"),
+    ],
+)
+def test_a_wrong_setting_of_event_time_is_refused_with_what_to_write(build, says):
+    rows = Pipeline("shop").source("clicks", FileSource(Path("clicks"), TIMED)).drop("_split", "_position")
+    with pytest.raises(InvalidPipelineError, match=says):
+        build(rows)
+
+
+def test_a_timestamp_that_becomes_another_type_is_no_event_time_any_more():
+    rows = Pipeline("shop").source("clicks", FileSource(Path("clicks"), TIMED)).drop("_split", "_position")
+    assert timed(rows).time is not None
+    assert timed(rows).transform(lambda rows: rows, TIMED).time is not None
+    texts = StructType([*(field for field in TIMED if field.name != "at"), StructField("at", StringType())])
+    assert timed(rows).transform(lambda rows: rows, texts).time is None
