@@ -250,8 +250,11 @@ def _lie_inside(windows: PeriodicWindows | SessionWindows, size_ms: int, zone: s
     """Return whether each window lies inside of one partition."""
     if not isinstance(windows, PeriodicWindows) or windows.cumulative or windows.step_ms != windows.size_ms:
         return False
-    begin_together = not (size_ms % windows.size_ms or _begins_at(size_ms, windows) % windows.size_ms)
-    return begin_together and (windows.zone == zone or not _ALL_ZONES_MS % windows.size_ms)
+    if size_ms % windows.size_ms or _begins_at(size_ms, windows) % windows.size_ms:
+        return False
+    if windows.zone == "UTC":
+        return zone == "UTC" or not _ALL_ZONES_MS % windows.size_ms
+    return windows.zone == zone and size_ms > PARTITIONS["1h"]  # a local hour that comes twice is two hours to Dagster
 
 
 def _begins_at(size_ms: int, windows: PeriodicWindows) -> int:

@@ -301,6 +301,7 @@ def test_a_window_belongs_to_the_day_of_its_last_millisecond():
         (tumbling("1d"), "1d", "window_start", True),
         (tumbling("1d", tz="Europe/Berlin"), "1d", "window_start", False),
         (tumbling("15m"), "1h", "window_start", True),
+        (tumbling("15m", tz="Europe/Berlin"), "1h", "window_start", False),
         (tumbling("1d"), "1h", "window_start", False),
         (tumbling("1d", offset="6h"), "1d", "window_start", False),
         (tumbling("1w"), "1w", "window_start", True),

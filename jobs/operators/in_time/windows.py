@@ -10,6 +10,7 @@ barrier, so what is late does not depend on the order of rows inside an epoch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from math import gcd
 from typing import Final, Protocol
 
@@ -178,8 +179,9 @@ class Assignment:
 class PeriodicWindows:
     """Windows of `size_ms`. One begins every `step_ms`, at `offset_ms` after midnight of the zone's local time.
 
-    `cumulative` ones begin every `size_ms`, and one ends every `step_ms` until the size is reached. A local time that
-    summer time skips is the moment of the change, and one that comes twice is the first of the two.
+    `cumulative` ones begin every `size_ms`, and one ends every `step_ms` until the size is reached. A window has all
+    rows whose local time lies in it. If such a time comes twice, it begins with the first and ends with the second. A
+    local time that summer time skips is the moment of the change.
     """
 
     size_ms: int
@@ -226,17 +228,24 @@ class PeriodicWindows:
             parts.append((places, starts, ends))
         pane, start, end = (np.concatenate(each) for each in zip(*parts, strict=True))
         inside = end > pane
-        bounds = (self._moments(each[inside], kind) for each in (start, end))
+        bounds = self._moments(start[inside], kind), self._moments(end[inside], kind, ends=True)
         found = pl.DataFrame([pl.Series(_PANE, pane[inside]), *map(pl.Series, (START, END), bounds)])
         return found.with_columns(_ms(END).alias(_ENDS))
 
-    def _moments(self, local_us: "np.ndarray[tuple[int], np.dtype[np.int64]]", kind: pl.DataType) -> pl.Series:
-        """Return local times as moments, in the type of the event time."""
-        moments = pa.array(local_us, pa.timestamp("us"))
+    def _moments(
+        self, local_us: "np.ndarray[tuple[int], np.dtype[np.int64]]", kind: pl.DataType, *, ends: bool = False
+    ) -> pl.Series:
+        """Return local times as moments, in the type of the event time.
+
+        A window `ends` right after the last moment with a local time before its end. So it has all rows of such times.
+        """
         if not isinstance(kind, pl.Datetime) or kind.time_zone is None:
-            return pl.Series(pl.from_arrow(moments), dtype=kind)
-        there = pc.assume_timezone(moments, self.zone, ambiguous="earliest", nonexistent="latest")
-        return pl.Series(pl.from_arrow(there.cast(pa.timestamp("us", tz="UTC")))).cast(kind)
+            return pl.Series(pl.from_arrow(pa.array(local_us, pa.timestamp("us"))), dtype=kind)
+        local = pa.array(local_us - 1 if ends else local_us, pa.timestamp("us"))
+        twice, never = ("latest", "earliest") if ends else ("earliest", "latest")
+        there = pc.assume_timezone(local, self.zone, ambiguous=twice, nonexistent=never)
+        moments = pl.Series(pl.from_arrow(there.cast(pa.timestamp("us", tz="UTC")))).cast(kind)
+        return moments + timedelta(microseconds=1) if ends else moments
 
     def apart(self, rows: pl.DataFrame, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return the rows with their panes, and the late ones."""

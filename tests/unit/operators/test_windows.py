@@ -340,6 +340,30 @@ def test_a_local_day_has_as_many_hours_as_summer_time_leaves_it(day, hours):
 
 
 @pytest.mark.parametrize(
+    "window",
+    [
+        tumbling("20m", tz="Europe/Berlin"),
+        tumbling("1h", tz="Europe/Berlin"),
+        hopping("1h", "20m", tz="Europe/Berlin"),
+        cumulative("1h", "20m", tz="Europe/Berlin"),
+        tumbling("15m", tz="Australia/Lord_Howe"),
+        tumbling("1d", tz="America/Santiago"),
+    ],
+)
+def test_a_row_lies_in_its_windows_when_a_local_time_comes_twice_or_never(window):
+    """So a row that comes in order is never late. If a local time comes twice, both rows are in the same windows."""
+    for night in ("2026-03-28T20:00", "2026-10-24T20:00", "2026-04-04T10:00", "2026-10-03T10:00", "2026-09-06T00:00"):
+        operator, begin = OneOperator(window.windows), ms_of(datetime.fromisoformat(f"{night}:00+00:00"))
+        times = range(begin, begin + 12 * 3_600_000, 300_000)
+        operator.run([(str(at), 1, at) for at in times])
+        held = [(int(key), *bounds) for key, *bounds in operator.state.frame().select("key", START, END).rows()]
+        assert {*times} == {at for at, _, _ in held}
+        assert all(start <= moment(at) < end for at, start, end in held), night
+        zone = ZoneInfo(window.windows.zone)
+        assert {0} == {each.astimezone(zone).minute % 5 for _, *bounds in held for each in bounds}
+
+
+@pytest.mark.parametrize(
     ("window", "begins"),
     [
         (tumbling("1w", tz="Europe/Berlin"), [date(2026, 3, 23)]),
