@@ -24,6 +24,7 @@ from jobs.operators.changelog_aggregates import ROWS, ChangingAggregates, changi
 from jobs.operators.enrich import RIGHT, WAITING, EnrichFunction, enrich_schema, enrich_state_schema, gained_names
 from jobs.operators.in_time.joins import AsOfJoin, IntervalJoin, WindowJoin
 from jobs.operators.in_time.rows import TopRowsInTime
+from jobs.operators.in_time.top import ClosedTopRows
 from jobs.operators.in_time.windows import DUE, WindowedAggregates
 from jobs.operators.join import LEFT, JoinFunction, JoinType, join_schema, join_state_schema, own_columns
 from jobs.operators.join import RIGHT as JOINED_RIGHT
@@ -120,6 +121,15 @@ def top_in_time_meanings(function: TopRowsInTime, rows: StructType) -> tuple[Col
     """Return the same for top rows with a time. It may change how long a key stays, which no row tells."""
     leaves = ColumnMeaning(column=DUE, function="leaves_after", arguments=_arguments(rows, (function.late.time.name,)))
     return (*top_meanings(function.top, rows), leaves)
+
+
+def closed_top_meanings(function: ClosedTopRows, rows: StructType) -> tuple[ColumnMeaning, ...]:
+    """Return the meaning of the first rows of windows, or until a time: which rows they are, and when they are over."""
+    of = (Argument(function.meaning, "window"), *_arguments(rows, [function.late.time.name]))
+    return (
+        *top_meanings(function.first, rows),
+        ColumnMeaning(column=DUE, function="first_until_it_closes", arguments=of),
+    )
 
 
 def time_join_meanings(

@@ -74,15 +74,28 @@ class TopRows:
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the new state, and as output the changes of the first rows, with their kinds."""
-        columns = [*self.keys, *self.columns]
-        arrived = weighed(inputs[0], self.keys, self.keys, self.columns)
-        before = kept(state, ROWS, columns).cast(arrived.schema)
-        after = counted([before, arrived], columns).filter(pl.col(TIMES) > 0)
+        before, after = self._grown(inputs[0], state)
         was, first = self._first(before), self._first(after)
         kept_rows = after if self.changelog else first.drop(_AHEAD, _ABOVE)
         held = as_lists(kept_rows, self.keys, ROWS, state.schema[ROWS])
         shown = pl.concat([self._shown(first), self._shown(was).with_columns(-pl.col(TIMES))])
         return Processed(state=held.select(state.columns), output=as_changes(shown, shown.drop(TIMES).columns))
+
+    def held(self, rows: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
+        """Return the new state of the keys of these rows, of an append-only stream: the lists of their first rows."""
+        first = self._first(self._grown(rows, state)[1]).drop(_AHEAD, _ABOVE)
+        return as_lists(first, self.keys, ROWS, state.schema[ROWS])
+
+    def shown_of(self, state: pl.DataFrame) -> pl.DataFrame:
+        """Return the first rows that the state keeps, as they are put out. Equal ones are counted."""
+        return self._shown(self._first(kept(state, ROWS, [*self.keys, *self.columns])))
+
+    def _grown(self, rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the rows that the state keeps, and those with the new ones. Equal ones are counted."""
+        columns = [*self.keys, *self.columns]
+        arrived = weighed(rows, self.keys, self.keys, self.columns)
+        before = kept(state, ROWS, columns).cast(arrived.schema)
+        return before, counted([before, arrived], columns).filter(pl.col(TIMES) > 0)
 
     def _first(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the first rows of each key in order, with the numbers of rows before each in `_AHEAD` and `_ABOVE`."""

@@ -43,7 +43,8 @@ from jobs.pipeline.columns import (
     require_ordered,
     require_unique,
 )
-from jobs.pipeline.streams import Stream, copied
+from jobs.pipeline.steps import copied
+from jobs.pipeline.streams import Stream
 from jobs.pipeline.vertices import AppliedVertex
 from jobs.sources.change_rows import BEFORE, COMMITTED_AT, DELETE, HEAD, LSN, TRUNCATE, UNCHANGED, XID
 from jobs.sources.change_rows import KIND as CHANGE_KIND

@@ -21,6 +21,7 @@ from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.in_time.joins import AsOfJoin, IntervalJoin, WindowJoin
 from jobs.operators.in_time.rows import TopRowsInTime
 from jobs.operators.in_time.timers import WithTimers
+from jobs.operators.in_time.top import ClosedTopRows
 from jobs.operators.in_time.windows import WindowedAggregates
 from jobs.operators.keyed_vertices import (
     KeyedPlace,
@@ -28,6 +29,7 @@ from jobs.operators.keyed_vertices import (
     applied_changes_spec,
     broadcast_meaning,
     changing_aggregate_spec,
+    closed_top_meanings,
     enrich_spec,
     join_spec,
     process_meanings,
@@ -54,7 +56,7 @@ from jobs.operators.spec import (
 from jobs.pipeline.columns import InvalidPipelineError, require_kept, require_plain_texts
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.pipeline import Pipeline
-from jobs.pipeline.streams import in_turn
+from jobs.pipeline.steps import in_turn
 from jobs.pipeline.tables import require_partitions_in_time
 from jobs.pipeline.vertices import (
     AggregateVertex,
@@ -297,6 +299,8 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
 def _meanings(vertex: ProcessVertex) -> tuple[ColumnMeaning, ...]:
     if isinstance(vertex.function, WindowedAggregates):
         return window_meanings(vertex.function, vertex.inputs[0].schema)
+    if isinstance(vertex.function, ClosedTopRows):
+        return closed_top_meanings(vertex.function, vertex.inputs[0].schema)
     if isinstance(vertex.function, IntervalJoin | WindowJoin | AsOfJoin):
         return time_join_meanings(vertex.function, *(each.schema for each in vertex.inputs))
     if isinstance(vertex.function, TopRowsInTime):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType, TimestampType
 
 from checkpointing.event_time import EventTime
@@ -48,6 +47,7 @@ from jobs.pipeline.columns import (
     time_column,
 )
 from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, of_user, process_vertex, time_to_live
+from jobs.pipeline.steps import dropped, filtered, selected, unchanged, with_column
 from jobs.pipeline.tables import (
     append_table,
     description_of,
@@ -81,7 +81,6 @@ from jobs.pipeline.windows import Window, emission, window_vertex
 from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
 from jobs.quality.rules import compile_row_rule, null_rule
 from jobs.sinks.port import Sink, UpsertSink
-from jobs.spark.columns import named
 from jobs.state.backend import Expires
 from jobs.state.files import NONE_RENAMED
 
@@ -180,82 +179,8 @@ def require_judgeable(table: OutputTable) -> None:
         raise InvalidPipelineError(f"table {table.name}: it has a suite already; put all expectations into one")
 
 
-# ------------------------------------------------------------------
-# Ready-made steps of a stream: each a function of a DataFrame, lazy and row by row.
-
-
-def selected(columns: Sequence[str]) -> Chain:
-    """Return the step that keeps these columns, in this order."""
-
-    def select(rows: DataFrame) -> DataFrame:
-        return rows.select(*[named(name) for name in columns])
-
-    return TaskSteps(select)
-
-
-def dropped(columns: Sequence[str]) -> Chain:
-    """Return the step that keeps all but these columns. Spark is told only these: each name costs a call to it."""
-
-    def drop(rows: DataFrame) -> DataFrame:
-        return rows.drop(*columns)
-
-    return TaskSteps(drop)
-
-
-def with_column(name: str, expression: str | Callable[[], Column], kind: DataType) -> Chain:
-    """Return the step that adds or replaces a column; the expression is built once a session exists."""
-
-    def add(rows: DataFrame) -> DataFrame:
-        column = F.expr(expression) if isinstance(expression, str) else expression()
-        return rows.withColumn(name, column.cast(kind))
-
-    return TextSteps(add) if isinstance(expression, str) else add
-
-
-def copied(copy: CopiedColumn, kind: DataType) -> Chain:
-    """Return the step that adds a copy of a column, under a name that no other step uses."""
-
-    def add(rows: DataFrame) -> DataFrame:
-        values = F.lit(copy.instead) if copy.of is None else named(copy.of)
-        if copy.of is not None and copy.instead is not None:
-            values = F.coalesce(values, F.lit(copy.instead))
-        return rows.withColumn(copy.name, values.cast(kind))
-
-    return TaskSteps(add, copies=(copy,))
-
-
-def in_turn(chains: Sequence[Chain]) -> Chain | None:
-    """Return these steps as one, None if there are none. What holds for each of them holds for all."""
-    if not chains:
-        return None
-
-    def apply(rows: DataFrame) -> DataFrame:
-        for chain in chains:
-            rows = chain(rows)
-        return rows
-
-    light = [chain for chain in chains if isinstance(chain, TaskSteps)]
-    if len(light) < len(chains):
-        return TextSteps(apply) if all(isinstance(chain, TaskSteps | TextSteps) for chain in chains) else apply
-    rules: list[NullRule] = []
-    copies: dict[str, CopiedColumn] = {}
-    for steps in light:  # a task sees the names of the file, not those that steps before have given
-        reads = {*(rule.column for rule in steps.rules), *(copy.of for copy in steps.copies)}
-        if any(copies[name].instead is not None for name in copies.keys() & reads):
-            return TextSteps(apply)
-        of = {name: copy.of for name, copy in copies.items()}
-        rules += [replace(rule, column=of.get(rule.column) or rule.column) for rule in steps.rules]
-        copies |= {copy.name: replace(copy, of=of.get(copy.of or "") or copy.of) for copy in steps.copies}
-    return TaskSteps(apply, tuple(rules), tuple(copies.values()))
-
-
 EVENT_TIME: Final = "_event_time"
 """The column with a row's event time, null for a misfit. Only the table of misfits shows it."""
-
-
-def unchanged() -> Chain:
-    """Return the step that changes nothing."""
-    return TaskSteps(lambda rows: rows)
 
 
 # ------------------------------------------------------------------
@@ -415,6 +340,10 @@ class Stream:
         kept = self.time is not None and self.time.name in after.names and after[self.time.name].dataType
         time = self.time if self.time is not None and kept == self.time.kind else None
         return replace(self, steps=(*self.steps, Step(chain, after)), schema=after, time=time)
+
+    def where(self, condition: str | Callable[[], Column]) -> "Stream":
+        """Keep the rows for which a condition is true, and not null; it is Spark SQL or builds a Column."""
+        return self.transform(filtered(condition))
 
     def select(self, *columns: str) -> "Stream":
         """Keep these columns, in this order; raise InvalidPipelineError for one that is not there."""

@@ -1,6 +1,7 @@
 """Declares the vertex that keeps the first rows of each key in an order. The input is append-only or a changelog."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, Literal
 
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
@@ -8,8 +9,10 @@ from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, Stru
 from checkpointing.identifiers import vertex_id
 from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.operators.changes import KIND, TIMES
+from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.in_time.rows import TopRowsInTime
-from jobs.operators.in_time.windows import DUE, LateRows
+from jobs.operators.in_time.top import ClosedTopRows, closed_top_output, closed_top_state
+from jobs.operators.in_time.windows import DUE, END, LATE_BY, START, LateRows, PeriodicWindows
 from jobs.operators.newest import DELETED, NewestRows
 from jobs.operators.top_rows import ROWS, Order, TopRows, top_output, top_state
 from jobs.pipeline.columns import (
@@ -20,10 +23,11 @@ from jobs.pipeline.columns import (
     require_free,
     require_ordered,
     require_unique,
+    time_column,
 )
 from jobs.pipeline.processing import time_to_live
 from jobs.pipeline.rows_in_time import declared_with_late, event_time_of, positive
-from jobs.pipeline.streams import KeyedStream, Stream, changes_taken
+from jobs.pipeline.streams import KeyedStream, Stream, WindowedStream, changes_taken
 from jobs.pipeline.vertices import TopVertex
 from jobs.sources.change_rows import HEAD, LSN, UNCHANGED
 from jobs.sources.change_rows import KIND as CHANGE_KIND
@@ -34,7 +38,7 @@ _DIRECTIONS: Final = {" desc": True, " asc": False}
 
 
 def top(  # noqa: PLR0913 - each says one thing of the rows
-    rows: KeyedStream,
+    rows: KeyedStream | WindowedStream,
     id: str,  # noqa: A002 - its name
     *,
     n: int,
@@ -44,6 +48,7 @@ def top(  # noqa: PLR0913 - each says one thing of the rows
     row_number: str | None = None,
     ttl: str | Expires | None = None,
     within: str | None = None,
+    until: str | None = None,
     late: str | None = None,
     late_id: str | None = None,
     renamed_from: str | None = None,
@@ -61,27 +66,43 @@ def top(  # noqa: PLR0913 - each says one thing of the rows
     the top rows of all rows, as long as a key rests for less than that. A key that comes again later begins anew. A row
     that is not after the watermark of the last barrier is late then: it goes to the table `late`, with `late_by_ms`,
     which a vertex `<id>_late` writes, or `late_id`. Without `late` it fails its micro-batch.
+
+    Two ways make the rows append-only: each is put out once, and then forgotten. A stream with a `window` has the first
+    rows of each key and window, with `window_start` and `window_end`, when the window closes. With `until`, a timestamp
+    column such as `until="expires"`, the first rows of a key come once the watermark has reached the time that they
+    name there. Rows of a key with another such time are apart from them. A row that comes after that goes to the table
+    `late`, which has no default. With `late="fail"` it fails its micro-batch.
     Raises InvalidNameError, and InvalidPipelineError for an `n` that is no number of rows, a column that is not there
     or has no order, updates that lost their kind, and `within` for rows without event times or of which some replace
     others.
     """
-    name, where, reads = vertex_id(id), f"vertex {id}", rows.stream.as_input(rows.keys)
+    name, where = vertex_id(id), f"vertex {id}"
+    keyed = rows.rows if isinstance(rows, WindowedStream) else rows
+    bounds = (START, END) if isinstance(rows, WindowedStream) else () if until is None else (until,)
+    reads, declarations = keyed.as_input(), keyed.stream.declarations
+    keys = (*keyed.keys, *bounds)
     _require_number(where, n)
-    order = tuple(_orders(where, reads.schema, [order_by] if isinstance(order_by, str) else order_by, rows.keys))
-    output = top_output(reads.schema, rows.keys, row_number, place)
-    require_unique(where, [*output.names, ROWS, TIMES, KIND])
-    require_free(where, output.names)
-    declarations = rows.stream.declarations
+    order = tuple(_orders(where, reads.schema, [order_by] if isinstance(order_by, str) else order_by, keys))
+    others = tuple(column for column in reads.schema.names if column not in keys)
+    names = [*keys, *others, *(each for each in (place, row_number) if each is not None)]
+    require_unique(where, [*names, ROWS, TIMES, KIND])
+    require_free(where, names)
+    function = TopRows(keys, others, order, n, row_number, changelog=False, ties=ties, place=place)
+    if bounds:
+        windows, time = _closing(where, rows, until, late, [within, ttl])
+        of_late = LateRows(tuple(reads.schema.names), time, late == FAIL)
+        closed = ClosedTopRows(keyed.keys, function, windows, of_late)
+        return _closed(keyed, id, closed, (late or FAIL, late_id), renamed_from)
     changes_of = changes_taken(where, declarations, reads, ())
-    others = tuple(column for column in reads.schema.names if column not in rows.keys)
-    function = TopRows(rows.keys, others, order, n, row_number, bool(changes_of), ties, place)
+    function = replace(function, changelog=bool(changes_of))
+    output = top_output(reads.schema, keyed.keys, row_number, place)
     if within is not None:
-        in_time = _forgotten(where, rows, function, within, late, ttl)
-        held = [field for field in top_state(reads.schema, rows.keys).fields if field.name not in rows.keys]
+        in_time = _forgotten(where, keyed, function, within, late, ttl)
+        held = [field for field in top_state(reads.schema, keys).fields if field.name not in keys]
         state = StructType([*held, StructField(DUE, LongType())])
-        return declared_with_late(rows, id, in_time, (reads, state, output), (late or FAIL, late_id), renamed_from)
+        return declared_with_late(keyed, id, in_time, (reads, state, output), (late or FAIL, late_id), renamed_from)
     if late is not None or late_id is not None:
-        raise InvalidPipelineError(f'{where}: rows are late only with within=, as in within="1d": leave late out')
+        raise InvalidPipelineError(f"{where}: rows are late only with within=, until= or a window: leave late out")
     vertex = TopVertex(
         name,
         (reads,),
@@ -138,6 +159,52 @@ def _forgotten(
         raise InvalidPipelineError(f"{where}: within= and ttl= both say when a key is forgotten: write one of them")
     of_late = LateRows(tuple(rows.stream.schema.names), event_time_of(where, rows), late in (None, FAIL))
     return TopRowsInTime(top, of_late, positive(where, "within", within))
+
+
+def _closing(
+    where: str, rows: KeyedStream | WindowedStream, until: str | None, late: str | None, others: Sequence[object]
+) -> tuple[PeriodicWindows | None, TimeColumn]:
+    """Return the windows, if there are any, and the time by which rows are late. Raises InvalidPipelineError."""
+    if any(each is not None for each in others):
+        raise InvalidPipelineError(f"{where}: its rows are forgotten once they are put out; leave within and ttl out")
+    if late is None:
+        raise InvalidPipelineError(
+            f"{where}: say where late rows go, as in late='late/rows'. With late='fail' they are an error"
+        )
+    if isinstance(rows, WindowedStream):
+        if until is not None:
+            raise InvalidPipelineError(f"{where}: its window says when rows are put out; leave until out")
+        if rows.by_clock or not isinstance(rows.windows, PeriodicWindows):
+            raise InvalidPipelineError(f"{where}: first rows need windows at fixed times of event time, as tumbling's")
+        return rows.windows, rows.time
+    stream, time = rows.stream, time_column(f"{where}, until", rows.stream.schema, until or "")
+    if time.name in rows.keys:
+        raise InvalidPipelineError(f"{where}: until names {time.name!r}, a key; key the stream by other columns")
+    if not stream.declarations.has_times(rows.as_input()):
+        raise InvalidPipelineError(f"{where}: its rows have no event times: declare event_time on a source of it")
+    upstream = stream.declarations.updates_of(rows.as_input())
+    if upstream is not None:
+        raise InvalidPipelineError(
+            f"{where}: its rows are updates of {upstream!r}, and each would count as a row of its own: leave until "
+            f"out, or read the rows before {upstream!r}"
+        )
+    return None, time
+
+
+def _closed(
+    rows: KeyedStream,
+    id: str,  # noqa: A002 - its name
+    function: ClosedTopRows,
+    late: tuple[str, str | None],
+    renamed_from: str | None,
+) -> Stream:
+    """Declare the vertex that puts out first rows once, and that of its late rows."""
+    reads = rows.as_input()
+    require_unique(f"vertex {id}", [*reads.schema.names, DUE, LATE_BY])
+    schemas = reads, closed_top_state(function, reads.schema), closed_top_output(function, reads.schema)
+    stream = declared_with_late(rows, id, function, schemas, late, renamed_from)
+    time = function.late.time if function.windows is None else TimeColumn(END, function.late.time.kind, before_ms=1)
+    return replace(stream, time=time)
 
 
 def _require_number(where: str, n: object) -> None:

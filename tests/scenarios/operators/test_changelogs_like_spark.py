@@ -21,7 +21,7 @@ from jobs.operators.derived_scans import CopiedColumn, NullRule
 from jobs.operators.inputs import read_input, scanned_input
 from jobs.operators.spec import InputPlan, TaskSteps, arrow_schema, schema_with_kind
 from jobs.operators.top_rows import Order, TopRows, top_state
-from jobs.pipeline.streams import copied, dropped, in_turn
+from jobs.pipeline.steps import copied, dropped, in_turn
 from jobs.state.files import arrow_of, empty_frame
 from tidemark import (
     Expectation,

@@ -48,7 +48,8 @@ from jobs.operators.spec import (
 )
 from jobs.operators.stateless_job import failed_rules
 from jobs.pipeline.aggregates import named_aggregates, sum_of
-from jobs.pipeline.streams import dropped, good_rows, in_turn, row_rules, selected, with_column
+from jobs.pipeline.steps import dropped, in_turn, selected, with_column
+from jobs.pipeline.streams import good_rows, row_rules
 from jobs.quality.expectation import Expectation
 from jobs.quality.rules import compile_row_rule
 from tests.scenarios.operators.conftest import Bench

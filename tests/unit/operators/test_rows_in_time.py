@@ -22,6 +22,7 @@ from jobs.pipeline import InvalidPipelineError, Pipeline, avg_of, collect_list, 
 from jobs.pipeline.planning import plan
 from jobs.pipeline.rows_in_time import distinct, over
 from jobs.pipeline.top import deduplicate, top
+from jobs.pipeline.windows import session, tumbling
 from jobs.sources.files.file_source import FileSource
 from jobs.state.files import empty_frame
 from jobs.state.keyed_rows import KeyedRows
@@ -98,15 +99,18 @@ ROW = st.tuples(
 EPOCHS = st.lists(st.lists(st.lists(ROW, max_size=6), max_size=3), max_size=5)
 
 
-def in_epochs(spec, epochs, *, sideways=False):
-    """Run epochs, each of micro-batches. Return what was put out, and the rows that were not late."""
+def in_epochs(spec, epochs, *, sideways=False, closes=lambda ms: ms):
+    """Run epochs, each of micro-batches. Return what was put out, and the rows that were not late.
+
+    A row is late once the watermark has reached the time at which it `closes`.
+    """
     operator, counted, reached = OneOperator(spec), [], -1
     for epoch in epochs:
         backwards = [row for batch in epoch for row in batch][::-1]
         batches = [backwards] if sideways else epoch
         for batch in batches:
             operator.run(batch)
-            counted += [row for row in batch if row[3] > reached]
+            counted += [row for row in batch if closes(row[3]) > reached]
         reached = max([reached, *(row[3] - 5 for batch in epoch for row in batch)])
         operator.barrier(reached)
     operator.barrier(END_OF_TIME)
@@ -274,6 +278,62 @@ def test_a_key_of_top_rows_leaves_with_its_last_row_and_not_with_its_first_one()
     assert [(row[1], row[-1]) for row in operator.outputs] == [(7, "+I")]
 
 
+@settings(deadline=None, max_examples=80)
+@given(EPOCHS, st.sampled_from([1, 2]), st.booleans(), st.booleans())
+def test_the_first_rows_until_a_time_are_those_of_sql(epochs, n, ties, in_windows):
+    """DuckDB finds them over all rows that were not late: in each window, or of those that name the same time."""
+
+    def make(rows):
+        by = rows.window(tumbling("10ms")) if in_windows else rows
+        how = {} if in_windows else {"until": "at"}
+        return top(by, "op", n=n, order_by="value desc", ties=ties, place="place", late="late/rows", **how)
+
+    closes = (lambda ms: ms - ms % 10 + 9) if in_windows else (lambda ms: ms)
+    spec = spec_of(make)
+    found, counted = in_epochs(spec, epochs, closes=closes)
+    expect(shown(found) == shown(in_epochs(spec, epochs, sideways=True, closes=closes)[0]), DECIDED)
+    rows = pl.DataFrame(
+        [(*row[:3], at(row[3])) for row in counted], schema=empty_frame(arrow_schema(ROWS)).schema, orient="row"
+    )
+    window = 'time_bucket(INTERVAL 10 MILLISECOND, "at")' if in_windows else '"at"'
+    bounds = f"{window}, {window} + INTERVAL 10 MILLISECOND, " if in_windows else '"at", '
+    columns = f"key, {bounds}value, name" + (', "at"' if in_windows else "")
+    order = "value DESC NULLS LAST"
+    rest = 'name NULLS FIRST, "at"'
+    first = f"rank() OVER (w ORDER BY {order})" if ties else f"row_number() OVER (w ORDER BY {order}, {rest})"
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone='UTC'")
+        engine.register("counted", rows)
+        wanted = engine.execute(
+            f"SELECT {columns}, rank() OVER (w ORDER BY {order}) FROM counted "
+            f"WINDOW w AS (PARTITION BY key, {window}) QUALIFY {first} <= {n}"
+        ).fetchall()
+    expect(shown(found) == shown(wanted), DECIDED)
+
+
+def test_what_has_closed_is_put_out_once_and_leaves_the_state():
+    """A row that names another end than the others of its key waits for its own."""
+    operator = OneOperator(spec_of(lambda rows: top(rows, "op", n=1, order_by="value", until="at", late="late/rows")))
+    operator.run([(1.0, 7, "a", 10), (1.0, 5, "b", 10), (1.0, 9, "c", 20)])
+    operator.barrier(9)
+    assert not operator.outputs
+    operator.barrier(10)
+    assert [row[2:4] for row in operator.outputs] == [(5, "b")]
+    assert len(operator.state.frame()) == 1
+    operator.run([(1.0, 1, "d", 10)])
+    assert [row[2] for row in operator.late] == ["d"]
+    operator.barrier(END_OF_TIME)
+    assert operator.state.frame().is_empty()
+    window = OneOperator(
+        spec_of(lambda rows: top(rows.window(tumbling("10ms")), "op", n=1, order_by="value", late="l/l"))
+    )
+    window.run([(1.0, 7, "a", 3), (1.0, 5, "b", 9)])
+    window.barrier(8)
+    assert not window.outputs
+    window.barrier(9)
+    assert [row[3:5] for row in window.outputs] == [(5, "b")]
+
+
 def without_times(rows):
     return distinct(replace(rows, stream=rows.stream.drop("at")), "op", within="1s")
 
@@ -297,6 +357,13 @@ def test_what_has_no_meaning_is_refused_by_name():
         ("vertex op: rows are late only with within=", lambda rows: top(rows, "op", n=1, order_by="at", late="l/l")),
         ("top 'op' takes rows back", lambda rows: top(rows, "op", n=2, order_by="at", within="1d")),
         ("vertex op: its rows are changes of 'sums'", top_of_sums),
+        ("vertex op: say where late rows go", lambda rows: top(rows, "op", n=1, order_by="value", until="at")),
+        ("column name has type string", lambda rows: top(rows, "op", n=1, order_by="at", until="name", late="l/l")),
+        (
+            "vertex op: first rows need windows at fixed times",
+            lambda rows: top(rows.window(session("1s")), "op", n=1, order_by="value", late="l/l"),
+        ),
+        ("vertex op: rows are late only with within=", lambda rows: top(rows, "op", n=1, order_by="value", late="l/l")),
     ):
         with pytest.raises(InvalidPipelineError, match=match):
             spec_of(make)

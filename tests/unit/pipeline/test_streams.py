@@ -18,7 +18,7 @@ from jobs.operators.spec import TaskSteps, TextSteps
 from jobs.pipeline import Processed, first_of, max_of, sum_of
 from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.planning import plan
-from jobs.pipeline.streams import in_turn
+from jobs.pipeline.steps import in_turn
 from jobs.pipeline.top import top
 from jobs.quality.expectation import Expectation
 from tidemark import Pipeline, SequenceSource, count, join
