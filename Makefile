@@ -39,7 +39,7 @@ PYTEST := $(BIN)/pytest -q --randomly-seed=$(SEED)
 FLINK := .bench/flink/.complete
 PATHWAY := .bench/pathway/.complete
 
-.PHONY: help machine env jars data run test test-all test-pure tla flink-oracle coverage bench dev lint types format lock clean
+.PHONY: help machine env jars data run test test-all test-pure tla flink-oracle coverage nexmark bench dev lint types format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' Makefile | awk '{ t = $$2; $$1 = $$2 = ""; printf "  make %-10s%s\n", t, $$0 }'
@@ -71,6 +71,9 @@ flink-oracle: machine $(ENV) $(ORACLE) ## compare ours with Flink's own classes 
 coverage: machine $(ENV) $(TLC) $(ORACLE) ## branch coverage of the protocol by the pure tests; below 98 % is an error
 	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser" tests/unit tests/spec \
 	    --cov=checkpointing --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=98
+
+nexmark: machine $(ENV) $(CLASSES) ## run the 24 Nexmark queries, kill each twice, and compare every row; NEXMARK='--only q5,q7' for less
+	@$(BIN)/python -m bench.nexmark.exact $(NEXMARK)
 
 bench: machine $(ENV) $(CLASSES) $(DATA) $(FLINK) $(PATHWAY) ## measure against the peers, half an hour; BENCH='--only P1,P6 --quick' for less
 	@$(BIN)/python -m bench $(BENCH)
@@ -129,6 +132,7 @@ $(DATA): | $(ENV)
 $(FLINK): | $(ENV)
 	@$(BIN)/python -m venv .bench/flink
 	@.bench/flink/bin/pip install --quiet apache-flink==2.3.0
+	@$(BIN)/python .ci/fetch_flink_formats.py .bench/flink
 	@touch $@
 
 $(PATHWAY): | $(ENV)

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
+from bench.nexmark.generate import KINDS
+
 STATS = """count(*) AS total_bids,
     count(*) FILTER (price < 10000) AS rank1_bids,
     count(*) FILTER (price >= 10000 AND price < 1000000) AS rank2_bids,
@@ -63,6 +65,7 @@ QUERIES: Final = {
             SELECT *, sum(new) OVER (PARTITION BY bidder ORDER BY dateTime ROWS UNBOUNDED PRECEDING) AS session FROM (
                 SELECT *, CASE WHEN dateTime < lag(dateTime) OVER (PARTITION BY bidder ORDER BY dateTime)
                     + INTERVAL 10 SECOND THEN 0 ELSE 1 END AS new FROM bid)) GROUP BY bidder, session""",
+    "q12": "SELECT bidder, count(*) AS bid_count FROM bid GROUP BY bidder",
     "q13": """SELECT auction, bidder, price, dateTime, 'value-' || auction % 10000 AS value FROM bid""",
     "q14": """SELECT auction, bidder, CAST(0.908 * price AS DECIMAL(23, 3)) AS price,
         CASE WHEN hour(dateTime) BETWEEN 8 AND 18 THEN 'dayTime'
@@ -95,14 +98,27 @@ QUERIES: Final = {
 }
 
 
-def answer(data: Path, query: str) -> pa.Table:
-    """Return the answer of a query over the files below `data`."""
-    db = duckdb.connect()
-    db.execute("SET TimeZone = 'UTC'")
-    for kind in ("person", "auction", "bid"):
-        files = str(data / kind / "*.parquet").replace("'", "''")
-        db.execute(f"CREATE VIEW {kind} AS SELECT * FROM '{files}'")
+def answer(data: Path, query: str, db: duckdb.DuckDBPyConnection | None = None, *, bids: str = "") -> pa.Table:
+    """Return the answer of a query over the files below `data`. The view `bids` of `db` stands for the bids' files."""
+    db = opened(data, db, bids=bids)
     return db.sql(f"SELECT * FROM ({query}) ORDER BY ALL").to_arrow_table()
+
+
+def number_of_rows(data: Path, query: str) -> int:
+    """Return how many rows the answer of a query has."""
+    row = opened(data).sql(f"SELECT count(*) FROM ({query})").fetchone()
+    return int(row[0]) if row else 0
+
+
+def opened(data: Path, db: duckdb.DuckDBPyConnection | None = None, *, bids: str = "") -> duckdb.DuckDBPyConnection:
+    """Return DuckDB with the views `person`, `auction` and `bid`."""
+    db = duckdb.connect() if db is None else db
+    db.execute("SET TimeZone = 'UTC'")
+    for kind in KINDS:
+        files = str(data / kind / "*.parquet").replace("'", "''")
+        rows = bids if kind == "bid" and bids else f"'{files}'"
+        db.execute(f"CREATE VIEW {kind} AS SELECT * FROM {rows}")
+    return db
 
 
 def answers(data: Path, names: Iterable[str]) -> Iterator[tuple[str, pa.Table]]:

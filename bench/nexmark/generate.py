@@ -8,8 +8,11 @@ order of event time. Rows may come up to `disorder_ms` out of order, and some bi
 """
 
 import argparse
+import hashlib
+import json
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,6 +37,8 @@ FIRST_NAMES = np.array(["Ana", "Ben", "Cleo", "Dov", "Eve", "Finn", "Gus", "Hana
 LAST_NAMES = np.array(["Arnold", "Becker", "Costa", "Dunn", "Ebner", "Fuchs", "Gallo", "Horn", "Ito"])
 HOT_CHANNELS = np.array(["Google", "Facebook", "Baidu", "Apple"])
 CHANNELS = 10_000
+SIDE_KEYS = 10_000
+KINDS = ("person", "auction", "bid")
 _SHORTEST = 3
 _TIME = pa.timestamp("ms", tz="UTC")
 
@@ -231,6 +236,41 @@ def _in_disorder(table: pa.Table, disorder_ms: int, rng: np.random.Generator) ->
     return table.take(pa.array(np.argsort(arrives, kind="stable")))
 
 
+def lay_out(extent: Extent, root: Path) -> Path:
+    """Return the folder with this data set. Write it if it is missing."""
+    said = json.dumps(asdict(extent))
+    folder = root / f"nexmark-{extent.events}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+    if not (folder / "complete.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        write(extent, folder)
+        (folder / "complete.json").write_text(said)
+    return folder
+
+
+def write(extent: Extent, out: Path) -> None:
+    """Write a data set, and the side table of q13."""
+    for number, of_kind in enumerate(delivered(extent)):
+        for kind, table in of_kind.items():
+            (out / kind).mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, out / kind / f"{number:05d}.parquet", row_group_size=250_000)
+    (out / "value").mkdir(exist_ok=True)
+    pq.write_table(side_table(), out / "value" / "00000.parquet")
+
+
+def some_files(data: Path, to: Path, number: int) -> Path:
+    """Return a folder with links to the first files of each kind. They are a data set of their own."""
+    for kind in (*KINDS, "value"):
+        (to / kind).mkdir(parents=True)
+        for file in sorted((data / kind).glob("*.parquet"))[:number]:
+            (to / kind / file.name).symlink_to(file.absolute())
+    return to
+
+
+def side_table() -> pa.Table:
+    """Return the table that does not change: a value for each key from 0 to 9,999."""
+    return pa.table({"key": pa.array(range(SIDE_KEYS), pa.int64()), "value": [f"value-{i}" for i in range(SIDE_KEYS)]})
+
+
 def main() -> None:
     """Write a data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -240,10 +280,7 @@ def main() -> None:
         parser.add_argument(f"--{each.name.replace('_', '-')}", type=kind, default=each.default)
     given = vars(parser.parse_args())
     out = given.pop("out")
-    for number, of_kind in enumerate(delivered(Extent(**given))):
-        for kind, table in of_kind.items():
-            (out / kind).mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, out / kind / f"{number:05d}.parquet", row_group_size=250_000)
+    write(Extent(**given), out)
 
 
 if __name__ == "__main__":
