@@ -28,13 +28,14 @@ MODULES = (
 def main() -> None:
     """Fetch what is missing of the locked jars; on failure say why and exit 1."""
     try:
-        fetch_locked(folder(), LOCKED, _retrieve)
+        fetch_locked(folder(), LOCKED, lambda work: retrieve(work, MODULES))
     except JarsError as error:
         sys.exit(f"tidemark: Flink's classes cannot be had. {error}")
 
 
-def _retrieve(work: Path) -> dict[str, Path]:
-    (work / "ivy.xml").write_text(_ivy_module(), encoding="utf-8")
+def retrieve(work: Path, modules: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, Path]:
+    """Let Ivy bring these modules into a folder. Return their jars by name. Raise JarsError if it cannot."""
+    (work / "ivy.xml").write_text(_ivy_module(modules), encoding="utf-8")
     (ivy,) = (spark_home() / "jars").glob("ivy-*.jar")
     pattern = str(work / "jars" / "[artifact]-[revision](-[classifier]).[ext]")
     command = [
@@ -55,8 +56,8 @@ def _retrieve(work: Path) -> dict[str, Path]:
     return {path.name: path for path in (work / "jars").glob("*.jar")}
 
 
-def _ivy_module() -> str:
-    dependencies = "".join(_dependency(coordinate, classifiers) for coordinate, classifiers in MODULES)
+def _ivy_module(modules: Iterable[tuple[str, tuple[str, ...]]]) -> str:
+    dependencies = "".join(_dependency(coordinate, classifiers) for coordinate, classifiers in modules)
     return (
         '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
         '<info organisation="tidemark" module="oracle"/><configurations><conf name="default"/></configurations>'

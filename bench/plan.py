@@ -8,6 +8,7 @@ from typing import Final
 from bench import flights
 from bench.changelog_workload import lay_out_changelog
 from bench.kafka_workload import lay_out_topic
+from bench.nexmark import generate
 from bench.programs import Program, module
 from bench.window_workload import lay_out_times
 from bench.workload import Workload, lay_out
@@ -35,7 +36,20 @@ WARM_UP_SINKS: Final = 2
 WARM_UP_UPSERTS: Final = 3
 WARM_UP_CLUSTER: Final = 2
 """The first epochs on a cluster."""
-_ONCE: Final = ("price", "state", "tiny", "core", "live", "postgres", "store", "cluster", "upserts", "history", "many")
+_ONCE: Final = (
+    "price",
+    "state",
+    "tiny",
+    "core",
+    "live",
+    "postgres",
+    "store",
+    "cluster",
+    "upserts",
+    "history",
+    "many",
+    "nexmark",
+)
 """Programs that measure often enough in one round, so that later rounds leave them out."""
 
 
@@ -61,6 +75,8 @@ class Extent:
     """Seconds for which records are measured (P18)."""
     sink_files: int
     """Files of 500,000 rows that go to a server outside (P24)."""
+    nexmark_events: int
+    """Events of Nexmark (P40 to P46)."""
     store_checkpoints: Mapping[str, int]
     """Checkpoints on an object store: measured (P12, `commits`), and before a measured tick (P16, `starts`)."""
 
@@ -76,6 +92,7 @@ FULL: Final = Extent(
     kafka_rows=8_000_000,
     freshness_s=120,
     sink_files=8,
+    nexmark_events=10_000_000,
     store_checkpoints={"commits": 30, "starts": 1_000},
 )
 QUICK: Final = Extent(
@@ -89,6 +106,7 @@ QUICK: Final = Extent(
     kafka_rows=2_000_000,
     freshness_s=30,
     sink_files=5,
+    nexmark_events=1_000_000,
     store_checkpoints={"commits": 12, "starts": 300},
 )
 
@@ -101,7 +119,7 @@ def program(name: str, extent: Extent) -> Program:
     return Program(name, command, name.startswith(_ONCE), _PATHWAY if name == "pathway" else {})
 
 
-def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR0912 - a branch for each kind of program
+def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR0912, PLR0915 - a branch for each kind
     match name.split(":"):
         case ["ours", *settings]:
             flags = (word for setting in settings for word in f"--{setting}".split("="))
@@ -132,6 +150,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = module(_UPSERTS[by], "--keys", str(extent.large_keys), "--which", which, "--data", str(DATA))
         case ["history", by]:
             command = module(_HISTORY[by], "--changes", str(extent.history_changes), "--data", str(DATA))
+        case ["nexmark", *words]:
+            command = _of_nexmark(words, extent)
         case ["tiny"]:
             command = module("bench.ours.tiny_commits", "--checkpoints", str(extent.checkpoints))
         case ["many"]:
@@ -153,6 +173,24 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
         case _:
             raise KeyError(name)
     return command
+
+
+def _of_nexmark(words: list[str], extent: Extent) -> tuple[str, ...]:
+    """Return the command for a query, or for all of them in DuckDB."""
+    data = str(generate.lay_out(generate.Extent(events=extent.nexmark_events), DATA))
+    match words:
+        case ["ours", query]:
+            return module("bench.ours.nexmark", data, "--query", query)
+        case ["streaming", query]:
+            return module("bench.peers.nexmark_streaming", data, "--query", query)
+        case ["duckdb"]:
+            return module("bench.peers.nexmark_duckdb", data)
+        case ["flink", backend, plan, query]:
+            how = ("--mini-batch",) if plan == "mini-batch" else ()
+            words = [str(FLINK_PYTHON), _peer("nexmark_flink"), data, "--query", query, "--backend", backend, *how]
+            return tuple(words)
+        case _:
+            raise KeyError(words)
 
 
 def _in_its_own_environment(name: str, extent: Extent) -> tuple[str, ...]:

@@ -3,10 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from bench.nexmark import figures as nexmark
 from bench.rows import Figures, Row
 
+NEXMARK: Final = "P40"
+"""The row that has the figures of each Nexmark query."""
 _DIGITS = 4
 
 
@@ -19,6 +22,8 @@ def write(folder: Path, rows: Sequence[Row], found: Mapping[str, Figures], about
     kept = {row.id: figures[row.id] for row in rows if row.id in figures}
     path.write_text(json.dumps({"rows": kept, **about}, indent=2) + "\n")
     (folder / "results.md").write_text(markdown(rows, kept, about))
+    if "by_query" in kept.get(NEXMARK, {}):
+        (folder.parent / "docs" / "images" / "nexmark.svg").write_text(nexmark.picture(kept[NEXMARK]))
 
 
 def markdown(rows: Sequence[Row], figures: Mapping[str, Figures], about: Mapping[str, Any]) -> str:
@@ -33,6 +38,7 @@ def markdown(rows: Sequence[Row], figures: Mapping[str, Figures], about: Mapping
         "|---|---|---|---|---|---|---|",
         *(_line(row, figures[row.id]) for row in rows if row.id in figures),
         "",
+        *(nexmark.markdown(figures[NEXMARK]) if "by_query" in figures.get(NEXMARK, {}) else ()),
     ]
     for title in ("versions", "machine"):
         lines += [f"## {title.capitalize()}", "", *(f"- {name}: {value}" for name, value in about[title].items()), ""]

@@ -1,0 +1,31 @@
+"""Puts the jars that Flink SQL needs to read Parquet into the environment of the benchmark's peer.
+
+Flink's own comes by Ivy, and checked. Hadoop's client is that of PySpark.
+"""
+
+import sys
+from pathlib import Path
+
+import fetch_flink
+
+from jobs.spark.jars import JarsError, fetch_locked, spark_home
+from spec.oracle.flink import VERSION
+
+MODULES = ((f"org.apache.flink:flink-sql-parquet:{VERSION}", ("",)),)
+LOCKED = {f"flink-sql-parquet-{VERSION}.jar": "f30617f4a5a6d437750f155ff72178ab34439aec91df64d96621c260559ba5fd"}
+
+
+def main(environment: Path) -> None:
+    """Fetch what is missing; on failure say why and exit 1."""
+    (lib,) = environment.glob("lib/python*/site-packages/pyflink/lib")
+    try:
+        fetch_locked(lib, LOCKED, lambda work: fetch_flink.retrieve(work, MODULES))
+    except JarsError as error:
+        sys.exit(f"tidemark: Flink's jar for Parquet cannot be had. {error}")
+    for jar in (spark_home() / "jars").glob("hadoop-client-*.jar"):
+        if not (lib / jar.name).exists():
+            (lib / jar.name).symlink_to(jar)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,211 @@
+"""Measures a query of Nexmark in Flink SQL, over Parquet files. `nexmark/<query>.sql` is what it asks.
+
+This program runs in Flink's own environment, which `make bench` creates. It imports only what has no packages.
+
+Flink reads files in no order, and drops rows that are late for their windows. So it gets the same rows in one file for
+each core, in the order of event time: one row to each file in turn.
+
+It writes into a black hole, which is an advantage for Flink, but q10 into files by day and minute. It runs the query
+over a tenth of the files first, so that Flink has started, and sets the interval of checkpoints by the rate of that
+run: as many bids as asked go by between two. It prints the seconds of the second run, from its submission to its end.
+With `--answers` it writes the rows that are left of all changes into this folder instead, for several queries.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyflink.common import Configuration, RowKind
+from pyflink.table import EnvironmentSettings, Schema, TableDescriptor, TableEnvironment
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from bench.process_tree import cpu_seconds, peak_memory_bytes  # noqa: E402 - after its folder is known
+
+_TABLE: Final = """
+create temporary table {kind} ({columns}, watermark for `dateTime` as `dateTime` - interval '4' second)
+with ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'parquet', 'parquet.utc-timezone' = 'true')
+"""
+_COLUMNS: Final = {
+    "person": "id bigint, name string, emailAddress string, creditCard string, city string, state string, "
+    "`dateTime` timestamp(3), extra string",
+    "auction": "id bigint, itemName string, description string, initialBid bigint, reserve bigint, "
+    "`dateTime` timestamp(3), expires timestamp(3), seller bigint, category bigint, extra string",
+    "bid": "auction bigint, bidder bigint, price bigint, channel string, url string, `dateTime` timestamp(3), "
+    "extra string",
+}
+_CLOCK: Final = "create temporary view bid_by_the_clock as select *, proctime() as p_time from bid"
+_SIDE: Final = """
+create temporary table side_input (
+  key bigint, `value` string, valid_from as timestamp '2000-01-01 00:00:00.000', watermark for valid_from as valid_from,
+  primary key (key) not enforced
+) with ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'parquet')
+"""
+_KEYS: Final = {
+    "q4": ("category",),
+    "q9": ("id",),
+    "q15": ("day",),
+    "q16": ("channel", "day"),
+    "q17": ("auction", "day"),
+    "q18": ("bidder", "auction"),
+    "q19": ("auction", "rank_number"),
+}
+"""The columns that tell rows apart which Flink changes."""
+_WARM_UP_FILES: Final = 2
+_INTERVAL_S: Final = (0.5, 60.0)
+"""The shortest and the longest interval of checkpoints."""
+
+
+def main() -> None:
+    """Measure one query over the whole data, or write its answer."""
+    asked = _arguments()
+    data = _arranged(asked.folder, asked.cores)
+    with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
+        if asked.answers is not None:
+            for name in asked.query.split(","):
+                _write_answer(_environment(asked, scratch, 1.0), data, name, asked.answers)
+            return
+        few = _some_files(asked.folder, Path(scratch, "few"), _WARM_UP_FILES)
+        rows, seconds, _ = _ran(_environment(asked, scratch, 1.0), few, asked.query, Path(scratch, "out-few"))
+        interval = min(max(asked.every_bids * seconds / max(rows, 1), _INTERVAL_S[0]), _INTERVAL_S[1])
+        tables = _environment(asked, scratch, interval)
+        cpu = cpu_seconds(os.getpid())
+        _, seconds, job = _ran(tables, data, asked.query, Path(scratch, "out"))
+        result = {
+            "program": f"nexmark-flink-{asked.query}-{asked.backend}{'-mini-batch' if asked.mini_batch else ''}",
+            "total_s": seconds,
+            "cpu_s": cpu_seconds(os.getpid()) - cpu,
+            "peak_memory_bytes": peak_memory_bytes(os.getpid()),
+            "interval_s": interval,
+            "job": job,
+        }
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+def _arranged(folder: Path, cores: int) -> Path:
+    """Return a folder with the same rows, in one file of each kind for each core. Write it if it is missing."""
+    to = folder.with_name(f"{folder.name}-in-{cores}")
+    if not (to / "complete").exists():
+        for kind in _COLUMNS:
+            (to / kind).mkdir(parents=True, exist_ok=True)
+            files = sorted((folder / kind).glob("*.parquet"))
+            schema = pq.read_schema(files[0])
+            with ExitStack() as stack:
+                paths = [to / kind / f"{core}.parquet" for core in range(cores)]
+                writers = [stack.enter_context(pq.ParquetWriter(path, schema)) for path in paths]
+                for file in files:
+                    rows = pq.read_table(file)
+                    for core, writer in enumerate(writers):
+                        writer.write_table(rows.take(pa.array(range(core, rows.num_rows, cores))))
+        shutil.copytree(folder / "value", to / "value", dirs_exist_ok=True)
+        (to / "complete").touch()
+    return to
+
+
+def _some_files(folder: Path, to: Path, number: int) -> Path:
+    """Return a folder with links to the first files of each kind."""
+    for kind in (*_COLUMNS, "value"):
+        (to / kind).mkdir(parents=True)
+        for file in sorted((folder / kind).glob("*.parquet"))[:number]:
+            (to / kind / file.name).symlink_to(file.absolute())
+    return to
+
+
+def _declare(tables: TableEnvironment, folder: Path) -> None:
+    for kind, columns in _COLUMNS.items():
+        tables.execute_sql(_TABLE.format(kind=kind, columns=columns, path=(folder / kind).absolute()))
+    tables.execute_sql(_CLOCK)
+    tables.execute_sql(_SIDE.format(path=(folder / "value").absolute()))
+
+
+def _ran(tables: TableEnvironment, folder: Path, name: str, out: Path) -> tuple[int, float, str]:
+    """Run the query over a folder. Return its number of bids, its seconds and the id of its job."""
+    _declare(tables, folder)
+    table = tables.sql_query(_sql(name))
+    schema = Schema.new_builder().from_resolved_schema(table.get_resolved_schema()).build()
+    sink = TableDescriptor.for_connector("blackhole").schema(schema)
+    if name == "q10":
+        files = TableDescriptor.for_connector("filesystem").option("path", str(out.absolute())).format("parquet")
+        sink = files.schema(schema).partitioned_by("dt", "hm")
+    tables.create_temporary_table("out", sink.build())
+    started = time.monotonic()
+    done = table.execute_insert("out")
+    done.wait()
+    seconds = time.monotonic() - started
+    files = sorted((folder / "bid").glob("*.parquet"))
+    return sum(pq.read_metadata(file).num_rows for file in files), seconds, str(done.get_job_client().get_job_id())
+
+
+def _sql(name: str) -> str:
+    return (Path(__file__).parent / "nexmark" / f"{name}.sql").read_text()
+
+
+def _write_answer(tables: TableEnvironment, folder: Path, name: str, to: Path) -> None:
+    """Write the rows that are left once all changes are applied."""
+    _declare(tables, folder)
+    result = tables.sql_query(_sql(name)).execute()
+    names = list(result.get_table_schema().get_field_names())
+    keys = [names.index(key) for key in _KEYS.get(name, ())]
+    left: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    with result.collect() as rows:
+        for number, row in enumerate(rows):
+            key = tuple(row[place] for place in keys) or (number,)
+            if row.get_row_kind() in (RowKind.INSERT, RowKind.UPDATE_AFTER):
+                left[key] = tuple(row)
+            elif row.get_row_kind() == RowKind.DELETE:
+                del left[key]
+    columns = zip(*left.values(), strict=True)
+    pq.write_table(pa.table(dict(zip(names, map(list, columns), strict=True))), to / f"{name}.parquet")
+
+
+def _environment(asked: argparse.Namespace, scratch: str, interval_s: float) -> TableEnvironment:
+    """Return Flink as its experts set it up: RocksDB in memory if there is room, objects used again, UTC."""
+    fast = tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else scratch)  # noqa: S108
+    settings = {
+        "execution.checkpointing.interval": f"{round(interval_s * 1000)} ms",
+        "execution.checkpointing.incremental": "true",
+        "execution.checkpointing.dir": f"file://{scratch}/checkpoints",
+        "state.backend.type": asked.backend,
+        "state.backend.rocksdb.localdir": fast,
+        "parallelism.default": str(asked.cores),
+        "pipeline.object-reuse": "true",
+        "taskmanager.memory.managed.size": "2g",
+        "taskmanager.memory.network.max": "256m",
+        "table.local-time-zone": "UTC",
+        "table.exec.mini-batch.enabled": str(asked.mini_batch).lower(),
+        "table.exec.mini-batch.allow-latency": "2 s",
+        "table.exec.mini-batch.size": "50000",
+        "table.optimizer.distinct-agg.split.enabled": str(asked.mini_batch).lower(),
+    }
+    configuration = Configuration()
+    for name, value in settings.items():
+        configuration.set_string(name, value)
+    return TableEnvironment.create(
+        EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(configuration).build()
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--query", required=True)
+    parser.add_argument("--backend", choices=["rocksdb", "hashmap"], default="rocksdb")
+    parser.add_argument("--mini-batch", action="store_true")
+    parser.add_argument("--every-bids", type=int, default=500_000)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--answers", type=Path)
+    parser.add_argument("--scratch", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
