@@ -67,51 +67,34 @@ def top(  # noqa: PLR0913 - each says one thing of the rows
     that is not after the watermark of the last barrier is late then: it goes to the table `late`, with `late_by_ms`,
     which a vertex `<id>_late` writes, or `late_id`. Without `late` it fails its micro-batch.
 
-    Two ways make the rows append-only: each is put out once, and then forgotten. A stream with a `window` has the first
-    rows of each key and window, with `window_start` and `window_end`, when the window closes. With `until`, a timestamp
-    column such as `until="expires"`, the first rows of a key come once the watermark has reached the time that they
-    name there. Rows of a key with another such time are apart from them. A row that comes after that goes to the table
-    `late`, which has no default. With `late="fail"` it fails its micro-batch.
+    Two ways make the rows append-only, put out once and then forgotten. A stream with a `window` has the first rows
+    of each key and window when it closes. With `until`, a timestamp column such as `until="expires"`, the first rows of
+    a key come once the watermark has reached the time that they name there. Rows of a key with another such time are
+    apart from them. `late` has no default then.
     Raises InvalidNameError, and InvalidPipelineError for an `n` that is no number of rows, a column that is not there
     or has no order, updates that lost their kind, and `within` for rows without event times or of which some replace
     others.
     """
     name, where = vertex_id(id), f"vertex {id}"
+    _require_number(where, n)
     keyed = rows.rows if isinstance(rows, WindowedStream) else rows
     bounds = (START, END) if isinstance(rows, WindowedStream) else () if until is None else (until,)
-    reads, declarations = keyed.as_input(), keyed.stream.declarations
-    keys = (*keyed.keys, *bounds)
-    _require_number(where, n)
-    order = tuple(_orders(where, reads.schema, [order_by] if isinstance(order_by, str) else order_by, keys))
-    others = tuple(column for column in reads.schema.names if column not in keys)
-    names = [*keys, *others, *(each for each in (place, row_number) if each is not None)]
-    require_unique(where, [*names, ROWS, TIMES, KIND])
-    require_free(where, names)
-    function = TopRows(keys, others, order, n, row_number, changelog=False, ties=ties, place=place)
+    function = replace(_first_rows(where, keyed, bounds, order_by, (place, row_number)), n=n, ties=ties)
     if bounds:
-        windows, time = _closing(where, rows, until, late, [within, ttl])
-        of_late = LateRows(tuple(reads.schema.names), time, late == FAIL)
-        closed = ClosedTopRows(keyed.keys, function, windows, of_late)
-        return _closed(keyed, id, closed, (late or FAIL, late_id), renamed_from)
+        closes = _closing(where, rows, until, late, [within, ttl])
+        return _closed(keyed, id, function, closes, (late or FAIL, late_id), renamed_from)
+    reads, declarations = keyed.as_input(), keyed.stream.declarations
     changes_of = changes_taken(where, declarations, reads, ())
     function = replace(function, changelog=bool(changes_of))
     output = top_output(reads.schema, keyed.keys, row_number, place)
     if within is not None:
         in_time = _forgotten(where, keyed, function, within, late, ttl)
-        held = [field for field in top_state(reads.schema, keys).fields if field.name not in keys]
-        state = StructType([*held, StructField(DUE, LongType())])
-        return declared_with_late(keyed, id, in_time, (reads, state, output), (late or FAIL, late_id), renamed_from)
+        schemas = reads, _state_in_time(keyed), output
+        return declared_with_late(keyed, id, in_time, schemas, (late or FAIL, late_id), renamed_from)
     if late is not None or late_id is not None:
         raise InvalidPipelineError(f"{where}: rows are late only with within=, until= or a window: leave late out")
-    vertex = TopVertex(
-        name,
-        (reads,),
-        output,
-        function,
-        renamed_from=former_id(renamed_from),
-        changes_of=changes_of,
-        expires=time_to_live(id, ttl, declarations, [reads]),
-    )
+    was, lives = former_id(renamed_from), time_to_live(id, ttl, declarations, [reads])
+    vertex = TopVertex(name, (reads,), output, function, renamed_from=was, changes_of=changes_of, expires=lives)
     declarations.add(vertex)
     return Stream(declarations, vertex.id, (), output)
 
@@ -161,6 +144,12 @@ def _forgotten(
     return TopRowsInTime(top, of_late, positive(where, "within", within))
 
 
+def _state_in_time(rows: KeyedStream) -> StructType:
+    """Return the columns of the state of keys that are forgotten, without the keys."""
+    held = top_state(rows.stream.schema, rows.keys).fields[len(rows.keys) :]
+    return StructType([*held, StructField(DUE, LongType())])
+
+
 def _closing(
     where: str, rows: KeyedStream | WindowedStream, until: str | None, late: str | None, others: Sequence[object]
 ) -> tuple[PeriodicWindows | None, TimeColumn]:
@@ -194,17 +183,40 @@ def _closing(
 def _closed(
     rows: KeyedStream,
     id: str,  # noqa: A002 - its name
-    function: ClosedTopRows,
+    first: TopRows,
+    closing: tuple[PeriodicWindows | None, TimeColumn],
     late: tuple[str, str | None],
     renamed_from: str | None,
 ) -> Stream:
     """Declare the vertex that puts out first rows once, and that of its late rows."""
-    reads = rows.as_input()
+    reads, (windows, time) = rows.as_input(), closing
     require_unique(f"vertex {id}", [*reads.schema.names, DUE, LATE_BY])
+    function = ClosedTopRows(rows.keys, first, windows, LateRows(tuple(reads.schema.names), time, late[0] == FAIL))
     schemas = reads, closed_top_state(function, reads.schema), closed_top_output(function, reads.schema)
     stream = declared_with_late(rows, id, function, schemas, late, renamed_from)
-    time = function.late.time if function.windows is None else TimeColumn(END, function.late.time.kind, before_ms=1)
-    return replace(stream, time=time)
+    return replace(stream, time=time if windows is None else TimeColumn(END, time.kind, before_ms=1))
+
+
+def _first_rows(
+    where: str,
+    rows: KeyedStream,
+    bounds: Sequence[str],
+    order_by: str | Sequence[str],
+    beside: tuple[str | None, str | None],
+) -> TopRows:
+    """Return the function of one first row for each key and these bounds. `beside` are the columns of place and number.
+
+    Raises InvalidPipelineError.
+    """
+    place, number = beside
+    by = [order_by] if isinstance(order_by, str) else order_by
+    schema, keys = rows.stream.schema, (*rows.keys, *bounds)
+    others = tuple(column for column in schema.names if column not in keys)
+    names = [*keys, *others, *(each for each in beside if each is not None)]
+    require_unique(where, [*names, ROWS, TIMES, KIND])
+    require_free(where, names)
+    order = tuple(_orders(where, schema, by, keys))
+    return TopRows(keys, others, order, 1, number, changelog=False, place=place)
 
 
 def _require_number(where: str, n: object) -> None:
