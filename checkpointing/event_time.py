@@ -261,6 +261,12 @@ class VertexTime:
             default=None,
         )
 
+    @property
+    def awaits_first_barrier(self) -> bool:
+        """True if a split was at no barrier yet, and its rest would begin there. It holds time until then."""
+        said = (declared for channel, declared in self._declared.items() if self._now[channel].active_ms is None)
+        return any(each is not None and (each.idle_after_ms or each.close_after_ms) is not None for each in said)
+
     # -------------------------------------------------------------- at a barrier
 
     def pass_barrier(self, barrier: Barrier, *, unaligned: bool = False) -> Barrier:

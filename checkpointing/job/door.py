@@ -392,7 +392,11 @@ class Wiring:
 
     def turns_at_ms(self) -> list[int]:
         """Return when a barrier would change something without any row, for each vertex for which it ever would."""
-        return [at_ms for run in self.runs.values() if (at_ms := run.turns_at_ms()) is not None]
+        runs = self.runs.values()
+        at = [at_ms for run in runs if (at_ms := run.turns_at_ms()) is not None]
+        if any(run.time is not None and run.time.awaits_first_barrier for run in runs):
+            at += [self.now_ms for run in runs if run.waits_for_time]
+        return at
 
     def comes_due(self) -> bool:
         """Return whether a barrier would find something due now, since a stream with `close_after` rests (N4)."""

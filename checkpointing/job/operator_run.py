@@ -410,6 +410,11 @@ class OperatorRun:
             at += [own.due_ms + 1 for own in self.live if own.due_ms is not None]
         return min((each for each in at if each is not None), default=None)
 
+    @property
+    def waits_for_time(self) -> bool:
+        """True if something of the state is due at an event time that is yet to come."""
+        return not self.vertex.by_clock and any(own.due_ms is not None for own in self.live)
+
     def fire(self) -> RunMicroBatch:
         """Run a micro-batch without rows, which fires what is due before the barrier goes on."""
         if self.passing is None:

@@ -433,22 +433,39 @@ def test_a_poll_that_fails_after_a_stop_does_not_count(job):
     assert EndTick(TickOutcome.STOPPED) == story.end
 
 
-@pytest.mark.parametrize("due_ms", [None, 1_110, 1_111])
-def test_what_falls_due_while_the_input_rests_is_shown_and_nothing_else_brings_a_cut(job, due_ms):
-    """The streams have rested for 1,100 ms. So their time is 1,100 ms after their greatest rows."""
+def at_rest(job, due_ms, *known):
+    """Return a story of two streams, of which the cut knows these. Their greatest rows are of 10 and 11 ms."""
     declared = (EventTime(0, close_after_ms=1_000),) * 2
     left, right, joined = job.two_sources().vertices
     graph = replace(job.two_sources(), vertices=(left, right, replace(joined, event_times=declared, fires=True)))
     inputs = tuple(
         InputTimeRecord(input=place, upstream=name, split=name[0], watermark_ms=10 + place, active_ms=1_000)
-        for place, name in enumerate(["left", "right"])
+        for place, name in enumerate(known)
     )
     was = job.record(
         graph, 1, {"joined": (SubtaskSnapshot(due_ms=due_ms, state=(job.keyed("s", 0, 127, Version(1, 1)),)),)}
     )
     time = VertexTimeRecord(watermark_ms=10, inputs=inputs)
     was = was.model_copy(update={"vertices": (*was.vertices[:2], was.vertices[2].model_copy(update={"time": time}))})
-    story = job.story(graph, restored=was, claim=job.claim.model_copy(update={"first_id": 2}))
+    return job.story(graph, restored=was, claim=job.claim.model_copy(update={"first_id": 2}))
+
+
+@pytest.mark.parametrize("due_ms", [None, 50])
+def test_the_rest_of_a_new_split_begins_at_a_barrier_that_comes_without_rows(job, due_ms):
+    """Otherwise no cut would ever know the split, and it would hold windows open for ever. One cut is enough."""
+    story = at_rest(job, due_ms, "left")
+    story.passes(1_100)
+    story.is_idle("left", "right")
+    if due_ms is not None:
+        assert story.end is None
+        assert [1_000, 2_100] == [each.active_ms for each in story.commits().vertices[2].time.inputs]
+    assert TickOutcome.CAUGHT_UP is story.end.outcome
+
+
+@pytest.mark.parametrize("due_ms", [None, 1_110, 1_111])
+def test_what_falls_due_while_the_input_rests_is_shown_and_nothing_else_brings_a_cut(job, due_ms):
+    """The streams have rested for 1,100 ms. So their time is 1,100 ms after their greatest rows."""
+    story = at_rest(job, due_ms, "left", "right")
     story.passes(1_100)
     story.is_idle("left", "right")
     if due_ms != 1_110:
