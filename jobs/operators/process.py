@@ -432,15 +432,19 @@ class ProcessCalls:
         if result.others_stay:
             own = list(self.state_keys)
             found = found.only(found.rows.with_row_index().join(after, on=own, how="semi", nulls_equal=True)["index"])
-        before = found.rows
-        lost = before.join(after, on=list(self.state_keys), how="anti", nulls_equal=True)
+        before, lost = found.rows, found.rows
+        if not (before.is_empty() or after.is_empty()):
+            lost = before.join(after, on=list(self.state_keys), how="anti", nulls_equal=True)
+        own = {KEY_GROUP, *self.state_keys}
+        nulls = [pl.lit(None, kind).alias(name) for name, kind in before.schema.items() if name not in own]
         delta = pl.concat(
             [
                 after.cast(before.schema).with_columns(pl.lit(value=False).alias(DELETED)),
-                lost.with_columns(pl.lit(value=True).alias(DELETED)),
+                lost.with_columns(*nulls, pl.lit(value=True).alias(DELETED)),
             ]
         )
-        called.add(self._conformed(replace(result, state=after.drop(KEY_GROUP))), delta, found)
+        conformed = self._conformed(replace(result, state=after.drop(KEY_GROUP)))
+        called.add(conformed, delta, replace(found, all_change=True))
 
     def _reacts(self, seen: BroadcastRows | None) -> ReactsToBroadcast | None:
         changed = seen is not None and seen.has_changed

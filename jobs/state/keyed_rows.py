@@ -162,11 +162,15 @@ def _known(values: pl.Series) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class FoundKeys:
-    """Some keys' rows among others, and their places: for each layer, which of its rows."""
+    """Some keys' rows among others, and their places: for each layer, which of its rows.
+
+    If `all_change`, the change that follows is known to have all these keys.
+    """
 
     among: KeyedRows
     rows: pl.DataFrame
     places: tuple[pl.Series, ...]
+    all_change: bool = False
 
     def only(self, chosen: pl.Series) -> "FoundKeys":
         """Return those of the found rows at these numbers."""

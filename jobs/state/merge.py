@@ -51,6 +51,8 @@ def apply_change(state: KeyedRows, change: StateChange, keys: Sequence[str]) -> 
 
 def apply_delta(found: FoundKeys, delta: pl.DataFrame, keys: Sequence[str]) -> KeyedRows:
     """Return the state in which these keys were found, after a delta that touches none but them."""
+    if found.all_change or found.rows.is_empty():
+        return found.replaced_by(_live(delta).select(found.rows.columns))
     unchanged = found.rows.join(delta, on=list(keys), how="anti", nulls_equal=True)
     return found.replaced_by(pl.concat([unchanged, _live(delta)]))
 

@@ -65,6 +65,8 @@ _SIDES: Final = ((LEFT, "left"), (RIGHT, "right"))
 _PLACE: Final = "\0place"
 _ID: Final = "\0id"
 _MICROSECONDS: Final = 1_000
+_PLACES_MAX: Final = 2**62
+"""So many places in the order of keys and times have numbers of their own. Of more, only those with rows have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,15 +467,22 @@ def _ranges(
         join_by_key(rows.select(*on, AT).with_row_index(_PLACE), ids, on, "inner", nulls_equal=False)
         for rows in (left, right)
     )
-    times, places = np.sort(of_right[AT].to_numpy()), _whole(of_right[_PLACE])
-    size = len(times) + 1
-    ranked = _whole(of_right[_ID]) * size + np.searchsorted(times, of_right[AT].to_numpy())
+    keys_of_left, keys_of_right, places = _whole(of_left[_ID]), _whole(of_right[_ID]), _whole(of_right[_PLACE])
+    times, at = of_right[AT].to_numpy(), of_left[AT].to_numpy()
+    lowest = None if lower_ms is None else at + lower_ms * _MICROSECONDS
+    highest = at + upper_ms * _MICROSECONDS
+    if len(times) and (int(times.max()) - int(times.min()) + 2) * (ids.height + 1) > _PLACES_MAX:
+        in_turn = np.sort(times)
+        times = np.searchsorted(in_turn, times)
+        lowest = None if lowest is None else np.searchsorted(in_turn, lowest, "left")
+        highest = np.searchsorted(in_turn, highest, "right") - 1
+    first, width = (int(times.min()), int(times.max()) - int(times.min()) + 1) if len(times) else (0, 0)
+    ranked = keys_of_right * (width + 1) + (times - first)
     in_order = np.argsort(ranked)
-    ranked, at, begins = ranked[in_order], of_left[AT].to_numpy(), _whole(of_left[_ID]) * size
-    lowest = 0 if lower_ms is None else np.searchsorted(times, at + lower_ms * _MICROSECONDS, "left")
-    highest = np.searchsorted(times, at + upper_ms * _MICROSECONDS, "right")
-    start = np.searchsorted(ranked, begins + lowest, "left")
-    end = np.searchsorted(ranked, begins + highest, "left")
+    ranked, begins = ranked[in_order], keys_of_left * (width + 1)
+    low = 0 if lowest is None else np.clip(lowest - first, 0, width)
+    start = np.searchsorted(ranked, begins + low, "left")
+    end = np.searchsorted(ranked, begins + np.clip(highest - first, -1, width), "right")
     return _whole(of_left[_PLACE]), start, np.maximum(start, end), places[in_order]
 
 
@@ -491,7 +500,13 @@ def _hit(rows: pl.DataFrame, places: NDArray[np.int64]) -> pl.Series:
 def _numbered(new: pl.DataFrame, held: pl.DataFrame, alike: Sequence[str]) -> pl.DataFrame:
     """Return the new rows with numbers that tell them apart from those that are held and alike in these columns."""
     on = list(alike)
-    known = held.group_by(on).agg((pl.col(NTH).max() + 1).alias(_ID))
-    numbered = new.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).over(on).alias(NTH))
-    beside = join_by_key(numbered, known, on, "left")
+    again = new.select(on).is_duplicated()
+    first = pl.lit(0, dtype=pl.Int64).alias(NTH)
+    parts = [new.filter(~again).with_columns(first)] if again.any() else [new.with_columns(first)]
+    if again.any():
+        parts.append(new.filter(again).with_columns(pl.int_range(pl.len(), dtype=pl.Int64).over(on).alias(NTH)))
+    numbered, known = pl.concat(parts), join_by_key(held.select(*on, NTH), new.select(on), on, "semi")
+    if known.is_empty():
+        return numbered
+    beside = join_by_key(numbered, known.group_by(on).agg((pl.col(NTH).max() + 1).alias(_ID)), on, "left")
     return beside.with_columns(pl.col(NTH) + pl.col(_ID).fill_null(0)).drop(_ID)

@@ -90,10 +90,12 @@ class FirstRows:
 
         At the end of time none is forgotten, since a later tick may go on.
         """
-        time = self.late.time.name
-        in_turn = with_numbers(state.filter(self._is_held), self.keys).sort(NUMBER, time)
+        time, held = self.late.time.name, state.filter(self._is_held)
+        again = held.select(self.keys).is_duplicated()
+        in_turn = with_numbers(held.filter(again), self.keys).sort(NUMBER, time)
         times = in_turn[time].dt.epoch("us").to_numpy()
-        first = in_turn.filter(pl.Series(_spaced(in_turn[NUMBER].to_numpy(), times, self.within_ms * _MICROSECONDS)))
+        spaced = pl.Series(_spaced(in_turn[NUMBER].to_numpy(), times, self.within_ms * _MICROSECONDS))
+        first = pl.concat([held.filter(~again), in_turn.filter(spaced).select(held.columns)])
         others = [pl.lit(None, state.schema[name]).alias(name) for name in self.columns if name != time]
         shown = first.with_columns((self.late.time_ms + self.within_ms).alias(DUE), *others).select(state.columns)
         known = pl.concat([state.filter(~self._is_held), shown])
@@ -107,12 +109,13 @@ class FirstRows:
 
     def _one_of_each_time(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return one row for each time of a key: the least by its other columns."""
-        by = [*self.keys, self.late.time.name]
-        if not rows.select(by).is_duplicated().any():
+        again, by = rows.select(self.keys).is_duplicated(), [*self.keys, self.late.time.name]
+        several = rows.filter(again)
+        if not several.select(by).is_duplicated().any():
             return rows
         rest = [name for name in self.columns if name != self.late.time.name]
-        ordered = rows.sort(rest) if rest else rows
-        return ordered.unique(subset=by, keep="first", maintain_order=True)
+        ordered = several.sort(rest) if rest else several
+        return pl.concat([rows.filter(~again), ordered.unique(subset=by, keep="first", maintain_order=True)])
 
     def _apart_from(self, shown: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
         """Return the rows that are far enough from all that were put out."""

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import duckdb
 import polars as pl
@@ -14,6 +15,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.identifiers import table_name
+from jobs.operators.in_time import joins
 from jobs.operators.in_time.joins import (
     DELETES,
     AsOfJoin,
@@ -348,3 +350,24 @@ def test_an_as_of_join_has_the_rows_of_the_batch_query(run, how):
     assert wanted == Counter(_pair(vertex.output.names, row) for row in out)
     assert vertex.held["_right"].list.len().max() in (None, 1), "one version of a key stays"
     assert not vertex.held["_left"].list.len().fill_null(0).sum()
+
+
+PLACED = st.lists(st.tuples(st.none() | st.integers(0, 2), st.sampled_from([-(10**15), -7, -2, 0, 1, 3, 10**15])))
+
+
+@given(PLACED, PLACED, st.none() | st.integers(-3, 0), st.integers(-2, 3), st.sampled_from([0, 2**62]))
+def test_partners_are_all_rows_in_the_range(left, right, lower_ms, upper_ms, places_max):
+    """Where keys and times have more places than numbers, only those with rows are numbered."""
+    frames = [
+        pl.DataFrame([(key, ms * 1_000) for key, ms in rows], schema={"k": pl.Int64, joins.AT: pl.Int64}, orient="row")
+        for rows in (left, right)
+    ]
+    with patch.object(joins, "_PLACES_MAX", places_max):
+        places, start, end, order = joins._ranges(*frames, ["k"], lower_ms, upper_ms)
+    found = {(int(place), int(at)) for place, a, b in zip(places, start, end, strict=True) for at in order[a:b]}
+    assert found == {
+        (i, j)
+        for i, (key, ms) in enumerate(left)
+        for j, (other, at) in enumerate(right)
+        if key == other and key is not None and (lower_ms is None or ms + lower_ms <= at) and at <= ms + upper_ms
+    }
