@@ -11,6 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from pyspark.sql.types import BooleanType, LongType, StructType
 
 from checkpointing.channel_items import StagedSegment
@@ -23,6 +25,9 @@ from jobs.operators.spec import InputPlan, TaskSteps, arrow_schema, schema_with_
 from jobs.operators.top_rows import Order, TopRows, top_state
 from jobs.pipeline.steps import copied, dropped, in_turn
 from jobs.state.files import arrow_of, empty_frame
+from tests.unit.operators.test_rows_in_time import EPOCHS, in_epochs, spec_of
+from tests.unit.operators.test_rows_in_time import ROWS as TIMED
+from tests.unit.operators.test_rows_in_time import at as moment
 from tidemark import (
     Expectation,
     Pipeline,
@@ -36,6 +41,7 @@ from tidemark import (
     max_by,
     max_of,
     min_of,
+    over,
     stddev_of,
     sum_of,
     top,
@@ -541,11 +547,11 @@ def test_rows_of_each_type_are_in_sparks_order(spark, column, descending):
     """Null, NaN, infinities and texts beyond ASCII too. The other columns, of any type, tell equal ones apart."""
     chance = random.Random(f"{column}{descending}")  # noqa: S311 - test data
     rows = [(chance.choice([None, 1, 2]), *map(chance.choice, VALUES.values())) for _ in range(120)]
-    given = pl.DataFrame(rows, schema=empty_frame(arrow_schema(SCHEMA)).schema, orient="row")
+    frame = pl.DataFrame(rows, schema=empty_frame(arrow_schema(SCHEMA)).schema, orient="row")
     others = tuple(name for name in SCHEMA.names if name != "k")
     function = TopRows(("k",), others, (Order(column, descending),), 25, "nth", changelog=False)
-    done = function.process([given], empty_frame(arrow_schema(top_state(SCHEMA, ("k",)))))
-    spark.createDataFrame(arrow_of(given, arrow_schema(SCHEMA))).createOrReplaceTempView("given")
+    done = function.process([frame], empty_frame(arrow_schema(top_state(SCHEMA, ("k",)))))
+    spark.createDataFrame(arrow_of(frame, arrow_schema(SCHEMA))).createOrReplaceTempView("given")
     by = ", ".join([column + " desc" * descending, *(name for name in others if name != column)])
     query = f"select *, row_number() over (partition by k order by {by}) as nth from given"
     wanted = spark.sql(f"select * from ({query}) where nth <= 25").toArrow()
@@ -594,3 +600,30 @@ def test_a_task_derives_what_spark_derives(tmp_path, spark, of_changes, takes_ch
     ]
     assert sorted(by_spark, key=repr) == sorted(by_task, key=repr)
     assert by_task
+
+
+@settings(
+    deadline=None,
+    max_examples=6,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(epochs=EPOCHS, back=st.sampled_from([1, 3, "1ms", "3ms", "20ms"]))
+def test_aggregates_over_rows_before_are_those_of_sparks_over(spark, epochs, back):
+    """Null and NaN are keys as others are, and rows of equal times are in the order of their other columns."""
+    bound = {"last": back} if isinstance(back, int) else {"within": back}
+    sums = {"n": count(), "total": sum_of("value"), "most": max_of("value"), "mean": avg_of("value")}
+    found, counted = in_epochs(spec_of(lambda rows: over(rows, "op", late="late/rows", **bound, **sums)), epochs)
+    rows = pl.DataFrame(
+        [(*row[:3], moment(row[3])) for row in counted], schema=empty_frame(arrow_schema(TIMED)).schema, orient="row"
+    )
+    spark.createDataFrame(arrow_of(rows, arrow_schema(TIMED))).createOrReplaceTempView("counted")
+    before = f"at, value, name ROWS BETWEEN {back - 1 if 'last' in bound else 0} PRECEDING"
+    if "within" in bound:
+        before = f"at RANGE BETWEEN INTERVAL '0.{int(back[:-2]):03}' SECOND PRECEDING"
+    query = "count(*) OVER w, sum(value) OVER w, max(value) OVER w, avg(value) OVER w"
+    window = f"WINDOW w AS (PARTITION BY key ORDER BY {before} AND CURRENT ROW)"
+    wanted = pl.from_arrow(spark.sql(f"SELECT key, value, name, at, {query} FROM counted {window}").toArrow())
+    plain = pl.DataFrame(found, schema=wanted.schema, orient="row")
+    assert sorted(map(repr, plain.rows())) == sorted(map(repr, wanted.rows()))

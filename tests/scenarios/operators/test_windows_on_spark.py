@@ -9,9 +9,11 @@ from functools import partial
 from random import Random
 
 import polars as pl
+import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampNTZType, TimestampType
 
+from jobs.operators.in_time.measured_times import MicroBatchId, ObservedTimes, TimeColumn, TimedScan, take_measured
 from tidemark import FileSource, Pipeline, count, cumulative, hopping, join, session, sum_of, tumbling
 from tidemark.testing import TickFailedError, Trial
 
@@ -315,3 +317,45 @@ def test_windows_by_the_clock_count_each_row_once(tmp_path):
     assert (360, 2 * sum(range(180))) == (shown["rows"].sum(), shown["total"].sum())
     assert (shown["window_end"] - shown["window_start"] == timedelta(seconds=1)).all()
     assert not shown.select("user", "window_start").is_duplicated().any()
+
+
+class OneColumn:
+    """A scan of one batch with one column."""
+
+    def __init__(self, column):
+        self.column = column
+
+    def batches(self, schema):
+        yield pa.record_batch([self.column], schema=schema)
+
+
+ODD_US = [None, 0, -1, 1_774_000_000_123_999, -62_135_596_800_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000]
+"""Also 1969, the first moment of the year 1, the last one of 9999, and the next one, which Python does not know."""
+
+
+@pytest.mark.usefixtures("restored_zone")
+@pytest.mark.parametrize("kind", [TimestampType(), TimestampNTZType()], ids=["timestamp", "timestamp_ntz"])
+@pytest.mark.parametrize("ahead_ms", [None, 1_000])
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_spark_and_tasks_measure_the_same_times_and_find_the_same_misfits(spark, kind, ahead_ms, zone):
+    """Whatever the zone of Spark's session is, a timestamp without a zone counts as UTC."""
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    time = TimeColumn("at", kind, ahead_ms=ahead_ms, kept_in="kept")
+    for us in ODD_US:
+        of, limit_ms = MicroBatchId("v", 1, 1), time.limit_ms(1_775_000_000_000)
+        at = pa.array([us], pa.int64()).cast(time.field.type)
+        scan = TimedScan(scan=OneColumn(at), of=of, input=0, split="s", time=time, limit_ms=limit_ms)
+        (batch,) = scan.batches(pa.schema([time.field, pa.field("kept", at.type)]))
+        by_task = (take_measured(of), batch.column("kept").null_count)
+        observed = ObservedTimes()
+        rows = spark.createDataFrame(pa.table({"at": at}), StructType([StructField("at", kind)]))
+        assert kind == rows.schema["at"].dataType
+        kept = observed.of(rows, time, 0, "s", limit_ms).where("kept IS NULL").count()
+        assert by_task == (observed.taken(), kept), us
+
+
+@pytest.fixture
+def restored_zone(spark):
+    was = spark.conf.get("spark.sql.session.timeZone")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", was)
