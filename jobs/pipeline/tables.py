@@ -22,8 +22,7 @@ from pyspark.sql.types import (
 from checkpointing.graph import JobGraph, TableMode, Vertex
 from checkpointing.identifiers import TableName, table_name
 from checkpointing.partitions import escaped
-from jobs.operators.in_time.joins import WindowJoin
-from jobs.operators.in_time.windows import END, START, PeriodicWindows, SessionWindows, WindowedAggregates
+from jobs.operators.in_time.windows import END, START, PeriodicWindows, SessionWindows
 from jobs.operators.process import OUTPUT
 from jobs.pipeline.columns import (
     NOTHING,
@@ -237,8 +236,8 @@ def partitions_of(
 
 def windows_of(declarations: Declarations, vertex: Declared) -> PeriodicWindows | SessionWindows | None:
     """Return the windows of which a vertex writes the rows: its own, or those of the vertex before. None: none."""
-    if isinstance(vertex, ProcessVertex) and isinstance(vertex.function, WindowedAggregates | WindowJoin):
-        windows = vertex.function.windows
+    if isinstance(vertex, ProcessVertex):
+        windows = getattr(vertex.function, "windows", None)  # of aggregates, joins and top rows
         return windows if isinstance(windows, PeriodicWindows | SessionWindows) else None
     if not isinstance(vertex, StagedVertex):
         return None

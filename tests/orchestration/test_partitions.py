@@ -17,6 +17,7 @@ from checkpointing.identifiers import TableName
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of
 from jobs.pipeline.planning import plan
+from jobs.pipeline.top import top
 from jobs.pipeline.windows import cumulative, hopping, session, tumbling
 from jobs.quality.expectation import Expectation
 from jobs.reading.changed_times import changed_times
@@ -330,6 +331,17 @@ def test_a_day_is_not_told_before_windows_that_belong_to_it_are_out(window, size
         return
     with pytest.raises(InvalidPipelineError, match=f"by is {by}, and a window may be put out after"):
         out.partitions(size, **days)
+
+
+def test_a_day_is_not_told_before_the_top_rows_of_windows_that_belong_to_it_are_out():
+    pipeline = Pipeline(JOB)
+    rows = pipeline.source("numbers", SequenceSource({"a": 9}, keys=3)).with_column("at", "now()", TimestampType())
+    hops = rows.event_time("at", delay="1h").key_by("key").window(hopping("2h", "1h"))
+    first = top(hops, "first", n=1, order_by="n", late="late/first").table("gold/first")
+    with pytest.raises(InvalidPipelineError, match="by is window_start, and a window may be put out after"):
+        first.partitions("1d", start="2026-01-01", by="window_start")
+    first.partitions("1d", start="2026-01-01")
+    assert ("window_end", 1) == (plan(pipeline).partitions["gold/first"].by, 1)
 
 
 def test_a_table_without_event_times_has_no_partitions():
