@@ -7,8 +7,9 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import InputTimeRecord, TableRecord, VertexRecord, VertexTimeRecord
+from checkpointing.metadata.record import InputTimeRecord, Statistics, TableRecord, VertexRecord, VertexTimeRecord
 from jobs.doctor.job_health import _waits
+from jobs.showing.checkpoints import checkpoint_as_json
 from jobs.warehouse.warehouse import Warehouse
 from tests.unit.full_entry import plain_entry
 
@@ -64,6 +65,12 @@ def test_the_doctor_says_when_a_window_closes_by_the_clock(tmp_path):
     for due_ms, closes_ms in ((3_599_999, 60_000 + 16 * 60_000), (2_000_000, 60_000 + 900_001), (4, 0)):
         assert closes_ms == closes_at_ms(plain_entry(vertices=(bronze, hourly)), hourly, due_ms)
     assert closes_at_ms(CUT, HOURLY, 3_599_999) is None
+    for clock_ms, rests in ((960_000, []), (960_001, [0, 1])):
+        statistics = Statistics(triggered_ms=clock_ms, committed_ms=clock_ms, rows=0)
+        (shown, _) = checkpoint_as_json("small", plain_entry(vertices=(bronze, hourly), statistics=statistics), ())[
+            "event_time"
+        ]
+        assert rests == shown["at_rest"]
     cut = plain_entry(vertices=(bronze, hourly))
     for now_ms, then in ((120_000, "in 15 min 00 s"), (2_000_000, "at the next tick")):
         warehouse = Warehouse(tmp_path, ProtocolPaths("shop"), now_ms=lambda now_ms=now_ms: now_ms)

@@ -14,9 +14,11 @@ from checkpointing.messages import SavepointKind, SavepointRequested
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.pipeline import Pipeline, count
+from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.joins import join
 from jobs.pipeline.planning import plan
 from jobs.reading import Cuts, NoEventTimeError, NoSuchTableError
+from jobs.showing.graph import _watermark
 from jobs.sources.hybrid import SequenceSource
 from jobs.tick.at_rest.request_client import Taken
 from jobs.tick.driver import Inbox
@@ -179,6 +181,17 @@ def test_a_checkpoint_shows_which_split_holds_the_time_back(tmp_path, capsys):
     assert bronze["watermark_ms"] == gold["watermark_ms"] == min(each["watermark_ms"] for each in bronze["inputs"])
     assert ExitCode.DONE == execute(["checkpoints", "show", *named])
     assert "event time" in capsys.readouterr().out
+
+
+def test_explain_says_when_time_goes_on_by_the_clock():
+    pipeline = Pipeline(JOB)
+    numbers = pipeline.source("numbers", SequenceSource({"a": 9}, keys=3)).with_column("at", "now()", TimestampType())
+    numbers.event_time("at", delay="2h", idle_after="5m", close_after="1h").table(BRONZE, id="bronze")
+    planned = plan(pipeline)
+    (line,) = (line.plain for line in _watermark(planned, planned.graph.vertex("bronze")))
+    assert "(2 h 00 min of delay, idle after 5 min 00 s, by the clock once all rest for 1 h 00 min)" in line
+    with pytest.raises(InvalidPipelineError, match="close_after is 0, so time would never wait for rows"):
+        numbers.event_time("at", delay="2h", close_after="0s")
 
 
 def test_explain_says_where_watermarks_come_from_and_what_bounds_state(capsys):
