@@ -160,6 +160,27 @@ def restores(results: Results, extent: Extent) -> Figures:
     return {"ratio": large / small, "ours_s": large, "peer_s": small}
 
 
+def open_windows(extent: Extent) -> tuple[str, str]:
+    """Return the programs with few and with many open windows."""
+    return f"open:{extent.large_keys // 100}", f"open:{extent.large_keys}"
+
+
+def many_open(results: Results, extent: Extent) -> Figures:
+    """Return the time of an epoch with many open windows, compared with few."""
+    names = open_windows(extent)
+    (small, large), (small_cpu, large_cpu) = (
+        [middle(results[name][0][figure][WARM_UP:]) for name in names] for figure in ("seconds", "cpu_seconds")
+    )
+    peak = results[names[-1]][0]["peak_memory_bytes"]
+    return {
+        "ratio": large / small,
+        "ours_s": large,
+        "peer_s": small,
+        "cpu_ratio": large_cpu / small_cpu,
+        "peak_memory_bytes": peak,
+    }
+
+
 def _state(keys: int, touched: int) -> str:
     return f"state:{keys}:{touched}"
 

@@ -10,7 +10,7 @@ from bench.changelog_workload import lay_out_changelog
 from bench.kafka_workload import lay_out_topic
 from bench.nexmark import generate
 from bench.programs import Program, module
-from bench.window_workload import lay_out_times
+from bench.timed_workload import lay_out_sides, lay_out_times
 from bench.workload import Workload, lay_out
 
 ROOT: Final = Path(__file__).resolve().parents[1] / ".bench"
@@ -25,7 +25,7 @@ _SINKS: Final = {"ours": "bench.ours.outside_sinks", "peer": "bench.peers.spark_
 _UPSERTS: Final = {"ours": "bench.ours.upserts", "peer": "bench.peers.merged_upserts"}
 _HISTORY: Final = {"ours": "bench.ours.bank_history", "peer": "bench.peers.merged_history"}
 _FRESHNESS: Final = {"ours": "bench.ours.kafka_freshness", "peer": "bench.peers.kafka_freshness"}
-_WINDOWS: Final = {"ours": "bench.ours.windowed_sums", "streaming": "bench.peers.structured_streaming"}
+_TIMED: Final = {"ours": "bench.ours.timed_rows", "streaming": "bench.peers.structured_streaming"}
 _ROWS: Final = 500_000
 _KEYS: Final = 1_000_000
 WARM_UP: Final = 3
@@ -49,6 +49,8 @@ _ONCE: Final = (
     "history",
     "many",
     "nexmark",
+    "open",
+    "expired",
 )
 """Programs that measure often enough in one round, so that later rounds leave them out."""
 
@@ -130,8 +132,12 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = _in_its_own_environment(name, extent)
         case ["changelog"]:
             command = module("bench.ours.changelog_sums", str(lay_out_changelog(extent.changes, DATA)))
-        case ["windows", by, kind]:
-            command = module(_WINDOWS[by], str(lay_out_times(extent.files, DATA)), "--windows", kind)
+        case ["timed", by, work]:
+            command = module(_TIMED[by], str(_timed(work, extent)), "--work", work)
+        case ["expired", days]:
+            command = module("bench.ours.expired_state", "--days", days)
+        case ["open", windows]:
+            command = module("bench.ours.open_windows", "--open", windows)
         case ["price", "sums"]:
             command = module("bench.ours.epoch_price", "sums", str(_events(extent)))
         case ["price", "flights"]:
@@ -199,9 +205,9 @@ def _in_its_own_environment(name: str, extent: Extent) -> tuple[str, ...]:
         case ["flink", "changelog", backend]:
             folder = lay_out_changelog(extent.changes, DATA, csv=True)
             command = (str(FLINK_PYTHON), _peer("flink_changelog"), str(folder), "--backend", backend)
-        case ["flink", "windows", kind, backend]:
-            times = str(lay_out_times(extent.files, DATA, csv=True))
-            command = (str(FLINK_PYTHON), _peer("flink_sql"), times, "--windows", kind, "--backend", backend)
+        case ["flink", "timed", work, backend]:
+            rows = str(_timed(work, extent, csv=True))
+            command = (str(FLINK_PYTHON), _peer("flink_sql"), rows, "--work", work, "--backend", backend)
         case ["flink", backend]:
             command = (str(FLINK_PYTHON), _peer("flink_sql"), str(_events(extent, csv=True)), "--backend", backend)
         case ["pathway"]:
@@ -217,6 +223,12 @@ def _peer(name: str) -> str:
 
 def _events(extent: Extent, *, csv: bool = False) -> Path:
     return _files(extent.files, csv=csv)
+
+
+def _timed(work: str, extent: Extent, *, csv: bool = False) -> Path:
+    if work == "joined":
+        return lay_out_sides(extent.files // 2, DATA, csv=csv)
+    return lay_out_times(extent.files, DATA, csv=csv)
 
 
 def _files(files: int, *, csv: bool = False) -> Path:

@@ -65,7 +65,7 @@ def _line(row: Row, figures: Figures) -> str:
 def _ratios(figures: Figures) -> str:
     if "per_second" in figures:
         return f"{figures['per_second']:,.0f}/s"
-    for beside in ("hashmap", "any_size", "recent", "kafka"):
+    for beside in ("hashmap", "any_size", "recent", "kafka", "flink"):
         if beside in figures:
             return f"{figures['ratio']:.2f} / {figures[beside]['ratio']:.2f}"
     if "spread_s" in figures:

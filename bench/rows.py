@@ -1,8 +1,8 @@
 """Defines all rows: what each compares, the bar that it must reach, and how its figure is computed.
 
 A figure is a ratio. For most rows it says how many times faster ours is: the peer's time divided by ours. For P5 it is
-the share of the throughput that is left. For P7, P8, P9 and P11 it is the cost of the larger case divided by that of
-the smaller one. For P18 it is the age of our records divided by the age of the peer's.
+the share of the throughput that is left. For P7, P8, P9, P11, P29 and P30 it is the cost of the larger case divided
+by that of the smaller one. For P18 it is the age of our records divided by the age of the peer's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,9 @@ from bench.figures import (
     flink_sums,
     into_targets,
     large_epochs,
+    many_open,
     one_percent,
+    open_windows,
     restores,
     same_touched,
     starts_on_a_store,
@@ -181,21 +183,30 @@ def _changes(results: Results, extent: Extent) -> Figures:
     }
 
 
-def _windows(kind: str) -> Callable[[Results, Extent], Figures]:
-    """Return the figures of windows against Structured Streaming, with those against Flink beside them."""
-    ours = f"windows:ours:{kind}"
-    against = _against(ours, f"windows:streaming:{kind}", WARM_UP)
+def _timed(work: str) -> Callable[[Results, Extent], Figures]:
+    """Return the figures of work in event time against Structured Streaming, with those against Flink beside them."""
+    ours = f"timed:ours:{work}"
+    against = _against(ours, f"timed:streaming:{work}", WARM_UP)
 
     def figures(results: Results, extent: Extent) -> Figures:
         mine = middle([result["work_s"] for result in results[ours]])
-        theirs = middle([result["total_s"] for result in results[f"flink:windows:{kind}:rocksdb"]])
+        theirs = middle([result["total_s"] for result in results[f"flink:timed:{work}:rocksdb"]])
         return {**against(results, extent), "flink": {"ratio": theirs / mine, "ours_s": mine, "peer_s": theirs}}
 
     return figures
 
 
-def _programs_of_windows(kind: str) -> tuple[str, ...]:
-    return f"windows:ours:{kind}", f"windows:streaming:{kind}", f"flink:windows:{kind}:rocksdb"
+def _programs_in_time(work: str) -> tuple[str, ...]:
+    return f"timed:ours:{work}", f"timed:streaming:{work}", f"flink:timed:{work}:rocksdb"
+
+
+_DAYS: Final = ("expired:1", "expired:365")
+
+
+def _expired(results: Results, extent: Extent) -> Figures:
+    del extent
+    day, year = (results[name][0]["state_bytes"] for name in _DAYS)
+    return {"ratio": year / day, "state_bytes": year, "state_bytes_of_a_day": day}
 
 
 ROWS: Final = (
@@ -412,17 +423,49 @@ ROWS: Final = (
         id="P25",
         work="count and sum by key and hour, 100k keys, against Structured Streaming / Flink SQL with RocksDB",
         bar=">= 8x / >= 3x",
-        programs=lambda _: _programs_of_windows("hourly"),
-        figures=_windows("hourly"),
+        programs=lambda _: _programs_in_time("hourly"),
+        figures=_timed("hourly"),
         reached=lambda found: found["ratio"] >= 8 and found["flink"]["ratio"] >= 3,  # noqa: PLR2004
     ),
     Row(
         id="P26",
         work="the same in sessions",
         bar=">= 5x / >= 4x",
-        programs=lambda _: _programs_of_windows("sessions"),
-        figures=_windows("sessions"),
+        programs=lambda _: _programs_in_time("sessions"),
+        figures=_timed("sessions"),
         reached=lambda found: found["ratio"] >= 5 and found["flink"]["ratio"] >= 4,  # noqa: PLR2004
+    ),
+    Row(
+        id="P27",
+        work="two streams of rows joined by key within five minutes, half of the rows each, against the same two",
+        bar=">= 5x / >= 2x",
+        programs=lambda _: _programs_in_time("joined"),
+        figures=_timed("joined"),
+        reached=lambda found: found["ratio"] >= 5 and found["flink"]["ratio"] >= 2,  # noqa: PLR2004
+    ),
+    Row(
+        id="P28",
+        work="the first row of each id within an hour, 5 % doubles, against Structured Streaming with RocksDB",
+        bar=">= 8x",
+        programs=lambda _: ("timed:ours:doubles", "timed:streaming:doubles"),
+        figures=_against("timed:ours:doubles", "timed:streaming:doubles", WARM_UP),
+        reached=lambda found: found["ratio"] >= 8,  # noqa: PLR2004
+    ),
+    Row(
+        id="P29",
+        work="an epoch that closes 1,000 windows, and opens as many, with 10^7 open over one with 10^5 open",
+        bar="<= 1.5x",
+        programs=open_windows,
+        figures=many_open,
+        reached=lambda found: found["ratio"] <= 1.5,  # noqa: PLR2004
+    ),
+    Row(
+        id="P30",
+        work="bytes of state after a year of event time with a time to live of a day, and a drain, over those of a day",
+        bar="<= 2x",
+        programs=lambda _: _DAYS,
+        figures=_expired,
+        reached=lambda found: found["ratio"] <= 2,  # noqa: PLR2004
     ),
     Row(
         id="P33",

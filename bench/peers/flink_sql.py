@@ -22,11 +22,18 @@ _SUMS: Final = """
 create table sums (k bigint, n bigint, total bigint, primary key (k) not enforced) with ('connector' = 'blackhole')
 """
 _TIMES: Final = """
-create table times (k bigint, v bigint, ts timestamp(3), watermark for ts as ts - interval '10' second)
+create table {name} (k bigint, v bigint, ts timestamp(3), id bigint, watermark for ts as ts - interval '10' second)
 with ('connector' = 'filesystem', 'path' = '{folder}', 'format' = 'csv')
 """
 _WINDOWS: Final = """
 create table windows (k bigint, s timestamp(3), e timestamp(3), n bigint, total bigint) with ('connector' = 'blackhole')
+"""
+_PAIRS: Final = """
+create table pairs (k bigint, v bigint, ts timestamp(3), r_v bigint, r_ts timestamp(3)) with ('connector' = 'blackhole')
+"""
+_JOIN: Final = """
+insert into pairs select l.k, l.v, l.ts, r.v, r.ts from l, r
+where l.k = r.k and r.ts between l.ts - interval '5' minute and l.ts + interval '5' minute
 """
 _OF: Final = {
     "hourly": "tumble(table times, descriptor(ts), interval '1' hour)",
@@ -39,25 +46,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--backend", choices=["rocksdb", "hashmap"], default="rocksdb")
-    parser.add_argument("--windows", choices=sorted(_OF))
+    parser.add_argument("--work", choices=[*_OF, "joined"])
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--mini-batch", action="store_true")
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
         tables = _environment(asked, scratch)
-        of_rows, to_sums = (_TIMES, _WINDOWS) if asked.windows else (_EVENTS, _SUMS)
-        tables.execute_sql(of_rows.format(folder=asked.folder.absolute() / "all"))
-        tables.execute_sql(to_sums)
-        query = "insert into sums select k, count(*), sum(v) from events group by k"
-        if asked.windows:
-            by = "k, window_start, window_end"
-            query = f"insert into windows select {by}, count(*), sum(v) from {_OF[asked.windows]} group by {by}"  # noqa: S608
+        query = _query(tables, asked.folder.absolute(), asked.work)
         started = time.monotonic()
         tables.execute_sql(query).wait()
         total_s = time.monotonic() - started
-    program = f"flink-sql-{asked.windows or 'sums'}-{asked.backend}{'-mini-batch' if asked.mini_batch else ''}"
+    program = f"flink-sql-{asked.work or 'sums'}-{asked.backend}{'-mini-batch' if asked.mini_batch else ''}"
     sys.stdout.write(json.dumps({"program": program, "total_s": total_s}) + "\n")
+
+
+def _query(tables: TableEnvironment, folder: Path, work: str | None) -> str:
+    """Return the query, after its tables are there."""
+    if work is None:
+        tables.execute_sql(_EVENTS.format(folder=folder / "all"))
+        tables.execute_sql(_SUMS)
+        return "insert into sums select k, count(*), sum(v) from events group by k"
+    if work == "joined":
+        for name, side in (("l", "left"), ("r", "right")):
+            tables.execute_sql(_TIMES.format(name=name, folder=folder / side / "all"))
+        tables.execute_sql(_PAIRS)
+        return _JOIN
+    tables.execute_sql(_TIMES.format(name="times", folder=folder / "all"))
+    tables.execute_sql(_WINDOWS)
+    by = "k, window_start, window_end"
+    return f"insert into windows select {by}, count(*), sum(v) from {_OF[work]} group by {by}"  # noqa: S608
 
 
 def _environment(asked: argparse.Namespace, scratch: str) -> TableEnvironment:

@@ -428,15 +428,14 @@ class ProcessCalls:
         self._add_held(result, finder.found, called)
 
     def _add_held(self, result: Processed, found: FoundKeys, called: Called) -> None:
-        after = result.state.select(found.rows.columns)
+        after, own = result.state.select(found.rows.columns), list(self.state_keys)
         if result.others_stay:
-            own = list(self.state_keys)
             found = found.only(found.rows.with_row_index().join(after, on=own, how="semi", nulls_equal=True)["index"])
         before, lost = found.rows, found.rows
         if not (before.is_empty() or after.is_empty()):
-            lost = before.join(after, on=list(self.state_keys), how="anti", nulls_equal=True)
-        own = {KEY_GROUP, *self.state_keys}
-        nulls = [pl.lit(None, kind).alias(name) for name, kind in before.schema.items() if name not in own]
+            lost = before.join(after, on=own, how="anti", nulls_equal=True)
+        kept = (KEY_GROUP, *own)
+        nulls = [pl.lit(None, kind).alias(name) for name, kind in before.schema.items() if name not in kept]
         delta = pl.concat(
             [
                 after.cast(before.schema).with_columns(pl.lit(value=False).alias(DELETED)),

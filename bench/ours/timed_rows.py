@@ -1,0 +1,113 @@
+"""Measures work in event time in a tick, appended to a Delta table (P25 to P28).
+
+`hourly` and `sessions` count and sum by key and window. `doubles` leaves out rows whose id has come before. `joined`
+joins two streams of rows by key and time. `python -m bench.ours.timed_rows FOLDER --work hourly` runs one tick in a new
+warehouse, and compares its table with the batch answer. It prints the seconds and CPU seconds from each completed
+checkpoint to the next.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql.types import StructType
+
+from bench.measures import Laps, caught_up, print_result
+from bench.process_tree import cpu_seconds, peak_memory_bytes
+from bench.timed_workload import REQUIRED
+from checkpointing.config import CheckpointConfig
+from jobs.launch import launch
+from jobs.pipeline.windows import Window
+from jobs.settings import flags_layer
+from jobs.tick.tick import run_tick
+from tidemark import FileSource, Pipeline, Stream, count, distinct, join, session, sum_of, tumbling
+
+TABLE: Final = "gold/rows"
+_SCHEMA: Final = StructType().add("key", "long").add("value", "long").add("at", "timestamp").add("id", "long")
+_COLUMNS: Final = ("key", "value", "at")
+_ROWS: Final = 500_000
+
+
+def hourly(data: Path) -> Pipeline:
+    """Return the pipeline with hourly windows."""
+    return _build(data, tumbling("1h"))
+
+
+def sessions(data: Path) -> Pipeline:
+    """Return the pipeline with sessions."""
+    return _build(data, session("10m"))
+
+
+def doubles(data: Path) -> Pipeline:
+    """Return the pipeline that passes the first row of each id."""
+    pipeline = _pipeline()
+    events = _rows(pipeline, "events", data, *_COLUMNS, "id").event_time("at", delay="1h")
+    distinct(events.key_by("id"), "once", within="1h", late="late/events").table(TABLE)
+    return pipeline
+
+
+def joined(data: Path) -> Pipeline:
+    """Return the pipeline that joins two streams."""
+    pipeline = _pipeline(2)
+    left, right = (
+        _rows(pipeline, side, data / side, *_COLUMNS).event_time("at", delay="10s") for side in ("left", "right")
+    )
+    renamed = right.rename({"value": "r_value", "at": "r_at"})
+    join(left.key_by("key"), renamed.key_by("key"), "pairs", within=("-5m", "5m"), late="late/rows").table(TABLE)
+    return pipeline
+
+
+def _rows(pipeline: Pipeline, name: str, folder: Path, *columns: str) -> Stream:
+    return pipeline.source(name, FileSource(folder, _SCHEMA)).select(*columns)
+
+
+def _pipeline(splits: int = 1) -> Pipeline:
+    """Return a pipeline that takes a checkpoint for each file of each split, as the peer's micro-batches do."""
+    config = CheckpointConfig(every_rows=splits * _ROWS, slice_rows_max=_ROWS)
+    return Pipeline("timed_rows", config=config, parallelism=2)
+
+
+def _build(data: Path, window: Window) -> Pipeline:
+    pipeline = _pipeline()
+    events = _rows(pipeline, "events", data, *_COLUMNS).event_time("at", delay="10s")
+    windows = events.key_by("key").window(window)
+    windows.aggregate("windows", n=count(), total=sum_of("value"), late="late/events").table(TABLE)
+    return pipeline
+
+
+def main() -> None:
+    """Measure one tick."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--work", choices=sorted(REQUIRED), required=True)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--memory", default="2g")
+    parser.add_argument("--scratch", type=Path)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
+        laps, started = Laps(), time.monotonic()
+        folders = {"data": asked.folder, "warehouse": Path(scratch)}
+        given = flags_layer(folders | {"spark_cores": asked.cores, "spark_memory": asked.memory})
+        launched = launch(f"bench.ours.timed_rows:{asked.work}", given)
+        caught_up(run_tick(launched.plan, launched.runtime(), laps))
+        total_s = time.monotonic() - started
+        memory = peak_memory_bytes(os.getpid())
+        REQUIRED[asked.work](asked.folder, Path(scratch, TABLE))
+        print_result(
+            {
+                "program": f"tidemark-{asked.work}",
+                "seconds": laps.seconds,
+                "cpu_seconds": laps.cpu_seconds,
+                "total_s": total_s,
+                "work_s": total_s - laps.spark_start_s,
+                "total_cpu_s": cpu_seconds(os.getpid()),
+                "peak_memory_bytes": memory,
+            }
+        )
+
+
+if __name__ == "__main__":
+    main()
