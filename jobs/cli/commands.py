@@ -298,11 +298,21 @@ def show_checkpoint(
     show(name, checkpoint, layer({"warehouse": warehouse}), console(), every_subtask=subtasks, as_json=as_json)
 
 
-def cut(pipeline: Pipeline = None, moment: Moment = None, warehouse: Warehouse = None) -> None:
+def cut(
+    pipeline: Pipeline = None,
+    moment: Moment = None,
+    *,
+    sql: Annotated[str | None, typer.Option(metavar="spark|duckdb", help="Print statements that make views.")] = None,
+    schema: Annotated[str | None, typer.Option(help="The schema of the views; by default JOB_cut.")] = None,
+    dbt: Annotated[bool, typer.Option("--dbt", help="Print dbt's sources for dbt-duckdb.")] = False,
+    warehouse: Warehouse = None,
+) -> None:
     """Show each table's version at a cut, and how to read them all."""
-    from jobs.cli.read_commands import show_cut as show  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.read_commands import CutQuestion, show_cut  # noqa: PLC0415 - imports delta-rs
 
-    show(*pipeline_and_moment(pipeline, moment), layer({"warehouse": warehouse}), console())
+    name, which = pipeline_and_moment(pipeline, moment)
+    asked = CutQuestion(pipeline=name, moment=which, sql=sql, schema=schema, dbt=dbt)
+    show_cut(asked, layer({"warehouse": warehouse}), console())
 
 
 def state(

@@ -24,6 +24,7 @@ from jobs.launch import spark_config
 from jobs.packing.archive import contents, must_hold_imported, write_archive
 from jobs.pipelines.registry import project_of
 from jobs.reading import Cuts, NoSuchCutError, OperatorState
+from jobs.reading.cut_sql import cut_dbt, cut_sql
 from jobs.reading.moments import PENDING
 from jobs.reading.state_sql import DIALECTS, Dialect
 from jobs.settings import Layer, resolve
@@ -39,14 +40,40 @@ from jobs.warehouse.job_stores import Activity, JobState, must_have_run, state_o
 from jobs.warehouse.warehouse import Warehouse
 
 
-def show_cut(pipeline: str, moment: str, given: Layer, out: Console) -> None:
-    """Show how to read all tables at a cut; raise what `Cuts.find` raises."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutQuestion:
+    """What the user wants: which cut, and for people, as views in a dialect's SQL, or as dbt's sources."""
+
+    pipeline: str
+    moment: str
+    sql: str | None = None
+    schema: str | None = None
+    dbt: bool = False
+
+
+def show_cut(question: CutQuestion, given: Layer, out: Console) -> None:
+    """Show how to read all tables at a cut; raise what `Cuts.find` raises, CommandError for options that do not fit."""
+    pipeline = question.pipeline
     warehouse = warehouse_of(pipeline, given)
     cuts = Cuts(warehouse.root, warehouse.paths.job)
-    if moment != PENDING:
+    dialect = None if question.sql is None else _dialect_named(question.sql)
+    if question.dbt and dialect is not None:
+        raise CommandError("--dbt and --sql print different things: write one of them", ExitCode.USAGE)
+    if question.schema is not None and dialect is None:
+        raise CommandError("--schema is for the views of --sql spark or --sql duckdb", ExitCode.USAGE)
+    if question.moment != PENDING:
         with naming_pipeline(pipeline, warehouse.paths.job):
-            out.print(render_cut(cuts.find(moment), warehouse.root), soft_wrap=True)
+            found = cuts.find(question.moment)
+            if dialect is not None:
+                schema = question.schema or f"{warehouse.paths.job}_cut"
+                out.print(cut_sql(found, dialect, schema), soft_wrap=True, markup=False, highlight=False, end="")
+            elif question.dbt:
+                out.print(cut_dbt(found), soft_wrap=True, markup=False, highlight=False)
+            else:
+                out.print(render_cut(found, warehouse.root), soft_wrap=True)
         return
+    if dialect is not None or question.dbt:
+        raise CommandError("no table shows the cut that waits, so no view can: approve it first", ExitCode.USAGE)
     pending = cuts.pending()
     if pending is None:
         raise NoSuchCutError(f"no cut of {pipeline} waits for approval: 'tidemark run {pipeline} --hold' makes one")
@@ -95,9 +122,13 @@ def _dialect(question: StateQuestion) -> Dialect | None:
             "--sql prints the query of the whole state: leave --key out, and add your condition to the query",
             ExitCode.USAGE,
         )
-    found = next((each for each in DIALECTS if each == question.sql), None)
+    return _dialect_named(question.sql)
+
+
+def _dialect_named(word: str) -> Dialect:
+    found = next((each for each in DIALECTS if each == word), None)
     if found is None:
-        raise CommandError(f"--sql {question.sql}: write {' or '.join(get_args(Dialect))}", ExitCode.USAGE)
+        raise CommandError(f"--sql {word}: write {' or '.join(get_args(Dialect))}", ExitCode.USAGE)
     return found
 
 

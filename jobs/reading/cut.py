@@ -137,19 +137,20 @@ class Cut:
 
     def folder(self, table: str) -> str:
         """Return where a table lies, as an absolute path; raise NoSuchTableError."""
-        return str(self._place(table))
+        return str(self.place(table))
 
-    def _place(self, table: str) -> StoragePlace:
+    def place(self, table: str) -> StoragePlace:
+        """Return the folder of a table in its storage; raise NoSuchTableError."""
         self.version(table)
         return self._warehouse.place(self._warehouse.paths.table(TableName(table)))
 
     def polars(self, table: str) -> pl.LazyFrame:
         """Return a table at this cut, lazily. It checks the files now, and reads them when you collect."""
-        return pl.scan_delta(self._opened(table), use_pyarrow=not polars_reads(self.folder(table)))
+        return pl.scan_delta(self.opened(table), use_pyarrow=not polars_reads(self.folder(table)))
 
     def arrow(self, table: str) -> pa.Table:
         """Return a table's rows at this cut."""
-        opened = self._opened(table)
+        opened = self.opened(table)
         try:
             return opened.to_pyarrow_table()
         except OSError as error:
@@ -157,7 +158,7 @@ class Cut:
 
     def spark(self, spark: "SparkSession", table: str) -> "DataFrame":
         """Return a table at this cut, by `versionAsOf`; the session needs Delta (`io.delta:delta-spark`)."""
-        self._opened(table)
+        self.opened(table)
         reader = spark.read.format("delta").option("versionAsOf", self.version(table))
         return reader.load(spark_address(self.folder(table)))
 
@@ -175,11 +176,11 @@ class Cut:
         row = self.entry()
         if row is None:
             raise self._without_entry(f"the state of {operator}")
-        return opened_state(self._warehouse.root, row, VertexId(operator), self._opened(name))
+        return opened_state(self._warehouse.root, row, VertexId(operator), self.opened(name))
 
-    def _opened(self, table: str) -> DeltaTable:
-        """Return a table loaded at its version; all its files exist."""
-        folder, version = self._place(table), self.version(table)
+    def opened(self, table: str) -> DeltaTable:
+        """Return a table of delta-rs, loaded at its version; all its files exist."""
+        folder, version = self.place(table), self.version(table)
         try:
             opened = DeltaTable(str(folder), version=version)
             published = self._is_as_published(TableName(table), opened)

@@ -69,17 +69,17 @@ def state_sql(query: StateQuery, dialect: Dialect) -> str:
 
     It needs no view and no setting. It names a version and files that do not change, so its result never changes.
     """
-    quoted = [_column(name, dialect) for name in query.columns.names]
+    quoted = [sql_name(name, dialect) for name in query.columns.names]
     if not query.slices:
         nothing = (
-            f"CAST(NULL AS {_type(of, dialect)}) AS {name}"
+            f"CAST(NULL AS {sql_type(of, dialect)}) AS {name}"
             for name, of in zip(quoted, query.columns.types, strict=True)
         )
         return f"-- {query.title}\nSELECT {', '.join(nothing)} WHERE 1 = 0"
     own = _own(query.columns.names)
     text = _QUERY.format(
         counted=",\n    ".join(_counted(each) for each in query.slices),
-        keys=", ".join(_column(key, dialect) for key in query.keys),
+        keys=", ".join(sql_name(key, dialect) for key in query.keys),
         name=_file_name(own, dialect),
         rows=_rows(query, own, dialect),
         columns=", ".join(quoted),
@@ -96,26 +96,29 @@ def _own(columns: Sequence[str]) -> str:
     return own
 
 
-def _type(of: pa.DataType, dialect: Dialect) -> str:
-    """Return the name of a column's type in SQL. A state has no maps."""
+def sql_type(of: pa.DataType, dialect: Dialect) -> str:
+    """Return the name of a column's type in SQL."""
     spark = dialect == "spark"
     if pa.types.is_timestamp(of):
         return ("timestamp" if spark else "timestamptz") if of.tz else ("timestamp_ntz" if spark else "timestamp")
     if pa.types.is_decimal(of):
         return f"decimal({of.precision}, {of.scale})"
     if pa.types.is_list(of) or pa.types.is_large_list(of):
-        inner = _type(of.value_type, dialect)
+        inner = sql_type(of.value_type, dialect)
         return f"array<{inner}>" if spark else f"{inner}[]"
+    if pa.types.is_map(of):
+        key, item = sql_type(of.key_type, dialect), sql_type(of.item_type, dialect)
+        return f"map<{key}, {item}>" if spark else f"map({key}, {item})"
     if pa.types.is_struct(of):
         colon, marks = (":", "<>") if spark else ("", "()")
-        fields = (f"{_column(each.name, dialect)}{colon} {_type(each.type, dialect)}" for each in of)
+        fields = (f"{sql_name(each.name, dialect)}{colon} {sql_type(each.type, dialect)}" for each in of)
         return f"struct{marks[0]}{', '.join(fields)}{marks[1]}"
     return _TYPES[of]
 
 
 def _counted(each: StateSlice) -> str:
     name = each.file.path.rpartition("/")[2]
-    return f"({_text(name)}, {each.age_rank}, {each.first}, {each.last})"
+    return f"({sql_text(name)}, {each.age_rank}, {each.first}, {each.last})"
 
 
 def _file_name(own: str, dialect: Dialect) -> str:
@@ -139,14 +142,16 @@ def _rows(query: StateQuery, own: str, dialect: Dialect) -> str:
 
 
 def _list(root: Root, slices: Sequence[StateSlice]) -> str:
-    paths = ",\n    ".join(_text(duckdb_path(str(place_in(root, file.path)))) for file in files_of(slices))
+    paths = ",\n    ".join(sql_text(duckdb_path(str(place_in(root, file.path)))) for file in files_of(slices))
     return f"[\n    {paths}\n  ]"
 
 
-def _column(name: str, dialect: Dialect) -> str:
+def sql_name(name: str, dialect: Dialect) -> str:
+    """Return a name in the quotes of a dialect."""
     mark = "`" if dialect == "spark" else '"'
     return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
 
-def _text(value: str) -> str:
+def sql_text(value: str) -> str:
+    """Return a text as a literal of SQL."""
     return "'" + value.replace("'", "''") + "'"

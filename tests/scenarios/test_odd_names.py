@@ -26,7 +26,8 @@ from jobs.operators.inputs import staged_rows
 from jobs.pipeline.planning import plan
 from jobs.pipelines import registry
 from jobs.reading import Cuts
-from jobs.showing.cut import recipes, variable
+from jobs.reading.cut_sql import view_name
+from jobs.showing.cut import recipes
 from jobs.sources.files.file_source import FileSource
 from jobs.tick.discovery import look_at_input
 from jobs.warehouse.checkpoints import CheckpointStore
@@ -68,7 +69,7 @@ def pasted(cut, engine):
     recipe = next(each for each in recipes(cut) if each.engine == engine)
     names: dict = {}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
-    read = {table: names[variable(table)] for table in cut.tables}
+    read = {table: names[view_name(table)] for table in cut.tables}
     return {table: rows.collect().height if engine == "Polars" else rows.num_rows for table, rows in read.items()}
 
 
@@ -84,6 +85,10 @@ def test_a_job_lives_in_a_warehouse_of_any_name(tmp_path, done, name):
     done("run", PIPELINE, *where)
     cut = Cuts(root, JOB).latest()
     assert {BRONZE: 300, GOLD: 7} == rows_read(cut) == pasted(cut, "Polars") == pasted(cut, "DuckDB")
+    with duckdb.connect() as connection:
+        connection.execute(done("cut", JOB, "--sql", "duckdb", "--schema", "then", *where))
+        shown = {table: connection.table(f"then.{view_name(table)}").fetchall() for table in cut.tables}
+        assert {table: len(rows) for table, rows in shown.items()} == {BRONZE: 300, GOLD: 7}
     by_key = cut.state("by_key").polars().collect().height
     assert 7 == by_key == len(duckdb.connect().sql(cut.state("by_key").sql("duckdb")).fetchall())
     done("state", JOB, "by_key", *where)

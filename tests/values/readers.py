@@ -21,6 +21,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from jobs.operators.spec import quoted
 from jobs.reading import Cut
+from jobs.reading.cut_sql import cut_sql, view_name
 from tests.kafka_broker import Broker, running_broker
 from tests.postgres_server import PostgresServer
 from tests.scenarios.kafka.topics import Topic, TopicMaker
@@ -121,11 +122,27 @@ def _duckdb(asked: Asked) -> Counts:
     return lambda: count(known), lambda: count(known.to_table())
 
 
+def _view(asked: Asked) -> Counts:
+    """The view of `tidemark cut --sql duckdb` over the same files, without their bounds in the log."""
+    given, view = asked.value.as_py(), f'"cut"."{view_name(asked.table)}"'
+    name = '"' + asked.column.replace('"', '""') + '"'
+
+    def count() -> int:
+        connection = duckdb.connect()
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(cut_sql(asked.cut, "duckdb", "cut"))
+        query = f"SELECT count(*) FROM {view} WHERE {name} {asked.sign} ?"
+        return int(connection.execute(query, [given]).fetchall()[0][0])
+
+    return count, _duckdb(asked)[1]
+
+
 _COUNTS: Final[Mapping[str, Callable[[Asked], Counts]]] = {
     "Spark": _spark,
     "Polars": _polars,
     "delta-rs": _delta_rs,
     "DuckDB": _duckdb,
+    "DuckDB's view": _view,
 }
 
 

@@ -23,6 +23,7 @@ from jobs.reading import (
     NoSuchOperatorError,
     NoSuchTableError,
 )
+from jobs.reading.cut_sql import cut_sql, view_name
 from jobs.state.backend import FullBackend, MemoryBackend
 from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
 from jobs.tick.tick import run_tick
@@ -223,6 +224,21 @@ def test_sparks_query_reads_the_state_of_a_cut(spark, tmp_path):
     shown = cut.state(OPERATOR).spark(spark)
     assert ["place", "day", "rows", "seen"] == shown.columns
     assert job.model[cut.checkpoint] == ordered(tuple(row) for row in shown.collect())
+
+
+@pytest.mark.spark
+def test_sparks_views_show_the_tables_of_a_cut(spark, tmp_path):
+    """They are views of a catalog, and stay at the cut when newer checkpoints come."""
+    run_tick(build(), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine())
+    cut = Cuts(tmp_path, NUMBERS).latest()
+    run_tick(build({"a": 300, "b": 300}), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine())
+    for statement in cut_sql(cut, "spark", "then").split(";\n")[:-1]:
+        spark.sql(statement)
+    try:
+        for table in cut.tables:
+            assert cut.arrow(table).num_rows == spark.table(f"then.{view_name(table)}").count()
+    finally:
+        spark.sql("DROP SCHEMA then CASCADE")
 
 
 def test_a_state_without_rows_has_its_columns(tmp_path):
