@@ -25,7 +25,8 @@ from jobs.cli.naming import completed
 from jobs.cli.options import console, printable
 from jobs.project import OWN
 from jobs.reading import Cuts
-from jobs.showing.cut import recipes, variable
+from jobs.reading.cut_sql import view_name
+from jobs.showing.cut import recipes
 from jobs.sources.files.file_position import FilePosition
 from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError
@@ -64,6 +65,9 @@ from tests.unit.sources.gaps import Gaps
         ("cut flights x", "'x' names no cut: write a checkpoint id like 7, 'latest', or a time like 2026-11-21T08:00"),
         ("state by_key --at x", "'x' names no cut: write a checkpoint id like 7, 'latest', or a time like 2026"),
         ("state by_key --sql mysql", "--sql mysql: write spark or duckdb"),
+        ("cut 1 --sql mysql", "--sql mysql: write spark or duckdb"),
+        ("cut 1 --sql spark --dbt", "write one of them"),
+        ("cut 1 --schema then", "--schema is for the views of --sql"),
         ("state --sql spark", "--sql needs an operator: 'tidemark state' lists them"),
         ("state by_key --sql spark --key 7", "leave --key out, and add your condition to the query"),
         ("cut Flights", "such as flights"),
@@ -551,7 +555,7 @@ def test_the_lines_read_each_table_at_its_version(tables, engine):
     recipe = next(each for each in recipes(cut_of(tables)) if each.engine == engine)
     names: dict = {}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
-    read = [names[variable(table)] for table in (SILVER, GOLD)]
+    read = [names[view_name(table)] for table in (SILVER, GOLD)]
     rows = [each.collect().height if engine == "Polars" else each.num_rows for each in read]
     assert [1, 3] == rows
 
@@ -562,7 +566,7 @@ def test_sparks_lines_read_each_table_at_its_version(tables, spark):
     recipe = next(each for each in recipes(cut_of(tables)) if each.engine == "Spark")
     names = {"spark": spark}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
-    assert [1, 3] == [names[variable(table)].count() for table in (SILVER, GOLD)]
+    assert [1, 3] == [names[view_name(table)].count() for table in (SILVER, GOLD)]
 
 
 def test_the_list_is_what_the_stores_hold(job, capsys):
