@@ -178,7 +178,7 @@ def _in_time(
     vertex = process_vertex(inputs, id, function, said, renamed_from)
     declarations.add(vertex)
     joined = Stream(declarations, vertex.id, (), vertex.rows)
-    if not sides.late_fails:
+    if late is not None and not sides.late_fails:
         joined.output(LATE).table(late, id=f"{id}_late")
     return joined
 
@@ -230,7 +230,7 @@ def _time_of(how: JoinType, left: TimeColumn | None, right: TimeColumn | None) -
     return None if how is JoinType.FULL else right if how is JoinType.RIGHT else left
 
 
-def _bounds(where: str, within: tuple[str, str]) -> tuple[int, int]:
+def _bounds(where: str, within: object) -> tuple[int, int]:
     """Return the range in ms. Raises InvalidPipelineError."""
     if not isinstance(within, tuple) or [str, str] != [type(each) for each in within]:
         raise InvalidPipelineError(f'{where}: within is {within!r}; write two durations, as in within=("-5m", "1h")')
