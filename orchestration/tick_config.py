@@ -70,6 +70,9 @@ class TickConfig(dg.Config):
     reader_grace_ms: Time | None = None
     table_log_keep_ms: Time | None = None
     clean_up: bool | None = None
+    reporters: list[str] | None = None
+    prometheus_folder: str | Path | None = None
+    prometheus_push_url: str | None = None
 
     @field_validator("*", mode="after")
     @classmethod

@@ -351,7 +351,9 @@ class Coordinator:
         )
         own = SourceReaders(sources, {}, Pacing(1, None, frozenset(), {}, 1, 0))
         for poll in list(own.polls(0, lambda _: True)):
-            own.offered(SourceSlice(poll.source, poll.split, None, "1", "", 1, 1))
+            slice_ = SourceSlice(poll.source, poll.split, None, "1", "", 1, 1)
+            own.offered(slice_)
+            own.ran(slice_)
         own.reached(
             (ChannelId(EdgeId("-".join(map(str, each)), "vertex"), 0), at, self.drift_ms)
             for each, at in {**group, ("probe", 0): at_ms}.items()

@@ -128,6 +128,7 @@ REFUSED = [
     ({"reader_grace_ms": -1}, "reader_grace_ms", "must be greater than or equal to 0"),
     ({"table_log_keep_ms": -1}, "table_log_keep_ms", "must be greater than or equal to 0"),
     ({"clean_up": "perhaps"}, "clean_up", "boolean"),
+    ({"reporters": 7}, "reporters", "valid tuple"),
     ({"take_over": "perhaps"}, "take_over", "boolean"),
     ({"spark_master": "local[2]", "spark_connect_url": "sc://h:1"}, "spark_master", "can't go with spark_connect_url"),
     ({"spark_archive": "a.tar.gz", "spark_master": "local[2]"}, "spark_archive", "is for the workers of a cluster"),
