@@ -74,7 +74,7 @@ class Extent:
     kafka_rows: int
     """Records of the Kafka topic (P17)."""
     freshness_s: int
-    """Seconds for which records are measured (P18)."""
+    """Seconds for which records are measured (P18, P47)."""
     sink_files: int
     """Files of 500,000 rows that go to a server outside (P24)."""
     nexmark_events: int
@@ -156,6 +156,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = module(_UPSERTS[by], "--keys", str(extent.large_keys), "--which", which, "--data", str(DATA))
         case ["history", by]:
             command = module(_HISTORY[by], "--changes", str(extent.history_changes), "--data", str(DATA))
+        case ["nexmark", "fresh", *words]:
+            command = _of_live_nexmark(words, extent)
         case ["nexmark", *words]:
             command = _of_nexmark(words, extent)
         case ["tiny"]:
@@ -195,6 +197,20 @@ def _of_nexmark(words: list[str], extent: Extent) -> tuple[str, ...]:
             how = ("--mini-batch",) if plan == "mini-batch" else ()
             words = [str(FLINK_PYTHON), _peer("nexmark_flink"), data, "--query", query, "--backend", backend, *how]
             return tuple(words)
+        case _:
+            raise KeyError(words)
+
+
+def _of_live_nexmark(words: list[str], extent: Extent) -> tuple[str, ...]:
+    """Return the command that measures how fresh the answer of a query is."""
+    live = ("--seconds", str(extent.freshness_s), "--data", str(DATA))
+    match words:
+        case ["ours", query]:
+            return module("bench.ours.nexmark_freshness", "--query", query, *live)
+        case ["streaming"]:
+            return module("bench.peers.nexmark_freshness", *live)
+        case ["flink", backend, query]:
+            return module("bench.peers.nexmark_flink_freshness", "--query", query, "--backend", backend, *live)
         case _:
             raise KeyError(words)
 

@@ -10,6 +10,8 @@ from bench.rows import Figures, Row
 
 NEXMARK: Final = "P40"
 """The row that has the figures of each Nexmark query."""
+FRESH: Final = "P47"
+"""The row that says how fresh each Nexmark query is."""
 _DIGITS = 4
 
 
@@ -39,6 +41,7 @@ def markdown(rows: Sequence[Row], figures: Mapping[str, Figures], about: Mapping
         *(_line(row, figures[row.id]) for row in rows if row.id in figures),
         "",
         *(nexmark.markdown(figures[NEXMARK]) if "by_query" in figures.get(NEXMARK, {}) else ()),
+        *(nexmark.of_freshness(figures[FRESH]) if FRESH in figures else ()),
     ]
     for title in ("versions", "machine"):
         lines += [f"## {title.capitalize()}", "", *(f"- {name}: {value}" for name, value in about[title].items()), ""]

@@ -538,4 +538,13 @@ ROWS: Final = (
         reached=lambda found: found["ratio"] <= 4 and not found["lacking"],  # noqa: PLR2004
         apart=True,
     ),
+    Row(
+        id="P47",
+        work="Nexmark at 50,000 events a second, a checkpoint every 200 ms: until a bid is in a cut, over Flink",
+        bar="p50 <= 1x",
+        programs=lambda _: nexmark.fresh(),
+        figures=nexmark.freshness,
+        reached=lambda found: found["ratio"] <= 1 and not found["lacking"],
+        apart=True,
+    ),
 )

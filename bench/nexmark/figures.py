@@ -27,6 +27,8 @@ TITLES: Final = {
     HASHMAP: ("Flink SQL, hashmap", "#a9bcd9"),
     STREAMING: ("Structured Streaming, RocksDB", "#d9a441"),
 }
+LIVE: Final = ("q1", "q5", "q7", "q9")
+"""The queries whose freshness is measured."""
 ON_DISK: Final = ("q9", "q20")
 DUCKDB: Final = "nexmark:duckdb"
 
@@ -132,6 +134,40 @@ def cpu_over_batch(results: Results, extent: Extent) -> Figures:
     }
 
 
+def fresh() -> tuple[str, ...]:
+    """Return the programs that measure how fresh answers are."""
+    mine = (f"nexmark:fresh:ours:{name}" for name in LIVE)
+    flinks = (f"nexmark:fresh:flink:{backend}:{name}" for backend in (ROCKSDB, HASHMAP) for name in LIVE)
+    return (*mine, *flinks, "nexmark:fresh:streaming")
+
+
+def freshness(results: Results, extent: Extent) -> Figures:
+    """Return the seconds until a bid is in a cut, by query and system. The ratio is the worst of p50 over Flink's."""
+    del extent
+    found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in LIVE}
+    programs = {
+        (name, system): program
+        for name in LIVE
+        for system, program in (
+            (OURS, f"nexmark:fresh:ours:{name}"),
+            *((backend, f"nexmark:fresh:flink:{backend}:{name}") for backend in (ROCKSDB, HASHMAP)),
+        )
+    } | {("q1", STREAMING): "nexmark:fresh:streaming"}
+    for (name, system), program in programs.items():
+        if results.get(program):
+            found[name][system] = {share: results[program][0][share] for share in ("p50_s", "p99_s")}
+    ratios = {
+        name: ran[OURS]["p50_s"] / min(ran[each]["p50_s"] for each in (ROCKSDB, HASHMAP) if each in ran)
+        for name, ran in found.items()
+        if OURS in ran and {ROCKSDB, HASHMAP} & ran.keys()
+    }
+    return {
+        "ratio": max(ratios.values()),
+        "fresh": found,
+        "lacking": [name for name in LIVE if name not in ratios],
+    }
+
+
 # ------------------------------------------------------------------
 # Shows the figures of each query.
 
@@ -157,6 +193,24 @@ def _cells(ran: Mapping[str, float] | None) -> str:
     if ran is None:
         return " | | "
     return f"{ran['total_s']:.1f} | {ran['cpu_s']:.1f} | {ran['peak_memory_bytes'] / 2**20:,.0f}"
+
+
+def of_freshness(figures: Figures) -> list[str]:
+    """Return the lines of a table: p50 and p99 in seconds until a bid is in a cut, by query and system."""
+    systems = {OURS: "Tidemark", **{name: title for name, (title, _) in TITLES.items()}}
+    cells = " | ".join(f"{title}: p50 | p99" for title in systems.values())
+    lines = [
+        "## Nexmark: seconds until a bid is in a cut",
+        "",
+        "At 50,000 events a second, with a checkpoint every 200 ms.",
+        "",
+        f"| query | {cells} |",
+        f"|---|{'---|' * 2 * len(systems)}",
+    ]
+    for name, ran in figures["fresh"].items():
+        shown = (f"{ran[each]['p50_s']:.2f} | {ran[each]['p99_s']:.2f}" if each in ran else " | " for each in systems)
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+    return [*lines, ""]
 
 
 _WIDTH: Final = 860

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 from tidemark import (
     FileSource,
     Pipeline,
+    Source,
     Stream,
     avg_of,
     count,
@@ -102,11 +103,13 @@ class AuctionHouse:
 
     def _stream(self, kind: str, schema: StructType, *, ends: bool = False) -> Stream:
         if kind not in self._read:
-            files = FileSource(self._data / kind, schema, one_split=True, bounded=ends or self._ends)
-            rows = self._pipeline.source(kind, files)
+            rows = self._pipeline.source(kind, self._source(kind, schema, ends=ends or self._ends))
             rows = rows.select(*schema.names)
             self._read[kind] = rows.event_time("dateTime", delay="4s") if "dateTime" in schema.names else rows
         return self._read[kind]
+
+    def _source(self, kind: str, schema: StructType, *, ends: bool) -> Source:
+        return FileSource(self._data / kind, schema, one_split=True, bounded=ends)
 
     @property
     def persons(self) -> Stream:

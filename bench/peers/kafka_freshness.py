@@ -76,7 +76,7 @@ def _run(spark: SparkSession, servers: str, scratch: Path, ends_s: float) -> lis
     query.awaitTermination(max(round(ends_s - time.monotonic()), 1))
     query.stop()
     offsets = scratch / "checkpoint" / "offsets"
-    return sorted((_end(offsets / str(batch)), at) for batch, at in _committed(scratch / "bronze").items())
+    return sorted((_end(offsets / str(batch)), at) for batch, at in committed(scratch / "bronze").items())
 
 
 def _end(planned: Path) -> int:
@@ -84,7 +84,7 @@ def _end(planned: Path) -> int:
     return int(json.loads(planned.read_text().splitlines()[-1])[TOPIC]["0"])
 
 
-def _committed(table: Path) -> dict[int, int]:
+def committed(table: Path) -> dict[int, int]:
     """Return when Delta's log had each batch, in ms. This is the time of the log entry's file."""
     found = {}
     for entry in sorted((table / "_delta_log").glob("*.json")):

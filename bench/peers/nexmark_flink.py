@@ -8,7 +8,8 @@ each core, in the order of event time: one row to each file in turn.
 It writes into a black hole, which is an advantage for Flink, but q10 into files by day and minute. It runs the query
 over a tenth of the files first, so that Flink has started, and sets the interval of checkpoints by the rate of that
 run: as many bids as asked go by between two. It prints the seconds of the second run, from its submission to its end.
-With `--answers` it writes the rows that are left of all changes into this folder instead, for several queries.
+With `--answers` it writes the rows that are left of all changes into this folder instead, for several queries. With
+`--servers` it reads Kafka until somebody ends it (`bench.peers.nexmark_flink_freshness`).
 """
 
 import argparse
@@ -32,9 +33,14 @@ sys.path.insert(0, str(ROOT))
 from bench.process_tree import cpu_seconds, peak_memory_bytes  # noqa: E402 - after its folder is known
 
 _TABLE: Final = """
-create temporary table {kind} ({columns}, watermark for `dateTime` as `dateTime` - interval '4' second)
-with ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'parquet', 'parquet.utc-timezone' = 'true')
+create temporary table {kind} ({columns}, watermark for `dateTime` as `dateTime` - interval '4' second) with ({source})
 """
+_FILES: Final = "'connector' = 'filesystem', 'path' = '{path}', 'format' = 'parquet', 'parquet.utc-timezone' = 'true'"
+_KAFKA: Final = (
+    "'connector' = 'kafka', 'topic' = '{kind}', 'properties.bootstrap.servers' = '{servers}', "
+    "'properties.group.id' = '{group}', 'scan.startup.mode' = 'earliest-offset', "
+    "'format' = 'json', 'json.timestamp-format.standard' = 'ISO-8601'"
+)
 _COLUMNS: Final = {
     "person": "id bigint, name string, emailAddress string, creditCard string, city string, state string, "
     "`dateTime` timestamp(3), extra string",
@@ -68,6 +74,9 @@ _INTERVAL_S: Final = (0.5, 60.0)
 def main() -> None:
     """Measure one query over the whole data, or write its answer."""
     asked = _arguments()
+    if asked.servers is not None:
+        _run_on(asked)
+        return
     data = _arranged(asked.folder, asked.cores)
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
         if asked.answers is not None:
@@ -120,9 +129,22 @@ def _some_files(folder: Path, to: Path, number: int) -> Path:
     return to
 
 
+def _run_on(asked: argparse.Namespace) -> None:
+    """Run the query over what comes into Kafka, into a black hole, until somebody ends this process."""
+    tables = _environment(asked, str(asked.scratch), asked.interval_ms / 1000)
+    for kind, columns in _COLUMNS.items():
+        source = _KAFKA.format(kind=kind, servers=asked.servers, group=asked.group)
+        tables.execute_sql(_TABLE.format(kind=kind, columns=columns, source=source))
+    table = tables.sql_query(_sql(asked.query))
+    schema = Schema.new_builder().from_resolved_schema(table.get_resolved_schema()).build()
+    tables.create_temporary_table("out", TableDescriptor.for_connector("blackhole").schema(schema).build())
+    table.execute_insert("out").wait()
+
+
 def _declare(tables: TableEnvironment, folder: Path) -> None:
     for kind, columns in _COLUMNS.items():
-        tables.execute_sql(_TABLE.format(kind=kind, columns=columns, path=(folder / kind).absolute()))
+        source = _FILES.format(path=(folder / kind).absolute())
+        tables.execute_sql(_TABLE.format(kind=kind, columns=columns, source=source))
     tables.execute_sql(_CLOCK)
     tables.execute_sql(_SIDE.format(path=(folder / "value").absolute()))
 
@@ -203,6 +225,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--every-bids", type=int, default=500_000)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--answers", type=Path)
+    parser.add_argument("--servers")
+    parser.add_argument("--group")
+    parser.add_argument("--interval-ms", type=int, default=1_000)
     parser.add_argument("--scratch", type=Path)
     return parser.parse_args()
 
