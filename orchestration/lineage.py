@@ -15,8 +15,9 @@ import dagster as dg
 import pyarrow as pa
 
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
-from checkpointing.identifiers import EdgeId, VertexId
+from checkpointing.identifiers import EdgeId, TableName, VertexId
 from jobs.operators.spec import arrow_schema as from_spark
+from jobs.pipeline.column_lineage import ReadColumn, column_lineage
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.vertices import Partitions
 from jobs.sources.delta.cut_source import CutSource
@@ -26,6 +27,8 @@ from orchestration.naming import CUTS, SOURCES, Naming
 from orchestration.tags import JOB_TAG
 
 KINDS: Final = {"spark", "delta"}
+COLUMN_LINEAGE: Final = "dagster/column_lineage"
+"""Dagster's own name for it."""
 _TEAM: Final = re.compile(r"team:\S+")
 _EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
@@ -75,12 +78,33 @@ def partitions_of(declared: Partitions) -> dg.TimeWindowPartitionsDefinition:
     return dg.HourlyPartitionsDefinition(start_date=f"{declared.start}-00:00", timezone=declared.zone)
 
 
+def column_lineage_of(plan: JobPlan, naming: Naming) -> dict[TableName, dg.TableColumnLineage]:
+    """Return for each column of each output table the columns of the nearest assets from which its values come."""
+
+    def dep(read: ReadColumn) -> dg.TableColumnDep:
+        key = naming.source_key(read.vertex) if read.table is None else naming.table_key(read.table)
+        return dg.TableColumnDep(key, read.column)
+
+    return {
+        table: dg.TableColumnLineage(
+            {
+                column: sorted({dep(read) for read in reads}, key=lambda each: (each.asset_key.path, each.column_name))
+                for column, reads in found.columns.items()
+                if reads
+            }
+        )
+        for table, found in column_lineage(plan.declared, to_sources=False).items()
+    }
+
+
 def _table_specs(plan: JobPlan, naming: Naming, owners: Sequence[str], *, partitioned: bool) -> Iterator[dg.AssetSpec]:
+    lineage = column_lineage_of(plan, naming)
     for vertex in plan.graph.vertices:
         for table in _ordered_tables(vertex):
             if naming.shows(table) and (table.name in plan.partitions) is partitioned:
                 spec = _table_spec(plan, naming, vertex, table, list(owners))
-                yield spec.with_io_manager_key(naming.tables_key)
+                told = {COLUMN_LINEAGE: lineage[table.name]} if table.name in lineage else {}
+                yield spec.merge_attributes(metadata=told).with_io_manager_key(naming.tables_key)
 
 
 def _cuts_spec(plan: JobPlan, naming: Naming, owners: list[str]) -> dg.AssetSpec:
@@ -120,6 +144,11 @@ def _source_spec(plan: JobPlan, naming: Naming, name: VertexId, owners: list[str
     if folder is not None:
         told["folder"] = dg.MetadataValue.path(str(folder))
     read = next((each for each in layers(source) if isinstance(each, CutSource)), None)
+    if read is not None:
+        above = naming.upstream_key(read.job, read.table)
+        told[COLUMN_LINEAGE] = dg.TableColumnLineage(
+            {each.name: [dg.TableColumnDep(above, each.name)] for each in schema}
+        )
     return dg.AssetSpec(
         naming.source_key(name),
         deps=[] if read is None else [naming.upstream_key(read.job, read.table)],

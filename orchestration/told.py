@@ -16,7 +16,7 @@ from jobs.pipeline.job_plan import JobPlan
 from jobs.warehouse.tables import TableLogs
 from jobs.warehouse.warehouse import Warehouse
 from orchestration.epochs import DATA_VERSION_TAG, Epoch, Metadata, cut_metadata, table_metadata
-from orchestration.lineage import materialized_specs
+from orchestration.lineage import COLUMN_LINEAGE, column_lineage_of, materialized_specs
 from orchestration.naming import Naming
 
 _DIGITS: Final = 8
@@ -62,6 +62,7 @@ class Told:
         """Ask the instance once for all assets; later reports are only noted here."""
         self.assets = tuple(_assets(plan, naming))
         self._graph = plan.graph
+        self._lineage = column_lineage_of(plan, naming)
         self._versions = versions
         self._told = dict(_last(instance, [asset.key for asset in self.assets]))
 
@@ -76,7 +77,11 @@ class Told:
 
     def metadata(self, asset: Asset, epoch: Epoch) -> Metadata:
         """Return the metadata of an asset at a checkpoint."""
-        return cut_metadata(epoch) if asset.table is None else table_metadata(self._graph, asset.table, epoch)
+        if asset.table is None:
+            return cut_metadata(epoch)
+        told = table_metadata(self._graph, asset.table, epoch)
+        lineage = self._lineage.get(asset.table)
+        return told if lineage is None else told | {COLUMN_LINEAGE: dg.MetadataValue.column_lineage(lineage)}
 
     def _version(self, asset: Asset, epoch: Epoch) -> str | None:
         if asset.table is None:

@@ -12,6 +12,7 @@ from tidemark._packages import must_be_installed, must_be_ours
 
 must_be_ours()
 must_be_installed("dagster", extra="dagster")
+must_be_installed("sqlglot", extra="dagster")
 
 from orchestration.component import CheckpointedPipelineComponent
 from orchestration.cut_resource import CutIOManager, CutResource

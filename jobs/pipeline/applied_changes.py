@@ -45,7 +45,7 @@ from jobs.pipeline.columns import (
 )
 from jobs.pipeline.steps import copied
 from jobs.pipeline.streams import Stream
-from jobs.pipeline.vertices import AppliedVertex
+from jobs.pipeline.vertices import AppliedVertex, Derivation
 from jobs.sources.change_rows import BEFORE, COMMITTED_AT, DELETE, HEAD, LSN, TRUNCATE, UNCHANGED, XID
 from jobs.sources.change_rows import KIND as CHANGE_KIND
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
@@ -357,7 +357,9 @@ def _with_condition(stream: Stream, name: str, condition: str) -> Stream:
 
 
 def _with_copy(stream: Stream, copy: CopiedColumn, kind: DataType) -> Stream:
-    return stream.transform(copied(copy, kind), StructType([*stream.schema.fields, StructField(copy.name, kind)]))
+    value = "false" if copy.of is None else quoted([copy.of])
+    schema = StructType([*stream.schema.fields, StructField(copy.name, kind)])
+    return stream.after(copied(copy, kind), schema, Derivation(computed={copy.name: value}))
 
 
 def _column(rows: StructType, text: str) -> str | None:

@@ -12,7 +12,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.spec import VertexPlan
 from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.pipeline import CheckpointListener, MasterHook, Report
-from jobs.pipeline.vertices import Partitions
+from jobs.pipeline.vertices import Declared, Partitions
 from jobs.quality.expectation import Suite
 from jobs.sinks.port import Description, TableSink
 from jobs.sources.port import Source, in_parts, is_bounded, source_of_cuts
@@ -45,6 +45,8 @@ class JobPlan:
     """The outside sinks, by their tables."""
     hooks: Mapping[str, MasterHook] = field(default_factory=dict)
     """The master hooks of the graph, by name."""
+    declared: tuple[Declared, ...] = ()
+    """The vertices as the pipeline declares them, in topological order."""
 
     @property
     def modes(self) -> dict[TableName, TableMode]:

@@ -393,6 +393,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
         listeners=pipeline.listeners,
         reports=pipeline.reports,
         hooks={declared.name: declared.hook for declared in pipeline.hooks},
+        declared=vertices,
     )
 
 

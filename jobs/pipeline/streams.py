@@ -23,7 +23,7 @@ from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.in_time.timers import HasTimers
 from jobs.operators.in_time.windows import END, LATE, Windows
 from jobs.operators.process import KeyedFunction
-from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps
+from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps, quoted
 from jobs.operators.stateless_job import failed_rules, in_task
 from jobs.pipeline.aggregates import AggregateColumn, derived_columns, named_aggregates
 from jobs.pipeline.columns import (
@@ -66,6 +66,7 @@ from jobs.pipeline.vertices import (
     Declarations,
     Declared,
     DeclaredTime,
+    Derivation,
     EnrichVertex,
     Input,
     KeyedVertex,
@@ -151,6 +152,11 @@ def good_rows(rules: Sequence[RowRule]) -> Chain:
 
     known = in_task(rules)
     return TaskSteps(keep, tuple(rule for _, rule in known)) if len(known) == len(rules) else TextSteps(keep)
+
+
+def sql_of(expression: str | Callable[[], Column]) -> str | None:
+    """Return the Spark SQL of an expression. None: a function builds it."""
+    return expression if isinstance(expression, str) else None
 
 
 def suite_of(name: str, table: str, rows: StructType, expectations: tuple[Expectation, ...]) -> Suite:
@@ -334,29 +340,33 @@ class Stream:
 
     def transform(self, chain: Chain, schema: StructType | None = None) -> "Stream":
         """Apply a function of a DataFrame, deterministic and row by row; `schema` is its result's (None: unchanged)."""
+        return self.after(chain, schema)
+
+    def after(self, chain: Chain, schema: StructType | None = None, derives: Derivation | None = None) -> "Stream":
+        """Return the rows after a step, as `transform` does. `derives` says what it does with columns."""
         if schema is not None:
             require_unique(f"a transformation of {self.origin}", schema.names)
         after = self.schema if schema is None else schema
         kept = self.time is not None and self.time.name in after.names and after[self.time.name].dataType
         time = self.time if self.time is not None and kept == self.time.kind else None
-        return replace(self, steps=(*self.steps, Step(chain, after)), schema=after, time=time)
+        return replace(self, steps=(*self.steps, Step(chain, after, None, derives)), schema=after, time=time)
 
     def where(self, condition: str | Callable[[], Column]) -> "Stream":
         """Keep the rows for which a condition is true, and not null; it is Spark SQL or builds a Column."""
-        return self.transform(filtered(condition))
+        return self.after(filtered(condition), None, Derivation(conditions=(sql_of(condition),)))
 
     def select(self, *columns: str) -> "Stream":
         """Keep these columns, in this order; raise InvalidPipelineError for one that is not there."""
         where = f"select on {self.origin}"
         require_keys(where, self.schema, columns)
-        return self.transform(selected(columns), StructType([self.schema[name] for name in columns]))
+        return self.after(selected(columns), StructType([self.schema[name] for name in columns]), Derivation())
 
     def drop(self, *columns: str) -> "Stream":
         """Keep all but these columns; raise InvalidPipelineError for one that is not there."""
         require_columns(f"drop on {self.origin}", self.schema, columns)
         kept = [field for field in self.schema.fields if field.name not in columns]
         require_keys(f"drop on {self.origin}", self.schema, [field.name for field in kept])
-        return self.transform(dropped(columns), StructType(kept))
+        return self.after(dropped(columns), StructType(kept), Derivation())
 
     def with_column(self, name: str, expression: str | Callable[[], Column], type: DataType) -> "Stream":
         """Add a column, or replace it in its place; `expression` is Spark SQL or builds a Column, cast to `type`."""
@@ -367,7 +377,8 @@ class Stream:
                 "event_time after with_column, or give the new column another name"
             )
         require_unique(f"with_column on {self.origin}", fields)
-        return self.transform(with_column(name, expression, type), StructType(list(fields.values())))
+        derives = Derivation(computed={name: sql_of(expression)})
+        return self.after(with_column(name, expression, type), StructType(list(fields.values())), derives)
 
     def rename(self, columns: Mapping[str, str]) -> "Stream":
         """Rename columns, given as the new names by the old ones: `rename({"at": "paid_at"})`.
@@ -380,7 +391,7 @@ class Stream:
         require_unique(where, [each.name for each in fields])
         copies = tuple(CopiedColumn(new, of=old) for old, new in said.items())
         steps = TaskSteps(lambda rows: rows.withColumnsRenamed(said), copies=copies)
-        after = self.transform(steps, StructType(fields))
+        after = self.after(steps, StructType(fields), Derivation(renamed={new: old for old, new in said.items()}))
         time = self.time
         return after if time is None else replace(after, time=replace(time, name=said.get(time.name, time.name)))
 
@@ -432,7 +443,8 @@ class Stream:
         except ValueError as error:
             raise InvalidPipelineError(f"{where}: {error}") from None
         said = DeclaredTime(time, means)
-        step = Step(unchanged(), schema, said)
+        kept = {} if misfits is None else {EVENT_TIME: quoted([column])}
+        step = Step(unchanged(), schema, said, Derivation(computed=kept))
         timed = replace(self, steps=(*self.steps, step), schema=schema, time=TimeColumn(column, time.kind))
         if misfits is None:
             return timed
@@ -601,7 +613,7 @@ class Stream:
         check = RowCheck(rules, table_name(quarantine), former_table(quarantine_renamed_from))
         require_unique(f"vertex {place}", [*self.schema.names, FAILED])
         if id is not None:
-            return self._staged(id, None, check, id_renamed_from).transform(good_rows(check.rules))
+            return self._staged(id, None, check, id_renamed_from).passing(check.rules)
         vertex = self._direct
         if not isinstance(vertex, StagedVertex) or vertex.check is not None:
             raise InvalidPipelineError(
@@ -609,7 +621,11 @@ class Stream:
                 "elsewhere by a vertex of its own, as in check_rows(..., id=...)"
             )
         self.declarations.amend(replace(vertex, check=check))
-        return self.transform(good_rows(check.rules))
+        return self.passing(check.rules)
+
+    def passing(self, rules: Sequence[RowRule]) -> "Stream":
+        """Keep the rows that fail no rule."""
+        return self.after(good_rows(rules), None, Derivation(conditions=tuple(sql_of(rule.good) for rule in rules)))
 
     def expect(self, *expectations: Expectation, suite: str | None = None) -> "Stream":
         """Judge, at each barrier, all rows that came into the table since the last checkpoint (J3).

@@ -34,6 +34,18 @@ class DeclaredTime:
     means: EventTime
 
 
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """How the columns after a step come from those before it. One that is not named keeps its values and its name.
+
+    `computed` and `conditions` are Spark SQL. None there is a function of Python. `renamed` has old names by the new.
+    """
+
+    computed: Mapping[str, str | None] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    conditions: tuple[str | None, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One stateless step and the schema after it. Readers of one stream share its step objects."""
@@ -42,6 +54,8 @@ class Step:
     schema: StructType
     time: DeclaredTime | None = None
     """What the step says of the rows' event times. Such a step changes nothing."""
+    derives: Derivation | None = None
+    """What it does with columns. None: only its function knows."""
 
 
 @dataclass(frozen=True, slots=True)

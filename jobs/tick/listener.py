@@ -20,6 +20,7 @@ from checkpointing.messages import (
     Effect,
     EndTick,
     Fact,
+    JudgementFailed,
     MicroBatchFailed,
     MicroBatchFinished,
     MicroBatchNotStaged,
@@ -31,6 +32,7 @@ from checkpointing.messages import (
     SavepointTaken,
     SliceOffered,
     SubtaskOutput,
+    SuitesJudged,
     TablePublished,
     TimeAdvanced,
 )
@@ -170,6 +172,14 @@ class StateLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class SuitesAnswered:
+    """The suites of a vertex's tables were judged for a checkpoint; `report` is a JSON array of their verdicts."""
+
+    checkpoint: CheckpointId
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnsRenamed:
     """The tick writes an append table's files again under new names of columns. `done` of `total` bytes are written."""
 
@@ -191,6 +201,7 @@ Progress = (
     | InputLooked
     | StateLoaded
     | ColumnsRenamed
+    | SuitesAnswered
 )
 
 
@@ -343,6 +354,8 @@ class Narrator:
                 self._running.pop(fact.vertex, None)
                 rows = sum(_rows_written(output) for output in fact.outputs)
                 self._listener.progress(MicroBatchRan(fact.vertex, fact.micro_batch, rows, fact.duration_ms))
+            case SuitesJudged() | JudgementFailed():
+                self._listener.progress(SuitesAnswered(fact.checkpoint, fact.report))
             case TablePublished() if fact.note:
                 self._notes = (*self._notes, f"{fact.table}: {fact.note}")
             case _:

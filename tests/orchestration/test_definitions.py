@@ -86,6 +86,10 @@ def test_sources_are_external_and_tables_are_not():
         assert {"spark", "delta"} == node.kinds
         assert ("flights", {"team:tidemark"}) == (node.tags["tidemark/job"], set(node.owners))
         assert node.metadata["dagster/column_schema"].columns
+    by_wind = graph.get(dg.AssetKey(["gold", "delays_by_wind"])).metadata["dagster/column_lineage"].deps_by_column
+    silver = dg.AssetKey(["silver", "flights"])
+    assert by_wind["wind_band"] == [dg.TableColumnDep(silver, "wind_speed")]
+    assert by_wind["arr_delay_sum"] == [dg.TableColumnDep(silver, "arr_delay")]
     flights = graph.get(dg.AssetKey(["sources", "flights", "flights"]))
     assert {"parquet"} == flights.kinds
     assert Path("data/flights").absolute() == Path(flights.metadata["folder"].path)

@@ -90,6 +90,8 @@ class CheckpointFailed:
     reason: str
     message: str
     at_ms: int
+    suites: tuple[Verdict, ...] = ()
+    """What the suites said that were judged before it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

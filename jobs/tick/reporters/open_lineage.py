@@ -5,7 +5,7 @@ The library takes the address and the key from its own places: `OPENLINEAGE_URL`
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,19 +17,22 @@ from openlineage.client.event_v2 import Dataset, InputDataset, Job, OutputDatase
 from openlineage.client.facet_v2 import (
     DatasetFacet,
     RunFacet,
+    column_lineage_dataset,
+    data_quality_assertions_dataset,
     dataset_version_dataset,
     error_message_run,
     job_type_job,
     output_statistics_output_dataset,
+    parent_run,
     schema_dataset,
-    test_run,
 )
 from openlineage.client.transport.console import ConsoleTransport
 from openlineage.client.uuid import generate_static_uuid
 
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import TableName
+from checkpointing.identifiers import TableName, VertexId
 from jobs.operators.spec import arrow_schema
+from jobs.pipeline.column_lineage import ColumnLineage, How, ReadColumn, column_lineage
 from jobs.pipeline.job_plan import JobPlan
 from jobs.quality.verdict import Verdict
 from jobs.sources.port import DescribesItself, LiesInFolder, Source, layers
@@ -43,10 +46,11 @@ _CONFIGURED: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRA
 
 
 class OpenLineageReporter:
-    """Sends an event when a checkpoint completes, and one when it fails.
+    """Sends a run when a checkpoint completes or fails, and one for each suite that judged it.
 
-    The inputs of a run are what the pipeline's sources read. Its outputs are the tables that the checkpoint changes,
-    each with its Delta version, its columns, its rows, and the verdicts of its suite.
+    The inputs of a checkpoint's run are what the pipeline's sources read. Its outputs are the tables that it changes,
+    each with its Delta version, its columns, where these come from, and its rows. The run of a suite is a child of it,
+    of the job `JOB.SUITE`. Its input is the table, with a verdict for each expectation that was judged.
     """
 
     def __init__(self, plan: JobPlan) -> None:
@@ -60,15 +64,18 @@ class OpenLineageReporter:
                 "openlineage.yml"
             )
         self._namespace = os.environ.get("OPENLINEAGE_NAMESPACE", NAMESPACE)
-        self._inputs = [each for name, source in plan.sources.items() for each in _read(str(name), source)]
+        read = {name: _read(str(name), source) for name, source in plan.sources.items()}
+        self._inputs = [
+            InputDataset(each.namespace, each.name, facets=each.facets) for many in read.values() for each in many
+        ]
+        lineage = column_lineage(plan.declared, to_sources=True)
+        self._lineage = {str(table): _lineage(each, read) for table, each in lineage.items()}
 
     def report(self, event: Event) -> None:
         """Send the run of a checkpoint: that it started, and that it completed or failed."""
         facets: dict[str, RunFacet] = {}
         match event:
             case CheckpointPublished():
-                if event.suites:
-                    facets["test"] = _tests(event.suites)
                 outputs = [
                     self._output(event, table)
                     for table in event.tables
@@ -82,8 +89,11 @@ class OpenLineageReporter:
                 facets["errorMessage"] = failed
             case _:
                 return
-        self._send(event, RunState.START, began, [], {})
-        self._send(event, state, ended, outputs, facets)
+        run = _run_id(event, began)
+        self._send(event.job, "JOB", (RunState.START, began), Run(run), self._inputs)
+        self._send(event.job, "JOB", (state, ended), Run(run, facets), self._inputs, outputs)
+        for suite in event.suites:
+            self._send_suite(event, suite, run, ended)
 
     def flush(self) -> None:
         """Send nothing: each report was sent at once."""
@@ -92,26 +102,39 @@ class OpenLineageReporter:
         """Close the connection."""
         self._client.close(timeout=0)
 
+    def _send_suite(self, event: CheckpointPublished | CheckpointFailed, suite: Verdict, run: str, at_ms: int) -> None:
+        of = parent_run.ParentRunFacet(
+            parent_run.Run(run), parent_run.Job(self._namespace, event.job), producer=PRODUCER
+        )
+        table = InputDataset(
+            *_place(f"{event.warehouse.rstrip('/')}/{suite.table}"),
+            facets={"schema": _schema(self._plan.table_schemas[TableName(suite.table)])},
+            inputFacets={"dataQualityAssertions": _assertions(suite)},
+        )
+        state = RunState.COMPLETE if suite.passed else RunState.FAIL
+        own = Run(_run_id(event, at_ms, suite.suite), {"parent": of})
+        self._send(f"{event.job}.{suite.suite}", "TEST", (state, at_ms), own, [table])
+
     def _send(
         self,
-        event: CheckpointPublished | CheckpointFailed,
-        state: RunState,
-        at_ms: int,
-        outputs: list[OutputDataset],
-        facets: dict[str, RunFacet],
+        job: str,
+        kind: str,
+        reached: tuple[RunState, int],
+        run: Run,
+        inputs: list[InputDataset],
+        outputs: Sequence[OutputDataset] = (),
     ) -> None:
-        began = event.triggered_ms if isinstance(event, CheckpointPublished) else event.at_ms
-        named = f"{event.warehouse}/{event.job}/{event.generation}/{event.checkpoint}"
-        kind = job_type_job.JobTypeJobFacet("STREAMING", "TIDEMARK", "JOB", producer=PRODUCER)
+        state, at_ms = reached
+        of_kind = job_type_job.JobTypeJobFacet("STREAMING", "TIDEMARK", kind, producer=PRODUCER)
         self._client.emit(
             RunEvent(
                 eventTime=_moment(at_ms).isoformat(),
                 eventType=state,
-                run=Run(str(generate_static_uuid(_moment(began), named.encode())), facets),
-                job=Job(self._namespace, event.job, {"jobType": kind}),
+                run=run,
+                job=Job(self._namespace, job, {"jobType": of_kind}),
                 producer=PRODUCER,
-                inputs=[InputDataset(each.namespace, each.name, facets=each.facets) for each in self._inputs],
-                outputs=outputs,
+                inputs=inputs,
+                outputs=list(outputs),
             )
         )
 
@@ -119,6 +142,7 @@ class OpenLineageReporter:
         facets: dict[str, DatasetFacet] = {
             "schema": _schema(self._plan.table_schemas[TableName(table.name)]),
             "version": dataset_version_dataset.DatasetVersionDatasetFacet(str(table.version), producer=PRODUCER),
+            "columnLineage": self._lineage[table.name],
         }
         place = _place(f"{event.warehouse.rstrip('/')}/{table.name}")
         return OutputDataset(
@@ -132,6 +156,12 @@ class OpenLineageReporter:
         )
 
 
+def _run_id(event: CheckpointPublished | CheckpointFailed, at_ms: int, suite: str = "") -> str:
+    """Return the id of a run, the same each time that it is reported."""
+    named = "/".join(filter(None, [event.warehouse, event.job, str(event.generation), str(event.checkpoint), suite]))
+    return str(generate_static_uuid(_moment(at_ms), named.encode()))
+
+
 def _moment(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
@@ -141,19 +171,48 @@ def _schema(schema: pa.Schema) -> schema_dataset.SchemaDatasetFacet:
     return schema_dataset.SchemaDatasetFacet(fields, producer=PRODUCER)
 
 
-def _tests(suites: Sequence[Verdict]) -> test_run.TestRunFacet:
-    """Return what the suites found. The values that failed are left out: they belong to the data."""
-    tests = [
-        test_run.TestExecution(
-            f"{suite.table}: {each.type}",
-            "skip" if each.unjudged is not None else "pass" if each.success else "fail",
-            type=each.type,
-            params={"table": suite.table, "suite": suite.suite, **each.kwargs},
-        )
-        for suite in suites
-        for each in suite.expectations
+def _lineage(
+    lineage: ColumnLineage, read: Mapping[VertexId, Sequence[Dataset]]
+) -> column_lineage_dataset.ColumnLineageDatasetFacet:
+    """Return where a table's columns come from. A column that comes from none, such as a count, is left out."""
+    fields = {
+        name: column_lineage_dataset.Fields(_fields(reads, read)) for name, reads in lineage.columns.items() if reads
+    }
+    return column_lineage_dataset.ColumnLineageDatasetFacet(fields, _fields(lineage.rows, read), producer=PRODUCER)
+
+
+def _fields(
+    reads: Iterable[ReadColumn], read: Mapping[VertexId, Sequence[Dataset]]
+) -> list[column_lineage_dataset.InputField]:
+    """Return the columns that are read, each once, with all ways in which it takes part."""
+    ways: dict[tuple[VertexId, str], list[How]] = {}
+    for each in sorted(reads, key=lambda each: (each.vertex, each.column, each.how.value)):
+        ways.setdefault((each.vertex, each.column), []).append(each.how)
+    return [
+        column_lineage_dataset.InputField(of.namespace, of.name, column, [_way(how) for how in hows])
+        for (source, column), hows in ways.items()
+        for of in read[source]
     ]
-    return test_run.TestRunFacet(tests, producer=PRODUCER)
+
+
+def _way(how: How) -> column_lineage_dataset.Transformation:
+    return column_lineage_dataset.Transformation("DIRECT" if how.is_direct else "INDIRECT", how.name)
+
+
+def _assertions(suite: Verdict) -> data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet:
+    """Return what a suite found. The values that failed are left out: they belong to the data."""
+    found = [
+        data_quality_assertions_dataset.Assertion(
+            each.type,
+            each.success,
+            column=str(each.kwargs["column"]) if "column" in each.kwargs else None,
+            severity="error",
+            params=dict(each.kwargs),
+        )
+        for each in suite.expectations
+        if each.unjudged is None and each.error is None
+    ]
+    return data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(found, producer=PRODUCER)
 
 
 def _read(name: str, source: Source) -> Sequence[Dataset]:

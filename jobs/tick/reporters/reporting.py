@@ -23,8 +23,9 @@ from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.credentials import without_credentials
 from jobs.pipeline.job_plan import JobPlan
+from jobs.quality.verdict import verdicts_in
 from jobs.suggestions import there_are
-from jobs.tick.listener import TickListener
+from jobs.tick.listener import Progress, SuitesAnswered, TickListener
 from jobs.tick.reporters.events import CheckpointFailed, Event, TickEnded, completed_event
 from jobs.tick.reporters.port import Reporter, UnusableReporterError
 from jobs.tick.tick_settings import ReporterSettings, TickReport
@@ -123,6 +124,7 @@ class Reporting(TickListener):
         self._desks = [_Desk(name, reporter) for name, reporter in reporters.items()]
         self._generation = 0
         self._completed = self._failed = 0
+        self._answers: dict[CheckpointId, tuple[str, ...]] = {}
         for desk in self._desks:
             desk.start()
 
@@ -135,11 +137,13 @@ class Reporting(TickListener):
         """Report a completed checkpoint."""
         del notes
         self._completed += 1
+        self._answers.pop(record.checkpoint, None)
         self._tell(completed_event(self._plan.graph, self._warehouse, record, versions))
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
         """Report a failed checkpoint."""
         self._failed += 1
+        answers = self._answers.pop(checkpoint, ())
         self._tell(
             CheckpointFailed(
                 job=self._plan.job,
@@ -149,8 +153,15 @@ class Reporting(TickListener):
                 reason=reason.name,
                 message=without_credentials(message or reason.message),
                 at_ms=_now_ms(),
+                suites=verdicts_in(answers),
             )
         )
+
+    def progress(self, progress: Progress) -> None:
+        """Keep the verdicts of suites until the checkpoint completes or fails."""
+        if isinstance(progress, SuitesAnswered):
+            before = self._answers.get(progress.checkpoint, ())
+            self._answers[progress.checkpoint] = (*before, progress.report)
 
     @contextmanager
     def ending(self) -> "Iterator[ReportedTick]":

@@ -13,18 +13,20 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client.parser import text_string_to_metric_families
 
 from checkpointing.messages import TickOutcome
+from jobs.pipeline.planning import plan
 from jobs.tick.reporters.events import CheckpointPublished, TickEnded
 from jobs.tick.reporters.measures import GAUGES
 from jobs.tick.reporters.port import UnusableReporterError
 from jobs.tick.reporters.prometheus import name_of
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import ReporterSettings, RuntimeSettings
-from tests.scenarios.runtime.sequence_job import GOLD, JOB, LocalEngine, build
+from tests.scenarios.runtime.sequence_job import GOLD, JOB, KEYS, ONE, ROWS, LocalEngine, build
+from tidemark import Expectation, Pipeline, SequenceSource
 
 
-def tick(root, engine=None, **reporters):
+def tick(root, engine=None, plan=None, **reporters):
     settings = RuntimeSettings(warehouse=root / "warehouse", reporters=ReporterSettings(**reporters))
-    return run_tick(build(), settings, engine=engine or LocalEngine())
+    return run_tick(plan or build(), settings, engine=engine or LocalEngine())
 
 
 class Broken(LocalEngine):
@@ -165,6 +167,33 @@ def test_open_lineage_gets_a_run_with_versions_columns_and_rows(tmp_path, monkey
     assert [field["name"] for field in gold["facets"]["schema"]["fields"]] == ["key", "rows", "total"]
     assert gold["outputFacets"]["outputStatistics"]["rowCount"] == 7
     assert [len(each["facets"]["schema"]["fields"]) > 0 for each in events[-1]["inputs"]] == [True]
+    lineage = gold["facets"]["columnLineage"]
+    (read,) = lineage["fields"]["total"]["inputFields"]
+    source = events[-1]["inputs"][0]
+    assert (read["namespace"], read["name"], read["field"]) == (source["namespace"], source["name"], "value")
+    assert [(each["type"], each["subtype"]) for each in read["transformations"]] == [("DIRECT", "AGGREGATION")]
+    assert [each["transformations"][0]["subtype"] for each in lineage["dataset"]] == ["GROUP_BY"]
+
+
+@pytest.mark.parametrize("least", [0, 5], ids=["met", "rejected"])
+def test_open_lineage_gets_the_verdict_of_a_suite_on_the_table_that_it_judges(tmp_path, monkeypatch, least):
+    """A suite that rejects a checkpoint is told too, although the checkpoint fails. No value of a row is told."""
+    pipeline = Pipeline(JOB, config=ONE)
+    rows = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table("bronze/numbers", id="bronze")
+    rows.expect(Expectation("expect_column_values_to_be_between", {"column": "value", "min_value": least}))
+    with server() as (address, got):
+        monkeypatch.setenv("OPENLINEAGE_URL", address)
+        tick(tmp_path, plan=plan(pipeline), names=("openlineage",))
+    events = [json.loads(body) for _, _, body in got]
+    told = next(each for each in events if each["job"]["name"] == f"{JOB}.bronze_numbers")
+    assert told["eventType"] == ("FAIL" if least else "COMPLETE")
+    assert told["run"]["facets"]["parent"]["run"]["runId"] == events[0]["run"]["runId"]
+    (table,) = told["inputs"]
+    assert table["name"] == f"{tmp_path}/warehouse/bronze/numbers"
+    (verdict,) = table["inputFacets"]["dataQualityAssertions"]["assertions"]
+    named = "expect_column_values_to_be_between", "value", not least
+    assert (verdict["assertion"], verdict["column"], verdict["success"]) == named
+    assert "actual" not in verdict
 
 
 def test_a_reporter_that_fails_or_hangs_neither_fails_nor_holds_up_a_tick(tmp_path, caplog):
