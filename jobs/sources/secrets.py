@@ -14,7 +14,7 @@ Secrets = Mapping[str, str] | Callable[[], Mapping[str, str]]
 """For each setting, the environment variable with its value. Or a function that returns the values."""
 
 _SECRET: Final = re.compile(
-    r"password|passwd|secret|token|credential|api_?key|access_?key|private_?key|jaas|ssl\.key\.pem|keystore\.key",
+    r"password|passwd|secret|token|credential|api_?key|access_?key|private_?key|jaas|user\.info|ssl\.key\.pem|keystore\.key",
     re.IGNORECASE,
 )
 """Settings whose values are secret. A user may not give them as plain text."""

@@ -19,7 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from jobs.sinks.port import SinkError
-from jobs.sources.avro.schemas import Avro, AvroTypeError, ColumnType, column_types, written_out
+from jobs.sources.arrow_types import ColumnType
+from jobs.sources.avro.schemas import Avro, AvroTypeError, column_types, written_out
 from jobs.sources.avro.schemas import as_json as schema_as_json
 from jobs.sources.port import SourceError
 

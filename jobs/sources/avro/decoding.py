@@ -5,7 +5,7 @@ Confluent's wire format has a zero byte and the number of its schema, four bytes
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from typing import Any, Final
@@ -13,10 +13,9 @@ from typing import Any, Final
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader
 
-from jobs.sources.avro.schemas import Avro
+from jobs.sources.avro.schemas import Avro, without_logical_types
+from jobs.sources.registry.known_schema import HEAD_BYTES, KnownSchema, number_of
 
-_MAGIC: Final = 0
-_HEAD_BYTES: Final = 5
 _FAILURES: Final = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, MemoryError, pa.ArrowException)
 """The errors of fastavro and Arrow for bytes that are no record, and for values that do not fit."""
 
@@ -27,17 +26,22 @@ Record = dict[str, Any] | None
 class AvroDecoding:
     """How the bytes of the column `value` become columns.
 
-    `reader` is the schema of the columns. `writers` has the schemas that records were written with, by their number in
-    front of each record; None if records have no number and are written with `reader`. No schema has logical types but
-    decimals. `stored` is the type of what they decode to, and `columns` are the columns that come of it.
+    `reader` is the schema of the columns; with None, a column gets the writer's field of its name. `writers` has the
+    schemas that records were written with, by their number in front of each record; None if records have no number and
+    are written with `reader`. No schema has logical types but decimals. `stored` is the type of what they decode to,
+    and `columns` are the columns that come of it.
     """
 
     value: str
     undecoded: str
-    reader: Avro
+    reader: Avro | None
     writers: Mapping[int, Avro] | None
     stored: pa.StructType
     columns: pa.Schema
+
+    def with_schemas(self, known: Mapping[int, KnownSchema]) -> "AvroDecoding":
+        """Return the decoding of records that were written with these schemas of a registry."""
+        return replace(self, writers={number: without_logical_types(each.avro()) for number, each in known.items()})
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each batch with the columns of the records, and the bytes that did not decode, before its others."""
@@ -68,12 +72,14 @@ class AvroDecoding:
             return None
 
     def _read(self, value: bytes) -> Record:
-        file, writer = BytesIO(value), self._parsed_reader
+        file = BytesIO(value)
+        writer: Avro = self._parsed_reader
         if self.writers is not None:
-            head = file.read(_HEAD_BYTES)
-            if len(head) < _HEAD_BYTES or head[0] != _MAGIC:
+            number = number_of(value)
+            if number is None:
                 return None
-            writer = self._parsed_writers[int.from_bytes(head[1:])]
+            file.seek(HEAD_BYTES)
+            writer = self._parsed_writers[number]
         reader = None if writer is self._parsed_reader else self._parsed_reader
         record = schemaless_reader(file, writer, reader)
         return record if isinstance(record, dict) and file.tell() == len(value) else None
@@ -98,8 +104,8 @@ class AvroDecoding:
         return pa.array(records, self.stored).cast(pa.struct(list(self.columns)))
 
     @cached_property
-    def _parsed_reader(self) -> Avro:
-        return parse_schema(self.reader)
+    def _parsed_reader(self) -> Avro | None:
+        return None if self.reader is None else parse_schema(self.reader)
 
     @cached_property
     def _parsed_writers(self) -> dict[int, Avro]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
 from typing import Any, Final
@@ -12,7 +11,6 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
-    DataType,
     DateType,
     DecimalType,
     DoubleType,
@@ -28,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from jobs.distribution import DISTRIBUTION
+from jobs.sources.arrow_types import ColumnType
 from jobs.sources.port import SourceError
 
 # ------------------------------------------------------------------
@@ -56,14 +55,6 @@ _DIGITS_MAX: Final = 38
 
 class AvroTypeError(ValueError):
     """Spark has no type for this Avro type. The message says where it is, and what it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnType:
-    """A type in Spark, and in Arrow with the numbers that Avro stores: its milliseconds stay milliseconds."""
-
-    spark: DataType
-    stored: pa.DataType
 
 
 _BINARY: Final = ColumnType(BinaryType(), pa.binary())

@@ -26,7 +26,8 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 from pyspark.sql.types import StringType
 
-from jobs.sources.avro.schemas import AvroTypeError, ColumnType, column_types, schema_of_file
+from jobs.sources.arrow_types import ColumnType
+from jobs.sources.avro.schemas import AvroTypeError, column_types, schema_of_file
 from jobs.sources.csv_text import Dialect, TextLook, header_of, is_on, looked_through, option
 from jobs.sources.files.file_columns import document_columns, json_columns
 from jobs.sources.files.file_footer import (

@@ -25,10 +25,13 @@ from jobs.sources.kafka.position import (
     place_of,
     split_of,
 )
-from jobs.sources.kafka.readers import KafkaScan, records, split_column
-from jobs.sources.kafka.records import METADATA, AvroSchema, Format, record_form
+from jobs.sources.kafka.readers import KafkaScan, messages, records, split_column
+from jobs.sources.kafka.records import METADATA, AvroSchema, Format, RecordForm, record_form
+from jobs.sources.kafka.registered import RegisteredForm
 from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, read_schema
 from jobs.sources.position_words import END, moment_named
+from jobs.sources.registry.client import SchemaRegistry, registry_of
+from jobs.sources.registry.registered_columns import OnOther, Strategy, Subjects
 from jobs.sources.secrets import Secrets, WithheldSettings
 from jobs.spark.jars import KAFKA
 
@@ -156,6 +159,11 @@ class KafkaSource(ReadsFirst):
     | `schema`        | for JSON, a StructType of the value's columns; for Avro, the text of its schema or a dict |
     | `format`        | "json", "avro", or "raw": the one column `value`, bytes                                   |
     | `writer_schemas`| for Avro of Confluent's wire format: by its number each schema that records have          |
+    | `registry`      | instead of `writer_schemas`: a SchemaRegistry, or its URL, that has them                  |
+    | `subject`       | under what the registry has a topic's schemas: "topic", "record" or "topic-record"        |
+    | `record`        | for the last two: the full name of the record. The topic's other records are passed over  |
+    | `columns`       | what happens to fields that `schema` lacks: "fail" or "ignore". Without a `schema`, the   |
+    |                 | columns are the registry's, and a later tick has new ones ("evolve")                      |
     | `start`         | where a new job begins: "earliest", "latest", or a moment. A later partition: "earliest"  |
     | `metadata`      | some of "key", "timestamp", "headers", "topic": the columns `_key`, `_timestamp`, ...     |
     | `group`         | the consumer group to commit to; by default "tidemark-JOB-SOURCE"                         |
@@ -181,6 +189,10 @@ class KafkaSource(ReadsFirst):
         *,
         pattern: str | None = None,
         writer_schemas: Mapping[int, AvroSchema] | None = None,
+        registry: SchemaRegistry | str | None = None,
+        subject: Strategy = "topic",
+        record: str | None = None,
+        columns: OnOther | None = None,
         metadata: Sequence[str] = (),
         group: str | None = None,
         commit: bool = True,
@@ -194,7 +206,17 @@ class KafkaSource(ReadsFirst):
         if bool(self._topics) == (pattern is not None):
             raise SourceError("a KafkaSource reads either topics or the topics of a pattern: write one of the two")
         self._pattern = pattern
-        self._form = record_form(format, schema, tuple(metadata), writer_schemas)
+        self._registered: RegisteredForm | None = None
+        self._own_form: RecordForm | None = None
+        if registry is None:
+            if (subject, record, columns) != ("topic", None, None):
+                raise SourceError("a KafkaSource without registry= has no subject, record or columns: leave them out")
+            self._own_form = record_form(format, schema, tuple(metadata), writer_schemas)
+        elif writer_schemas is not None:
+            raise SourceError("a KafkaSource has a registry, or writer_schemas: leave one of them out")
+        else:
+            found, subjects = registry_of(registry), Subjects(subject, record)
+            self._registered = RegisteredForm(format, schema, tuple(metadata), found, subjects, columns)
         self._start = start_of(start)
         self._group = group
         self._commits = commit
@@ -235,14 +257,19 @@ class KafkaSource(ReadsFirst):
     def snapshot_state(self) -> str:
         """Return the splits of the job's first look; see `own_state.KeepsState`."""
         with self._lock:
-            return FirstLook(found=None if self._first_found is None else sorted(self._first_found)).model_dump_json()
+            found = None if self._first_found is None else sorted(self._first_found)
+            schemas = () if self._registered is None else tuple(self._registered.known.values())
+            return FirstLook(found=found, schemas=schemas).model_dump_json(exclude_defaults=not schemas)
 
     def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:
         """Take the splits of the first look back. A new job has just looked; see `own_state.KeepsState`."""
         with self._lock:
             self._goes_on = checkpoint is not None
             if state is not None:
-                found = FirstLook.parse(state).found
+                look = FirstLook.parse(state)
+                found = look.found
+                if self._registered is not None:
+                    self._registered.restore(look.schemas)
                 self._first_found = None if found is None else frozenset(found)
             else:
                 self._first_found = None if self._goes_on else self._listed
@@ -261,14 +288,18 @@ class KafkaSource(ReadsFirst):
             if end <= begin.offset and not pins:
                 look.told_idle.add(place)
                 return None
-        detail = OffsetRange(topic_id=begin.topic_id, first=begin.offset, end=max(end, begin.offset))
+            detail = OffsetRange(topic_id=begin.topic_id, first=begin.offset, end=max(end, begin.offset))
+            if self._registered is not None and detail.end > detail.first:
+                detail = self._looked_at(self._registered, place, detail)
+                if detail.end == detail.first and not pins:
+                    return None
         rows = max(detail.end - detail.first, 1)  # a slice without records keeps the end of a new Kafka partition
         return SourceSlice(
             source=request.source,
             split=request.split,
             start=begin.text() if request.position is None else request.position,
             end=KafkaPosition(offset=detail.end, topic_id=begin.topic_id, end=bound).text(),
-            detail=detail.model_dump_json(),
+            detail=detail.model_dump_json(exclude_defaults=True),
             rows=rows,
             bytes=rows * ROW_BYTES,
             rows_estimated=True,
@@ -289,7 +320,8 @@ class KafkaSource(ReadsFirst):
         # With a group of their own, the connector's consumers stay open from one micro-batch to the next.
         own = {"kafka.group.id": self._readers, "includeHeaders": str(self._form.reads_headers)}
         found = records(spark, ranges, WithheldSettings(self._settings.for_spark(), own, self._spark_options))
-        return self._form.rows(found, split_column(sorted({one.place.topic for one in ranges})))
+        split = split_column(sorted({one.place.topic for one in ranges}))
+        return self._form.rows(found, split, [one.range for one in ranges])
 
     def scans(self, slices: Sequence[SourceSlice]) -> tuple[KafkaScan, ...] | None:
         """Return the ranges of offsets, for tasks that read them themselves; see `slice_reading.OffersScans`.
@@ -304,7 +336,7 @@ class KafkaSource(ReadsFirst):
                 settings=self._settings,
                 group=self._readers,
                 placed=one,
-                decoding=self._form.decoding(),
+                decoding=self._form.decoding([one.range]),
                 metadata=tuple((name, METADATA[name].name) for name in self._form.metadata),
             )
             for one in self._present(slices)
@@ -362,6 +394,23 @@ class KafkaSource(ReadsFirst):
         with self._lock:
             self._look = None
             self._cluster.close()
+            if self._registered is not None:
+                self._registered.columns.registry.close()
+
+    @property
+    def _form(self) -> RecordForm:
+        """How records become rows. A registry is asked for the columns when they are first needed."""
+        if self._own_form is None and self._registered is not None:
+            self._own_form = self._registered.made(self._names)
+        assert self._own_form is not None  # noqa: S101 - one of the two is there
+        return self._own_form
+
+    def _looked_at(self, registered: RegisteredForm, place: TopicPartition, asked: OffsetRange) -> OffsetRange:
+        """Return the range with the schemas of its records; see `RegisteredForm.looked_at`."""
+        _ = self._form  # the columns come first
+        return registered.looked_at(
+            place, asked, messages(self._settings, self._readers, place, asked.first, asked.end)
+        )
 
     @property
     def _readers(self) -> str:

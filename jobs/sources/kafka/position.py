@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from checkpointing.identifiers import InvalidNameError, SplitId, split_id
 from jobs.sources.port import SourceError
+from jobs.sources.registry.known_schema import KnownSchema
 
 _ODD_BEGINNING: Final = "t="
 """Begins the split of a topic whose name no split may begin with.
@@ -84,12 +85,14 @@ class KafkaPosition(BaseModel):
 class FirstLook(BaseModel):
     """The state of a source: the splits that its job found at its first look. None: an older version has not kept them.
 
+    `schemas` are those that its registry has told, so that a restart need not ask again.
     So does Flink (`KafkaSourceEnumState`): `start` is for these splits, and later ones are read from their beginning.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     found: list[SplitId] | None
+    schemas: tuple[KnownSchema, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "FirstLook":
@@ -101,13 +104,19 @@ class FirstLook(BaseModel):
 
 
 class OffsetRange(BaseModel):
-    """The content of a slice: the offsets from `first` to before `end` of one Kafka partition."""
+    """The content of a slice: the offsets from `first` to before `end` of one Kafka partition.
+
+    `schemas` are those of the records that are read, if a registry has them. Records with a schema in `passed` are
+    passed over, and others do not decode. So a slice can be read again without the registry.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     topic_id: str
     first: int
     end: int
+    schemas: tuple[KnownSchema, ...] = ()
+    passed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +135,14 @@ def joined(ranges: list[PlacedRange]) -> list[PlacedRange]:
         if one.range.first == one.range.end:
             continue
         if before and before.place == one.place and before.range.end == one.range.first:
-            result[-1] = PlacedRange(one.place, before.range.model_copy(update={"end": one.range.end}))
+            result[-1] = PlacedRange(one.place, _with(before.range, one.range))
         else:
             result.append(one)
     return result
+
+
+def _with(one: OffsetRange, other: OffsetRange) -> OffsetRange:
+    """Return a range and the one after it as one range."""
+    schemas = {each.number: each for each in (*one.schemas, *other.schemas)}
+    passed = sorted({*one.passed, *other.passed})
+    return one.model_copy(update={"end": other.end, "schemas": tuple(schemas.values()), "passed": tuple(passed)})

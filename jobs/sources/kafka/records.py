@@ -6,9 +6,9 @@ topic has for a deleted key, decodes to nulls.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,18 +32,21 @@ from pyspark.sql.types import (
 )
 
 from jobs.quality.expectation import Expectation
+from jobs.sources.arrow_types import ColumnType
 from jobs.sources.avro.schemas import (
     Avro,
     AvroTypeError,
-    ColumnType,
     as_json,
     column_types,
     without_logical_types,
     written_out,
 )
 from jobs.sources.exact_values import CORRUPT, KEYS_ARE_TEXTS, JsonRecords, map_without_texts
+from jobs.sources.kafka.position import OffsetRange
 from jobs.sources.kafka.readers import VALUE, Decoding
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+from jobs.sources.registry.known_schema import KnownSchema, number_of
+from jobs.sources.registry.registered_columns import RegisteredColumns
 from jobs.sources.slice_reading import LeftToSparkError
 
 if TYPE_CHECKING:
@@ -265,6 +268,8 @@ DECODED: Final = Expectation("expect_column_values_to_be_null", {"column": UNDEC
 """The row rule for decoded records: `check_rows(DECODED, quarantine="quarantine/orders")`."""
 
 Format = Literal["json", "avro", "raw"]
+"""What the bytes of a record's value are."""
+
 AvroSchema = str | Mapping[str, object]
 """An Avro schema: the text of an .avsc file, or what JSON makes of it."""
 
@@ -281,6 +286,34 @@ _POSITION: Final = StructField(POSITION_COLUMN, LongType())
 _PARSED: Final = "_parsed"
 
 
+class Decoder(Protocol):
+    """Decodes the column `value` in tasks: the columns of the records, their bytes if they are bad, and the others."""
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each batch decoded."""
+        ...
+
+    def with_schemas(self, known: Mapping[int, KnownSchema]) -> "Decoder":
+        """Return the decoder of records that have these schemas of a registry."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PassingOver:
+    """Decodes records, but passes over those that have a schema of these numbers."""
+
+    decoder: Decoder
+    passed: frozenset[int]
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each batch decoded, without the records that are passed over."""
+        yield from self.decoder.run(self._chosen(batch) for batch in batches)
+
+    def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = batch.column(VALUE).to_pylist()
+        return batch.filter(pa.array([number_of(value) not in self.passed for value in values], pa.bool_()))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordForm:
     """Says how a record becomes a row: the columns of its value, then the requested fields."""
@@ -289,8 +322,10 @@ class RecordForm:
     value: StructType
     """The value's columns. With `raw`, this is the value itself."""
     metadata: tuple[str, ...] = ()
-    avro: "AvroDecoding | None" = None
-    """How Avro is decoded."""
+    decoder: Decoder | None = None
+    """How tasks decode values that Spark has no reader for."""
+    registered: RegisteredColumns | None = None
+    """What a registry says of the records' schemas."""
 
     def schema(self) -> StructType:
         """Return the source's own columns. All may be null."""
@@ -308,28 +343,43 @@ class RecordForm:
         """Return whether a task can decode values without Spark."""
         return self.format != "json" or can_be_plain(self.value)
 
-    def decoding(self) -> Decoding | None:
-        """Return how a task decodes values, if it does; None leaves them as they are."""
+    def decoding(self, ranges: Iterable[OffsetRange]) -> Decoding | None:
+        """Return how a task decodes the values of these ranges, if it does; None leaves them as they are."""
         if self.format == "raw":
             return None
-        if self.avro is not None:
-            return self.avro.run
+        if self.decoder is not None:
+            return self._decoder_of(self.decoder, ranges).run
         return PlainJson.of(self.value, VALUE, UNDECODED_COLUMN).run
 
-    def rows(self, records: DataFrame, split: Column) -> DataFrame:
-        """Return the rows of the connector's records, with split and position."""
+    def _decoder_of(self, decoder: Decoder, ranges: Iterable[OffsetRange]) -> Decoder | PassingOver:
+        if self.registered is None:
+            return decoder
+        asked = tuple(ranges)
+        known = {each.number: each for one in asked for each in one.schemas}
+        passed = frozenset(number for one in asked for number in one.passed)
+        return PassingOver(decoder.with_schemas(known), passed) if passed else decoder.with_schemas(known)
+
+    def rows(self, records: DataFrame, split: Column, ranges: Iterable[OffsetRange]) -> DataFrame:
+        """Return the rows of the connector's records of these ranges, with split and position."""
         own = [F.col(name).alias(METADATA[name].name) for name in self.metadata]
         place = [split.alias(SPLIT_COLUMN), F.col("offset").alias(POSITION_COLUMN)]
         if self.format == "raw":
             return records.select(VALUE, *own, *place)
-        if self.avro is not None:
+        if self.decoder is not None:
             schema = StructType([*self.schema(), StructField(SPLIT_COLUMN, StringType()), _POSITION])
-            return records.select(VALUE, *own, *place).mapInArrow(self.avro.run, schema)
+            return records.select(VALUE, *own, *place).mapInArrow(self._decoder_of(self.decoder, ranges).run, schema)
         text, decoded = F.col(VALUE).cast("string"), JsonRecords(self.value, {})
         parsed = records.withColumn(_PARSED, decoded.parsed(text))
         bad = F.col(VALUE).isNotNull() & decoded.is_bad(text, F.col(_PARSED))
         fields = [F.when(~bad, F.col(_PARSED).getField(field.name)).alias(field.name) for field in self.value.fields]
         return parsed.select(*fields, F.when(bad, F.col(VALUE)).alias(UNDECODED_COLUMN), *own, *place)
+
+
+def require_metadata(metadata: Iterable[str]) -> None:
+    """Raise SourceError for a field that no record has."""
+    unknown = [name for name in metadata if name not in METADATA]
+    if unknown:
+        raise SourceError(f"a KafkaSource has no metadata {unknown[0]!r}: write some of {', '.join(METADATA)}")
 
 
 def record_form(
@@ -341,10 +391,8 @@ def record_form(
     """Return how records become rows. Raise SourceError for arguments that contradict each other."""
     if writers is not None and form != "avro":
         raise SourceError(f"a KafkaSource with format={form!r} has no writer_schemas: they are for format='avro'")
-    unknown = [name for name in metadata if name not in METADATA]
-    if unknown:
-        raise SourceError(f"a KafkaSource has no metadata {unknown[0]!r}: write some of {', '.join(METADATA)}")
-    avro = None
+    require_metadata(metadata)
+    decoder: Decoder | None = None
     match form:
         case "raw":
             if schema is not None:
@@ -361,12 +409,16 @@ def record_form(
                 raise SourceError(f"column {odd!r} of a KafkaSource has a map {KEYS_ARE_TEXTS}")
             value = schema
         case "avro":
-            value, avro = avro_form(schema, writers, UNDECODED_COLUMN)
+            value, decoder = avro_form(schema, writers, UNDECODED_COLUMN)
         case _:
             raise SourceError(f"a KafkaSource has no format {form!r}: write 'json', 'avro' or 'raw'")
-    made = RecordForm(format=form, value=value, metadata=metadata, avro=avro)
+    return checked(RecordForm(format=form, value=value, metadata=metadata, decoder=decoder))
+
+
+def checked(made: RecordForm) -> RecordForm:
+    """Return a form. Raise SourceError if a column has the name of one that each row has."""
     taken = {SPLIT_COLUMN, POSITION_COLUMN, UNDECODED_COLUMN, CORRUPT, *(field.name for field in METADATA.values())}
-    clash = [name for name in value.names if name in taken]
+    clash = [name for name in made.value.names if name in taken]
     if clash:
         raise SourceError(f"the schema of a KafkaSource has a column {clash[0]!r}, a name that is taken: rename it")
     return made

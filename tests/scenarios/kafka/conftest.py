@@ -1,4 +1,4 @@
-"""Starts a real broker for all tests of this folder, and makes topics for each test."""
+"""Starts a real broker and a real registry for all tests of this folder, and makes topics for each test."""
 
 import itertools
 import os
@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tests.kafka_broker import running_broker
+from tests.registry_server import running_registry
 from tests.scenarios.kafka.topics import Topic, TopicMaker
 
 _numbers = itertools.count(1)
@@ -14,6 +15,12 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory):
     with running_broker(tmp_path_factory.mktemp("broker")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory):
+    with running_registry(tmp_path_factory.mktemp("registry")) as started:
         yield started
 
 

@@ -205,7 +205,7 @@ def record(avro):
 def decoded(values, schema, **given):
     form = record_form("avro", schema, (), **given)
     batch = pa.record_batch({"value": pa.array(values, pa.binary()), "_position": list(range(len(values)))})
-    (found,) = form.avro.run(iter([batch]))
+    (found,) = form.decoder.run(iter([batch]))
     return found.to_pylist()
 
 

@@ -1,0 +1,124 @@
+"""A schema of a registry, with all that is needed to read a record without the registry."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from jobs.sources.port import SourceError
+
+MAGIC: Final = 0
+HEAD_BYTES: Final = 5
+"""A record of Confluent's wire format begins with a zero byte and the number of its schema, four bytes."""
+
+_PRIMITIVE: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_COMPLEX: Final = frozenset({"record", "enum", "fixed", "array", "map", "error"})
+
+
+class KnownSchema(BaseModel):
+    """A schema under the number that a registry gave to it. The number means the same schema for ever.
+
+    `kind` is `AVRO`, `JSON` or `PROTOBUF`. `references` has the texts of all schemas that this one uses, directly or
+    not, by the name under which it uses them; those that others use come first.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+    def avro(self) -> Any:  # noqa: ANN401
+        """Return an Avro schema as JSON. A type of a reference is written out where it is first used."""
+        used = (_named_types(_json(self.number, text), "") for _, text in self.references)
+        others = {name: schema for each in used for name, schema in each}
+        return _Inlined(others).of(_json(self.number, self.text), "")
+
+    def json_schema(self) -> tuple[Any, Mapping[str, Any]]:
+        """Return a JSON Schema, and those that it refers to, by their names."""
+        others = {name: _json(self.number, text) for name, text in self.references}
+        return _json(self.number, self.text), others
+
+
+def number_of(record: bytes | None) -> int | None:
+    """Return the number of the schema of a record, or None for one without value, and for one of another format."""
+    if record is None or len(record) < HEAD_BYTES or record[0] != MAGIC:
+        return None
+    return int.from_bytes(record[1:HEAD_BYTES])
+
+
+def _json(number: int, text: str) -> Any:  # noqa: ANN401
+    """Return a text as JSON. A registry may give an Avro schema of one word without quotes."""
+    if text in _PRIMITIVE:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SourceError(f"schema {number} of the registry is no JSON ({error}): register it anew") from error
+
+
+def _full(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _space_of(schema: Mapping[str, Any], space: str) -> str:
+    """Return the namespace in which the types inside a named type are named."""
+    name = str(schema.get("name", ""))
+    return name.rpartition(".")[0] if "." in name else str(schema.get("namespace", space))
+
+
+def _named_types(schema: Any, space: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+    """Yield the full name of each named type, and its schema with this name."""
+    match schema:
+        case [*parts]:
+            for part in parts:
+                yield from _named_types(part, space)
+        case {"name": str(name), "type": ("record" | "enum" | "fixed" | "error")}:
+            inner = _space_of(schema, space)
+            yield _full(name, inner), {**schema, "namespace": inner} if inner else schema
+            for field in schema.get("fields", ()):
+                yield from _named_types(field["type"], inner)
+        case {"type": "array", "items": inside} | {"type": "map", "values": inside}:
+            yield from _named_types(inside, space)
+        case {"type": inside} if not isinstance(inside, str):
+            yield from _named_types(inside, space)
+        case _:
+            pass
+
+
+class _Inlined:
+    """Writes the types of other schemas out where a schema first uses them."""
+
+    def __init__(self, others: Mapping[str, Any]) -> None:
+        self._others = others
+        self._defined: set[str] = set()
+
+    def of(self, schema: Any, space: str) -> Any:  # noqa: ANN401
+        """Return the schema without a name of another one that is not written out before."""
+        match schema:
+            case [*parts]:
+                return [self.of(part, space) for part in parts]
+            case {"name": str(name), "type": ("record" | "enum" | "fixed" | "error")}:
+                inner = _space_of(schema, space)
+                self._defined.add(_full(name, inner))
+                fields = [{**each, "type": self.of(each["type"], inner)} for each in schema.get("fields", ())]
+                return {**schema, "fields": fields} if "fields" in schema else schema
+            case {"type": "array", "items": inside}:
+                return {**schema, "items": self.of(inside, space)}
+            case {"type": "map", "values": inside}:
+                return {**schema, "values": self.of(inside, space)}
+            case {"type": inside} if inside not in _COMPLEX and inside not in _PRIMITIVE:
+                return {**schema, "type": self.of(inside, space)}
+            case str() if schema not in _PRIMITIVE:
+                return self._named(schema, space)
+            case _:
+                return schema
+
+    def _named(self, name: str, space: str) -> Any:  # noqa: ANN401
+        full = _full(name, space)
+        if full in self._defined:
+            return full
+        other = self._others.get(full) or self._others.get(name)
+        return name if other is None else self.of(other, "")

@@ -1,0 +1,24 @@
+"""Writes records as producers do: with the serializers of Confluent's client, which register their schemas."""
+
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, record_subject_name_strategy
+from confluent_kafka.schema_registry import topic_record_subject_name_strategy as topic_record_name
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+STRATEGIES = {"record": record_subject_name_strategy, "topic-record": topic_record_name}
+
+
+def client(registry):
+    return SchemaRegistryClient({"url": registry.url})
+
+
+def named(strategy):
+    return {} if strategy == "topic" else {"subject.name.strategy": STRATEGIES[strategy]}
+
+
+def avro(registry, topic, schema, rows, strategy="topic", references=()):
+    """Write rows as Avro records, and return their bytes."""
+    serializer = AvroSerializer(client(registry), Schema(schema, "AVRO", list(references)), conf=named(strategy))
+    values = [serializer(row, SerializationContext(topic.name, MessageField.VALUE)) for row in rows]
+    topic.write(values)
+    return values
