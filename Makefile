@@ -40,8 +40,10 @@ PYTEST := $(BIN)/pytest -q --randomly-seed=$(SEED)
 # Peers in environments of their own: their pins are not ours.
 FLINK := .bench/flink/.complete
 PATHWAY := .bench/pathway/.complete
+# What builds the documentation site, in an environment of its own.
+SITE := .site/environment/.complete
 
-.PHONY: help machine env jars data run test test-all test-pure tla flink-oracle coverage nexmark bench dev lint types format lock clean
+.PHONY: help machine env jars data run test test-all test-pure tla flink-oracle coverage nexmark bench dev site lint types format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' Makefile | awk '{ t = $$2; $$1 = $$2 = ""; printf "  make %-10s%s\n", t, $$0 }'
@@ -82,6 +84,9 @@ bench: machine $(ENV) $(CLASSES) $(DATA) $(FLINK) $(PATHWAY) ## measure against 
 
 dev: machine $(ENV) $(CLASSES) $(DATA) ## the Dagster UI on this project
 	@mkdir -p .dagster && ln -sf ../dagster.yaml .dagster/dagster.yaml && DAGSTER_HOME=$(CURDIR)/.dagster $(BIN)/dg dev
+
+site: machine $(SITE) ## build the documentation as a site with a search, into .site/html
+	@.site/environment/bin/python .ci/site/build.py .site/html
 
 lint: $(ENV) ## ruff and the import contracts
 	@$(BIN)/ruff check --quiet .
@@ -146,13 +151,20 @@ $(PATHWAY): | $(ENV)
 	@.bench/pathway/bin/pip install --quiet pathway==0.33.0
 	@touch $@
 
+$(SITE): .ci/site/requirements.lock
+	@python=$$(.ci/check-machine) && "$$python" -m venv .site/environment
+	@.site/environment/bin/pip install --quiet --disable-pip-version-check --require-hashes -r .ci/site/requirements.lock
+	@touch $@
+
 lock: $(ENV) ## resolve the newest versions that pyproject.toml allows
 	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal --no-strip-extras \
 	    --python-version 3.11 pyproject.toml --extra dev --group bootstrap -o requirements.lock
 	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal \
 	    --python-version 3.11 --group bootstrap -c requirements.lock -o bootstrap.lock
+	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal \
+	    --python-version 3.11 .ci/site/requirements.in -o .ci/site/requirements.lock
 
 clean: ## remove everything that make made, the warehouse included
-	@rm -rf .venv .jars .bench .dagster data warehouse spark-warehouse .coverage
+	@rm -rf .venv .jars .bench .site .dagster data warehouse spark-warehouse .coverage
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -143,8 +143,9 @@ def test_the_launchpad_bounds_a_tick_and_a_wrong_value_is_named(run_job):
 
 
 def test_a_job_that_is_held_is_refused_by_the_holders_name(run_job, instance, tmp_path):
-    warehouse = tmp_path / "warehouse"
-    hold(warehouse, this_process("another-run"))
+    warehouse, holder = tmp_path / "warehouse", this_process("another-run")
+    hold(warehouse, holder)
+    LeaseStore(Warehouse(warehouse, ProtocolPaths(JOB))).renew(Generation(1), holder, 100 * LEASE_MS)
     run_job("tests.orchestration.numbers:judged")
     assert dg.DagsterRunStatus.CANCELED is instance.get_runs()[0].status
     said = next(log.user_message for log in instance.all_logs(instance.get_runs()[0].run_id) if log.level == ERROR)
