@@ -226,13 +226,13 @@ def idle_by_the_clock(history: History) -> Iterator[str]:
 class LateByTheLastBarrier(DoorJudge):
     """A vertex judges rows by the watermark of its last barrier, which an entry names. At first it is the restored one.
 
-    So the entries alone say which rows are late.
+    So the entries alone say which rows are late. A vertex with windows by the clock judges by another time.
     """
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
-        restored = door.setup.restored
-        names = [vertex.id for vertex in door.setup.graph.operators() if door.setup.graph.time_channels(vertex.id)]
+        restored, graph = door.setup.restored, door.setup.graph
+        names = [each.id for each in graph.operators() if graph.time_channels(each.id) and not each.by_clock]
         first = {name: BEGINNING if restored is None else goes_on_from(restored, first_id(name)) for name in names}
         self._known = {name: {ms} for name, ms in first.items()}
         self._judged: dict[VertexId, list[int]] = {name: [] for name in names}
