@@ -42,7 +42,7 @@ class Registry:
             "quarkus.http.host": "127.0.0.1",
             "apicurio.storage.kind": "sql",
             "apicurio.storage.sql.kind": "h2",
-            "apicurio.datasource.url": f"jdbc:h2:file:{self._folder / 'schemas'}",
+            "apicurio.datasource.url": f"jdbc:h2:file:{self._folder / 'schemas'};WRITE_DELAY=0",  # survives a kill
             "apicurio.rest.deletion.artifact.enabled": "true",
             "apicurio.rest.deletion.artifact-version.enabled": "true",
             "user.home": self._folder,

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from jobs.reading.pending import PendingCut
     from jobs.sinks.port import Difference, Sink, SinkAwayError, SinkError, TableChanges, TwoPhaseSink, UpsertSink
     from jobs.sources.committed_positions import CommitsToFile
+    from jobs.sources.debezium.columns import Encodings
     from jobs.sources.delta.cut_source import CutSource
     from jobs.sources.delta.delta_source import DeltaSource
     from jobs.sources.files.file_source import FileSource
@@ -136,6 +137,7 @@ __all__ = [
     "DeltaSource",
     "DescribesItself",
     "Difference",
+    "Encodings",
     "EndsInput",
     "Expectation",
     "FileSource",
@@ -300,6 +302,7 @@ _MODULES: Final = {
     "jobs.outside_sinks.kafka.kafka_sink": ("KafkaSink",),
     "jobs.outside_sinks.postgres.postgres_sink": ("PostgresSink",),
     "jobs.sources.committed_positions": ("CommitsToFile",),
+    "jobs.sources.debezium.columns": ("Encodings",),
     "jobs.sources.delta.cut_source": ("CutSource",),
     "jobs.sources.delta.delta_source": ("DeltaSource",),
     "jobs.sources.files.file_source": ("FileSource",),

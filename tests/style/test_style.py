@@ -32,7 +32,6 @@ CORE_MAY_IMPORT |= {"__future__", "copy", "contextlib", "zlib", "base64"}
 # Modules that something other than an import starts.
 ENTRY_POINTS = {"jobs.cli.main", "jobs.pipelines.flights_data", "jobs.spark.jars", "orchestration.definitions"}
 # The public interface, which nothing of the product imports.
-ENTRY_POINTS |= {"jobs.sources.debezium.envelope"}  # until the first source that reads such events
 ENTRY_POINTS |= {"tidemark.dagster", "tidemark.prepare", "tidemark.reporting", "tidemark.testing", "tidemark.__main__"}
 
 # The command finds pipelines by name, and the vectors' judge its runners.

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from io import BytesIO
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import polars as pl
 import pyarrow as pa
@@ -23,9 +23,9 @@ from jobs.sources.arrow_types import ColumnType
 from jobs.sources.avro.schemas import Avro, AvroTypeError, column_types, written_out
 from jobs.sources.avro.schemas import as_json as schema_as_json
 from jobs.sources.port import SourceError
+from jobs.sources.registry.known_schema import head_of
 
 _WHAT: Final = "the schema of a KafkaSink"
-_MAGIC: Final = b"\0"
 _NUMBER_MAX: Final = 2**32
 
 
@@ -47,7 +47,7 @@ class AvroWriting:
         except AvroTypeError as error:
             raise SinkError(f"{_WHAT} cannot be written from columns: {error}") from None
         self._columns: pa.Schema = to_arrow_schema(StructType(fields), timezone="UTC")
-        self._head = b"" if number is None else _MAGIC + number.to_bytes(4)
+        self._head = b"" if number is None else head_of(number)
 
     def must_hold(self, schema: pa.Schema) -> None:
         """Raise SinkError, naming the column, if the table's columns are not the fields of the schema."""
@@ -101,7 +101,7 @@ def _sound(found: ColumnType | AvroTypeError) -> ColumnType:
 # | null                    | null                                                                 |
 
 
-RecordFormat = Literal["json", "avro", "raw"]
+RecordFormat = Literal["json", "avro", "json-schema", "raw"]
 RECORDS_MAX: Final = 10_000
 """How many records are made at a time."""
 VALUE: Final = "value"
@@ -118,12 +118,15 @@ class Records:
 
     def __init__(self, form: RecordFormat, key: str | None, schema: Avro = None, number: int | None = None) -> None:
         """Raise SinkError for a format that does not exist, and for a schema that is missing or has no use."""
-        if form not in ("json", "avro", "raw"):
-            raise SinkError(f"a KafkaSink has no format {form!r}: write 'json', 'avro' or 'raw'")
-        if form != "avro" and (schema is not None or number is not None):
+        if form not in get_args(RecordFormat):
+            raise SinkError(f"a KafkaSink has no format {form!r}: write one of {', '.join(get_args(RecordFormat))}")
+        if form in ("json", "raw") and (schema is not None or number is not None):
             raise SinkError(f"a KafkaSink with format={form!r} has no schema and no number: they are for format='avro'")
+        if form == "json-schema" and schema is None:
+            raise SinkError("a KafkaSink with format='json-schema' needs schema=, a JSON Schema as text or JSON")
         self._form = form
         self._key = key
+        self._head = None if form != "json-schema" or number is None else head_of(number)
         self._avro = AvroWriting(schema, number) if form == "avro" else None
 
     def must_hold(self, schema: pa.Schema) -> None:
@@ -177,7 +180,8 @@ class Records:
             return batch.column(VALUE).to_pylist()  # type: ignore[no-any-return]  # pyarrow has no types
         if self._avro is not None:
             return self._avro.of(batch)
-        return as_json(pl.DataFrame(pl.from_arrow(batch)))
+        texts = as_json(pl.DataFrame(pl.from_arrow(batch)))
+        return texts if self._head is None else [self._head + str(text).encode() for text in texts]
 
 
 def tombstones(keys: Sequence[Value]) -> Iterator[list[Record]]:

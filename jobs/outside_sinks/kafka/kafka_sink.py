@@ -1,10 +1,11 @@
 """Lets a topic show an upsert table: the last record of each key has its row, or no value if the key is gone."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -13,10 +14,13 @@ from checkpointing.identifiers import CheckpointId
 from jobs.outside_sinks.kafka.kafka_records import Record, RecordFormat, Records, deleted, tombstones
 from jobs.outside_sinks.kafka.transaction import TIMEOUT, KafkaTarget, KafkaTransaction, Sent, Sorting, encoded
 from jobs.sinks.port import Sink, SinkAwayError, SinkError, TableChanges, UpsertSink
+from jobs.sources.avro.schemas import as_json, written_out
 from jobs.sources.kafka.client_settings import SINK, BrokerAwayError, ClientSettings
 from jobs.sources.kafka.cluster import Cluster
 from jobs.sources.kafka.records import AvroSchema
-from jobs.sources.port import SourceError
+from jobs.sources.port import SourceAwayError, SourceError
+from jobs.sources.registry.client import SchemaRegistry, registry_of
+from jobs.sources.registry.registered_columns import Strategy, Subjects
 from jobs.sources.secrets import Secrets
 
 
@@ -73,9 +77,11 @@ class KafkaSink(Sink, UpsertSink):
     | `servers`       | the brokers, as in "kafka1:9092,kafka2:9092"                                              |
     | `topic`         | the topic, which must exist                                                               |
     | `key`           | the column that becomes the record's key: text, bytes or an integer. None: no key     |
-    | `format`        | "json", "avro", or "raw": the column `value`, text or bytes, is the record's value        |
-    | `schema`        | for Avro, the text of its schema or a dict. Its fields are the table's columns            |
+    | `format`        | "json", "avro", "json-schema", or "raw": the column `value`, text or bytes, is the value  |
+    | `schema`        | for Avro and JSON Schema, its text or a dict. Avro's fields are the table's columns       |
     | `schema_number` | for Avro of Confluent's wire format: the number of the schema, in front of each record    |
+    | `registry`      | instead of `schema_number`: a SchemaRegistry, or its URL, that gives the schema a number  |
+    | `subject`       | under what the schema is registered: "topic", "record" or "topic-record"                  |
     | `options`       | settings of Kafka's clients, by librdkafka's names                                        |
     | `secrets`       | for each secret setting the environment variable that has it; or a function of the values |
     | `refused`       | a topic for rows that Kafka does not take. The other rows go on. It must exist            |
@@ -92,6 +98,8 @@ class KafkaSink(Sink, UpsertSink):
         *,
         schema: AvroSchema | None = None,
         schema_number: int | None = None,
+        registry: SchemaRegistry | str | None = None,
+        subject: Strategy = "topic",
         options: Mapping[str, str] | None = None,
         secrets: Secrets | None = None,
         refused: str | None = None,
@@ -107,9 +115,14 @@ class KafkaSink(Sink, UpsertSink):
             raise SinkError(f"options of a KafkaSink have {TIMEOUT!r}={timeout!r}: write milliseconds")
         try:
             self._settings = ClientSettings(servers, options or {}, secrets, SINK)
+            self._registered = _registered(registry, subject, topic, format, schema)
         except SourceError as error:
             raise SinkError(str(error)) from None
-        self._records = Records(format, key, schema, schema_number)
+        if registry is not None and schema_number is not None:
+            raise SinkError("a KafkaSink has a registry, or a schema_number: leave one of them out")
+        self._made = partial(Records, format, key, schema)
+        self._records = self._made(schema_number)
+        self._has_number = registry is None
         self._topic, self._refused = topic, refused
         self._cluster = Cluster(self._settings)
         self._warehouse: str | None = None
@@ -121,6 +134,7 @@ class KafkaSink(Sink, UpsertSink):
     def prepare(self, job: str, table: str, schema: pa.Schema) -> int:
         """Check columns, topic and rights, and return the newest checkpoint that the topic has."""
         self._records.must_hold(schema)
+        self._register()
         return self._newest(job, table)
 
     def prepare_upsert(self, job: str, table: str, schema: pa.Schema, keys: tuple[str, ...]) -> int:
@@ -129,6 +143,7 @@ class KafkaSink(Sink, UpsertSink):
         A topic that shows none must be empty.
         """
         self._records.must_hold_keys(schema, keys)
+        self._register()
         return self._newest(job, table, empty_at_first=True)
 
     def publish(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch]) -> None:
@@ -180,6 +195,18 @@ class KafkaSink(Sink, UpsertSink):
         except (SourceError, SinkError) as error:
             raise SinkError(f"{self!r}: {error}") from None
 
+    def _register(self) -> None:
+        """Give the schema its number. The registry is asked once, before the tick writes anything."""
+        if self._has_number or self._registered is None:
+            return
+        try:
+            self._records = self._made(self._registered())
+        except SourceAwayError as error:
+            raise SinkAwayError(f"{self!r}: {error}") from None
+        except SourceError as error:
+            raise SinkError(f"{self!r}: {error}") from None
+        self._has_number = True
+
     def _records_of(
         self,
         target: KafkaTarget,
@@ -189,6 +216,7 @@ class KafkaSink(Sink, UpsertSink):
         newest: CheckpointId,
     ) -> Iterator[Sent]:
         """Yield the records that a topic needs which has the checkpoint `newest`. `shown` returns the keys it has."""
+        self._register()
         said = {"job": target.job, "table": target.table, "checkpoint": checkpoint}
         sorting = Sorting(self._topic, target.limits, self._refused, said)
         if isinstance(rows, TableChanges):
@@ -230,3 +258,32 @@ class KafkaSink(Sink, UpsertSink):
 
     def _target(self, job: str, table: str) -> KafkaTarget:
         return KafkaTarget(self._settings, self._cluster, self._topic, job, table, self._warehouse)
+
+
+def _registered(
+    registry: SchemaRegistry | str | None,
+    strategy: Strategy,
+    topic: str,
+    form: RecordFormat,
+    schema: Any,  # noqa: ANN401
+) -> Callable[[], int] | None:
+    """Return the function that registers a schema, and returns its number. None: there is no registry.
+
+    Raises SourceError for a format that no registry has, and for a strategy without the name that it needs.
+    """
+    if registry is None:
+        if form == "json-schema" or strategy != "topic":
+            raise SourceError("a KafkaSink with format='json-schema' or subject= needs registry=")
+        return None
+    if form not in _KINDS:
+        raise SourceError(f"a KafkaSink with format={form!r} has no registry: write format='avro' or 'json-schema'")
+    found = as_json(schema, "the schema of a KafkaSink")
+    name = None
+    if strategy != "topic" and isinstance(found, Mapping):
+        name = found.get("title") if form == "json-schema" else written_out(schema, "the schema of a KafkaSink")["name"]
+    subject = Subjects(strategy, name).of(topic)
+    return partial(registry_of(registry).registered, subject, _KINDS[form], json.dumps(found))
+
+
+_KINDS: Final[Mapping[str, str]] = {"avro": "AVRO", "json-schema": "JSON"}
+"""The registry's words for the formats of records that have a schema there."""

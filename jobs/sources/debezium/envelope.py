@@ -41,11 +41,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from pyspark.sql.types import StringType, StructType
+
 from jobs.sources.change_rows import AFTER, BEFORE, DELETE, INSERT, SNAPSHOT, TRUNCATE
 from jobs.sources.debezium.columns import RowColumns
 from jobs.sources.debezium.connect_types import ConnectType, NoEventError, Values, of_json_block
 
 ID, DOCUMENT = "id", "document"
+DOCUMENTS: Final = StructType().add(ID, StringType()).add(DOCUMENT, StringType())
 """The columns of a MongoDB collection: the document's `_id` and the whole document, both in extended JSON."""
 
 _KINDS: Final = {"r": SNAPSHOT, "c": INSERT, "u": AFTER, "d": DELETE, "t": TRUNCATE}

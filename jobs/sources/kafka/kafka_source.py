@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -12,6 +13,7 @@ from pyspark.sql.types import StructType
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, JobName, SplitId, VertexId
 from checkpointing.messages import PollSource
+from jobs.sources.debezium.columns import Encodings
 from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.kafka.client_settings import ClientSettings
 from jobs.sources.kafka.cluster import FIRST_ANSWER_S, Cluster, ClusterLook, Extent
@@ -26,7 +28,7 @@ from jobs.sources.kafka.position import (
     split_of,
 )
 from jobs.sources.kafka.readers import KafkaScan, messages, records, split_column
-from jobs.sources.kafka.records import METADATA, AvroSchema, Format, RecordForm, record_form
+from jobs.sources.kafka.records import AvroSchema, Format, RecordForm, record_form
 from jobs.sources.kafka.registered import RegisteredForm
 from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, read_schema
 from jobs.sources.position_words import END, moment_named
@@ -157,13 +159,15 @@ class KafkaSource(ReadsFirst):
     | `topics`        | the names of the topics                                                                   |
     | `pattern`       | instead of `topics`: a regular expression of their whole names, for each tick anew        |
     | `schema`        | for JSON, a StructType of the value's columns; for Avro, the text of its schema or a dict |
-    | `format`        | "json", "avro", or "raw": the one column `value`, bytes                                   |
+    | `format`        | "json", "avro", "json-schema", "protobuf", "debezium-json", "debezium-avro", or "raw":  |
+    |                 | the column `value`, bytes                                                                 |
     | `writer_schemas`| for Avro of Confluent's wire format: by its number each schema that records have          |
     | `registry`      | instead of `writer_schemas`: a SchemaRegistry, or its URL, that has them                  |
     | `subject`       | under what the registry has a topic's schemas: "topic", "record" or "topic-record"        |
-    | `record`        | for the last two: the full name of the record. The topic's other records are passed over  |
+    | `record`        | the full name of the record to read. The topic's other records are passed over            |
     | `columns`       | what happens to fields that `schema` lacks: "fail" or "ignore". Without a `schema`, the   |
     |                 | columns are the registry's, and a later tick has new ones ("evolve")                      |
+    | `encodings`     | for Debezium's events that do not tell their types: what their values mean                |
     | `start`         | where a new job begins: "earliest", "latest", or a moment. A later partition: "earliest"  |
     | `metadata`      | some of "key", "timestamp", "headers", "topic": the columns `_key`, `_timestamp`, ...     |
     | `group`         | the consumer group to commit to; by default "tidemark-JOB-SOURCE"                         |
@@ -193,6 +197,7 @@ class KafkaSource(ReadsFirst):
         subject: Strategy = "topic",
         record: str | None = None,
         columns: OnOther | None = None,
+        encodings: Encodings | None = None,
         metadata: Sequence[str] = (),
         group: str | None = None,
         commit: bool = True,
@@ -208,15 +213,14 @@ class KafkaSource(ReadsFirst):
         self._pattern = pattern
         self._registered: RegisteredForm | None = None
         self._own_form: RecordForm | None = None
+        _must_agree(registry, writer_schemas, subject, record)
         if registry is None:
-            if (subject, record, columns) != ("topic", None, None):
-                raise SourceError("a KafkaSource without registry= has no subject, record or columns: leave them out")
-            self._own_form = record_form(format, schema, tuple(metadata), writer_schemas)
-        elif writer_schemas is not None:
-            raise SourceError("a KafkaSource has a registry, or writer_schemas: leave one of them out")
+            self._own_form = record_form(format, schema, tuple(metadata), writer_schemas, encodings, columns)
         else:
             found, subjects = registry_of(registry), Subjects(subject, record)
-            self._registered = RegisteredForm(format, schema, tuple(metadata), found, subjects, columns)
+            self._registered = RegisteredForm(
+                format, schema, tuple(metadata), found, subjects=subjects, on_other=columns, encodings=encodings
+            )
         self._start = start_of(start)
         self._group = group
         self._commits = commit
@@ -233,6 +237,7 @@ class KafkaSource(ReadsFirst):
         self._goes_on = False
         """True if the job has read this source before, and no checkpoint says what it found at its first look."""
         self._committed = NO_CHECKPOINT
+        self._partitions: Mapping[str, int] = {}
         self._is_sparks = False
         """True once a task has left a scan to Spark."""
         self.bounded = bounded
@@ -258,7 +263,7 @@ class KafkaSource(ReadsFirst):
         """Return the splits of the job's first look; see `own_state.KeepsState`."""
         with self._lock:
             found = None if self._first_found is None else sorted(self._first_found)
-            schemas = () if self._registered is None else tuple(self._registered.known.values())
+            schemas = () if self._registered is None else self._registered.for_checkpoint()
             return FirstLook(found=found, schemas=schemas).model_dump_json(exclude_defaults=not schemas)
 
     def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:
@@ -290,7 +295,7 @@ class KafkaSource(ReadsFirst):
                 return None
             detail = OffsetRange(topic_id=begin.topic_id, first=begin.offset, end=max(end, begin.offset))
             if self._registered is not None and detail.end > detail.first:
-                detail = self._looked_at(self._registered, place, detail)
+                detail = self._looked_at(self._registered, request.source, place, detail)
                 if detail.end == detail.first and not pins:
                     return None
         rows = max(detail.end - detail.first, 1)  # a slice without records keeps the end of a new Kafka partition
@@ -321,7 +326,7 @@ class KafkaSource(ReadsFirst):
         own = {"kafka.group.id": self._readers, "includeHeaders": str(self._form.reads_headers)}
         found = records(spark, ranges, WithheldSettings(self._settings.for_spark(), own, self._spark_options))
         split = split_column(sorted({one.place.topic for one in ranges}))
-        return self._form.rows(found, split, [one.range for one in ranges])
+        return self._form.rows(found, split, [one.range for one in ranges], self._unordered(ranges))
 
     def scans(self, slices: Sequence[SourceSlice]) -> tuple[KafkaScan, ...] | None:
         """Return the ranges of offsets, for tasks that read them themselves; see `slice_reading.OffersScans`.
@@ -336,8 +341,8 @@ class KafkaSource(ReadsFirst):
                 settings=self._settings,
                 group=self._readers,
                 placed=one,
-                decoding=self._form.decoding([one.range]),
-                metadata=tuple((name, METADATA[name].name) for name in self._form.metadata),
+                decoding=self._form.decoding([one.range], self._unordered([one])),
+                metadata=self._form.fields,
             )
             for one in self._present(slices)
         )
@@ -405,11 +410,13 @@ class KafkaSource(ReadsFirst):
         assert self._own_form is not None  # noqa: S101 - one of the two is there
         return self._own_form
 
-    def _looked_at(self, registered: RegisteredForm, place: TopicPartition, asked: OffsetRange) -> OffsetRange:
+    def _looked_at(
+        self, registered: RegisteredForm, source: VertexId, place: TopicPartition, asked: OffsetRange
+    ) -> OffsetRange:
         """Return the range with the schemas of its records; see `RegisteredForm.looked_at`."""
         _ = self._form  # the columns come first
         return registered.looked_at(
-            place, asked, messages(self._settings, self._readers, place, asked.first, asked.end)
+            source, place, asked, messages(self._settings, self._readers, place, asked.first, asked.end)
         )
 
     @property
@@ -421,9 +428,22 @@ class KafkaSource(ReadsFirst):
         ranges = joined([PlacedRange(place_of(each.split), _range(each)) for each in slices])
         if ranges:
             look = self._cluster.look(sorted({one.place.topic for one in ranges}), missing_ok=True)
+            self._partitions = Counter(place.topic for place in look.partitions)
         for one in ranges:
             held(look, one.place, KafkaPosition(offset=one.range.first, topic_id=one.range.topic_id), slices[0].source)
         return ranges
+
+    def _unordered(self, ranges: Sequence[PlacedRange]) -> str | None:
+        """Return why a truncate in these ranges has no place among its table's other changes. None: it has one."""
+        topics = {one.place.topic for one in ranges}
+        several = sorted(topic for topic in topics if self._partitions[topic] > 1)
+        if not several:
+            return None
+        return (
+            f"topic {several[0]} has {self._partitions[several[0]]} partitions, so nobody knows which changes in the "
+            "others came before. Send the table's changes to a topic of one partition and read that, or let the "
+            "connector leave truncates out (skipped.operations=t)"
+        )
 
     def _lag(self, place: TopicPartition, extent: Extent, given: str | None) -> Lag:
         """Return the lag of a Kafka partition. It is unknown if a poll must first report a loss or find the begin."""
@@ -492,6 +512,19 @@ class KafkaSource(ReadsFirst):
         else:
             is_later = split_of(place) not in self._first_found
         return offset_of(self._cluster, place, extent, EARLIEST if is_later else self._start)
+
+
+def _must_agree(
+    registry: SchemaRegistry | str | None,
+    writers: Mapping[int, AvroSchema] | None,
+    subject: Strategy,
+    record: str | None,
+) -> None:
+    """Raise SourceError for arguments of a registry without one, and for schemas that come from two places."""
+    if registry is None and (subject, record) != ("topic", None):
+        raise SourceError("a KafkaSource without registry= has no subject and no record: leave them out")
+    if registry is not None and writers is not None:
+        raise SourceError("a KafkaSource has a registry, or writer_schemas: leave one of them out")
 
 
 def _fresh_s(look: ClusterLook, place: TopicPartition, position: KafkaPosition | None) -> float:

@@ -7,8 +7,8 @@ topic has for a deleted key, decodes to nulls.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,12 +41,16 @@ from jobs.sources.avro.schemas import (
     without_logical_types,
     written_out,
 )
+from jobs.sources.change_rows import HEAD
+from jobs.sources.debezium.columns import Encodings
+from jobs.sources.debezium.decoding import DebeziumDecoding
 from jobs.sources.exact_values import CORRUPT, KEYS_ARE_TEXTS, JsonRecords, map_without_texts
 from jobs.sources.kafka.position import OffsetRange
 from jobs.sources.kafka.readers import VALUE, Decoding
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
-from jobs.sources.registry.known_schema import KnownSchema, number_of
-from jobs.sources.registry.registered_columns import RegisteredColumns
+from jobs.sources.python.ddl import schema_of_text
+from jobs.sources.registry.known_schema import HEAD_BYTES, KnownSchema, head_of, number_of
+from jobs.sources.registry.registered_columns import OnOther, RegisteredColumns
 from jobs.sources.slice_reading import LeftToSparkError
 
 if TYPE_CHECKING:
@@ -267,7 +271,7 @@ UNDECODED_COLUMN: Final = "_undecoded"
 DECODED: Final = Expectation("expect_column_values_to_be_null", {"column": UNDECODED_COLUMN})
 """The row rule for decoded records: `check_rows(DECODED, quarantine="quarantine/orders")`."""
 
-Format = Literal["json", "avro", "raw"]
+Format = Literal["json", "avro", "raw", "json-schema", "protobuf", "debezium-json", "debezium-avro"]
 """What the bytes of a record's value are."""
 
 AvroSchema = str | Mapping[str, object]
@@ -282,6 +286,8 @@ METADATA: Final = {
 }
 """The fields that a user can ask for besides the value, and the column of each."""
 
+RECORD_KEY: Final = "_record_key"
+"""The column of a record's key for a decoder that needs it. No row has it."""
 _POSITION: Final = StructField(POSITION_COLUMN, LongType())
 _PARSED: Final = "_parsed"
 
@@ -314,6 +320,28 @@ class PassingOver:
         return batch.filter(pa.array([number_of(value) not in self.passed for value in values], pa.bool_()))
 
 
+@dataclass(frozen=True, slots=True)
+class FramedJson:
+    """Decodes JSON records behind the numbers of their schemas. `known` and `passed` are what stands in front."""
+
+    plain: PlainJson
+    known: frozenset[bytes]
+    passed: frozenset[bytes]
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each batch decoded. Raises LeftToSparkError."""
+        yield from self.plain.run(self._without_heads(batch) for batch in batches)
+
+    def _without_heads(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = batch.column(VALUE).to_pylist()  # pyarrow 26's binary_slice fails on some batches
+        heads = [value and value[:HEAD_BYTES] for value in values]
+        if not {*heads} <= {None, *self.known, *self.passed}:
+            raise LeftToSparkError("a record has no schema that is read")
+        texts = pa.array([value and value[HEAD_BYTES:] for value in values], pa.binary())
+        found = batch.set_column(batch.schema.get_field_index(VALUE), VALUE, texts)
+        return found.filter(pa.array([head not in self.passed for head in heads])) if self.passed else found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordForm:
     """Says how a record becomes a row: the columns of its value, then the requested fields."""
@@ -326,6 +354,12 @@ class RecordForm:
     """How tasks decode values that Spark has no reader for."""
     registered: RegisteredColumns | None = None
     """What a registry says of the records' schemas."""
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Return the fields of records that a decoder gets besides the value, each with its column."""
+        own = tuple((name, METADATA[name].name) for name in self.metadata)
+        return (*own, ("key", RECORD_KEY)) if isinstance(self.decoder, DebeziumDecoding) else own
 
     def schema(self) -> StructType:
         """Return the source's own columns. All may be null."""
@@ -341,38 +375,67 @@ class RecordForm:
     @property
     def decodes_in_tasks(self) -> bool:
         """Return whether a task can decode values without Spark."""
-        return self.format != "json" or can_be_plain(self.value)
+        return self.format not in ("json", "json-schema") or can_be_plain(self.value)
 
-    def decoding(self, ranges: Iterable[OffsetRange]) -> Decoding | None:
-        """Return how a task decodes the values of these ranges, if it does; None leaves them as they are."""
+    def decoding(self, ranges: Iterable[OffsetRange], unordered: str | None = None) -> Decoding | None:
+        """Return how a task decodes the values of these ranges, if it does; None leaves them as they are.
+
+        `unordered` is the reason why a truncate of a table has no place among the table's other changes.
+        """
         if self.format == "raw":
             return None
         if self.decoder is not None:
-            return self._decoder_of(self.decoder, ranges).run
-        return PlainJson.of(self.value, VALUE, UNDECODED_COLUMN).run
+            return self._decoder_of(self.decoder, ranges, unordered).run
+        plain = PlainJson.of(self.value, VALUE, UNDECODED_COLUMN)
+        if self.registered is None:
+            return plain.run
+        known, passed = _numbers(ranges)
+        return FramedJson(plain, frozenset(map(head_of, known)), frozenset(map(head_of, passed))).run
 
-    def _decoder_of(self, decoder: Decoder, ranges: Iterable[OffsetRange]) -> Decoder | PassingOver:
+    def _decoder_of(
+        self, decoder: Decoder, ranges: Iterable[OffsetRange], unordered: str | None
+    ) -> Decoder | PassingOver:
+        if isinstance(decoder, DebeziumDecoding):
+            decoder = replace(decoder, unordered=unordered)
         if self.registered is None:
             return decoder
-        asked = tuple(ranges)
-        known = {each.number: each for one in asked for each in one.schemas}
-        passed = frozenset(number for one in asked for number in one.passed)
+        known, passed = _numbers(ranges)
         return PassingOver(decoder.with_schemas(known), passed) if passed else decoder.with_schemas(known)
 
-    def rows(self, records: DataFrame, split: Column, ranges: Iterable[OffsetRange]) -> DataFrame:
+    def rows(
+        self, records: DataFrame, split: Column, ranges: Iterable[OffsetRange], unordered: str | None = None
+    ) -> DataFrame:
         """Return the rows of the connector's records of these ranges, with split and position."""
-        own = [F.col(name).alias(METADATA[name].name) for name in self.metadata]
+        own = [F.col(name).alias(column) for name, column in self.fields]
         place = [split.alias(SPLIT_COLUMN), F.col("offset").alias(POSITION_COLUMN)]
         if self.format == "raw":
             return records.select(VALUE, *own, *place)
         if self.decoder is not None:
             schema = StructType([*self.schema(), StructField(SPLIT_COLUMN, StringType()), _POSITION])
-            return records.select(VALUE, *own, *place).mapInArrow(self._decoder_of(self.decoder, ranges).run, schema)
+            return records.select(VALUE, *own, *place).mapInArrow(
+                self._decoder_of(self.decoder, ranges, unordered).run, schema
+            )
         text, decoded = F.col(VALUE).cast("string"), JsonRecords(self.value, {})
+        is_framed = F.lit(True)  # noqa: FBT003 - a value of Spark
+        if self.registered is not None:
+            known, passed = (list(map(head_of, each)) for each in _numbers(ranges))
+            head, text = (
+                F.substring(VALUE, 1, HEAD_BYTES),
+                F.expr(f"substring({VALUE}, {HEAD_BYTES + 1})").cast("string"),
+            )
+            records = records.filter(F.col(VALUE).isNull() | ~head.isin(passed))
+            is_framed = head.isin(known)
         parsed = records.withColumn(_PARSED, decoded.parsed(text))
-        bad = F.col(VALUE).isNotNull() & decoded.is_bad(text, F.col(_PARSED))
+        bad = F.col(VALUE).isNotNull() & (~is_framed | decoded.is_bad(text, F.col(_PARSED)))
         fields = [F.when(~bad, F.col(_PARSED).getField(field.name)).alias(field.name) for field in self.value.fields]
         return parsed.select(*fields, F.when(bad, F.col(VALUE)).alias(UNDECODED_COLUMN), *own, *place)
+
+
+def _numbers(ranges: Iterable[OffsetRange]) -> tuple[Mapping[int, KnownSchema], frozenset[int]]:
+    """Return the schemas of the records that are read, and the numbers of those that are passed over."""
+    asked = tuple(ranges)
+    known = {each.number: each for one in asked for each in one.schemas}
+    return known, frozenset(number for one in asked for number in one.passed)
 
 
 def require_metadata(metadata: Iterable[str]) -> None:
@@ -387,8 +450,13 @@ def record_form(
     schema: StructType | AvroSchema | None,
     metadata: tuple[str, ...],
     writers: Mapping[int, AvroSchema] | None = None,
+    encodings: Encodings | None = None,
+    on_other: OnOther | None = None,
 ) -> RecordForm:
     """Return how records become rows. Raise SourceError for arguments that contradict each other."""
+    if form != "debezium-json" and (encodings is not None or on_other is not None):
+        what = "encodings" if encodings is not None else "columns"
+        raise SourceError(f"a KafkaSource with format={form!r} has no {what}= without a registry: leave it out")
     if writers is not None and form != "avro":
         raise SourceError(f"a KafkaSource with format={form!r} has no writer_schemas: they are for format='avro'")
     require_metadata(metadata)
@@ -410,14 +478,61 @@ def record_form(
             value = schema
         case "avro":
             value, decoder = avro_form(schema, writers, UNDECODED_COLUMN)
+        case "debezium-json":
+            table = table_declared(schema)
+            value = StructType([*HEAD, *table])
+            decoder = debezium_decoding(table, encodings, only_known=on_other != "ignore")
+        case "debezium-avro" | "json-schema" | "protobuf":
+            raise SourceError(f"a KafkaSource with format={form!r} needs registry=, which has its schemas")
         case _:
-            raise SourceError(f"a KafkaSource has no format {form!r}: write 'json', 'avro' or 'raw'")
+            raise SourceError(f"a KafkaSource has no format {form!r}: write one of {', '.join(get_args(Format))}")
     return checked(RecordForm(format=form, value=value, metadata=metadata, decoder=decoder))
+
+
+def table_declared(schema: object) -> StructType:
+    """Return the columns that a user has declared, as a StructType or as text. Raise SourceError for none."""
+    if isinstance(schema, str):
+        return schema_of_text(schema)
+    if not isinstance(schema, StructType):
+        raise SourceError(
+            "a KafkaSource with this format needs as schema= the columns of the table, as in 'id int, balance "
+            "decimal(12,2)'; those of a MongoDB collection are 'id string, document string'"
+        )
+    return schema
+
+
+def debezium_decoding(
+    table: StructType, encodings: Encodings | None, *, only_known: bool, avro: bool = False
+) -> DebeziumDecoding:
+    """Return how Debezium's events become rows. Raise SourceError for a column with the name of a change's own."""
+    clash = [name for name in table.names if name in HEAD.names]
+    if clash:
+        raise SourceError(
+            f"the table has a column {clash[0]!r}, and each change has one of this name: rename it with a transform of "
+            "the connector (ReplaceField)"
+        )
+    return DebeziumDecoding(
+        value=VALUE,
+        key=RECORD_KEY,
+        position=POSITION_COLUMN,
+        undecoded=UNDECODED_COLUMN,
+        table=table,
+        encodings=encodings or Encodings(),
+        writers={} if avro else None,
+        only_known=only_known,
+    )
 
 
 def checked(made: RecordForm) -> RecordForm:
     """Return a form. Raise SourceError if a column has the name of one that each row has."""
-    taken = {SPLIT_COLUMN, POSITION_COLUMN, UNDECODED_COLUMN, CORRUPT, *(field.name for field in METADATA.values())}
+    taken = {
+        RECORD_KEY,
+        SPLIT_COLUMN,
+        POSITION_COLUMN,
+        UNDECODED_COLUMN,
+        CORRUPT,
+        *(field.name for field in METADATA.values()),
+    }
     clash = [name for name in made.value.names if name in taken]
     if clash:
         raise SourceError(f"the schema of a KafkaSource has a column {clash[0]!r}, a name that is taken: rename it")

@@ -49,6 +49,11 @@ def number_of(record: bytes | None) -> int | None:
     return int.from_bytes(record[1:HEAD_BYTES])
 
 
+def head_of(number: int) -> bytes:
+    """Return what stands in front of a record with a schema of this number."""
+    return bytes([MAGIC]) + number.to_bytes(HEAD_BYTES - 1)
+
+
 def _json(number: int, text: str) -> Any:  # noqa: ANN401
     """Return a text as JSON. A registry may give an Avro schema of one word without quotes."""
     if text in _PRIMITIVE:

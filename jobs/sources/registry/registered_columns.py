@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ByteType,
     DataType,
@@ -75,7 +76,7 @@ Describe = Callable[[KnownSchema], Described]
 class Subjects:
     """Under which names of the registry the schemas of topics are, as the producers' name strategy says.
 
-    `record` is the full name of the one record that is read from a topic of several. `part` is `value` or `key`.
+    `record` is the full name of the one record that is read from a topic of several.
     """
 
     strategy: Strategy = "topic"
@@ -85,10 +86,10 @@ class Subjects:
         """Raise SourceError for a strategy that does not exist, and for one that needs a record."""
         if self.strategy not in STRATEGIES:
             raise SourceError(f"subject={self.strategy!r}: write one of {', '.join(map(repr, STRATEGIES))}")
-        if (self.strategy != "topic") != (self.record is not None):
+        if self.strategy != "topic" and self.record is None:
             raise SourceError(
-                "record= and subject='record' or 'topic-record' belong together: record='shop.Order' names the record "
-                "to read from topics that have several kinds"
+                f"subject={self.strategy!r} needs record=, as in record='shop.Order': the record to read from topics "
+                "that have several kinds"
             )
 
     def of(self, topic: str) -> str:
@@ -211,5 +212,5 @@ def _struct_fits(kind: ColumnType, own: ColumnType) -> bool:
 
 
 def _field(of: ColumnType, name: str) -> ColumnType:
-    stored = of.stored
-    return ColumnType(of.spark[name].dataType, stored.field(name).type)  # type: ignore[index]  # a struct
+    inside = of.stored.field(name).type if pa.types.is_struct(of.stored) else of.stored
+    return ColumnType(of.spark[name].dataType, inside)  # type: ignore[index]  # a struct

@@ -9,8 +9,9 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 
 from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
 from checkpointing.messages import PollSource
+from jobs.operators.spec import arrow_schema
 from jobs.sources.kafka.kafka_source import KafkaSource
-from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError
+from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, read_schema
 from tests.kafka_broker import LOGIN, PASSWORD
 from tests.scenarios.kafka.topics import TopicMaker, done, eventually
 
@@ -308,3 +309,29 @@ def test_missing_rights_are_named(make_topic, broker):
         SourceError, match=rf"does not let this user read topic {topic.name}: give it DESCRIBE and READ"
     ):
         source.splits()
+
+
+def test_what_a_job_would_lose_of_debeziums_events_is_an_error(make_topic):
+    """A column that nobody declared, and a truncate whose place is not known. The messages say the ways out."""
+    event = {"before": None, "after": None, "op": "t"}
+    event |= {
+        "source": {"connector": "mysql", "db": "bank", "table": "giro", "file": "bin.000001", "pos": 7, "ts_ms": 1}
+    }
+
+    def read(topic, **given):
+        source = KafkaSource(topic.servers, topic.name, format="debezium-json", schema="id int", **given)
+        schema = arrow_schema(read_schema(source))
+        for scan in source.scans([ask(source, f"{topic.name}-0")]):
+            for batch in scan.batches(schema):
+                yield from batch.select(["_kind", "_table", "_position", "id"]).to_pylist()
+
+    one, several = make_topic(), make_topic(2)
+    one.write([json.dumps(event), json.dumps(event | {"op": "c", "after": {"id": 1, "note": "new"}})])
+    with pytest.raises(SourceError, match=r"bank.giro has a column 'note' at mysql bin.000001:7, which schema= lacks"):
+        list(read(one))
+    assert [("truncate", "bank.giro", 1, None), ("insert", "bank.giro", 3, 1)] == [
+        tuple(row.values()) for row in read(one, columns="ignore")
+    ]
+    several.write([json.dumps(event)])
+    with pytest.raises(SourceError, match=rf"topic {several.name} has 2 partitions.*skipped.operations=t"):
+        list(read(several))

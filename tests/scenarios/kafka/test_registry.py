@@ -15,10 +15,15 @@ from confluent_kafka.schema_registry import Schema, SchemaReference
 from jobs.operators.spec import arrow_schema
 from jobs.sources.kafka.kafka_source import KafkaSource
 from jobs.sources.port import SourceAwayError, SourceError, read_schema
+from jobs.sources.protobuf.schemas import compiled, file_of
 from jobs.sources.registry.client import SchemaRegistry
+from jobs.sources.registry.json_schema import json_columns
+from jobs.sources.registry.known_schema import KnownSchema
 from tests.registry_server import Registry, guarded
 from tests.scenarios.kafka import producers
 from tests.scenarios.kafka.test_kafka_without_spark import ask, offsets
+from tests.scenarios.kafka.topics import eventually
+from tidemark import KafkaSink, SinkAwayError
 
 
 def record(*fields, name="Order", space="shop"):
@@ -48,7 +53,7 @@ def rows(source, *pieces):
 
 
 def read(source, split, position=None):
-    piece = ask(source, split, position)
+    piece = eventually(lambda: ask(source, split, position))
     return rows(source, piece), piece
 
 
@@ -190,10 +195,11 @@ def test_a_schema_that_was_deleted_is_an_error_that_says_how_to_go_on(place, reg
     topic, split = place
     producers.avro(registry, topic, FIRST, [{"customer": topic.name, "amount": 1}])
     source = source_of(topic, registry, schema=FIRST)
-    expected, _ = read(source, split)
+    expected, piece = read(source, split)
     topic.write([b"\0\xee\xee\xee\xee\x02a\x02"])
-    with pytest.raises(SourceError, match=rf"no schema 4008636142, which .*offset 1 has.*--split {split} --to 2"):
-        ask(source, split)
+    way_out = rf"no schema 4008636142, which .*offset 1 has.*reset PIPELINE orders --split {split} --to 2"
+    with pytest.raises(SourceError, match=way_out):
+        eventually(lambda: ask(source, split, piece.end))
     client = producers.client(registry)
     client.delete_subject(f"{topic.name}-value")
     client.delete_subject(f"{topic.name}-value", permanent=True)
@@ -222,3 +228,161 @@ def test_a_log_in_comes_from_the_environment_and_is_shown_nowhere(place, registr
 
 def given_anew(url):
     return SchemaRegistry(url, secrets={"basic.auth.user.info": "REGISTRY_LOGIN"})
+
+
+JSON = {
+    "title": "Order",
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "at": {"type": "string", "format": "date-time"},
+        "note": {"oneOf": [{"type": "null"}, {"type": "string"}]},
+        "price": {"type": ["null", "number"]},
+    },
+}
+
+
+def test_records_of_a_json_schema_are_read_by_tasks_without_their_heads(place, registry):
+    """Those that a task is not sure of are left to Spark; a scenario on Spark reads them."""
+    topic, split = place
+    producers.in_json(registry, topic, json.dumps(JSON), [{"id": 1, "at": "2026-01-31T12:00:00Z", "note": None}])
+    source = source_of(topic, registry, format="json-schema")
+    assert "struct<id:bigint,at:timestamp,note:string,price:double,_undecoded:binary>" == source.schema().simpleString()
+    moment = datetime(2026, 1, 31, 12, 0, 0, 0, UTC)
+    assert read(source, split)[0] == [{"id": 1, "at": moment, "note": None, "price": None, "_undecoded": None}]
+    with pytest.raises(SourceError, match=r"is JSON, and the source reads avro: write another format="):
+        source_of(topic, registry).schema()
+
+
+def test_parts_of_a_json_schema_become_types():
+    def columns(schema, *others):
+        known = KnownSchema(number=1, kind="JSON", text=json.dumps(schema), references=others)
+        return json_columns(known)[1].simpleString()
+
+    price = ("price.json", json.dumps({"$defs": {"p": {"type": "number", "connect.type": "float32"}}}))
+    inner = {"type": "object", "properties": {"n": {"$ref": "#/definitions/n"}, "p": {"$ref": "price.json#/$defs/p"}}}
+    schema = {"type": "object", "definitions": {"n": {"type": "integer", "connect.type": "int32"}}}
+    schema["properties"] = {
+        "inner": inner, "tags": {"type": "array", "items": {"type": "string"}}, "free": {},
+        "rates": {"type": "object", "additionalProperties": {"type": "number"}},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+    }  # fmt: skip
+    assert columns(schema, price) == (
+        "struct<inner:struct<n:int,p:float>,tags:array<string>,free:string,rates:map<string,double>,either:string>"
+    )
+    itself = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+    with pytest.raises(SourceError, match="lies inside itself"):
+        columns(itself)
+
+
+OUT = pa.table({"customer": ["a", "b"], "amount": pa.array([1, 2], pa.int32())})
+
+
+@pytest.mark.parametrize(
+    ("subject", "named"),
+    [("topic", "{}-value"), ("record", "shop.Order"), ("topic-record", "{}-shop.Order")],
+)
+def test_a_sink_registers_its_schema_and_writes_each_row_once(place, registry, subject, named):
+    """A source reads the rows back, and so does every reader of Confluent's wire format."""
+    topic, split = place
+    sink = KafkaSink(topic.servers, topic.name, schema=FIRST, format="avro", registry=registry.url, subject=subject)
+    assert 0 == sink.prepare("job", "out/orders", OUT.schema)
+    for _ in range(2):
+        sink.publish("job", "out/orders", 1, OUT.to_batches())
+    assert named.format(topic.name) in producers.client(registry).get_subjects()
+    found, _ = read(source_of(topic, registry, schema=FIRST), split)
+    assert [("a", 1), ("b", 2)] == [(row["customer"], row["amount"]) for row in found]
+    other = KafkaSink(topic.servers, topic.name, schema=FIRST, format="avro", registry=registry.url, subject=subject)
+    assert 1 == other.prepare("job", "out/orders", OUT.schema)
+    other.publish("job", "out/orders", 1, OUT.to_batches())
+    assert 2 == len(read(source_of(topic, registry, schema=FIRST), split)[0])
+
+
+def test_a_sink_writes_json_behind_the_number_of_its_schema(place, registry):
+    topic, split = place
+    schema = {"title": "Order", "type": "object", "properties": {
+        "customer": {"type": "string"}, "amount": {"type": "integer"},
+    }}  # fmt: skip
+    sink = KafkaSink(topic.servers, topic.name, schema=schema, format="json-schema", registry=registry.url)
+    sink.prepare("job", "out/orders", OUT.schema)
+    sink.publish("job", "out/orders", 1, OUT.to_batches())
+    found, _ = read(source_of(topic, registry, format="json-schema"), split)
+    assert [("a", 1), ("b", 2)] == [(row["customer"], row["amount"]) for row in found]
+
+
+def test_a_sink_without_its_registry_begins_nothing(place):
+    topic, _ = place
+    sink = KafkaSink(topic.servers, topic.name, schema=FIRST, format="avro", registry="http://127.0.0.1:9/none")
+    with pytest.raises(SinkAwayError, match=r"the schema registry at .* does not answer"):
+        sink.prepare("job", "out/orders", OUT.schema)
+
+
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+enum State { NEW = 0; DONE = 1; }
+message Refund { int32 order = 1; }
+message Order {
+  message Line { string item = 1; uint64 count = 2; }
+  string customer = 1;
+  int64 amount = 2;
+  google.protobuf.Timestamp at = 3;
+  google.protobuf.StringValue note = 4;
+  optional double rate = 5;
+  repeated Line lines = 6;
+  map<string, int32> sizes = 7;
+  State state = 8;
+  oneof paid { int32 cents = 9; bytes coupon = 10; }
+  SUFFIX
+}
+"""
+
+
+def message_classes(text):
+    """Return the classes of a schema's messages by their names."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    file = file_of(compiled(KnownSchema(number=abs(hash(text)) % 10_000, kind="PROTOBUF", text=text)), "the test's")
+    return {name: GetMessageClass(each) for name, each in file.message_types_by_name.items()}
+
+
+def test_messages_of_protobuf_are_read_by_name_and_get_later_fields(place, registry):
+    """Other messages of the topic have no row here, but decode for a source that names them."""
+    topic, split = place
+    first, second = PROTO.replace("SUFFIX", ""), PROTO.replace("SUFFIX", "optional int32 late = 11;")
+    moment = datetime(2026, 1, 31, 12, 0, 0, 5, UTC)
+    order, refund = message_classes(first)["Order"], message_classes(first)["Refund"]
+    one = order(customer="a", amount=7, lines=[{"item": "x", "count": 2**63}], sizes={"s": 3}, state=1, cents=5)
+    one.at.FromDatetime(moment)
+    one.note.value = "gift"
+    subject = f"{topic.name}-value"
+    number = producers.client(registry).register_schema(subject, Schema(first, "PROTOBUF"))
+    later = producers.client(registry).register_schema(subject, Schema(second, "PROTOBUF"))
+
+    def framed(schema, index, message):
+        return b"\0" + schema.to_bytes(4) + bytes([2, index * 2]) + message.SerializeToString()
+
+    topic.write([framed(number, 1, one), framed(number, 0, refund(order=1)), framed(number, 1, order()), b"\0\0"])
+    source = source_of(topic, registry, format="protobuf", record="shop.Order")
+    assert (
+        "struct<customer:string,amount:bigint,at:timestamp,note:string,rate:double,"
+        "lines:array<struct<item:string,count:decimal(20,0)>>,sizes:map<string,int>,state:string,cents:int,"
+        "coupon:binary,late:int,_undecoded:binary>"
+    ) == source.schema().simpleString()
+    topic.write([framed(later, 1, message_classes(second)["Order"](customer="b", late=9))])
+    found, _ = read(source, split)
+    assert found[0] == {
+        "customer": "a", "amount": 7, "at": moment, "note": "gift", "rate": None,
+        "lines": [{"item": "x", "count": Decimal(2**63)}], "sizes": [("s", 3)], "state": "DONE", "cents": 5,
+        "coupon": None, "late": None, "_undecoded": None,
+    }  # fmt: skip
+    assert [("a", None), (None, None), ("", None), (None, None), ("b", 9)] == [
+        (row["customer"], row["late"]) for row in found
+    ]
+    assert [False, True, False, True, False] == [row["_undecoded"] is not None for row in found]
+    refunds, _ = read(source_of(topic, registry, format="protobuf"), split)
+    assert 1 == refunds[1]["order"]
+    producers.messages(registry, topic, one)
+    assert "a" == read(source_of(topic, registry, format="protobuf", record="shop.Order"), split)[0][5]["customer"]

@@ -1,12 +1,16 @@
 """Ticks over a topic with a registry: new versions, a killed tick, and a registry that is gone."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from tests.registry_server import Registry
+from tests.scenarios.guides.test_guides import ROOT, blocks
 from tests.scenarios.kafka import producers
 from tests.scenarios.kafka.test_registry import FIRST, SECOND
+from tidemark import Cuts
 from tidemark.testing import TickFailedError, Trial
 
 pytestmark = pytest.mark.spark
@@ -73,3 +77,49 @@ def test_a_killed_tick_is_repeated_while_the_registry_is_gone(make_topic, trial,
         assert [(number, None) for number in range(51)] == table(job.run())
     finally:
         registry.kill()
+
+
+JSON = {
+    "title": "Order",
+    "type": "object",
+    "properties": {
+        "customer": {"type": "string"},
+        "amount": {"type": "integer"},
+        "lines": {"type": "array", "items": {"type": "integer"}},
+    },
+}
+
+
+def test_json_schema_is_read_by_spark_where_tasks_do_not(make_topic, registry, trial):
+    """A column of an array is one that tasks leave to Spark. Records without a known head go to the quarantine."""
+    topic = make_topic()
+    job = trial(servers=topic.servers, topics=topic.name, registry=registry.url, format="json-schema")
+    rows = [{"customer": "a", "amount": number, "lines": [number]} for number in range(20)]
+    producers.in_json(registry, topic, json.dumps(JSON), rows)
+    topic.write([b'{"customer": "a", "amount": 1}', None])
+    cut = job.run()
+    bronze = cut.polars("bronze/orders").collect()
+    assert [(number, [number]) for number in range(20)] == sorted(bronze.select("amount", "lines").drop_nulls().rows())
+    assert 22 == bronze.height
+    assert 1 == cut.polars("quarantine/orders").collect().height
+
+
+def test_the_guide_reads_a_topic_of_a_registry_as_it_stands(make_topic, registry, tmp_path, spark):
+    """A new user's first cut: the pipeline of the guide, with the addresses of this broker and this registry."""
+    topic = make_topic()
+    producers.avro(registry, topic, FIRST, orders(*range(50)))
+    (block,) = (each for each in blocks(ROOT / "docs" / "guides" / "kafka.md") if each.path == "shop/pipeline.py")
+    assert len(block.text.splitlines()) <= 30
+    written = block.text
+    addresses = {"http://registry:8081": registry.url, "kafka:9092": topic.servers}
+    for said, real in {**addresses, '"orders", format': f'"{topic.name}", format'}.items():
+        assert said in written
+        written = written.replace(said, real)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "pipeline.py").write_text(written)
+    command = [sys.executable, "-m", "tidemark", "run", "shop.pipeline:build"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    customers = Cuts(tmp_path / "warehouse", "shop").latest().polars("gold/customers").collect()
+    assert (50, sum(range(50))) == (customers["orders"].sum(), customers["spent"].sum())

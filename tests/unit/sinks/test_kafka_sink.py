@@ -266,7 +266,7 @@ def test_columns_that_become_no_records_are_named(records, schema, said):
     [
         ({"topic": "a/b"}, "'a/b' is no name of a Kafka topic"),
         ({"topic": ".."}, "is no name of a Kafka topic"),
-        ({"topic": "t", "format": "xml"}, "has no format 'xml': write 'json', 'avro' or 'raw'"),
+        ({"topic": "t", "format": "xml"}, "has no format 'xml': write one of json, avro, json-schema, raw"),
         (
             {"topic": "t", "options": {"transactional.id": "x"}},
             "KafkaSink cannot set 'transactional.id': the sink sets",

@@ -3,10 +3,12 @@
 import base64
 import json
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from jobs.sources.change_rows import HEAD
 from jobs.sources.debezium.columns import Encodings, RowColumns
 from jobs.sources.debezium.connect_types import NoEventError, of_avro, of_json_block, spark_columns
 from jobs.sources.debezium.envelope import boundary_of, change_rows, json_event, rows_of
@@ -184,3 +186,43 @@ def test_boundaries_of_transactions():
 def test_a_type_that_is_no_type_is_refused():
     with pytest.raises(ValueError, match="Kafka Connect"):
         of_json_block({"type": "money"})
+
+
+RECORDED = json.loads((Path(__file__).parent / "debezium_postgresql.json").read_text(encoding="utf-8"))
+"""What Debezium 3.5.0 wrote for a table of PostgreSQL 18, by its `time.precision.mode`.
+
+With `connect`, its `decimal.handling.mode` was `string`. The block `schema` stands once, and has only the table.
+"""
+
+
+@pytest.mark.parametrize("mode", ["adaptive", "connect"])
+def test_what_debezium_wrote_for_a_table_of_postgresql(mode):
+    """Its row is the same in both modes, but for what a mode leaves out. Its key changes, and its large value stays."""
+    schema, found = RECORDED[mode]["schema"], []
+    for topic, key, payload in RECORDED[mode]["records"]:
+        if topic.endswith("transaction"):
+            assert boundary_of(payload).id
+        else:
+            value = payload and json.dumps({"schema": schema, "payload": payload}, separators=(",", ":"))
+            said = json_event(value, json.dumps(key))
+            if said is not None:
+                columns = RowColumns(spark_columns(said.types))
+                found += [dict(zip([*HEAD.names, *columns.columns.names], row, strict=True))
+                          for row in change_rows(said, columns)]  # fmt: skip
+    kinds = [(row["_kind"], row["id"], row["_unchanged"]) for row in found]
+    assert kinds == [
+        ("snapshot", 1, None), ("insert", 2, None), ("update_after", 2, ["note"]), ("delete", 2, None),
+        ("insert", 3, ["note"]), ("delete", 3, None), ("update_before", 1, None), ("update_after", 1, None),
+        ("truncate", None, None),
+    ]  # fmt: skip
+    own = {name: value for name, value in found[0].items() if not name.startswith("_")}
+    us = 1_769_860_800_123_456 if mode == "adaptive" else 1_769_860_800_123_000
+    assert own == {
+        "id": 1, "small": 2, "balance": Decimal("-123.45") if mode == "adaptive" else "-123.45", "free": "0.0015",
+        "wide": "1" + "0" * 50 + ".000", "day": 19_000, "ts": us, "ts3": 1_769_860_800_123_000,
+        "at": 1_769_853_600_500_000, "t": "12:30:00.5", "note": None, "doc": '{"a": 1}',
+        "u": "7d0c8a4a-3f0e-4f6e-9a3c-2b6b3f1f6a55", "tags": ["a", None], "raw": b"\x01\x02", "ok": True, "r": 1.5,
+        "d": 2.5, "i": 86_400_000_000,
+    }  # fmt: skip
+    assert {"public.giro"} == {row["_table"] for row in found}
+    assert [756, 757, 758, 758, 759] == [row["_xid"] for row in found[1:6]]

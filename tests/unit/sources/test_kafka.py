@@ -133,7 +133,7 @@ MAPS = StructType().add("m", ArrayType(MapType(LongType(), LongType())))
         ({"topics": "a", "pattern": "b"}, "either topics or the topics of a pattern"),
         ({"topics": "a"}, "format='json' needs schema="),
         ({"topics": "a", "format": "raw", "schema": SCHEMA}, "has the column 'value' alone"),
-        ({"topics": "a", "format": "xml", "schema": SCHEMA}, "no format 'xml': write 'json', 'avro' or 'raw'"),
+        ({"topics": "a", "format": "xml", "schema": SCHEMA}, "no format 'xml': write one of json, avro, raw"),
         ({"topics": "a", "schema": SCHEMA, "metadata": ["offset"]}, "no metadata 'offset': write some of key"),
         ({"topics": "a", "schema": StructType().add("_key", LongType())}, "a column '_key', a name that is taken"),
         ({"topics": "a", "schema": MAPS}, "column 'm' of a KafkaSource has a map whose keys are no texts"),
