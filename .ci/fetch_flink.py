@@ -33,12 +33,19 @@ def main() -> None:
         sys.exit(f"tidemark: Flink's classes cannot be had. {error}")
 
 
-def retrieve(work: Path, modules: Iterable[tuple[str, tuple[str, ...]]], kind: str = "jar") -> dict[str, Path]:
-    """Let Ivy bring these modules into a folder. Return their jars by name. Raise JarsError if it cannot.
+SETTINGS = """<ivysettings><settings defaultResolver="central"/><resolvers>
+<ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers></ivysettings>"""
 
-    `kind` is the ending of the files' names.
+
+def retrieve(
+    work: Path, modules: Iterable[tuple[str, tuple[str, ...]]], kind: str = "jar", *, poms: bool = True
+) -> dict[str, Path]:
+    """Let Ivy bring these modules into a folder. Return their files by name. Raise JarsError if it cannot.
+
+    `kind` is the ending of the files' names. Without `poms`, Ivy asks for no description of a module.
     """
-    (work / "ivy.xml").write_text(_ivy_module(modules, kind), encoding="utf-8")
+    (work / "ivy.xml").write_text(_ivy_module(modules, kind, "master" if poms else "default"), encoding="utf-8")
+    (work / "settings.xml").write_text(SETTINGS, encoding="utf-8")
     (ivy,) = (spark_home() / "jars").glob("ivy-*.jar")
     pattern = str(work / "jars" / "[artifact]-[revision](-[classifier]).[ext]")
     command = [
@@ -47,6 +54,7 @@ def retrieve(work: Path, modules: Iterable[tuple[str, tuple[str, ...]]], kind: s
         str(ivy),
         "-ivy",
         str(work / "ivy.xml"),
+        *(() if poms else ("-settings", str(work / "settings.xml"))),
         "-cache",
         str(work / "cache"),
         "-retrieve",
@@ -59,8 +67,8 @@ def retrieve(work: Path, modules: Iterable[tuple[str, tuple[str, ...]]], kind: s
     return {path.name: path for path in (work / "jars").glob(f"*.{kind}")}
 
 
-def _ivy_module(modules: Iterable[tuple[str, tuple[str, ...]]], kind: str) -> str:
-    dependencies = "".join(_dependency(coordinate, classifiers, kind) for coordinate, classifiers in modules)
+def _ivy_module(modules: Iterable[tuple[str, tuple[str, ...]]], kind: str, part: str) -> str:
+    dependencies = "".join(_dependency(coordinate, classifiers, kind, part) for coordinate, classifiers in modules)
     return (
         '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
         '<info organisation="tidemark" module="oracle"/><configurations><conf name="default"/></configurations>'
@@ -68,12 +76,12 @@ def _ivy_module(modules: Iterable[tuple[str, tuple[str, ...]]], kind: str) -> st
     )
 
 
-def _dependency(coordinate: str, classifiers: Iterable[str], kind: str) -> str:
+def _dependency(coordinate: str, classifiers: Iterable[str], kind: str, part: str) -> str:
     group, name, version = coordinate.split(":")
     marks = (f' m:classifier="{classifier}"' if classifier else "" for classifier in classifiers)
     artifacts = "".join(f'<artifact name="{name}" type="{kind}" ext="{kind}"{mark}/>' for mark in marks)
     return (
-        f'<dependency org="{group}" name="{name}" rev="{version}" transitive="false" conf="default->master">'
+        f'<dependency org="{group}" name="{name}" rev="{version}" transitive="false" conf="default->{part}">'
         f"{artifacts}</dependency>"
     )
 
