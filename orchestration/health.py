@@ -82,6 +82,22 @@ def health_specs(plan: JobPlan, naming: Naming, limits: Limits) -> tuple[dg.Asse
     )
 
 
+def freshness_results(look: Look, limits: Limits) -> Iterator[tuple[str, str, dg.AssetCheckResult]]:
+    """Yield LAG of the pipeline and COMPLETE of its tables, as the name of the check, its subject and its result.
+
+    Nothing before the first checkpoint.
+    """
+    newest = look.stands.epoch
+    if newest is None:
+        return
+    cuts = dg.AssetCheckKey(look.naming.cuts_key(), LAG)
+    yield LAG, str(look.plan.job), _lag(cuts, newest.record, look, limits)
+    for vertex in look.plan.graph.operators():
+        for table in vertex.tables:
+            if COMPLETE in _names(look.plan, vertex, table):
+                yield COMPLETE, str(table.name), _result(COMPLETE, vertex, table, look, limits, ())
+
+
 def health_results(look: Look, limits: Limits) -> Iterator[dg.AssetCheckResult]:
     """Yield a result for each of `health_specs`. Raises StateFileError for a state file that cannot be read."""
     rules = broken_rules(look.stands)

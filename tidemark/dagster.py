@@ -14,6 +14,7 @@ must_be_ours()
 must_be_installed("dagster", extra="dagster")
 must_be_installed("sqlglot", extra="dagster")
 
+from orchestration.alerts import Alert, alert_sensor
 from orchestration.component import CheckpointedPipelineComponent
 from orchestration.cut_resource import CutIOManager, CutResource
 from orchestration.deployment import Limits
@@ -23,6 +24,7 @@ from orchestration.pipelines import build_definitions
 from orchestration.tick_config import TickConfig
 
 __all__ = [
+    "Alert",
     "CheckpointedPipelineComponent",
     "CutIOManager",
     "CutResource",
@@ -30,5 +32,6 @@ __all__ = [
     "InvalidOwnerError",
     "Limits",
     "TickConfig",
+    "alert_sensor",
     "build_definitions",
 ]
