@@ -36,6 +36,10 @@ WARM_UP_SINKS: Final = 2
 WARM_UP_UPSERTS: Final = 3
 WARM_UP_CLUSTER: Final = 2
 """The first epochs on a cluster."""
+_OF_EPOCHS: Final = {
+    "dagster": ("bench.ours.dagster_epochs", "--by"),
+    "reporters": ("bench.ours.reported_epochs", "--reporters"),
+}
 _ONCE: Final = (
     "price",
     "state",
@@ -174,8 +178,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = module("bench.ours.core_acknowledgements", "--subtasks", subtasks, "--checkpoints", "20")
         case ["live", files]:
             command = module("bench.ours.live_files", "--live", files)
-        case ["dagster", runner]:
-            command = module("bench.ours.dagster_epochs", "--by", runner)
+        case ["dagster" | "reporters" as of, which]:
+            command = module(*_OF_EPOCHS[of], which)
         case ["postgres"]:
             command = module("bench.ours.postgres_changes", "--transactions", str(extent.transactions))
         case _:

@@ -6,6 +6,7 @@ The command line and Dagster both use it.
 from dataclasses import dataclass, replace
 
 from checkpointing.metadata.paths import ProtocolPaths
+from jobs.catalogs.port import CatalogSettings
 from jobs.pipeline import Pipeline
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.planning import plan
@@ -43,6 +44,7 @@ class Launch:
                 names=self.settings.reporters,
                 prometheus_folder=self.settings.prometheus_folder,
                 prometheus_push_url=self.settings.prometheus_push_url,
+                catalog=catalog_settings(self.settings),
             ),
         )
 
@@ -59,6 +61,13 @@ def launch(reference: PipelineReference, *given: Layer) -> Launch:
     pipeline = find_pipeline(reference, folder("data", *given, project=project), project)
     settings = resolve(_own(pipeline), *given, pipeline=f"pipeline {pipeline.name}", project=project)
     return Launch(settings, plan(pipeline, parallelism=settings.parallelism, config=settings.checkpoint_config()))
+
+
+def catalog_settings(settings: TickSettings) -> CatalogSettings | None:
+    """Return the settings of the catalog. None: tables are entered nowhere."""
+    if settings.catalog is None:
+        return None
+    return CatalogSettings(name=settings.catalog, url=settings.catalog_url, schema=settings.catalog_schema or "")
 
 
 def spark_config(settings: TickSettings) -> SparkConfig:

@@ -141,6 +141,13 @@ class TickSettings(CheckpointConfig, BaseSettings):
     project."""
     prometheus_push_url: str | None = None
     """The push gateway of the reporter `prometheus`, `http://host:9091`."""
+    catalog: Literal["hive", "glue", "unity"] | None = None
+    """The catalog into which output tables are entered: `hive`, `glue` or `unity`. One that fails or hangs never fails
+    or delays a tick."""
+    catalog_url: str | None = None
+    """Where the catalog is: `thrift://host:9083` of a Hive metastore, `https://host` of a Unity Catalog."""
+    catalog_schema: str | None = None
+    """The schema there, created if it is missing; for Unity Catalog `catalog.schema`. The default is the job's name."""
 
     @classmethod
     def settings_customise_sources(

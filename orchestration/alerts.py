@@ -110,19 +110,18 @@ def alert_sensor(  # noqa: PLR0913 - each is a choice of the project's, and all 
     )
     def alerts(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         planned = plan or launch(pipeline, given).plan
-        root = resolve({}, given, project=project_of(pipeline)).warehouse
-        place = Warehouse(absolute(root), ProtocolPaths(planned.job))
+        place = _place(pipeline, given, planned)
         stands = standing(place, planned)
         before = _remembered(context.cursor, stands)
-        found = [*_failed(place, naming, stands.rows, context.instance, before), *_of_cuts(naming, stands, before)]
-        unknown = ""
-        try:
-            found += _of_checks(place, planned, naming, stands, limits or Limits())
-        except SourceError as error:
-            unknown = f"; no source says how far behind {planned.job} is: {without_credentials(str(error))}"
+        found, unknown = _wrong(place, planned, naming, limits or Limits(), stands, before, context.instance)
         return _tell(notify, [each for each in found if each.kind in kinds], before, unknown)
 
     return alerts
+
+
+def _place(pipeline: PipelineReference, given: Layer, plan: JobPlan) -> Warehouse:
+    root = resolve({}, given, project=project_of(pipeline)).warehouse
+    return Warehouse(absolute(root), ProtocolPaths(plan.job))
 
 
 def _plan(pipeline: PipelineReference, given: Layer) -> JobPlan | None:
@@ -168,6 +167,23 @@ def _tell(notify: Callable[[Alert], object], found: Sequence[Alert], before: _To
 
 # ------------------------------------------------------------------
 # What is wrong.
+
+
+def _wrong(  # noqa: PLR0917 - what is known of a pipeline
+    warehouse: Warehouse,
+    plan: JobPlan,
+    naming: Naming,
+    limits: Limits,
+    stands: Standing,
+    before: _Told,
+    instance: dg.DagsterInstance,
+) -> tuple[list[Alert], str]:
+    """Return all that is wrong, and why it is unknown whether the pipeline is fresh. Empty: it is known."""
+    found = [*_failed(warehouse, naming, stands.rows, instance, before), *_of_cuts(naming, stands, before)]
+    try:
+        return [*found, *_of_checks(warehouse, plan, naming, stands, limits)], ""
+    except SourceError as error:
+        return found, f"; no source says how far behind {plan.job} is: {without_credentials(str(error))}"
 
 
 def _failed(

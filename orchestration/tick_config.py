@@ -73,6 +73,9 @@ class TickConfig(dg.Config):
     reporters: list[str] | None = None
     prometheus_folder: str | Path | None = None
     prometheus_push_url: str | None = None
+    catalog: str | None = None
+    catalog_url: str | None = None
+    catalog_schema: str | None = None
 
     @field_validator("*", mode="after")
     @classmethod

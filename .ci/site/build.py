@@ -24,7 +24,13 @@ CHAPTERS = {
     "Input": ("docs/guides/sources.md", "docs/guides/kafka.md", "docs/guides/postgres.md"),
     "Time": ("docs/guides/time.md", "docs/guides/joins-in-time.md"),
     "Output": ("docs/guides/read.md", "docs/guides/sinks.md"),
-    "Run": ("docs/DAGSTER.md", "docs/guides/deploy.md", "docs/guides/operate.md", "docs/guides/observe.md"),
+    "Run": (
+        "docs/DAGSTER.md",
+        "docs/guides/deploy.md",
+        "docs/guides/operate.md",
+        "docs/guides/observe.md",
+        "docs/guides/catalogs.md",
+    ),
     "Reference": (
         "docs/SETTINGS.md",
         "docs/GLOSSARY.md",

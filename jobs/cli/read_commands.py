@@ -20,7 +20,7 @@ from jobs.credentials import without_credentials
 from jobs.doctor.examination import Examination, examine
 from jobs.doctor.findings import Finding, Section
 from jobs.engine_paths import typed
-from jobs.launch import spark_config
+from jobs.launch import catalog_settings, spark_config
 from jobs.packing.archive import contents, must_hold_imported, write_archive
 from jobs.pipelines.registry import project_of
 from jobs.reading import Cuts, NoSuchCutError, OperatorState
@@ -290,6 +290,7 @@ def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: 
         verify=verify,
         sources=lambda: sources_of(pipeline, given),
         sinks=lambda: sinks_of(pipeline, given),
+        catalog=catalog_settings(settings),
     )
     found = _named(found, pipeline)
     if as_json:

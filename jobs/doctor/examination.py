@@ -3,19 +3,24 @@
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Final
 
 from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.graph import TableMode
 from checkpointing.identifiers import JobName, VertexId
 from checkpointing.metadata.record import Row
+from jobs.catalogs.known import open_catalog
+from jobs.catalogs.port import CatalogSettings
+from jobs.catalogs.registering import differences, tables_in_catalog
 from jobs.credentials import without_credentials
 from jobs.distribution import DISTRIBUTION
 from jobs.doctor.findings import Finding, Section, command
 from jobs.doctor.job_health import Sinks, job_section, no_sinks, sink_sections
 from jobs.doctor.table_health import file_section, key_section, table_section
-from jobs.showing.quantities import count, seconds
+from jobs.showing.quantities import count, plural, seconds
 from jobs.sources.port import DescribesItself, ReportsHealth, Source, begins_of, every_layer, layers
 from jobs.spark.jars import DELTA, JAR_SETS, jars_folder, not_fetched
 from jobs.spark.programs import Program, java, worker_python
@@ -23,12 +28,14 @@ from jobs.spark.session import SparkConfig, is_local
 from jobs.storage.copy_folder import free_bytes
 from jobs.storage.objects import StoreError
 from jobs.tick.discovery import Discovered, InputLook, discover, look_at_input
+from jobs.user_code import message_of
 from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.cleanup import job_tables
 from jobs.warehouse.cut_check import TableLogDamagedError
 from jobs.warehouse.internal_tables import OwnTableChangedError
 from jobs.warehouse.job_stores import JobStores, has_run, state_of
 from jobs.warehouse.refusals import UnusableWarehouseError
+from jobs.warehouse.tables import TableLogs
 from jobs.warehouse.warehouse import Warehouse, kind_at, obstacles
 
 # ------------------------------------------------------------------
@@ -115,6 +122,33 @@ def _lease(warehouse: Warehouse) -> Iterator[Finding]:
     if kind not in {None, "a file"}:
         what = f"the lease {warehouse.place(name)} is {kind}, not a file: ticks ignore it"
         yield Finding(what, f"rm -r {warehouse.place(name)}")
+
+
+# ------------------------------------------------------------------
+# Checks the catalog: whether it has an entry of each table, and whether that says what the table is.
+
+
+def catalog_sections(stores: JobStores, rows: tuple[Row, ...], settings: CatalogSettings | None) -> Iterator[Section]:
+    """Yield a section about the catalog that the settings name; nothing without one."""
+    newest = newest_checkpoint(rows)
+    if settings is None or newest is None:
+        return
+    warehouse = stores.warehouse
+    names = [table.table for table in newest.tables if table.mode is not TableMode.STATE]
+    again = f"{command('run', warehouse)}, which enters it anew"
+    try:
+        catalog = open_catalog(settings, warehouse.paths.job)
+        with closing(catalog):
+            wrong = list(differences(catalog, tables_in_catalog(warehouse, TableLogs(warehouse), names)))
+    except Exception as error:  # noqa: BLE001 - a library's errors, and the next tick would meet them too
+        what = (
+            f"the catalog {settings.name} cannot be looked at: {without_credentials(message_of(error).splitlines()[0])}"
+        )
+        yield Section("catalog", (), (Finding(what, _AS_SAID),), {"entries": None})
+        return
+    found = tuple(Finding(f"{settings.name}: the entry of {name} {what}", again) for name, what in wrong)
+    seen = f"{len(names) - len(wrong)} of {plural(len(names), 'table')} as they are"
+    yield Section("catalog", ((settings.name, seen),), found, {"entries": dict(wrong)})
 
 
 # ------------------------------------------------------------------
@@ -258,10 +292,12 @@ def examine(
     verify: bool,
     sources: Sources = no_sources,
     sinks: Sinks = no_sinks,
+    catalog: CatalogSettings | None = None,
 ) -> Examination:
     """Examine a job, and what its ticks with this Spark need of the machine. Changes nothing, and starts no Spark.
 
-    `sources` and `sinks` return those of the pipeline, none if the pipeline is unknown. They are examined too.
+    `sources` and `sinks` return those of the pipeline, none if the pipeline is unknown. They are examined too, and so
+    is the catalog.
     """
     machine = machine_section(warehouse, spark)
     places = place_section(warehouse)
@@ -270,7 +306,9 @@ def examine(
     try:
         ran = has_run(warehouse)
         sections = (
-            tuple(_of_job(warehouse, grace_ms, sources, sinks, verify=verify)) if ran else (_never_run(warehouse),)
+            tuple(_of_job(warehouse, grace_ms, sources, sinks, catalog, verify=verify))
+            if ran
+            else (_never_run(warehouse),)
         )
         looked = ran
     except UnusableWarehouseError:  # the section of the places says so
@@ -297,7 +335,15 @@ def _never_run(warehouse: Warehouse) -> Section:
     return _section(what, f"{command('run', warehouse)}, or name the warehouse that you mean with --warehouse")
 
 
-def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, sinks: Sinks, *, verify: bool) -> Iterator[Section]:
+def _of_job(
+    warehouse: Warehouse,
+    grace_ms: int,
+    sources: Sources,
+    sinks: Sinks,
+    catalog: CatalogSettings | None,
+    *,
+    verify: bool,
+) -> Iterator[Section]:
     stores = JobStores(warehouse, cross_freely)
     rows, cuts = stores.rows(), stores.recorded_cuts()
     state = state_of(warehouse, rows)
@@ -307,3 +353,4 @@ def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, sinks: Sinks,
     yield file_section(warehouse, rows, cuts, grace_ms, verify=verify)
     yield from input_sections(sources, rows)
     yield from sink_sections(warehouse, sinks, state, rows)
+    yield from catalog_sections(stores, rows, catalog)

@@ -54,6 +54,7 @@ def run_tick(
     | DamagedCheckpointError                 | files of the checkpoint to restore are missing or damaged         |
     | CutDoesNotFitError                     | the newest checkpoint cannot be restored into this pipeline       |
     | UnusableReporterError                  | a reporter is unknown, or does not know where to report to        |
+    | UnusableCatalogError                   | the same of a catalog, or two tables would have one name there    |
     | SourceError, InvalidPipelineError      | splits cannot be listed                                           |
     | what the codec raises                  | an entry of `checkpoints` has another version                     |
 
@@ -65,7 +66,7 @@ def run_tick(
         stack.enter_context(stopping_on_interrupt(lambda: inbox.put(StopRequested(StopKind.NOW))))
         ordered = OrderedListener(listener or TickListener())
         stack.callback(ordered.close)
-        reporting = Reporting(plan, str(settings.warehouse), reporters_of(settings.reporters, plan))
+        reporting = Reporting(plan, str(settings.warehouse), reporters_of(settings.reporters, plan, settings.warehouse))
         told = Listeners((ordered, reporting))
         carrier = TickCarrier(plan, settings, told, inbox, boundary or boundary_from_environment())
         config = with_store(with_needed_jars(settings.spark, plan.sources.values()), settings.warehouse)

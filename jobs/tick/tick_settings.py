@@ -13,6 +13,7 @@ from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointCounts, CheckpointFailure, CheckpointRecord
+from jobs.catalogs.port import CatalogSettings
 from jobs.settings import DEFAULT_READER_GRACE_MS, DEFAULT_TABLE_LOG_KEEP_MS
 from jobs.spark.session import SparkConfig
 from jobs.storage.address import Root
@@ -31,6 +32,7 @@ class ReporterSettings:
     names: tuple[str, ...] = ()
     prometheus_folder: Path | None = None
     prometheus_push_url: str | None = None
+    catalog: CatalogSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

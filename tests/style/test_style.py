@@ -105,8 +105,11 @@ PIECE_LINES_MAX = 130
 FOLDER_MODULES_MAX = 30
 NAMESAKES_MAX = 6
 ROOMS = {
+    "jobs.catalogs.glue": "only it imports its library, which is an extra",
+    "jobs.catalogs.hive": "only it imports its library, which is an extra",
     "jobs.outside_sinks.postgres.prepared": "what PostgreSQL's two-phase commit is, beside a sink that may do without",
     "jobs.pipelines.flights_report": "the demo's page, which its tests read alone",
+    "jobs.tick.reporters.catalog": "what a catalog is told, beside the threads that tell it",
     "jobs.tick.reporters.prometheus": "only it imports its library, which is an extra",
     "spec.oracle.flink": "a script of `.ci` fetches Flink's classes with it",
 }
@@ -299,6 +302,7 @@ OTHER_FILES = (
 """These know the terminal, a project, installed packages, input, the machine, a trial, servers that watch: no file of a
 warehouse."""
 OTHERS = {
+    "jobs/catalogs/unity.py": "reads a token from the environment",
     "jobs/doctor/findings.py": "compares the warehouse with the default one",
     "jobs/engine_paths.py": "writes paths for engines, and follows links in a folder's name",
     "jobs/warehouse/boundaries.py": "reads the environment, and kills its own process for a test",
@@ -315,6 +319,7 @@ OTHERS = {
     "jobs/warehouse/savepoint_copy.py": "tells a path from a URL",
     "jobs/warehouse/warehouse.py": "tells a path from a URL",
     "jobs/user_code.py": "finds a user's own lines in a traceback",
+    "orchestration/alerts.py": "takes a path from a user",
     "orchestration/checks.py": "reads the trace of the tick that has just ended in this process",
     "orchestration/pipelines.py": "takes a path from a user",
     "orchestration/tick_config.py": "takes a path from a user",

@@ -90,7 +90,7 @@ class OpenLineageReporter:
             case _:
                 return
         run = _run_id(event, began)
-        self._send(event.job, "JOB", (RunState.START, began), Run(run), self._inputs)
+        self._send(event.job, "JOB", (RunState.START, began), Run(run), [])
         self._send(event.job, "JOB", (state, ended), Run(run, facets), self._inputs, outputs)
         for suite in event.suites:
             self._send_suite(event, suite, run, ended)

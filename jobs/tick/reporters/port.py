@@ -15,7 +15,7 @@ class Reporter(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what waits. It is called when no further event is there yet."""
+        """Send what waits. It is called about once a second while there are events, and before `close`."""
         ...
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ reporter that is at work, but not for one that hangs.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -21,11 +21,14 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, Claim
+from jobs.catalogs.known import open_catalog
 from jobs.credentials import without_credentials
 from jobs.pipeline.job_plan import JobPlan
 from jobs.quality.verdict import verdicts_in
+from jobs.storage.address import Root
 from jobs.suggestions import there_are
 from jobs.tick.listener import Progress, SuitesAnswered, TickListener
+from jobs.tick.reporters.catalog import CatalogReporter
 from jobs.tick.reporters.events import CheckpointFailed, Event, TickEnded, completed_event
 from jobs.tick.reporters.port import Reporter, UnusableReporterError
 from jobs.tick.tick_settings import ReporterSettings, TickReport
@@ -37,6 +40,9 @@ _log = structlog.get_logger(__name__)
 WAIT_S: Final = 1.0
 """At its end, a tick waits this long for a call of a reporter, counted from the call's beginning."""
 
+FLUSH_EVERY_S: Final = 1.0
+"""While events follow each other closely, a reporter sends what waits this often."""
+
 QUEUED_MAX: Final = 1_000
 """So many events wait for a slow reporter. Further ones are left out for it, and counted."""
 
@@ -47,7 +53,8 @@ class _Desk:
 
     name: str
     reporter: Reporter
-    queue: "Queue[Event]" = field(default_factory=lambda: Queue(QUEUED_MAX))
+    queue: "Queue[Event | None]" = field(default_factory=lambda: Queue(QUEUED_MAX))
+    """Events, and None to wake the thread at the end."""
     closing: Flag = field(default_factory=Flag)
     done: Flag = field(default_factory=Flag)
     began: float | None = None
@@ -66,20 +73,25 @@ class _Desk:
         except Full:
             self.left_out += 1
 
+    def close(self) -> None:
+        """Let the thread end once the queue is empty."""
+        self.closing.set()
+        with suppress(Full):  # a full queue wakes it too
+            self.queue.put_nowait(None)
+
     def _run(self) -> None:
-        waits = False
-        while True:
+        waits, flushed = False, 0.0
+        while waits or not (self.closing.is_set() and self.queue.empty()):
+            left_s = 0.0 if self.closing.is_set() else flushed + FLUSH_EVERY_S - time.monotonic()
             try:
-                event = self.queue.get(timeout=0.05) if not waits else self.queue.get_nowait()
+                event = self.queue.get(timeout=max(left_s, 0.001) if waits else None)
             except Empty:
-                if waits:
-                    self._call(self.reporter.flush)
-                    waits = False
-                elif self.closing.is_set():
-                    break
+                self._call(self.reporter.flush)
+                waits, flushed = False, time.monotonic()
                 continue
-            self._call(partial(self.reporter.report, event))
-            waits = True
+            if event is not None:
+                self._call(partial(self.reporter.report, event))
+                waits = True
         self._call(self.reporter.close)
         self.done.set()
 
@@ -100,7 +112,7 @@ class _Desk:
             now, began = time.monotonic(), self.began
             if now >= until or (began is not None and now - began >= WAIT_S):
                 break
-        lost = self.left_out + self.queue.qsize()
+        lost = self.left_out + sum(event is not None for event in tuple(self.queue.queue))
         if not self.done.is_set():
             _log.warning("a reporter did not end in time, and the tick does not wait for it", reporter=self.name)
         if lost or self.failures:
@@ -206,7 +218,7 @@ class Reporting(TickListener):
     def _close(self) -> None:
         until = time.monotonic() + WAIT_S
         for desk in self._desks:
-            desk.closing.set()
+            desk.close()
         for desk in self._desks:
             desk.wait(until)
 
@@ -251,13 +263,17 @@ _KNOWN: Final[Mapping[str, Callable[[ReporterSettings, JobPlan], Reporter]]] = {
 _EXTRAS: Final = {"openlineage": "openlineage", "otlp": "otlp", "prometheus": "prometheus"}
 
 
-def reporters_of(settings: ReporterSettings, plan: JobPlan) -> dict[str, Reporter]:
-    """Return the reporters that the settings name, new ones for each tick.
+def reporters_of(settings: ReporterSettings, plan: JobPlan, warehouse: Root) -> dict[str, Reporter]:
+    """Return the reporters that the settings name, new ones for each tick, and the one that keeps a catalog.
 
     A name with a colon, `module:attribute`, is a class or function of the user's that returns a Reporter. Raises
-    UnusableReporterError.
+    UnusableReporterError, UnusableCatalogError.
     """
-    return {name: _reporter(name, settings, plan) for name in settings.names}
+    found = {name: _reporter(name, settings, plan) for name in settings.names}
+    chosen = settings.catalog
+    if chosen is not None:
+        found[f"catalog {chosen.name}"] = CatalogReporter(plan, warehouse, open_catalog(chosen, plan.job))
+    return found
 
 
 def _reporter(name: str, settings: ReporterSettings, plan: JobPlan) -> Reporter:
