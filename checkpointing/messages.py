@@ -27,7 +27,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
-from checkpointing.metadata.record import Claim, FileCompaction, Row
+from checkpointing.metadata.record import Claim, ErasedFile, FileCompaction, Row
 
 # ------------------------------------------------------------------ facts
 
@@ -476,6 +476,11 @@ class Publication:
     before: tuple[FileHandle, ...] = ()
     compactions: tuple[FileCompaction, ...] = ()
     """Those that the table allows are carried out in the same commit, which changes none of its rows."""
+    erases: bool = False
+    """True if rows were erased: no version of the table may show a file in `erased` afterwards, nor bounds of a file
+    that is gone."""
+    erased: tuple[ErasedFile, ...] = ()
+    """Files of the table, each with its successor."""
     changes: FileChanges | None = None
     """How `files` differ from the table at the parent's cut. None: nobody knows, so all files are compared."""
 

@@ -1,4 +1,4 @@
-"""Builds the entries that no tick writes: savepoints at rest, their copies, rollbacks, resets, imports, approvals.
+"""Builds the entries that no tick writes: savepoints at rest, copies, rollbacks, resets, erasures, imports, approvals.
 
 A recipe takes an existing entry and appends it again under a new id, with the changes that its kind makes. Only a copy
 keeps the id. The claim of the process that holds the job gives the id and the generation. The stamp gives the time and
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from checkpointing.commit.erasure import successors, without
 from checkpointing.commit.fencing import Turn, newest_checkpoint, turn_back
 from checkpointing.commit.net_files import nothing_staged
 from checkpointing.event_time import END_OF_TIME
@@ -16,6 +17,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, SplitId, Tabl
 from checkpointing.metadata.record import (
     CheckpointRecord,
     Claim,
+    ErasedFile,
     Holder,
     Release,
     Row,
@@ -192,6 +194,25 @@ class SourceReset:
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """The newest cut under a new id, without erased rows (K6).
+
+    `tables` are all tables whose logs are written again, and `erased` has all erased files of the job: the commit of
+    the entry replaces them in every other entry too (`erasure`).
+    """
+
+    newest: CheckpointRecord
+    tables: tuple[TableRecord, ...]
+    erased: tuple[ErasedFile, ...]
+
+    def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
+        """Return the entry that a process with this claim appends."""
+        left = without(self.newest, successors(self.erased))
+        changed = {"kind": RowKind.FORGET, "pinned": False, "vertices": nothing_staged(left), "tables": self.tables}
+        return _under_a_new_id(left, claim, at, **changed, erased=self.erased)
+
+
+@dataclass(frozen=True, slots=True)
 class Imported:
     """An entry of another warehouse. Its files are copied here, and the next tick publishes its tables here (G1)."""
 
@@ -222,7 +243,7 @@ class Approved:
         return _under_a_new_id(self.held, claim, at, kind=RowKind.CHECKPOINT, pinned=False, **stays)
 
 
-Recipe = SavepointAtRest | Rollback | SourceReset | Imported | Approved
+Recipe = SavepointAtRest | Rollback | SourceReset | Forget | Imported | Approved
 
 
 def turn_of(recipe: Recipe, rows: Iterable[CheckpointRecord]) -> Turn:
@@ -232,7 +253,7 @@ def turn_of(recipe: Recipe, rows: Iterable[CheckpointRecord]) -> Turn:
             return turn_back(rows, recipe.target)
         case Approved():
             return Turn((recipe.held.checkpoint,), (), ())
-        case SavepointAtRest() | SourceReset() | Imported():
+        case SavepointAtRest() | SourceReset() | Forget() | Imported():
             return NO_TURN
         case _ as unreachable:
             assert_never(unreachable)
@@ -249,7 +270,7 @@ def copied(
     first = savepoint.checkpoint
     claim = Claim(generation=generation, holder=holder, first_id=first, last_id=last, at_ms=now_ms, nonce=at.nonce)
     next_id, nonce = CheckpointId(last + 1), f"{at.nonce}-end"
-    inside = savepoint.model_copy(update={"outside": ()})
+    inside = savepoint.model_copy(update={"outside": (), "erased": ()})
     return claim, inside, Release(generation=generation, next_id=next_id, at_ms=now_ms, nonce=nonce)
 
 
@@ -262,6 +283,7 @@ def _under_a_new_id(record: CheckpointRecord, claim: Claim, at: Stamp, **changed
         "generation": claim.generation,
         "nonce": at.nonce,
         "barriers": (),
+        "erased": (),
         "statistics": Statistics(triggered_ms=at.now_ms, committed_ms=at.now_ms, rows=0),
     }
     return record.model_copy(update=new | changed)

@@ -144,5 +144,7 @@ def publication_of(record: CheckpointRecord, table: TableRecord) -> Publication:
         renamed=table.renamed if table.mode is TableMode.APPEND else now_called,
         in_order=table.in_order,
         generation=record.generation,
+        erases=record.kind is RowKind.FORGET,
+        erased=tuple(each for each in record.erased if each.table == table.table),
         rolls_back=record.kind is RowKind.ROLLBACK,
     )

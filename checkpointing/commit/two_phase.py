@@ -468,9 +468,10 @@ def files_to_sync(row: CheckpointRecord, retained: Iterable[CheckpointRecord]) -
 
 
 def _appended(row: CheckpointRecord) -> Iterator[FileHandle]:
-    """Yield the files that an entry adds to append tables, also in the place of others."""
+    """Yield the files that an entry adds to append tables, also in the place of others, or of erased files."""
     for table in row.tables:
         yield from (*table.adds, *(each.into for each in table.compactions))
+    yield from (each.into for each in row.erased if each.into is not None)
 
 
 def entries_to_sync(

@@ -88,6 +88,7 @@ _MODELS: dict[str, type[Row]] = {
     RowKind.SAVEPOINT.value: CheckpointRecord,
     RowKind.ROLLBACK.value: CheckpointRecord,
     RowKind.RESET.value: CheckpointRecord,
+    RowKind.FORGET.value: CheckpointRecord,
     RowKind.HELD.value: CheckpointRecord,
 }
 

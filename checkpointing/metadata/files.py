@@ -12,12 +12,16 @@ from checkpointing.metadata.record import CheckpointRecord
 
 
 def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:
-    """Yield every file that the entry names: state, ranges, staged, in flight, its tables'. Some come twice."""
+    """Yield every file that the entry names: state, ranges, staged, in flight, its tables', successors of erased files.
+
+    Some come twice.
+    """
     for vertex in record.vertices:
         for snapshot in vertex.subtasks:
             yield from handles_of_snapshot(snapshot)
     for table in record.tables:
         yield from (*table.adds, *table.files, *(each.into for each in table.compactions))
+    yield from (each.into for each in record.erased if each.into is not None)
 
 
 def handles_to_restore(record: CheckpointRecord) -> Iterator[FileHandle]:

@@ -189,6 +189,11 @@ class ProtocolPaths:
         return f"{self.folder}/cleanup.json"
 
     @property
+    def erasure(self) -> str:
+        """The file with the generation that erased rows. It stays until a clean-up has deleted the last copies."""
+        return f"{self.folder}/erasure.json"
+
+    @property
     def requests(self) -> str:
         """The folder in which users ask a running tick for savepoints and stops, and in which the tick answers."""
         return f"{self.folder}/requests"

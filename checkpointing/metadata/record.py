@@ -1,8 +1,9 @@
 """The entries of the table `checkpoints`, as they are persisted: pydantic models with a format number, JSON, no pickle.
 
 An entry of kind CHECKPOINT is one consistent cut. ROLLBACK is an older cut under a new id, and RESET is the newest cut
-with other positions (K2). SAVEPOINT is a cut from which no tick begins unless a user says so. HELD is a cut that waits
-for a person's approval (`commit.approval`). CLAIM and RELEASE entries carry the fence (`commit.fencing`).
+with other positions (K2). FORGET is the newest cut without erased rows (K6). SAVEPOINT is a cut from which no tick
+begins unless a user says so. HELD is a cut that waits for a person's approval (`commit.approval`). CLAIM and RELEASE
+entries carry the fence (`commit.fencing`).
 """
 
 from enum import Enum
@@ -34,6 +35,7 @@ class RowKind(Enum):
     SAVEPOINT = "savepoint"
     ROLLBACK = "rollback"
     RESET = "reset"
+    FORGET = "forget"
     HELD = "held"
 
 
@@ -235,6 +237,17 @@ class FileCompaction(_Persisted):
 
     into: FileHandle
     of: tuple[str, ...]
+
+
+class ErasedFile(_Persisted):
+    """A file of a table or of state from which rows were erased, and the file that takes its place everywhere (K6).
+
+    `path` is relative to the warehouse. None: no row of it is left, and its folder would name what was erased.
+    """
+
+    table: TableName
+    path: str
+    into: FileHandle | None
 
 
 class TableRecord(_Persisted):
@@ -440,6 +453,10 @@ class CheckpointRecord(_Persisted):
     """The manifests whose handles come before those of the snapshots, in this order."""
     held_in: tuple[str, ...] = Field(default=(), exclude=True, max_length=0)
     """The paths of the manifests that hold a whole entry. It is not stored: only `commit.manifests` fills it in."""
+    erased: tuple[ErasedFile, ...] = ()
+    """The files that the commit of this entry replaced in all other entries. Publishing it replaces them in the logs.
+
+    Only an entry of kind FORGET has some."""
     barriers: tuple[PassedBarrier, ...] = ()
     """The barriers since the parent's cut that brought no cut, oldest first. Only a job that keeps event time has some.
     """

@@ -37,6 +37,7 @@ from checkpointing.metadata.record import (
     CheckpointFailure,
     CheckpointRecord,
     Claim,
+    ErasedFile,
     ExpiryRecord,
     FileCompaction,
     HookState,
@@ -269,6 +270,8 @@ class _Judge:
         each_valid("vertices", row.vertices, self._vertex)
         all_differ("tables", [table.table for table in row.tables])
         each_valid("tables", row.tables, self._table)
+        all_differ("erased", [erased.path for erased in row.erased])
+        each_valid("erased", row.erased, self._erased)
         all_differ("columns", [columns.table for columns in row.columns])
         each_valid("columns", row.columns, self._columns)
         each_valid("renames", row.renames, self._rename)
@@ -364,6 +367,12 @@ class _Judge:
         for number, pair in enumerate(table.renamed):
             each_valid(f"renamed[{number}]", pair, _column_name)
 
+    def _erased(self, erased: ErasedFile) -> None:
+        self._table_name(erased.table)
+        if relative_to_table(erased.table, erased.path) is None:
+            raise InvalidFieldError("path", f"{erased.path!r} is no data file of table {erased.table}")
+        each_valid("into", [erased.into] if erased.into is not None else [], _appended_to(erased.table, inline=True))
+
     def _rename(self, rename: Rename) -> None:
         judges = {RenameKind.VERTEX: vertex_id, RenameKind.TABLE: self._paths.known_table}
         if rename.kind is RenameKind.COLUMN:
@@ -414,8 +423,8 @@ def _staged_for(table: TableName, *, inline: bool = False) -> Callable[[FileHand
     return judge
 
 
-def _appended_to(table: TableName) -> Callable[[FileHandle], None]:
-    """Return the check of an append table's file.
+def _appended_to(table: TableName, *, inline: bool = False) -> Callable[[FileHandle], None]:
+    """Return the check of an append table's file, or of a successor of an erased file.
 
     In a copy, others may have written it anywhere in the table's folder.
     """
@@ -423,7 +432,7 @@ def _appended_to(table: TableName) -> Callable[[FileHandle], None]:
     def judge(file: FileHandle) -> None:
         if relative_to_table(table, file.path) is None:
             raise InvalidFieldError("path", f"{file.path!r} is no data file of table {table}")
-        _handle(file)
+        _handle(file, inline=inline)
 
     return judge
 

@@ -297,6 +297,9 @@ ROLLBACK: Final = Errand(
 RESET: Final = Errand(
     questions=(Question.SOUND, Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True, moves_on=True
 )
+FORGET: Final = Errand(
+    questions=(Question.SOUND, Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True, moves_on=True
+)
 APPROVAL: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True)
 REJECTION: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE))
 IMPORT: Final = Errand(questions=(Question.POSSIBLE,), repairs=False, rolls_forward=False)

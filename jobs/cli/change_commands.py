@@ -1,7 +1,10 @@
 """`tidemark approve` and `tidemark reject`: settle the cut that waits for a person."""
 
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final
 
+from pyspark.sql import SparkSession
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
@@ -13,15 +16,18 @@ from jobs.cli.errors import CommandError, ExitCode, naming_pipeline, needing_res
 from jobs.cli.explain import prepared
 from jobs.cli.naming import position_words, sinks_of, warehouse_of
 from jobs.engine_paths import typed
-from jobs.launch import Launch
-from jobs.settings import Layer
-from jobs.showing.plans import named, render_rollback, rows_again, said_of_rows, splits_grid
+from jobs.launch import Launch, spark_config
+from jobs.settings import Layer, resolve
+from jobs.showing.plans import named, render_forget, render_rollback, rows_again, said_of_rows, splits_grid
 from jobs.showing.quantities import count, plural, size
 from jobs.sources.delta.upstream_job import newest_that_stands, taken_back
 from jobs.sources.port import closing
 from jobs.sources.position_words import PositionWords
+from jobs.spark.programs import must_start_spark
+from jobs.spark.session import finds_open, is_local, open_session
 from jobs.storage.address import InvalidAddressError, Root, parsed
 from jobs.tick.at_rest.cancellation import Deleted, delete_checkpoints
+from jobs.tick.at_rest.forget import ErasureAsked, forget, preview_forget
 from jobs.tick.at_rest.held_cut import approve, reject
 from jobs.tick.at_rest.request_client import Ended, Taken, Waiting, end_now, stop, take_savepoint
 from jobs.tick.at_rest.roll_back import RolledBack, preview_rollback, roll_back
@@ -103,6 +109,36 @@ def consequences(plan: ResetPlan, words: PositionWords, pipeline: str) -> tuple[
         lines.append(f"{count(left_out)} rows will be SKIPPED: no table will ever show them")
     lines.append(f"to take the tables back too: tidemark rollback {pipeline} N")
     return tuple(Text(line, style="yellow") for line in lines)
+
+
+# ------------------------------------------------------------------
+# `tidemark forget`: erases rows from tables, state and history while no tick runs, or shows what that would do.
+
+
+def forget_rows(pipeline: str, asked: ErasureAsked, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
+    """Erase rows, or show what that would do. Say what was erased, and what still has the rows."""
+    warehouse, settings = warehouse_of(pipeline, given), resolve({}, given)
+    config = replace(spark_config(settings), connect_url=None)
+    must_have_run(warehouse)
+    must_start_spark(workers_here=is_local(config))
+    with naming_pipeline(pipeline, warehouse.paths.job), ExitStack() as stack:
+
+        def session() -> SparkSession:
+            own, opened = not finds_open(config), open_session(config)
+            if own:
+                stack.callback(opened.stop)
+            return opened
+
+        if dry_run:
+            plan = preview_forget(warehouse, asked, session)
+            out.print(render_forget(plan, settings.reader_grace_ms, done=None), soft_wrap=True)
+            return ExitCode.DONE
+        with needing_rest("forgetting rows", pipeline):
+            done = forget(warehouse, asked, session)
+    out.print(render_forget(done.plan, settings.reader_grace_ms, done=done.record), soft_wrap=True)
+    for note in done.notes:
+        out.print(note, soft_wrap=True)
+    return ExitCode.DONE
 
 
 # ------------------------------------------------------------------

@@ -12,6 +12,7 @@ from jobs.cli.naming import (
     pipeline_and_number,
     pipeline_and_operator,
     pipeline_and_source,
+    pipeline_and_table,
 )
 from jobs.cli.options import (
     Data,
@@ -213,6 +214,29 @@ def reset(
 
     given = layer({"warehouse": warehouse, "data": data})
     return reset_source(name, Reset(which, to, split), given, console(), dry_run=dry_run)
+
+
+def forget(
+    pipeline: Pipeline = None,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="A table with all columns of the condition.")
+    ] = None,
+    *,
+    where: Annotated[str, typer.Option(metavar="CONDITION", help="Which rows, in Spark SQL: \"customer = 'c7'\".")],
+    besides: Annotated[
+        list[str] | None, typer.Option("--except", metavar="TABLE", help="Leave this table alone, repeatable.")
+    ] = None,
+    dry_run: DryRun = False,
+    warehouse: Warehouse = None,
+    spark_master: SparkMaster = None,
+) -> ExitCode:
+    """Erase rows from all tables, state, kept cuts and savepoints that have the columns of the condition."""
+    name, which = pipeline_and_table(pipeline, table)
+    from jobs.cli.change_commands import forget_rows  # noqa: PLC0415 - imports Spark
+    from jobs.tick.at_rest.forget import ErasureAsked  # noqa: PLC0415 - the same
+
+    given = layer({"warehouse": warehouse, "spark_master": spark_master})
+    return forget_rows(name, ErasureAsked(which, where, tuple(besides or ())), given, console(), dry_run=dry_run)
 
 
 def approve(pipeline: Pipeline = None, *, warehouse: Warehouse = None) -> ExitCode:

@@ -81,6 +81,7 @@ _COMMANDS: Final[tuple[Callable[..., ExitCode | None], ...]] = (
     commands.doctor,
     commands.rollback,
     commands.reset,
+    commands.forget,
     commands.explain,
     commands.cut,
     commands.state,

@@ -87,6 +87,16 @@ def pipeline_and_source(first: str | None, second: str | None) -> tuple[str, str
     return (chosen(None), first) if second is None else (first, second)
 
 
+def pipeline_and_table(first: str | None, second: str | None) -> tuple[str, str]:
+    """Parse `[PIPELINE] TABLE`. A single word is a table of the default pipeline."""
+    if first is None:
+        raise CommandError(
+            "say which table: 'tidemark forget TABLE --where CONDITION'; 'tidemark cut' shows the tables",
+            ExitCode.USAGE,
+        )
+    return (chosen(None), first) if second is None else (first, second)
+
+
 def warehouse_of(typed: str, given: "Layer") -> "StoredWarehouse":
     """Return the warehouse of a pipeline's job, for a command that needs no plan; nothing is created.
 

@@ -20,6 +20,7 @@ from jobs.pipeline.job_plan import JobPlan
 from jobs.showing.checkpoints import right, states_grid
 from jobs.showing.quantities import count, moment, plural, seconds, size
 from jobs.sources.position_words import PositionWords
+from jobs.tick.at_rest.forget import ForgetPlan
 from jobs.tick.cleaning import Cleanup
 from jobs.tick.rollback_plan import RollbackPlan, SplitBack
 from jobs.warehouse.rollback_tables import TableBack
@@ -221,6 +222,65 @@ def _left_behind(plan: RollbackPlan, words: PositionWords, typed: str) -> Iterat
 
 def _ids(checkpoints: Iterable[CheckpointId]) -> str:
     return ", ".join(str(each) for each in checkpoints)
+
+
+# ------------------------------------------------------------------
+# Renders what erasing rows does, and what it does not reach.
+
+
+def render_forget(plan: ForgetPlan, grace_ms: int, *, done: CheckpointRecord | None) -> RenderableType:
+    """Return the report of a search for rows. `done` is the entry that erased them; None: nothing was changed."""
+    job = (str(plan.job), "bold")
+    if not plan.matched:
+        return Group(Text.assemble(job, ": no row matches; nothing was changed"), *_not_reached(plan))
+    what = f"{plural(plan.rows, 'row')} of {plural(len(plan.matched), 'table and state', 'tables and states')}"
+    if done is None:
+        heading = Text.assemble(("forget plan ", "bold"), job, f": {what} match now; nothing was changed")
+    else:
+        heading = Text.assemble(job, f": {what} are erased, and from every kept cut and savepoint, as {named(done)}")
+    grid = right(Grid("table", "rows now", "rows at cuts", "files"), 1, 3)
+    for each in plan.matched:
+        cuts = ", ".join(f"{checkpoint}: {count(rows)}" for checkpoint, rows in each.at_cuts.items() if rows)
+        grid.add_row(each.table, count(each.rows), cuts, count(each.files))
+    return Group(heading, grid, *_not_reached(plan), *_afterwards(plan, grace_ms, done))
+
+
+def _not_reached(plan: ForgetPlan) -> Iterator[Text]:
+    if plan.clear:
+        yield Text(f"searched, without a matching row: {', '.join(plan.clear)}")
+    for left in plan.left:
+        yield Text(f"NOT searched: {left.table}: {left.why}. What it holds of these rows stays", style="yellow")
+    if plan.sources:
+        names = ", ".join(plan.sources)
+        yield Text(
+            f"NOT reached: what sources read from ({names}). A rollback or a reset reads it again", style="yellow"
+        )
+    for table in plan.outside:
+        yield Text(f"NOT reached: the outside sink of {table}: delete the rows there", style="yellow")
+    for follower in plan.followers:
+        yield Text(f"NOT reached: the job {follower}, which reads cuts of this job: forget there too", style="yellow")
+    for each in plan.opaque:
+        yield Text(f"NOT searched: the own state of {each}, which only its code understands", style="yellow")
+    yield Text("NOT reached: copies of savepoints, backups, and other jobs that have read these tables", style="yellow")
+
+
+def _afterwards(plan: ForgetPlan, grace_ms: int, done: CheckpointRecord | None) -> Iterator[Text]:
+    if plan.savepoints:
+        yield Text(f"savepoints that are written again: {_ids(plan.savepoints)}")
+    if plan.folders:
+        names = ", ".join(plan.folders)
+        yield Text(
+            f"folders of {names} have the values in their names, and log entries name the folders until the log drops "
+            "its oldest entries (table_log_keep_ms)",
+            style="yellow",
+        )
+    if plan.reserved:
+        yield Text(f"{plural(plan.reserved, 'reservation')} of cuts may keep older files until their readers end")
+    if done is not None:
+        yield Text(
+            f"the older files, with the erased rows, stay for readers for {seconds(grace_ms)} (reader_grace_ms). After "
+            f"that 'tidemark cleanup {plan.job}', or the next tick, deletes them"
+        )
 
 
 # ------------------------------------------------------------------

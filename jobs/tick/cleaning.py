@@ -80,6 +80,7 @@ def clean_up_after_tick(stores: JobStores, generation: Generation, grace_ms: int
         stores.drop_cuts()
         found = gather(stores, generation, grace_ms, others_hold=False)
         done = _carry_out(warehouse, found, boundary, most=FILES_PER_TICK)
+        stores.finish_erasure(grace_ms)
     except Exception:  # noqa: BLE001 - the tick has done its work; the next one cleans up
         _log.exception("clean-up failed", job=warehouse.paths.job)
         return
@@ -100,6 +101,7 @@ def _at_rest(stores: JobStores, grace_ms: int, boundary: Boundary) -> Cleanup:
         stores.drop_cuts()
         found = gather(stores, work.claim.generation, grace_ms, others_hold=False)
         done.append(_carry_out(warehouse, found, boundary))
+        stores.finish_erasure(grace_ms)
         return Worked()
 
     done_at_rest(stores, Task(errand=CLEAN_UP_AT_REST, do_work=cleaned), boundary)

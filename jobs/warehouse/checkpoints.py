@@ -11,6 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from checkpointing.commit.erasure import forgotten
 from checkpointing.commit.fencing import newest_claim
 from checkpointing.commit.manifests import (
     SIZES,
@@ -32,7 +33,7 @@ from jobs.storage.place import beside, together
 from jobs.warehouse import log_lengths
 from jobs.warehouse.delta_log import DeltaLog, FaultHook, no_fault, remove
 from jobs.warehouse.internal_tables import opened
-from jobs.warehouse.log_entries import LogEntry, entries_after, newest_entries
+from jobs.warehouse.log_entries import LogEntry, entries_after, entry_place, newest_entries
 from jobs.warehouse.row_files import RowFiles, is_own
 from jobs.warehouse.table_snapshot import KnownTable
 from jobs.warehouse.warehouse import Warehouse
@@ -281,6 +282,18 @@ class CheckpointStore:
         """Shorten the log. The caller must hold the job. Do not call it on the commit path."""
         log_lengths.shorten(self._log, now_s=self._warehouse.now_ms() / 1000)
 
+    def erased_since(self, moment_ms: int) -> bool:
+        """Return whether rows were erased after this moment, so that readers of older versions may still go on."""
+        entries = newest_entries(self._log.folder, self._log.current().version())
+        found = (entry.version for entry in entries if (entry.ours or {}).get("row") == RowKind.FORGET.value)
+        newest = next(found, None)
+        return newest is not None and entry_place(self._log.folder, newest).described().changed_ms > moment_ms
+
+    def drop_older_versions(self, kept_ms: int) -> None:
+        """Let the table begin at its newest version. The caller must hold the job."""
+        now_s = self._warehouse.now_ms() / 1000
+        log_lengths.drop_older_versions(self._log, now_s=now_s, kept_s=kept_ms / 1000)
+
     def _note(self, version: int, entries: list[dict[str, Any]]) -> None:
         """Remember the entries of the version that was just committed, unless one of them was never decoded."""
         entries.sort(key=lambda entry: int(entry["version"]), reverse=True)
@@ -297,6 +310,8 @@ class CheckpointStore:
         for path, entries in found.items():
             sound = [entry for entry in entries if entry["nonce"] not in leaves]
             kept = list(changes.apply(sound, self._warehouse.writer))
+            if isinstance(row, CheckpointRecord) and row.kind is RowKind.FORGET:
+                kept = [self._forgotten(entry, row) for entry in kept]
             staying += kept
             if kept != list(entries) or not is_own(path):
                 actions.append(remove(path, at_ms))
@@ -314,8 +329,29 @@ class CheckpointStore:
         self._decoded[fresh["payload"]] = row if form is None else row.model_copy(update={"held_in": form.held_in})
         return [*staying, fresh]
 
+    def _forgotten(self, entry: dict[str, Any], by: CheckpointRecord) -> dict[str, Any]:
+        """Return an entry without the files that `by` erased. Its manifests are written anew, and durable."""
+        known = self._decoded[entry["payload"]]
+        row = forgotten(known, by.erased)
+        if row == known:
+            return entry
+        form = row
+        if isinstance(row, CheckpointRecord):
+            written = stored(row.model_copy(update={"generation": by.generation}), None, SIZES)
+            self._manifests.write(written)
+            form = written.entry.model_copy(update={"generation": row.generation})
+            row = row.model_copy(update={"held_in": written.held_in})
+        payload = encode(form, writer=self._warehouse.writer)
+        self._stored[payload], self._decoded[payload] = form, row
+        return entry | {"payload": payload}
+
     def _in_manifests(self, row: CheckpointRecord, found: Mapping[str, tuple[dict[str, Any], ...]]) -> Stored:
-        """Return the stored form of an entry that is appended to these entries. Its manifests are not written yet."""
+        """Return the stored form of an entry that is appended to these entries. Its manifests are not written yet.
+
+        An entry that erases rows keeps no older manifest, since that has the bounds of erased files.
+        """
+        if row.kind is RowKind.FORGET:
+            return stored(row, None, SIZES)
         entries = sorted((each for file in found.values() for each in file), key=lambda each: -(each["version"] or 0))
         texts = [each["payload"] for each in entries if each["payload"] in self._decoded]
         newest = newest_stored(self._stored[text] for text in texts)
@@ -471,7 +507,9 @@ class _Changes:
         return False
 
 
-_SUBSUMABLE: Final = frozenset({RowKind.CHECKPOINT.value, RowKind.ROLLBACK.value, RowKind.RESET.value})
+_SUBSUMABLE: Final = frozenset(
+    kind.value for kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.RESET, RowKind.FORGET)
+)
 
 
 def _marked(entry: dict[str, Any], *, abandoned: bool, writer: str) -> dict[str, Any]:

@@ -58,8 +58,10 @@ from jobs.warehouse.warehouse import Warehouse
 _HEAD_BYTES: Final = 16
 """So many bytes at the beginning of a line name its action."""
 
-_Actions = tuple[set[str], dict[str, int]]
-"""The files that an entry adds, and those that it removes, with the time of removal that it says."""
+_Actions = tuple[set[str], dict[str, int], bool]
+"""The files that an entry adds, and those that it removes, with the time of removal that it says.
+
+The last item says whether the entry takes out erased files, which no version shows any more (`log_rewriting`)."""
 
 
 @dataclass(slots=True)
@@ -108,9 +110,11 @@ def read_history(folder: StoragePlace) -> TableHistory:
 
 
 def _take(version: int, entry: Listed, actions: _Actions, since: dict[str, int], history: TableHistory) -> None:
-    adds, removes = actions
+    adds, removes, erases = actions
     for path, removed_ms in removes.items():
-        if path not in adds:  # else it only got other properties, such as a deletion vector
+        if erases and path not in adds and path not in since:
+            history.removed[path] = (Shown(0, 0, max(removed_ms, entry.changed_ms)),)
+        elif path not in adds:  # else it only got other properties, such as a deletion vector
             shown = Shown(since.pop(path, 0), version, max(removed_ms, entry.changed_ms))
             history.removed[path] = (*history.removed.get(path, ()), shown)
     for path in adds:
@@ -120,14 +124,16 @@ def _take(version: int, entry: Listed, actions: _Actions, since: dict[str, int],
 def _actions(entry: bytes) -> _Actions:
     adds: set[str] = set()
     removes: dict[str, int] = {}
+    erases = False
     for line in entry.splitlines():
         head = line[:_HEAD_BYTES]
+        erases = erases or (b'"commitInfo"' in head and b'"erases": true' in line)
         if b'"add"' in head:
             adds.add(_path(json.loads(line)["add"]))
         elif b'"remove"' in head:
             remove = json.loads(line)["remove"]
             removes[_path(remove)] = remove.get("deletionTimestamp") or 0
-    return adds, removes
+    return adds, removes, erases
 
 
 def _path(action: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ table whose whole state has a few kB, that is most of a tick's start. So the fil
 a folder of this machine, all at the same time, and delta-rs reads them there.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -15,6 +15,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.transaction import AddAction, RemoveAction
 
 from checkpointing.commit.two_phase import Entries
+from checkpointing.handles import FileHandle
 from checkpointing.partitions import Value
 from jobs.storage.folder import Folder
 from jobs.storage.place import (
@@ -28,6 +29,7 @@ from jobs.storage.place import (
     together,
 )
 from jobs.warehouse.log_entries import ENTRY, LOG_CHECKPOINT, METADATA_KEY, entry_place, log_of
+from jobs.warehouse.log_rewriting import rewrite_log
 from jobs.warehouse.log_writing import needs_own_first_entry, write_entry, write_first_entry
 from jobs.warehouse.table_rules import Metadata
 from jobs.warehouse.table_snapshot import Action, KnownTable
@@ -278,6 +280,15 @@ class DeltaLog:
         if metadata is None:
             self._table = table.after(actions)
         self._hook(CommitMoment.AFTER)
+
+    def rewrite(self, into: Mapping[str, FileHandle | None]) -> None:
+        """Let successors take the place of erased files in the whole log (`log_rewriting`), and open it anew.
+
+        Paths are relative to the table's folder. Raises what `rewrite_log` raises, and what delta-rs raises.
+        """
+        names = {each.name for each in self.folder.entries(deep=True)}
+        rewrite_log(self.folder, into, names.__contains__, lambda: self._hook(CommitMoment.BEFORE))
+        self.reopen()
 
     def sync(self, version: int) -> None:
         """Make one log entry durable."""

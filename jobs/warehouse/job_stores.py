@@ -23,6 +23,7 @@ from checkpointing.completeness import complete_tables
 from checkpointing.graph import Table
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from checkpointing.messages import Publication, PublishFailed, RowAppended, RowRefused, RowUnknown, TablePublished
+from checkpointing.metadata.paths import parse_generation
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row
 from jobs.sinks.port import NOTHING_SAID, Description, TableSink
 from jobs.storage.place import both, together
@@ -374,6 +375,29 @@ class JobStores:
 
         each: list[Callable[[], None]] = [rows, recorded, *(partial(of_table, table) for table in tables)]
         together(self.warehouse.storage, lambda call: call(), each)
+
+    def finish_erasure(self, grace_ms: int) -> None:
+        """Delete what still holds erased rows besides the tables: older versions of `checkpoints`, and traces.
+
+        Nothing happens unless rows were erased, and every reader of an older version has ended. The caller must hold
+        the job. Raises OSError.
+        """
+        mark, before_ms = self.warehouse.place(self.warehouse.paths.erasure), self.warehouse.now_ms() - grace_ms
+        try:
+            found = mark.read()
+        except FileNotFoundError:
+            return
+        with self._rows:
+            if mark.described().changed_ms > before_ms or self._checkpoints.erased_since(before_ms):
+                return
+            self._checkpoints.drop_older_versions(grace_ms)
+        generation = parse_generation(found.decode())
+        traces = self.warehouse.place(self.warehouse.paths.traces)
+        for name in [each.name for each in traces.entries()]:
+            by = parse_generation(name.partition(".")[0])
+            if by is not None and generation is not None and by < generation:
+                (traces / name).delete()
+        mark.delete()
 
     def _look_anew(self) -> None:
         """Look once more at the cuts and tables: until this claim was in, another holder could change them."""

@@ -99,6 +99,20 @@ def shorten(log: DeltaLog, *, now_s: float) -> None:
         log.reopen()
 
 
+def drop_older_versions(log: DeltaLog, *, now_s: float, kept_s: float) -> None:
+    """Make an own table begin at its newest version. Row files that it does not name go once they are `kept_s` old.
+
+    The caller must hold the job, and every reader of an older version must have ended.
+    """
+    table = log.loaded()
+    table.create_checkpoint()
+    _sync_log_checkpoints(log.folder)
+    log.checkpoint_at = table.version()
+    _drop_log_before(table.version(), log.folder)
+    _drop_old_files(log, now_s, kept_s)
+    log.reopen()
+
+
 def drop_entries(folder: StoragePlace, floor: int, *, kept_s: float, now_s: float) -> bool:
     """Delete an output table's log entries before the newest Delta log checkpoint at or before `floor`.
 
@@ -157,19 +171,19 @@ def _drop_log_before(version: int, folder: StoragePlace) -> bool:
     return bool(gone)
 
 
-def _drop_old_files(log: DeltaLog, now_s: float) -> None:
+def _drop_old_files(log: DeltaLog, now_s: float, kept_s: float = GRACE_S) -> None:
     folder, active = log.folder, frozenset(log.known().paths())
     for each in (folder / FOLDER).entries():
         if f"{FOLDER}/{each.name}" not in active:
-            _drop_if_old(folder / FOLDER, each, now_s)
+            _drop_if_old(folder / FOLDER, each, now_s, kept_s)
     for each in log_of(folder).entries():
         if _TEMPORARY.fullmatch(each.name):
-            _drop_if_old(log_of(folder), each, now_s)
+            _drop_if_old(log_of(folder), each, now_s, kept_s)
 
 
-def _drop_if_old(folder: StoragePlace, each: Listed, now_s: float) -> None:
+def _drop_if_old(folder: StoragePlace, each: Listed, now_s: float, kept_s: float) -> None:
     with suppress(FileNotFoundError):
-        if now_s - each.changed_ms / 1000 > GRACE_S:
+        if now_s - each.changed_ms / 1000 > kept_s:
             (folder / each.name).delete()
 
 

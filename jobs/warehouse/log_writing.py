@@ -172,7 +172,7 @@ def _protocol(table: DeltaTable, schema: Schema) -> Iterator[dict[str, Any]]:
     }
 
 
-def _as_logged(path: str) -> str:
+def logged_path(path: str) -> str:
     """Return a path as a log writes it: as a part of a URL, since a folder of a partition may have percent signs."""
     return quote(path, safe=_IN_URL)
 
@@ -181,7 +181,7 @@ def _file_action(action: Action) -> dict[str, Any]:
     if isinstance(action, AddAction):
         return {
             "add": {
-                "path": _as_logged(action.path),
+                "path": logged_path(action.path),
                 "partitionValues": dict(action.partition_values),
                 "size": action.size,
                 "modificationTime": action.modification_time,
@@ -191,7 +191,7 @@ def _file_action(action: Action) -> dict[str, Any]:
         }
     return {
         "remove": {
-            "path": _as_logged(action.path),
+            "path": logged_path(action.path),
             "deletionTimestamp": action.deletion_timestamp,
             "dataChange": action.data_change,
         }

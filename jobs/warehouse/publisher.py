@@ -5,13 +5,13 @@ n. Each attempt reads that number first, so a lost reply only costs one more att
 two attempts. In an append table, rows are added after such commits. Any other table is set to exactly its files again.
 This undoes a foreign OPTIMIZE, DELETE or UPDATE, and the note in the log names it. A rollback removes only Tidemark's
 own files from an append table (`TableRecord.removes`). It stops, and names the table, if another writer has merged them
-into other files.
+into other files. An entry that erased rows first lets the log be rewritten (`log_rewriting`).
 """
 
 from base64 import b64decode
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import attrgetter
 from typing import Final, assert_never
@@ -32,7 +32,7 @@ from jobs.storage.folder import Folder, link_to
 from jobs.storage.place import together
 from jobs.warehouse import log_lengths
 from jobs.warehouse.delta_log import add, remove
-from jobs.warehouse.file_checks import misfit, not_removable
+from jobs.warehouse.file_checks import logged_files, misfit, not_removable
 from jobs.warehouse.log_entries import LogEntry, newest_entries
 from jobs.warehouse.output_tables import first_problem
 from jobs.warehouse.renamed_files import CannotRenameError, Renamed, RenamingActions
@@ -117,6 +117,8 @@ class Publisher:
     def _publish(self, request: _Request) -> TablePublished:
         log = self._tables.log(request.table)
         met: Exception | None = None
+        if request.publication.erases and self._tables.shown(log.current(), request.table) < request.checkpoint:
+            log.rewrite(_successors(request))
         for _ in range(TRIES):
             asks = request.by is None or met is not None
             table = log.current() if asks else log.known()
@@ -127,6 +129,7 @@ class Publisher:
                 break
             try:
                 actions, note = self._plan(table, request)
+                actions = _with_erased(table, request, actions, self._warehouse.now_ms())
             except _CannotPublishError as error:
                 if asks:
                     raise
@@ -300,6 +303,7 @@ class Publisher:
 
     def _says(self, request: _Request) -> dict[str, object]:
         says: dict[str, object] = {"job": self._warehouse.paths.job, "checkpoint": request.checkpoint}
+        says = says | {"erases": True} if request.publication.erases else says
         return says | {"again": True} if request.again else says
 
     def _transaction(self, request: _Request) -> Transaction:
@@ -344,6 +348,33 @@ def _must_keep_types(table: KnownTable, request: _Request) -> None:
                 f"{request.checkpoint} has it as {column.type}: somebody else added it meanwhile; take it back with "
                 f"RESTORE TABLE delta.`{table.loaded.table_uri}`, then start again"
             )
+
+
+def _successors(request: _Request) -> dict[str, FileHandle | None]:
+    """Return the successor of each erased file of the table. All paths lie inside the table's folder."""
+    prefix = f"{request.table}/"
+    return {
+        each.path.removeprefix(prefix): each.into and replace(each.into, path=_inside(request.table, each.into))
+        for each in request.publication.erased
+    }
+
+
+def _with_erased(table: KnownTable, request: _Request, actions: list[Action], now_ms: int) -> list[Action]:
+    """Return the actions with those that take erased files from readers that hold an older snapshot of the log open.
+
+    Such a reader has the erased files, and not their successors. The log itself was rewritten before. It says that no
+    data changes, so followers read nothing again.
+    """
+    into = _successors(request)
+    gone = {each.path for each in actions if isinstance(each, RemoveAction)}
+    shown = logged_files(table.loaded) if into else {}
+    there = (shown[each.path] for each in into.values() if each is not None and each.path in shown)
+    again = [
+        add(each.path, each.bytes, each.statistics, now_ms, each.partition, data_change=False)
+        for each in there
+        if each.path not in gone
+    ]
+    return [*actions, *(remove(path, now_ms, data_change=False) for path in into if path not in gone), *again]
 
 
 def _inside(table: TableName, file: FileHandle) -> str:

@@ -89,6 +89,11 @@ def _row() -> Fields:
         "hooks": [{"hook": "ledger", "state": '{"page":3}'}, {"hook": "other", "state": "null"}],
         "outside": ["silver/rows"],
         "manifests": [],
+        "erased": [
+            {"table": "silver/rows", "path": "silver/rows/part-1.parquet", "into": None},
+            {"table": f"{OWN}/state/totals", "path": staged(f"{OWN}/state/totals", "totals", 90)}
+            | {"into": handle(staged(f"{OWN}/state/totals", "totals", 91))},
+        ],
         "barriers": [
             {
                 "checkpoint": 11,

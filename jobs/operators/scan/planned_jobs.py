@@ -69,7 +69,7 @@ class PlannedJobs:
             key = (vertex, number, steps)
             if key not in self._lasting:
                 empty = self.session.createDataFrame([], nullable_schema(plan.schema))
-                self._lasting[key] = _lasts(self.session, steps(empty))
+                self._lasting[key] = is_lasting(self.session, steps(empty))
             return self._lasting[key]
 
     def _collect(self, work: ScanTasks | SteppedWork) -> list[Row]:
@@ -153,7 +153,11 @@ def _found() -> Any:  # noqa: ANN401 - ScanTasks or _SteppedHanded, as the plan 
     return _SERIALIZER.loads(base64.b64decode(context.getLocalProperty(_WORK)))
 
 
-def _lasts(session: SparkSession, rows: DataFrame) -> bool:
+def is_lasting(session: SparkSession, rows: DataFrame) -> bool:
+    """Return whether these rows depend on one input alone, and not on the time, chance, Python or a table.
+
+    The session must be a classic one.
+    """
     analyzed = rows._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark does not say it
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern

@@ -331,6 +331,7 @@ COMMANDS = (
     "state",
     "rollback",
     "reset --to start",
+    "forget --where key=3",
 )
 """Every command that is about a pipeline, with what else it must be given."""
 MODULE = """
@@ -384,7 +385,7 @@ def test_each_command_takes_the_pipeline_as_its_first_argument():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_pipeline_that_does_not_exist_is_one_exit_code_and_a_suggestion(project, command, capsys):
     """The exit code is 4, and the message names the registered pipeline that looks like it."""
-    words = ["numbers"] if command.startswith("reset") else []
+    words = ["numbers"] if command.startswith(("reset", "forget")) else []
     assert ExitCode.NOT_THERE == execute(typed(command, "count", *words, *(["x"] if command == "state" else [])))
     said = capsys.readouterr().err
     assert "there is no pipeline 'count': did you mean 'counts'? there is only counts; register it under" in said
@@ -395,7 +396,7 @@ def test_a_pipeline_that_does_not_exist_is_one_exit_code_and_a_suggestion(projec
 def test_outside_a_project_nothing_is_the_default(command, tmp_path, monkeypatch, capsys):
     """No command works on the demo or on another pipeline unless the user names it."""
     monkeypatch.chdir(tmp_path)
-    words = ["numbers"] if command.startswith("reset") else []
+    words = ["numbers"] if command.startswith(("reset", "forget")) else []
     assert ExitCode.USAGE == execute(typed(command, *words))
     assert "say which pipeline: no pyproject.toml here or above names a default one" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())

@@ -335,6 +335,7 @@ def _without(entry: Fields) -> Iterator[Told]:
         "hooks",
         "outside",
         "manifests",
+        "erased",
         "barriers",
     }
     row = entry["row"]
@@ -373,7 +374,7 @@ def _without(entry: Fields) -> Iterator[Told]:
 
 def _kinds() -> Iterator[Told]:
     """Change the kind in the envelope, in the entry, or in both."""
-    cuts = ("checkpoint", "savepoint", "rollback", "reset", "held")
+    cuts = ("checkpoint", "savepoint", "rollback", "reset", "forget", "held")
     for kind in cuts:
         entry = full_entry()
         entry["row"]["kind"] = kind
@@ -414,6 +415,7 @@ def _twice() -> dict[str, Change]:
         "tables": lambda row: row["tables"],
         "tables with columns": lambda row: row["columns"],
         "hooks": lambda row: row["hooks"],
+        "erased files": lambda row: row["erased"],
         "columns": lambda row: row["columns"][0]["columns"],
         "compacted files": lambda row: row["tables"][0]["compactions"][0]["of"],
     }

@@ -1,0 +1,323 @@
+"""Erases the rows of a person from all tables, state and history of a job at rest, by one entry (K6, ADR 24).
+
+The append is the commit point. If the process dies before it, nothing has happened, and the next tick deletes what was
+written. If it dies after it, the next tick or command rolls the entry forward. What cannot be reached is reported.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from checkpointing.commit.at_rest import Forget, held_cut, waits_for_approval
+from checkpointing.commit.erasure import successors, without
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.net_files import keyed_tables
+from checkpointing.commit.recovery import Observed, RecoveryPlan
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import CheckpointId, JobName, TableName, VertexId
+from checkpointing.metadata.record import CheckpointRecord, ErasedFile, TableRecord
+from checkpointing.tick.attempts import FORGET
+from checkpointing.tick.messages import RowChosen, Work, Worked
+from jobs.operators.scan.matching import ReadFile, columns_of_predicate, matching_rows
+from jobs.suggestions import NotThereError, there_are
+from jobs.tick.at_rest.erased_files import (
+    SearchedTable,
+    Successors,
+    key_columns,
+    must_be_erasable,
+    older_names,
+    older_rows_would_return,
+    rows_at,
+    shown_at,
+    tables_of,
+)
+from jobs.tick.at_rest.task_at_rest import Task, done_at_rest
+from jobs.tick.rollback_plan import observe_sound, records_of
+from jobs.warehouse.boundaries import WRITE_SUCCESSORS, Boundary, around, cross_freely
+from jobs.warehouse.cuts_table import Cut, ReservationStore
+from jobs.warehouse.job_stores import JobStores, must_have_run
+from jobs.warehouse.warehouse import Warehouse
+
+OpenSession = Callable[[], SparkSession]
+"""Opens a classic session. It is called once, before the job is claimed."""
+
+
+class ForgetRefusedError(Exception):
+    """Rows cannot be erased now. The message says why, and what to do. No entry was appended."""
+
+
+class UnknownTableError(ForgetRefusedError, NotThereError):
+    """The job has no table of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureAsked:
+    """What the user asks: to erase the rows of this table that match, and those of all tables with these columns."""
+
+    table: str
+    predicate: str
+    besides: tuple[str, ...] = ()
+    """Tables that are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedTable:
+    """A table or state with matching rows: how many it shows now and at each recorded cut, and in how many files."""
+
+    table: TableName
+    is_state: bool
+    rows: int
+    at_cuts: Mapping[CheckpointId, int]
+    files: int
+    places: Mapping[str, Sequence[int]]
+    """The numbers of the matching rows in each file."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftTable:
+    """A table or state from which nothing is erased, and why."""
+
+    table: TableName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPlan:
+    """What is erased, and what cannot be.
+
+    `clear` are tables and states that were searched, and have no matching row. `sources` still have the rows. `outside`
+    are tables whose outside sinks have them. `followers` are jobs that read this job's cuts. `opaque` are states that
+    only user code understands: of hooks, and of sources.
+    """
+
+    job: JobName
+    newest: CheckpointRecord
+    columns: tuple[str, ...]
+    matched: tuple[MatchedTable, ...]
+    clear: tuple[TableName, ...]
+    left: tuple[LeftTable, ...]
+    sources: tuple[VertexId, ...]
+    outside: tuple[TableName, ...]
+    followers: tuple[str, ...]
+    opaque: tuple[str, ...]
+    savepoints: tuple[CheckpointId, ...]
+    reserved: int
+    """How many reservations of readers there are. Each keeps the files that its cut's entry named."""
+    folders: tuple[TableName, ...]
+    """Tables whose partitions are named by the values. The names stay in log entries until the log forgets those."""
+
+    @property
+    def rows(self) -> int:
+        """How many matching rows tables and state show now."""
+        return sum(each.rows for each in self.matched)
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was done: the plan, the new entry, and the notes of the publication. None: there was no matching row."""
+
+    plan: ForgetPlan
+    record: CheckpointRecord | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What one search found. `tables` are all that were searched; their logs are rewritten."""
+
+    plan: ForgetPlan
+    tables: tuple[SearchedTable, ...]
+
+
+def preview_forget(warehouse: Warehouse, asked: ErasureAsked, session: OpenSession) -> ForgetPlan:
+    """Return what `forget` would do; changes nothing. Raises what `forget` raises before its claim."""
+    must_have_run(warehouse)
+    stores = JobStores(warehouse, cross_freely)
+    seen = observe_sound(stores)
+    held = held_cut(seen.rows)
+    if held is not None:
+        raise ForgetRefusedError(f"{waits_for_approval(held)}; nothing was changed")
+    _must_be_possible(warehouse, seen)
+    return _searched(stores, seen, asked, session()).plan
+
+
+def forget(
+    warehouse: Warehouse, asked: ErasureAsked, session: OpenSession, *, boundary: Boundary = cross_freely
+) -> Forgotten:
+    """Erase rows of a job at rest from its tables, its state, all kept cuts and all savepoints. Return the report.
+
+    If no row matches, no entry is appended. Raises, having appended no entry, NeverRunError, JobHeldError,
+    CutAwaitsApprovalError, ForgetRefusedError, PredicateError, NotErasableError and LogNotRewrittenError. Raises
+    ClaimUnsettledError if it is not known whether the entry is in, and RollForwardError and CutsNotRecordedError if it
+    is committed and not yet published. The next tick or command then publishes it.
+    """
+    must_have_run(warehouse)
+    stores, spark = JobStores(warehouse, boundary), session()
+    found: list[_Search] = []
+    _searched(stores, observe_sound(stores), asked, spark, only_names=True)  # a wrong predicate claims nothing
+
+    def possible(seen: Observed, _: RecoveryPlan) -> None:
+        _must_be_possible(warehouse, seen)
+
+    def chosen(work: Work) -> RowChosen | Worked:
+        search = _searched(stores, stores.observe(), asked, spark)
+        found.append(search)
+        if not search.plan.matched:
+            return Worked()
+        warehouse.place(warehouse.paths.erasure).replace(str(work.claim.generation).encode())
+        with around(boundary, WRITE_SUCCESSORS):
+            erased = _written(warehouse, work, search)
+        return RowChosen(Forget(search.plan.newest, _records(stores, search, erased), erased))
+
+    task = Task(errand=FORGET, do_work=chosen, possible=possible, observe=observe_sound)
+    done = done_at_rest(stores, task, boundary)
+    plan = found[-1].plan
+    return Forgotten(plan, done.row, done.published.notes if done.row is not None else ())
+
+
+def _must_be_possible(warehouse: Warehouse, seen: Observed) -> None:
+    records, job = records_of(seen), warehouse.paths.job
+    if newest_checkpoint(records) is None:
+        raise ForgetRefusedError(f"{job} has no completed checkpoint, so no table shows a row: nothing was changed")
+    in_flight = next((row for row in records if row.has_rows_in_flight), None)
+    if in_flight is not None:
+        raise ForgetRefusedError(
+            f"{in_flight.kind.value} {in_flight.checkpoint} of {job} is unaligned and holds rows in flight, which no "
+            f"table shows yet: run 'tidemark run {job}' until no such checkpoint is retained, then do the same again; "
+            "nothing was changed"
+        )
+
+
+def _searched(
+    stores: JobStores, seen: Observed, asked: ErasureAsked, spark: SparkSession, *, only_names: bool = False
+) -> _Search:
+    """Search all files. With `only_names`, search none, and only check that the question can be asked."""
+    warehouse, records = stores.warehouse, records_of(seen)
+    newest = newest_checkpoint(records)
+    if newest is None:
+        raise ForgetRefusedError(f"{warehouse.paths.job} has no completed checkpoint")
+    tables = tables_of(stores, records)
+    known = {table.name: table for table in tables}
+    for name in (asked.table, *asked.besides):
+        if name not in known:
+            shown = [table.name for table in tables if not table.is_state]
+            raise UnknownTableError(f"{warehouse.paths.job} has no table {name!r}: {there_are(name, shown)}")
+    schema = known[TableName(asked.table)].schema
+    columns = columns_of_predicate(spark, asked.predicate, schema)
+    cuts, older = stores.recorded_cuts(), older_names(records)
+    searched, matched, left = list[SearchedTable](), list[MatchedTable](), list[LeftTable]()
+    for table in tables if not only_names else ():
+        why_not = _why_not(table, asked, columns)
+        if why_not:
+            left.append(LeftTable(table.name, why_not))
+            continue
+        places = _places(warehouse, spark, asked.predicate, columns, table, older)
+        must_be_erasable(warehouse, table, places)
+        if older_rows_would_return(warehouse, table, places, columns):
+            keys = ", ".join(key_columns(warehouse, table))
+            why = f"some keys have rows that match and rows that do not: only a predicate on its key ({keys}) fits it"
+            left.append(LeftTable(table.name, why))
+            continue
+        searched.append(table)
+        if places:
+            matched.append(_matched(warehouse, table, places, cuts))
+    found = tuple(searched)
+    return _Search(_plan(stores, newest, columns, found, tuple(matched), tuple(left)), found)
+
+
+def _why_not(table: SearchedTable, asked: ErasureAsked, columns: Collection[str]) -> str:
+    """Return why a table is not searched. Empty if it is."""
+    if table.name in asked.besides:
+        return "left out with --except"
+    lacks = [name for name in columns if name not in table.schema.names]
+    inside = table.within(lacks)
+    if inside:
+        return f"has {inside[0]} only inside another column, which the predicate does not reach"
+    return f"has no column {lacks[0]}" if lacks else ""
+
+
+def _places(
+    warehouse: Warehouse,
+    spark: SparkSession,
+    predicate: str,
+    columns: Sequence[str],
+    table: SearchedTable,
+    older: Mapping[str, Sequence[str]],
+) -> dict[str, list[int]]:
+    schema = pa.schema([table.schema.field(name) for name in columns])
+    files = [ReadFile(each.path, each.partition, each.inline) for each in table.files]
+    return matching_rows(spark, str(warehouse.root), predicate, schema, files, older)
+
+
+def _matched(
+    warehouse: Warehouse, table: SearchedTable, places: dict[str, list[int]], cuts: Mapping[CheckpointId, Cut]
+) -> MatchedTable:
+    versions = {checkpoint: cut[table.name] for checkpoint, cut in cuts.items() if table.name in cut}
+    shown = {version: shown_at(warehouse, table.name, version) for version in {*versions.values()} if table.has_log}
+    at_cuts = {
+        checkpoint: rows_at(table, places, shown.get(version, ())) for checkpoint, version in sorted(versions.items())
+    }
+    now = rows_at(table, places, shown_at(warehouse, table.name, None)) if table.has_log else 0
+    return MatchedTable(table.name, table.is_state, now, at_cuts, len(places), places)
+
+
+def _plan(
+    stores: JobStores,
+    newest: CheckpointRecord,
+    columns: tuple[str, ...],
+    searched: tuple[SearchedTable, ...],
+    matched: tuple[MatchedTable, ...],
+    left: tuple[LeftTable, ...],
+) -> ForgetPlan:
+    records = [row for row in stores.rows() if isinstance(row, CheckpointRecord)]
+    hit = {each.table for each in matched}
+    named = {each.name for each in searched if set(each.partitioned_by) & set(columns)}
+    return ForgetPlan(
+        job=stores.warehouse.paths.job,
+        newest=newest,
+        columns=columns,
+        matched=matched,
+        clear=tuple(each.name for each in searched if each.name not in hit),
+        left=left,
+        sources=tuple(each.vertex for each in newest.vertices if each.splits),
+        outside=tuple(sorted({table for record in records for table in record.outside})),
+        followers=tuple(dict.fromkeys(each.reader for each in ReservationStore(stores.warehouse).by_jobs())),
+        opaque=tuple(dict.fromkeys(_opaque(newest))),
+        savepoints=tuple(sorted(row.checkpoint for row in records if row.is_savepoint)),
+        reserved=len(ReservationStore(stores.warehouse).reservations()),
+        folders=tuple(sorted(named & hit)),
+    )
+
+
+def _opaque(newest: CheckpointRecord) -> Iterator[str]:
+    yield from (f"master hook {held.hook}" for held in newest.hooks)
+    yield from (f"source {vertex.vertex}" for vertex in newest.vertices if vertex.coordinator is not None)
+
+
+def _written(warehouse: Warehouse, work: Work, search: _Search) -> tuple[ErasedFile, ...]:
+    writer = Successors(warehouse, work.claim.generation)
+    tables = {table.name: table for table in search.tables}
+    return tuple(
+        erased
+        for each in search.plan.matched
+        for erased in writer.of(tables[each.table], each.places, search.plan.columns)
+    )
+
+
+def _records(stores: JobStores, search: _Search, erased: tuple[ErasedFile, ...]) -> tuple[TableRecord, ...]:
+    """Return what publishing the entry means for each table whose log is rewritten.
+
+    A table that the newest cut does not have is treated like an append table, since nothing sets it to its files.
+    """
+    newest = search.plan.newest
+    left = without(newest, successors(erased))
+    keyed, now = dict(keyed_tables(left, stores.warehouse.paths.job)), stores.read_cut(newest.checkpoint) or {}
+    return tuple(
+        keyed.get(table.name, TableRecord(table=table.name, mode=TableMode.APPEND, parent_version=0)).model_copy(
+            update={"parent_version": now.get(table.name, 0)}
+        )
+        for table in search.tables
+        if table.has_log
+    )

@@ -1,0 +1,230 @@
+"""The rows of a person are erased from every table, state, cut and savepoint (K6). Real Spark and Delta."""
+
+import gzip
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import LongType, StringType, StructType
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import JobName
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.operators.scan.matching import PredicateError
+from jobs.tick.at_rest.forget import ErasureAsked, forget, preview_forget
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.cleaning import clean_up
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.warehouse import Warehouse
+from tidemark import Expectation, FileSource, Pipeline, count, deduplicate, sum_of
+from tidemark.testing import Trial
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("spark")]
+
+PERSON = "c7xqzzj"
+"""A text that occurs nowhere else."""
+ORDERS = StructType().add("n", LongType()).add("customer", StringType()).add("city", StringType())
+ORDERS = ORDERS.add("amount", LongType()).add("note", StringType())
+CONFIG = CheckpointConfig(every_rows=10, slice_rows_max=10, retained=9)
+WHERE = ErasureAsked("bronze/orders", f"customer = '{PERSON}'")
+BRONZE, BAD, SILVER = "bronze/orders", "quarantine/orders", "silver/orders"
+TOTALS, LATEST, CITIES = "gold/totals", "gold/latest", "gold/cities"
+OF_A_PERSON = (BRONZE, BAD, SILVER, TOTALS, LATEST)
+TABLES = (*OF_A_PERSON, CITIES)
+STATES = ("_tidemark/shop/state/totals", "_tidemark/shop/state/latest")
+
+
+def build(data):
+    pipeline = Pipeline("shop", config=CONFIG, parallelism=2)
+    orders = (
+        pipeline.source("orders", FileSource(data / "orders", ORDERS))
+        .table(BRONZE, id="bronze")
+        .check_rows(
+            Expectation("expect_column_values_to_be_between", {"column": "amount", "min_value": 0}), quarantine=BAD
+        )
+    )
+    silver = orders.table(SILVER, id="silver", partition_by=["city"])
+    silver.key_by("customer").aggregate("totals", rows=count(), total=sum_of("amount")).upsert(TOTALS)
+    deduplicate(silver.key_by("customer"), "latest", order_by="n", keep="last").upsert(LATEST)
+    silver.key_by("city").aggregate("cities", rows=count(), total=sum_of("amount")).upsert(CITIES)
+    return pipeline
+
+
+def rows(first: int) -> pl.DataFrame:
+    """Return twenty orders; two are the person's, one of which goes to quarantine in every other delivery."""
+    found = []
+    for n in range(first, first + 20):
+        is_person = n % 10 == 7
+        amount = -1 if n % 20 == 17 else n
+        who = PERSON if is_person else f"c{n % 5}"
+        found.append((n, who, ("Graz", "Linz")[n % 2], amount, f"a note of {who}"))
+    return pl.DataFrame(found, schema=["n", "customer", "city", "amount", "note"], orient="row")
+
+
+def laid_out(folder: Path, deliveries: int = 3) -> Trial:
+    trial = Trial(build, folder)
+    for place in range(deliveries):
+        trial.deliver("orders/web", rows(place * 20))
+        trial.run(spark_cores=1)
+        if place == 0:
+            savepoint_at_rest(at(trial))
+    return trial
+
+
+def at(trial: Trial) -> Warehouse:
+    return Warehouse(trial.warehouse, ProtocolPaths(JobName("shop")))
+
+
+def cuts(trial: Trial) -> dict[int, dict[str, int]]:
+    return JobStores(at(trial), cross_freely).recorded_cuts()
+
+
+def everything(trial: Trial) -> dict[tuple[int, str], list[dict[str, object]]]:
+    """Return all tables and states at every recorded cut."""
+    return {
+        (checkpoint, table): ordered(pl.read_delta(str(trial.warehouse / table), version=version))
+        for checkpoint, cut in cuts(trial).items()
+        for table, version in cut.items()
+    }
+
+
+def ordered(frame: pl.DataFrame) -> list[dict[str, object]]:
+    return sorted(frame.rows(named=True), key=str)
+
+
+def without_person(shown: dict[tuple[int, str], list[dict[str, object]]]) -> dict[tuple[int, str], object]:
+    return {key: [row for row in found if PERSON not in str(row)] for key, found in shown.items()}
+
+
+def by_each_engine(trial: Trial, spark) -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """Yield each table and state at each cut and as it is now, as Polars, delta-rs, DuckDB and Spark read it.
+
+    Spark takes longest, so it reads three tables at two cuts.
+    """
+    every = trial.cuts.all()
+    for cut in every:
+        for table in cut.tables:
+            yield f"Polars, {table} at {cut.checkpoint}", ordered(cut.polars(table).collect())
+            yield f"delta-rs, {table} at {cut.checkpoint}", ordered(pl.from_arrow(cut.arrow(table)))
+        for operator in cut.operators:
+            duck = duckdb.connect().sql(cut.state(operator).sql("duckdb")).to_arrow_table()
+            yield f"DuckDB, state {operator} at {cut.checkpoint}", ordered(pl.from_arrow(duck))
+    for table in (BRONZE, SILVER, TOTALS):
+        place = str(trial.warehouse / table)
+        for cut in every[:2]:
+            yield f"Spark, {table} at {cut.checkpoint}", ordered(pl.from_arrow(cut.spark(spark, table).toArrow()))
+        yield f"Spark, {table}", ordered(pl.from_arrow(spark.read.format("delta").load(place).toArrow()))
+        dataset = DeltaTable(place).to_pyarrow_dataset()
+        yield f"DuckDB, {table}", ordered(pl.from_arrow(duckdb.from_arrow(dataset).to_arrow_table()))
+
+
+def holding(folder: Path, text: str) -> list[str]:
+    """Return the files below a folder in which a text occurs: as it is, in compressed content, or in rows."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and text in said(path))
+
+
+def said(path: Path) -> str:
+    content = path.read_bytes()
+    found = [content.decode("latin-1"), str(path)]
+    if path.suffix == ".parquet":
+        file = pq.ParquetFile(pa.BufferReader(content))
+        found += [str(file.metadata.to_dict()), str(file.read().to_pylist())]
+    elif path.suffix == ".zst":
+        with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as plain:
+            found.append(plain.read().decode())
+    elif content[:2] == b"\x1f\x8b":
+        found.append(gzip.decompress(content).decode())
+    return " ".join(found)
+
+
+def neighbours_write(trial: Trial, spark) -> None:
+    """Let another program append two rows, one of the person, and write Delta log checkpoints."""
+    place = str(trial.warehouse / BRONZE)
+    schema = spark.read.format("delta").load(place).schema
+    lines = [(1000, PERSON, "Wien", 1, f"from {PERSON}", "x", 0), (1001, "c1", "Wien", 1, "a note", "x", 1)]
+    spark.createDataFrame(lines, schema).coalesce(1).write.format("delta").mode("append").save(place)
+    for table in (BRONZE, TOTALS):
+        DeltaTable(str(trial.warehouse / table)).create_checkpoint()
+
+
+def test_no_reader_finds_the_person_and_all_else_is_as_it_was(tmp_path, spark, neighbour):
+    """A tick goes on afterwards as if nothing had happened, and after a clean-up no file has the person's text."""
+    trial, undisturbed = laid_out(tmp_path / "a"), Trial(build, tmp_path / "b")
+    neighbours_write(trial, neighbour)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    before, read_before = everything(trial), dict(by_each_engine(trial, spark))
+    assert len(cuts(trial)) >= 4
+    assert all(any(PERSON in str(found) for key, found in before.items() if key[1] == each) for each in OF_A_PERSON)
+    plan = preview_forget(at(trial), WHERE, lambda: spark)
+    assert everything(trial) == before
+    done = forget(at(trial), WHERE, lambda: spark)
+    assert (plan.rows, {each.table for each in plan.matched}) == (done.plan.rows, {*OF_A_PERSON, *STATES})
+    assert {each.table for each in plan.left} >= {CITIES, "_tidemark/shop/state/cities"}
+    for table in plan.matched:
+        due = {cut: sum(PERSON in str(row) for row in before[cut, table.table]) for cut in table.at_cuts}
+        assert table.at_cuts == due, table.table
+    after, shown = everything(trial), dict(by_each_engine(trial, spark))
+    assert without_person(before) == {key: rows for key, rows in after.items() if key in before}
+    assert without_person(read_before) == {name: shown[name] for name in read_before}
+    assert holding(trial.warehouse, PERSON)
+    clean_up(at(trial), grace_ms=0)
+    assert holding(trial.warehouse, PERSON) == []
+    assert everything(trial) == after
+    for each in (trial, undisturbed):
+        each.deliver("orders/web", rows(60))
+    last, wanted = (each.run(spark_cores=1) for each in (trial, undisturbed))
+    for table in TABLES:
+        found, due = ordered(last.polars(table).collect()), ordered(wanted.polars(table).collect())
+        assert without_person({(0, table): due}) == without_person({(0, table): found}), table
+    person = last.polars(TOTALS).filter(pl.col("customer") == PERSON).collect()
+    assert person["rows"].to_list() == [1]  # of the last delivery, in which one of two rows is good
+
+
+def test_what_a_condition_may_say(tmp_path, spark):
+    """A refused condition claims nothing. Rows of a key that do not match keep the state of the key whole."""
+    trial = laid_out(tmp_path, 2)
+    entries = JobStores(at(trial), cross_freely).observe().version
+    for condition, why in {
+        "rand() > amount": "it reads the time, chance",
+        "amount > unix_timestamp()": "it reads the time, chance",
+        "amount in (select 1)": "it reads the time, chance",
+        "true": "names no column",
+        "colour = 'red'": "colour",
+        "amount >": "PARSE_SYNTAX_ERROR",
+        "amount": "boolean",
+    }.items():
+        with pytest.raises(PredicateError, match=f"(?is).*{why}.*Write a condition"):
+            forget(at(trial), ErasureAsked(BRONZE, condition), lambda: spark)
+    assert JobStores(at(trial), cross_freely).observe().version == entries
+    before = everything(trial)
+    newest, by_count = max(cuts(trial)), ErasureAsked(TOTALS, "rows = 2")
+    plan = forget(at(trial), ErasureAsked(BRONZE, "city = 'Graz' AND n < 20"), lambda: spark).plan
+    left = {each.table: each.why for each in plan.left}
+    inside = "has _top_rows.n only inside another column, which the predicate does not reach"
+    assert left["_tidemark/shop/state/latest"] == inside
+    left = {each.table: each.why for each in preview_forget(at(trial), by_count, lambda: spark).left}
+    assert left["_tidemark/shop/state/totals"].endswith("only a predicate on its key (customer) fits it")
+    after = everything(trial)
+    assert after[newest, "_tidemark/shop/state/latest"] == before[newest, "_tidemark/shop/state/latest"]
+    due = [row for row in before[newest, SILVER] if not (row["city"] == "Graz" and row["n"] < 20)]
+    assert after[newest, SILVER] == due
+    code, said = answered("forget", f"{__name__}:build", BRONZE, "--where", "customer = 'c1'", trial=trial)
+    assert (code, " are erased, and from every kept cut and savepoint, as forget" in said) == (0, True)
+    assert "NOT searched: gold/cities: has no column customer." in said
+    assert "NOT reached: what sources read from (orders)" in said
+
+
+def answered(*words: str, trial: Trial) -> tuple[int, str]:
+    """Type a command, and return its exit code and what it says as one line."""
+    told = [sys.executable, "-m", "tidemark", *words, "--warehouse", str(trial.warehouse)]
+    done = subprocess.run(told, capture_output=True, text=True, check=False, timeout=280)
+    return done.returncode, " ".join((done.stdout + done.stderr).split())

@@ -1,0 +1,76 @@
+"""The commit that erases rows writes all entries and their manifests again, in one step (K6)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from checkpointing.channel_items import SubtaskSnapshot
+from checkpointing.commit.at_rest import Forget, Stamp
+from checkpointing.commit.fencing import IDS_PER_CLAIM
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName, VertexId
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.paths import ProtocolPaths, table_of_state
+from checkpointing.metadata.record import CheckpointRecord, Claim, ErasedFile, Holder, RowKind, VertexRecord
+from jobs.warehouse.checkpoints import Appended, CheckpointStore
+from jobs.warehouse.warehouse import Warehouse
+from tests.unit.full_entry import plain_entry
+
+FILES = 1_100
+"""More than an entry keeps itself."""
+STATE = table_of_state(JobName("small"), VertexId("sums"))
+
+
+def path(number: int, generation: int = 1) -> str:
+    return f"{STATE}/_data/{generation}/sums-1-{number:032x}.parquet"
+
+
+def held(number: int) -> KeyedFile:
+    bounds = f'{{"minValues":{{"customer":"least of {number}"}}}}'
+    return KeyedFile(FileHandle(path(number), 9, 100, 7, bounds), KeyedFileKind.DELTA, 0, 7, Version(Generation(1), 1))
+
+
+def entry(checkpoint: int, files: int, kind: RowKind) -> CheckpointRecord:
+    subtask = SubtaskSnapshot(state=tuple(map(held, range(files))))
+    vertex = VertexRecord(vertex=VertexId("sums"), micro_batch=1, subtasks=(subtask,))
+    told = {"checkpoint": CheckpointId(checkpoint), "parent": CheckpointId(checkpoint - 1), "nonce": f"n{checkpoint}"}
+    return plain_entry(kind, vertices=(vertex,), pinned=kind is RowKind.SAVEPOINT, **told)
+
+
+def claim(generation: int) -> Claim:
+    holder, first = Holder(host="here", pid=1, started="now"), CheckpointId(generation * IDS_PER_CLAIM)
+    last = CheckpointId(first + IDS_PER_CLAIM - 1)
+    return Claim(
+        generation=Generation(generation), holder=holder, first_id=first, last_id=last, at_ms=1, nonce=f"c{generation}"
+    )
+
+
+def test_every_entry_and_every_manifest_names_the_successor_alone(tmp_path):
+    """Small and large entries, a savepoint among them. What other entries say besides stays."""
+    warehouse = Warehouse(tmp_path, ProtocolPaths(JobName("small")))
+    store = CheckpointStore(warehouse)
+    large, small = entry(2, FILES, RowKind.CHECKPOINT), entry(3, 5, RowKind.CHECKPOINT)
+    for row in (claim(1), entry(1, FILES - 9, RowKind.SAVEPOINT), large, small, claim(2)):
+        assert isinstance(store.append(row, store.observe()[0]), Appended)
+    into = FileHandle(path(0, 2), 8, 90, 6, '{"numRecords":8}')
+    erased = (ErasedFile(table=TableName(STATE), path=path(3), into=into),)
+    forget = Forget(small, (), erased).row(claim(2), Stamp(5, "forget"))
+    assert isinstance(store.append(forget, store.observe()[0]), Appended)
+    for known in (store, CheckpointStore(warehouse)):
+        rows = {row.checkpoint: row for row in known.observe()[1] if isinstance(row, CheckpointRecord)}
+        assert set(rows) == {1, 2, 3, forget.checkpoint}
+        assert not any(path(3) in files_of(row) for row in rows.values())
+        state = rows[2].vertices[0].subtasks[0].state
+        assert [each.file.path for each in state] == [path(0, 2) if each == 3 else path(each) for each in range(FILES)]
+        assert replace(state[3], file=large.vertices[0].subtasks[0].state[3].file) == held(3)
+        assert rows[1].pinned
+        assert rows[3].generation == small.generation
+        manifests = {tmp_path / each for row in rows.values() for each in row.held_in}
+        assert len(manifests) >= 2
+        assert not any(f"{3:032x}" in plain(each) for each in manifests)
+
+
+def plain(manifest: Path) -> str:
+    with pa.CompressedInputStream(pa.BufferReader(manifest.read_bytes()), "zstd") as content:
+        return content.read().decode()
