@@ -189,6 +189,35 @@ def test_no_reader_finds_the_person_and_all_else_is_as_it_was(tmp_path, spark, n
     assert person["rows"].to_list() == [1]  # of the last delivery, in which one of two rows is good
 
 
+def by_customer(data):
+    pipeline = Pipeline("shop", config=CONFIG)
+    pipeline.source("orders", FileSource(data / "orders", ORDERS)).table(BRONZE, id="bronze", partition_by=["customer"])
+    return pipeline
+
+
+def test_folders_that_have_the_person_s_name_are_named_and_go(tmp_path, spark):
+    """A file of which no row is left has no successor there. Only logs and entries still name the folder."""
+    trial = Trial(by_customer, tmp_path)
+    for place in range(2):
+        trial.deliver("orders/web", rows(place * 20))
+        trial.run(spark_cores=1)
+    before = everything(trial)
+    done = forget(at(trial), WHERE, lambda: spark)
+    assert done.plan.folders == (BRONZE,)
+    assert done.record is not None
+    assert {each.into for each in done.record.erased} == {None}
+    after = everything(trial)
+    assert without_person(before) == {key: rows for key, rows in after.items() if key in before}
+    clean_up(at(trial), grace_ms=0)
+    left = holding(trial.warehouse, PERSON)
+    assert left
+    assert all("_delta_log" in each or "checkpoints/_rows" in each for each in left), left
+    trial.deliver("orders/web", rows(40))
+    found = ordered(trial.run(spark_cores=1).polars(BRONZE).collect())
+    due = [*after[done.record.checkpoint, BRONZE], *rows(40).rows(named=True)]
+    assert sorted(row["n"] for row in found) == sorted(row["n"] for row in due)
+
+
 def test_what_a_condition_may_say(tmp_path, spark):
     """A refused condition claims nothing. Rows of a key that do not match keep the state of the key whole."""
     trial = laid_out(tmp_path, 2)
