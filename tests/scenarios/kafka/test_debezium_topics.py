@@ -2,10 +2,16 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from jobs.operators.spec import arrow_schema
+from jobs.sources.port import read_schema
+from jobs.sources.slice_reading import LeftToSparkError
 from tests.scenarios.kafka import producers
+from tests.scenarios.kafka.test_kafka_without_spark import ask
+from tidemark import Encodings, KafkaSource
 from tidemark.testing import Trial
 
 pytestmark = pytest.mark.spark
@@ -142,3 +148,42 @@ def test_avro_events_bring_their_columns_and_a_later_one(make_topic, registry, t
     assert [*ACCOUNTS[:3], (8, 1), ACCOUNTS[3]] == accounts(cut)
     bronze = cut.polars("bronze/giro").collect()
     assert [(8, "new")] == bronze.filter(bronze["note"].is_not_null()).select("id", "note").rows()
+
+
+@pytest.mark.parametrize("kind", ["debezium-json", "debezium-avro", "avro", "json-schema"])
+def test_sparks_connector_reads_the_rows_that_tasks_read(make_topic, registry, spark, kind):
+    """It reads if the user sets its options. Other records of the topic are passed over there too."""
+    topic = make_topic()
+    where = SerializationContext(topic.name, MessageField.VALUE)
+    given = {"registry": registry.url}
+    match kind:
+        case "debezium-json":
+            given = {"schema": "id int, balance decimal(12,2)", "encodings": Encodings(decimals="string")}
+            topic.write([event and json.dumps(event) for event in script()], key=b'{"id": 1}')
+        case "debezium-avro":
+            values = producers.serializer(registry, envelope())
+            topic.write([event and values(in_avro(event), where) for event in script()])
+        case _:
+            space = topic.name.replace("-", "_")
+            given |= {"subject": "topic-record", "record": f"{space}.A"}
+            write = producers.avro if kind == "avro" else producers.in_json
+            for name in ("A", "B", "A"):
+                fields = [{"name": name, "type": "int"}]
+                schema = {"type": "record", "name": name, "namespace": space, "fields": fields}
+                if kind == "json-schema":
+                    schema = {"title": f"{space}.{name}", "type": "object", "properties": {name: {"type": "integer"}}}
+                write(registry, topic, json.dumps(schema), [{name: 1}], "topic-record")
+    topic.write([b"neither", None])
+    source = KafkaSource(topic.servers, topic.name, format=kind, metadata=["key"], **given)
+    piece = ask(source, f"{topic.name}-0")
+    whole = arrow_schema(read_schema(source))
+    by_spark = source.read(spark, [piece]).toArrow().select(whole.names).cast(whole).sort_by("_position").to_pylist()
+    try:
+        by_tasks = pa.Table.from_batches([batch for scan in source.scans([piece]) for batch in scan.batches(whole)])
+    except LeftToSparkError:
+        assert kind == "json-schema"
+        by_tasks = pa.Table.from_pylist(by_spark, whole)
+    assert by_spark == by_tasks.sort_by("_position").to_pylist()
+    expected = {"debezium-json": 49, "debezium-avro": 49}.get(kind, 4)
+    assert expected == len(by_spark)
+    assert [b"neither"] == [row["_undecoded"] for row in by_spark if row["_undecoded"]]
