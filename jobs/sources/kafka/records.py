@@ -403,7 +403,7 @@ class RecordForm:
         return PassingOver(decoder.with_schemas(known), passed) if passed else decoder.with_schemas(known)
 
     def rows(
-        self, records: DataFrame, split: Column, ranges: Iterable[OffsetRange], unordered: str | None = None
+        self, records: DataFrame, split: Column, ranges: Iterable[OffsetRange] = (), unordered: str | None = None
     ) -> DataFrame:
         """Return the rows of the connector's records of these ranges, with split and position."""
         own = [F.col(name).alias(column) for name, column in self.fields]

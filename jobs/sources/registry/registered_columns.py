@@ -179,8 +179,8 @@ class RegisteredColumns:
             return self.registry.versions(subject, anew=anew)
         except NotInRegistryError as error:
             raise NotInRegistryError(
-                f"{error}: let the producer register its schema, correct subject= or the topic, or declare the columns "
-                "with schema="
+                f"{error}: let the producer register its schema, correct the url, subject= or the topic, or declare "
+                "the columns with schema="
             ) from None
 
     def _union(self, versions: Iterable[Iterable[KnownSchema]]) -> dict[str, ColumnType]:

@@ -13,6 +13,7 @@ from rich.pretty import pretty_repr
 
 from checkpointing.identifiers import SplitId
 from jobs.sources.avro.schemas import AvroTypeError, column_types, written_out
+from jobs.sources.debezium.columns import Encodings
 from jobs.sources.kafka.client_settings import ClientSettings
 from jobs.sources.kafka.kafka_source import KafkaSource
 from jobs.sources.kafka.position import (
@@ -27,6 +28,9 @@ from jobs.sources.kafka.position import (
 from jobs.sources.kafka.readers import _timestamps
 from jobs.sources.kafka.records import UNDECODED_COLUMN, record_form
 from jobs.sources.port import SourceError
+from jobs.sources.protobuf.schemas import compiled
+from jobs.sources.registry.client import SchemaRegistry
+from jobs.sources.registry.known_schema import KnownSchema
 from tests.avro_types import FIELDS, READ, RECORD, encoded
 from tests.avro_types import SCHEMA as SCHEMA_OF_AVRO
 
@@ -285,3 +289,49 @@ def test_confluents_wire_format_names_the_schema_of_each_record():
 def test_unusable_schemas_are_refused_in_the_pipeline_code(given, said):
     with pytest.raises(SourceError, match=said):
         record_form(*given)
+
+
+# ------------------------------------------------------------------
+# What a source refuses about a schema registry, before it asks one.
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"format": "json", "schema": SCHEMA}, "format='json' has no registry"),
+        ({"format": "avro", "columns": "fail"}, "columns='fail' needs schema="),
+        ({"format": "avro", "schema": ORDER, "columns": "evolve"}, "columns='evolve' has no schema="),
+        ({"format": "avro", "subject": "record"}, "needs record=, as in record='shop.Order'"),
+        ({"format": "avro", "subject": "name"}, "write one of 'topic', 'record', 'topic-record'"),
+        ({"format": "avro", "writer_schemas": {}}, "a registry, or writer_schemas"),
+        ({"format": "avro", "encodings": Encodings()}, "has no encodings="),
+        ({"format": "avro", "metadata": ["offset"]}, "no metadata 'offset'"),
+    ],
+)
+def test_arguments_of_a_registry_that_do_not_fit_are_refused_when_they_are_written(given, said):
+    with pytest.raises(SourceError, match=said):
+        KafkaSource("k:1", "a", registry="http://r:1", **given)
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "said"),
+    [
+        ("registry:8081", {}, "is no URL of a schema registry"),
+        ("http://me:s3cret@r:1", {}, "password in the open: take it out"),
+        ("http://r:1", {"options": {"basic.auth.user.info": "me:s3cret"}}, "its value would be in the open"),
+        ("http://r:1", {"options": {"url": "http://other"}}, "cannot set 'url'"),
+    ],
+)
+def test_a_registry_is_refused_without_showing_its_secret(url, given, said):
+    with pytest.raises(SourceError, match=said) as refused:
+        SchemaRegistry(url, **given)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_missing_library_is_named_by_its_extra(monkeypatch):
+    monkeypatch.setattr("jobs.sources.registry.client.find_spec", lambda name: None if name == "authlib" else name)
+    with pytest.raises(SourceError, match=r"pip install 'tidemark-spark\[registry\]'"):
+        KafkaSource("k:1", "a", format="avro", registry="http://r:1").schema()
+    monkeypatch.setattr("jobs.sources.protobuf.schemas.find_spec", lambda name: None)
+    with pytest.raises(SourceError, match=r"pip install 'tidemark-spark\[protobuf\]'"):
+        compiled(KnownSchema(number=1, kind="PROTOBUF", text="message A {}"))
