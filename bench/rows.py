@@ -162,8 +162,12 @@ def _reported(results: Results, extent: Extent) -> Figures:
     reported, alone = (
         middle([result["epoch_s"] for result in results[name]]) for name in ("reporters:all", "reporters:none")
     )
+    cpu, cpu_alone = (
+        middle([result["cpu_s"] for result in results[name]]) for name in ("reporters:all", "reporters:none")
+    )
     end_s = middle([result["end_s"] for result in results["reporters:all"]])
-    return {"ours_s": reported, "peer_s": alone, "more_s": reported - alone, "end_s": end_s}
+    more = {"more_s": reported - alone, "cpu_more_s": cpu - cpu_alone}
+    return {"ours_s": reported, "peer_s": alone, "end_s": end_s, **more}
 
 
 def _freshness(results: Results, extent: Extent) -> Figures:

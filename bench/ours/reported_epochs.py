@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -20,8 +20,11 @@ from typing import Final
 from bench.measures import caught_up, differences, print_result
 from bench.tick_trace import commits
 from bench.tiny_job import TinyEngine, pipeline
+from checkpointing.identifiers import TableName
+from checkpointing.metadata.record import CheckpointRecord
 from jobs.catalogs.port import CatalogSettings
 from jobs.pipeline.planning import plan
+from jobs.tick.listener import TickListener
 from jobs.tick.reporters.events import Event
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import ReporterSettings, RuntimeSettings
@@ -42,6 +45,18 @@ server = ThreadingHTTPServer(("127.0.0.1", 0), Takes)
 print(server.server_port, flush=True)
 server.serve_forever()
 """
+
+
+class _Cpu(TickListener):
+    """Notes the CPU seconds of this process at each checkpoint."""
+
+    def __init__(self) -> None:
+        self.at_s: list[float] = []
+
+    def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
+        """Note them."""
+        del record, notes, versions
+        self.at_s.append(time.process_time())
 
 
 class Hangs:
@@ -68,7 +83,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch, _server() as address:
         reporters = ReporterSettings() if asked.reporters == "none" else _all(Path(scratch), address)
         settings = RuntimeSettings(warehouse=Path(scratch) / "warehouse", reporters=reporters)
-        report = caught_up(run_tick(plan(pipeline(_EPOCHS)), settings, engine=TinyEngine()))
+        cpu = _Cpu()
+        report = caught_up(run_tick(plan(pipeline(_EPOCHS)), settings, cpu, engine=TinyEngine()))
         ended_s = time.time()
         cuts_s = [one.recorded_ms / 1000 for one in commits(report.trace)]
     print_result(
@@ -76,6 +92,7 @@ def main() -> None:
             "program": f"tidemark-epochs-with-{asked.reporters}-reporters",
             "seconds": differences([*cuts_s, ended_s]),
             "epoch_s": (cuts_s[-1] - cuts_s[0]) / (_EPOCHS - 1),
+            "cpu_s": (cpu.at_s[-1] - cpu.at_s[0]) / (_EPOCHS - 1),
             "end_s": ended_s - cuts_s[-1],
         }
     )
