@@ -32,6 +32,9 @@ DATA := data/weather/LGA/024.parquet
 SPARKS ?= 2
 # One more than there are cores: without Spark, a tenth of the time is waiting for the disk and for other processes.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# The Spark of .venv, the newest one for which Delta has jars, and the others that are tested. locks/ has what differs.
+SPARK := 4.2.0
+OTHER_SPARKS := 4.0.2 4.1.1 4.3.0
 # The order of the tests: the same in each run, so that a red run is the work of a change; `make test SEED=2` tries another.
 SEED ?= 1
 # The random inputs that Flink and Tidemark both answer, for each component.
@@ -43,7 +46,7 @@ PATHWAY := .bench/pathway/.complete
 # What builds the documentation site, in an environment of its own.
 SITE := .site/environment/.complete
 
-.PHONY: help machine env jars data run test test-all test-pure tla flink-oracle coverage nexmark bench dev site lint types format lock clean
+.PHONY: help machine env jars data run test test-all test-spark-versions test-pure tla flink-oracle coverage nexmark bench dev site lint types format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' Makefile | awk '{ t = $$2; $$1 = $$2 = ""; printf "  make %-10s%s\n", t, $$0 }'
@@ -55,6 +58,10 @@ run: machine $(ENV) $(CLASSES) $(DATA) ## set up what is missing, then one tick 
 test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark and Delta: the same tests every time
 	@$(MAKE) --jobs=3 $(CLASSES) types test-pure SHARE='$(SHARE)' LEFT_OUT='$(LEFT_OUT)'
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) $(LEFT_OUT)" $(SHARE)
+	@SEED=$(SEED) SPARKS=$(SPARKS) $(BIN)/python .ci/spark_versions.py today
+
+test-spark-versions: machine $(ENV) $(BROKER) ## the tests on real Spark on all other versions of Spark, or on VERSIONS='4.0 4.3'
+	@SEED=$(SEED) SPARKS=$(SPARKS) $(BIN)/python .ci/spark_versions.py $(VERSIONS)
 
 test-all: SHARE := --share all
 test-all: LEFT_OUT := and not browser
@@ -156,15 +163,16 @@ $(SITE): .ci/site/requirements.lock
 	@.site/environment/bin/pip install --quiet --disable-pip-version-check --require-hashes -r .ci/site/requirements.lock
 	@touch $@
 
+COMPILE := $(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal --python-version 3.11
+
 lock: $(ENV) ## resolve the newest versions that pyproject.toml allows
-	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal --no-strip-extras \
-	    --python-version 3.11 pyproject.toml --extra dev --group bootstrap -o requirements.lock
-	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal \
-	    --python-version 3.11 --group bootstrap -c requirements.lock -o bootstrap.lock
-	@$(BIN)/uv pip compile --upgrade --quiet --generate-hashes --no-header --no-annotate --universal \
-	    --python-version 3.11 .ci/site/requirements.in -o .ci/site/requirements.lock
+	@echo pyspark==$(SPARK) | $(COMPILE) --no-strip-extras pyproject.toml - --extra dev --group bootstrap -o requirements.lock
+	@for spark in $(OTHER_SPARKS); do echo "pyspark[connect]==$$spark" | $(COMPILE) --no-strip-extras --no-deps - \
+	    -o locks/spark-$${spark%.*}.lock || exit 1; done
+	@$(COMPILE) --group bootstrap -c requirements.lock -o bootstrap.lock
+	@$(COMPILE) .ci/site/requirements.in -o .ci/site/requirements.lock
 
 clean: ## remove everything that make made, the warehouse included
-	@rm -rf .venv .jars .bench .site .dagster data warehouse spark-warehouse .coverage
+	@rm -rf .venv .spark-versions .jars .bench .site .dagster data warehouse spark-warehouse .coverage
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

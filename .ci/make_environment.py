@@ -3,12 +3,17 @@
 pip installs `uv` and the build backends; `uv` installs the rest, three times as fast, and then this
 project. Nothing is fetched that no lock file names: builds run without isolation. Needs nothing but
 the standard library and the environment's own pip.
+
+`make_environment.py locks/spark-4.0.lock` takes the packages in that file instead of those of the same name in
+`requirements.lock`.
 """
 
 import ast
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -65,20 +70,35 @@ def step(what: str, command: list[str], environment: dict[str, str] | None = Non
     print(f"environment: {what}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def main() -> None:
+def entries(lock: str) -> dict[str, str]:
+    """Return the entries of a lock file by the names of the packages. A package may have one for each Python."""
+    found: dict[str, str] = {}
+    for text in re.split(r"^(?=[A-Za-z0-9])", lock, flags=re.MULTILINE):
+        name = re.match(r"[A-Za-z0-9._-]*", text)[0]
+        found[name] = found.get(name, "") + text
+    return found
+
+
+def main(others: list[str]) -> None:
     """Install in three steps: uv and build backends, the locked packages, this project."""
+    locked: dict[str, str] = {}
+    for each in (LOCK, *others):
+        locked |= entries((ROOT / each).read_text())
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     step("uv and build backends, by pip", [*pip, "--require-hashes", "-r", "bootstrap.lock"])
     uv, environment = [str(BIN / "uv"), "pip"], uv_environment()
-    step(
-        "locked packages, by uv (a minute or two the first time)",
-        [*uv, "sync", "--no-build-isolation", "--config-settings-package", STORED, "--require-hashes", LOCK],
-        environment,
-    )
+    with tempfile.NamedTemporaryFile("w", suffix=".lock") as file:
+        file.write("".join(locked.values()))
+        file.flush()
+        step(
+            "locked packages, by uv (a minute or two the first time)",
+            [*uv, "sync", "--no-build-isolation", "--config-settings-package", STORED, "--require-hashes", file.name],
+            environment,
+        )
     step(
         "this project", [*uv, "install", "--no-build-isolation", "--quiet", "--no-deps", "--editable", "."], environment
     )
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-_PACKAGES: Final = ("pyspark", "delta-spark", "deltalake", "polars", "pyarrow", "dagster")
+_PACKAGES: Final = ("pyspark", "deltalake", "polars", "pyarrow", "dagster")
 
 
 def machine() -> dict[str, str]:

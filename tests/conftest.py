@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,13 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the long tests. With `--share small`, leave most kills, matrices and long tests out: their names decide."""
+    """Leave out tests that need jars which this Spark lacks, and mark the long tests.
+
+    With `--share small`, leave most kills, matrices and long tests out: their names decide.
+    """
+    from jobs.spark.jars import JAR_SETS
+
+    items[:] = _chosen(config, items, lambda item: all(name in JAR_SETS for name in _jar_sets(item)))
     seconds = long_tests()
     for item in items:
         if item.nodeid in seconds:
@@ -55,9 +61,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     candidates = {item.nodeid: item for item in items if any(item.get_closest_marker(mark) for mark in CHOSEN)}
     chosen = in_every_run({name: seconds.get(name, 1) for name in candidates})
     left_out = {item for name, item in candidates.items() if name not in chosen}
+    items[:] = _chosen(config, items, lambda item: item not in left_out)
+
+
+def _jar_sets(item: pytest.Item) -> Iterator[str]:
+    """Yield the sets of jars that a test's marks name. A neighbour alters tables by Delta's own SQL."""
+    yield from (name for mark in item.iter_markers("jars") for name in mark.args)
+    if "neighbour" in getattr(item, "fixturenames", ()):
+        yield "delta"
+
+
+def _chosen(
+    config: pytest.Config, items: list[pytest.Item], is_chosen: Callable[[pytest.Item], bool]
+) -> list[pytest.Item]:
+    left_out = [item for item in items if not is_chosen(item)]
     if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+    return [item for item in items if is_chosen(item)]
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +91,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator["SparkSession"]:
     from jobs.spark.jars import JAR_SETS, fetch, jar_set, jars_folder, not_fetched
     from jobs.spark.session import SparkConfig, open_session
 
-    for name in {name for item in request.session.items for mark in item.iter_markers("jars") for name in mark.args}:
+    for name in {name for item in request.session.items for name in _jar_sets(item)}:
         fetch(jars_folder(), jar_set(name))
     missing = [jars.name for jars in not_fetched(JAR_SETS)]
     session = open_session(SparkConfig(jar_sets=tuple(name for name in JAR_SETS if name not in missing)))

@@ -22,7 +22,7 @@ from bench.peers.delta_session import delta_session
 from bench.process_tree import cpu_seconds, peak_memory_bytes
 from bench.upserted_sums import sums_shown
 from bench.workload import require_totals
-from jobs.spark.jars import KAFKA, delta_jars, jars_of
+from jobs.spark.jars import KAFKA, delta_jars, jar_set, jars_of
 
 _ROWS_A_BATCH: Final = 500_000
 _MEMORY: Final = "6g"
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
-    jars = ",".join(str(jar) for jar in (*delta_jars(), *jars_of(KAFKA)))
+    jars = ",".join(str(jar) for jar in (*delta_jars(), *jars_of(jar_set(KAFKA))))
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch, served(asked.folder) as servers:
         broker_cpu = cpu_seconds(os.getpid())
         spark = delta_session(asked.cores, _MEMORY, {"spark.jars": jars})

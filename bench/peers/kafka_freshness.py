@@ -19,7 +19,7 @@ from bench.freshness import TOPIC, WARM_UP_S, latencies, percentile, require_row
 from bench.kafka_workload import SCHEMA, make_topic, served
 from bench.measures import print_result
 from bench.peers.delta_session import delta_session
-from jobs.spark.jars import KAFKA, delta_jars, jars_of
+from jobs.spark.jars import KAFKA, delta_jars, jar_set, jars_of
 
 _MEMORY = "2g"
 _MANY = "100000"
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
-    jars = ",".join(str(jar) for jar in (*delta_jars(), *jars_of(KAFKA)))
+    jars = ",".join(str(jar) for jar in (*delta_jars(), *jars_of(jar_set(KAFKA))))
     settings = {"spark.jars": jars, "spark.sql.streaming.minBatchesToRetain": _MANY}
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch, served(Path(scratch, "broker")) as servers:
         make_topic(servers, TOPIC, 1)

@@ -23,7 +23,7 @@ from bench.peers.delta_session import delta_session
 from bench.process_tree import cpu_seconds, peak_memory_bytes
 from bench.targets import KINDS, NAME, Target, serving
 from bench.workload import SPLIT, require_totals
-from jobs.spark.jars import KAFKA, delta_jars, fetch, jars_folder, jars_of
+from jobs.spark.jars import KAFKA, delta_jars, fetch, jar_set, jars_folder, jars_of
 
 _MEMORY: Final = "6g"
 _ROWS_A_STATEMENT: Final = 10_000
@@ -33,7 +33,7 @@ def main() -> None:
     """Measure one query over the whole workload."""
     asked = _arguments()
     fetch(jars_folder(), JDBC)
-    jars = ",".join(str(jar) for jar in (*delta_jars(), *jars_of(JDBC), *jars_of(KAFKA)))
+    jars = ",".join(str(jar) for jar in (*delta_jars(), *jars_of(JDBC), *jars_of(jar_set(KAFKA))))
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch, serving(asked.to, Path(scratch)) as target:
         spark = delta_session(asked.cores, _MEMORY, {"spark.jars": jars})
         cpu, started = [cpu_seconds(os.getpid())], time.monotonic()

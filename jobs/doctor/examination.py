@@ -22,7 +22,7 @@ from jobs.doctor.job_health import Sinks, job_section, no_sinks, sink_sections
 from jobs.doctor.table_health import file_section, key_section, table_section
 from jobs.showing.quantities import count, plural, seconds
 from jobs.sources.port import DescribesItself, ReportsHealth, Source, begins_of, every_layer, layers
-from jobs.spark.jars import DELTA, JAR_SETS, jars_folder, not_fetched
+from jobs.spark.jars import JAR_SETS, jars_folder, not_fetched
 from jobs.spark.programs import Program, java, worker_python
 from jobs.spark.session import SparkConfig, is_local
 from jobs.storage.copy_folder import free_bytes
@@ -155,7 +155,7 @@ def catalog_sections(stores: JobStores, rows: tuple[Row, ...], settings: Catalog
 # Checks the machine: Java, the pinned versions, the jars, the free space. Nothing of it is started.
 
 
-PINNED: Final = ("pyspark", "delta-spark", "deltalake", "pandas")
+PINNED: Final = ("pyspark", "deltalake")
 """The packages whose versions must fit each other."""
 
 FREE_BYTES_MIN: Final = 1024**3
@@ -223,11 +223,7 @@ def _pins() -> Iterator[Finding]:
         if found is None:
             yield Finding(f"package {name} is not installed, and Tidemark needs {name}{rules}", _install(name, rules))
         elif breaks(rules, found):
-            yield Finding(f"package {name} is {found}, and Tidemark is pinned to {name}{rules}", _install(name, rules))
-    wheel, jar = _installed("delta-spark"), DELTA.coordinates[0].rpartition(":")[2]
-    if wheel is not None and wheel != jar:
-        repair = _install("delta-spark", f"=={jar}")
-        yield Finding(f"the delta-spark package is {wheel} and its jar {jar}: they must be the same", repair)
+            yield Finding(f"package {name} is {found}, and Tidemark needs {name}{rules}", _install(name, rules))
 
 
 def _install(name: str, rules: str) -> str:

@@ -50,6 +50,18 @@ def key_groups(keys: Sequence[pa.Array], max_parallelism: int) -> pa.Array:
     return pa.array(np.mod(hashes.view(np.int32), np.int32(max_parallelism)))
 
 
+def landing(count: int) -> list[int]:
+    """Return for each of so many partitions the least number whose rows `DataFrame.repartition` puts there."""
+    found: dict[int, int] = {}
+    first = 0
+    while len(found) < count:
+        numbers = range(first, first + _FEW * count)
+        for number, place in zip(numbers, key_groups([pa.array(numbers, pa.int32())], count).to_pylist(), strict=True):
+            found.setdefault(place, number)
+        first = numbers.stop
+    return [found[place] for place in range(count)]
+
+
 def _hashed(column: pa.Array, seeds: _U32) -> _U32:
     """Return the hashes of a column's values. For nulls they mean nothing."""
     kind = column.type

@@ -2,7 +2,7 @@
 
 Key group = pmod(Spark's hash of the key columns, max parallelism). Spark computes it, or `key_hash` does so exactly as
 Spark. So equal keys always have the same, wherever their rows come from. The subtask that owns it is the Spark
-partition (`repartitionById` promises exactly that). A small micro-batch needs no exchange: one task runs all subtasks
+partition (`repartition_by_id` promises exactly that). A small micro-batch needs no exchange: one task runs all subtasks
 in turn. Neither does a larger one whose files tasks read themselves: each subtask's task keeps the rows of its own key
 groups.
 """
@@ -15,7 +15,6 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import StructType
 
 from checkpointing.event_time import END_OF_TIME
@@ -36,6 +35,7 @@ from jobs.operators.exchange import (
     blocks_by_tag,
 )
 from jobs.operators.inputs import in_schema, renamed_rows
+from jobs.operators.key_hash import landing
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.process import AnyFunction, EndsInput, FiresInTime, NamedOutputs
 from jobs.operators.python_workers import freeze_imports, reported
@@ -51,6 +51,7 @@ from jobs.operators.scan.stepped import (
 from jobs.operators.spec import KeyedSpec, Spec, StatelessSpec, arrow_schema, quoted
 from jobs.sinks.staged_files import StagedFiles
 from jobs.spark.columns import map_in_arrow
+from jobs.spark.versions import repartition_by_id
 from jobs.state.backend import fits
 from jobs.state.merge import KEY_GROUP
 from jobs.storage.address import Root, StoreUrl, parsed
@@ -137,7 +138,7 @@ def keyed_job(
     arriving = [_blocks(spark, spec, branch) for branch in branches]
     if wakes:
         arriving.append(_waking_rows(spark, spec))
-    exchanged = reduce(DataFrame.union, arriving).repartitionById(spec.parallelism, F.col(SUBTASK))
+    exchanged = repartition_by_id(reduce(DataFrame.union, arriving), spec.parallelism, SUBTASK, landing)
     return reported(exchanged, task.run)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from checkpointing.columns import TableColumn
@@ -26,6 +26,7 @@ from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.process import AnyFunction, HoldsRows
 from jobs.sources.slice_reading import SliceReader
 from jobs.spark import columns
+from jobs.spark.versions import to_arrow
 from jobs.state.backend import Expires, IncrementalBackend, StateBackend
 from jobs.state.worker_copy import Aged
 
@@ -345,7 +346,7 @@ def _holds_map(kind: DataType) -> bool:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of these columns; timestamps are microseconds in UTC, all columns nullable."""
-    return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")])
+    return pa.schema([pa.field(field.name, field.type) for field in to_arrow(schema)])
 
 
 def nullable_schema(schema: StructType) -> StructType:

@@ -74,7 +74,7 @@ def _nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
 # every package and module of the folder is taken. A package that cannot be packed so is refused by name.
 
 
-LEFT_OUT: Final = frozenset({"delta-spark", "deltalake", "great-expectations", "pip", "py4j", "pyspark", "setuptools"})
+LEFT_OUT: Final = frozenset({"deltalake", "great-expectations", "pip", "py4j", "pyspark", "setuptools"})
 """No worker imports these. Spark itself gives its workers pyspark and py4j."""
 
 _COMPILED: Final = "__pycache__"

@@ -8,7 +8,6 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
-    DatetimeType,
     DecimalType,
     DoubleType,
     FractionalType,
@@ -36,6 +35,7 @@ from jobs.operators.ordered_aggregates import ApproximateDistinct, ApproximatePe
 from jobs.operators.spec import arrow_schema, quoted
 from jobs.pipeline.columns import InvalidPipelineError, require_columns, require_free, require_unique
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.spark.versions import DATETIMES
 
 # ------------------------------------------------------------------
 # Checks that Polars can resolve the expressions of a user's own aggregate. It computes nothing.
@@ -112,7 +112,7 @@ def _schema(columns: StructType) -> pl.Schema:
     return pl.Schema(arrow_schema(columns))
 
 
-_Ordered = NumericType | DatetimeType | StringType | BooleanType | BinaryType
+_ORDERED: tuple[type[DataType], ...] = (NumericType, *DATETIMES, StringType, BooleanType, BinaryType)
 """Types whose values have an order, in Spark and in Polars alike."""
 
 _HASH_OF = "_hash_of_"
@@ -464,7 +464,7 @@ def _number(column: str, rows: StructType, does: str) -> DataType:
 def _ordered(name: str, column: str, rows: StructType) -> DataType:
     """Return the column's type; raise TypeError if Polars cannot order its values as Spark does."""
     kind = rows[column].dataType
-    if not isinstance(kind, _Ordered):
+    if not isinstance(kind, _ORDERED):
         raise TypeError(
             f"{name} can't sort column {column} of type {kind.simpleString()}; take one of its parts, or its to_json"
         )
@@ -490,10 +490,10 @@ def _chosen(
     def of(rows: StructType) -> AggregateFunction:
         kinds = tuple(rows[each].dataType for each in order)
         for each, kind in zip(order, kinds, strict=True):
-            if not isinstance(kind, _Ordered):
+            if not isinstance(kind, _ORDERED):
                 raise TypeError(f"column {each} of type {kind.simpleString()} has no order; name another column")
         kind = rows[column].dataType
-        by_value = isinstance(kind, _Ordered)
+        by_value = isinstance(kind, _ORDERED)
         return Chosen(_skipping(name, column, skips), column, order, last, by_value, skips, kind, kinds)
 
     return AggregateColumn((column, *order), of, renamed_from)

@@ -10,7 +10,6 @@ from pyspark.sql.types import (
     ArrayType,
     BooleanType,
     DataType,
-    DatetimeType,
     IntegralType,
     StringType,
     StructField,
@@ -49,6 +48,7 @@ from jobs.pipeline.vertices import AppliedVertex, Derivation
 from jobs.sources.change_rows import BEFORE, COMMITTED_AT, DELETE, HEAD, LSN, TRUNCATE, UNCHANGED, XID
 from jobs.sources.change_rows import KIND as CHANGE_KIND
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.spark.versions import DATETIMES
 
 # ------------------------------------------------------------------
 # Chooses the columns of a table of changes: those of the table, those that keep values, those with a history.
@@ -378,7 +378,7 @@ def _require_distance(where: str, sequence: StructField, distance: Distance | No
             f"{where}: the changes of a database's table come in order, so the state forgets a deleted key anyway. "
             "Leave forget_deletes_after out"
         )
-    number, moment = (isinstance(sequence.dataType, kinds) for kinds in (IntegralType, DatetimeType))
+    number, moment = (isinstance(sequence.dataType, kinds) for kinds in (IntegralType, DATETIMES))
     right = type(distance) is int if number else isinstance(distance, timedelta)
     if not (number or moment) or not right:
         fits = "a whole number" if number else "a timedelta, as in timedelta(days=7)" if moment else None

@@ -13,7 +13,6 @@ from pyspark.sql.types import (
     BooleanType,
     ByteType,
     DataType,
-    DatetimeType,
     DateType,
     DecimalType,
     DoubleType,
@@ -32,6 +31,7 @@ from pyspark.sql.types import (
 from checkpointing.identifiers import TableName, VertexId, column_name, table_name, vertex_id
 from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.settings import duration_ms
+from jobs.spark.versions import DATETIMES
 from jobs.state.merge import DELETED, KEY_GROUP, TOUCHED, TOUCHED_BY_CLOCK
 
 # ------------------------------------------------------------------
@@ -106,7 +106,7 @@ def require_ordered(where: str, rows: StructType, name: str, role: str = "latest
     """Raise InvalidPipelineError unless the rows have that column and its values have an order."""
     require_columns(where, rows, [name])
     kind = rows[name].dataType
-    if not isinstance(kind, NumericType | DatetimeType | StringType):
+    if not isinstance(kind, (NumericType, *DATETIMES, StringType)):
         raise InvalidPipelineError(
             f"{where}: {role} is {name!r}, a {kind.simpleString()}, of which none is the latest; name a column of "
             "numbers, times, dates or texts"

@@ -6,6 +6,7 @@ deterministic, since each reader runs them itself.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
@@ -14,6 +15,7 @@ from pyspark.sql.types import BooleanType, DataType, StructField, StructType, Ti
 from checkpointing.event_time import EventTime
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId, table_name, vertex_id
+from jobs.distribution import DISTRIBUTION
 from jobs.operators.aggregate import output_schema
 from jobs.operators.changelog_aggregates import ROWS
 from jobs.operators.changes import KIND
@@ -160,7 +162,15 @@ def sql_of(expression: str | Callable[[], Column]) -> str | None:
 
 
 def suite_of(name: str, table: str, rows: StructType, expectations: tuple[Expectation, ...]) -> Suite:
-    """Return the suite of a table; raise InvalidPipelineError if it is empty or names a missing column."""
+    """Return the suite of a table.
+
+    Raise InvalidPipelineError if it is empty or names a missing column, or if the extra `suites` is not installed.
+    """
+    if find_spec("great_expectations") is None:
+        raise InvalidPipelineError(
+            f"table {table}: great_expectations, which judges its suite, is not installed: "
+            f"pip install '{DISTRIBUTION}[suites]'"
+        )
     _require_expected_columns(f"table {table}", rows, expectations)
     try:
         return Suite(name, table, expectations)
@@ -632,7 +642,7 @@ class Stream:
 
         If one fails, nothing of the epoch becomes visible and the tick ends. Must follow `table` or `overwrite`; rows
         that an overwrite table will not show are not judged. `suite` is the name of the expectations together; None
-        means the table's name. Raises InvalidPipelineError.
+        means the table's name. It needs the extra `suites`. Raises InvalidPipelineError.
         """
         vertex, table = with_table(self._direct, f"expect on {self.origin}: a suite judges a table")
         require_judgeable(table)

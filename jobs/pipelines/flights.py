@@ -29,8 +29,8 @@ CONFIG = CheckpointConfig(every_rows=12_000, rows_of=("flights",), slice_rows_ma
 NEW_YORK = "America/New_York"
 """A day of the airports begins and ends by this clock."""
 
-FLIGHTS = from_arrow_schema(FLIGHTS_SCHEMA)
-WEATHER = from_arrow_schema(WEATHER_SCHEMA)
+FLIGHTS = from_arrow_schema(FLIGHTS_SCHEMA, prefer_timestamp_ntz=True)
+WEATHER = from_arrow_schema(WEATHER_SCHEMA, prefer_timestamp_ntz=True)
 
 
 class DemoFiles(FileSource):

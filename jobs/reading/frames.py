@@ -1,8 +1,8 @@
 """Reads a table of a cut as a frame of Polars, pandas, Arrow or Spark."""
 
+import sys
 from typing import Final
 
-import pandas as pd
 import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame as SparkFrame
@@ -29,7 +29,8 @@ def read_as(cut: Cut, table: str, kind: object) -> object:
         return cut.polars(table).collect()
     if kind is pa.Table:
         return cut.arrow(table)
-    if kind is pd.DataFrame:
+    pandas = sys.modules.get("pandas")  # a caller who has its class has imported it
+    if pandas is not None and kind is pandas.DataFrame:
         return cut.arrow(table).to_pandas()
     if isinstance(kind, type) and issubclass(kind, SparkFrame):
         return cut.spark(open_session(SparkConfig(jars=delta_jars())), table)

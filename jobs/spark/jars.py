@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -63,101 +64,160 @@ class JarSet:
     """The packages that Ivy must leave out."""
 
 
-DELTA: Final = JarSet(
-    name="delta",
-    serves="Delta",
-    coordinates=("io.delta:delta-spark_4.2_2.13:4.4.0",),
-    locked={
-        "delta-spark_4.2_2.13-4.4.0.jar": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
-        "delta-storage-4.4.0.jar": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
-        "delta-kernel-api-4.4.0.jar": "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
-        "delta-kernel-defaults-4.4.0.jar": "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
-        "delta-kernel-unitycatalog-4.4.0.jar": "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
-        "unitycatalog-client-0.6.0.jar": "48257499a86b801a3e2372cec55ac226ca1c1c7eabe5c118e7302f29a1fdbc19",
-        "unitycatalog-hadoop-0.6.0.jar": "c47b63c961c87102b9e1d63809a0915ba4c86b7652f57c8d39ca3a05b441a150",
-        "jackson-datatype-jdk8-2.13.5.jar": "e58761751fea8a00dc626aae1c5f1be38c5cfd487aeb333d933a4ab5f5a73c55",
-    },
-)
-"""A session with Delta's own SQL needs them. A tick does not, because delta-rs publishes its tables."""
+DELTA: Final = "delta"
+KAFKA: Final = "kafka"
+S3A: Final = "s3a"
 
-KAFKA: Final = JarSet(
-    name="kafka",
-    serves="Kafka",
-    coordinates=("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",),
-    locked={
+_DELTA_RELEASE: Final = "4.4.0"
+_DELTA_OF_SPARK: Final = {
+    "4.0": "49e899667168b9412f83cbe894ce264107d7b896d6c5e12edca4e216845c1104",
+    "4.1": "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
+    "4.2": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+}
+"""The SHA-256 of Delta's jar for each release of Spark. Delta has published none for Spark 4.3."""
+_DELTA_OF_ALL: Final = {
+    "delta-storage-4.4.0.jar": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+    "delta-kernel-api-4.4.0.jar": "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
+    "delta-kernel-defaults-4.4.0.jar": "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
+    "delta-kernel-unitycatalog-4.4.0.jar": "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
+    "unitycatalog-client-0.6.0.jar": "48257499a86b801a3e2372cec55ac226ca1c1c7eabe5c118e7302f29a1fdbc19",
+    "unitycatalog-hadoop-0.6.0.jar": "c47b63c961c87102b9e1d63809a0915ba4c86b7652f57c8d39ca3a05b441a150",
+    "jackson-datatype-jdk8-2.13.5.jar": "e58761751fea8a00dc626aae1c5f1be38c5cfd487aeb333d933a4ab5f5a73c55",
+}
+
+_KAFKA_4_2: Final = (
+    "4.2.0",
+    {
         "commons-pool2-2.13.1.jar": "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
         "kafka-clients-3.9.2.jar": "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8",
         "spark-sql-kafka-0-10_2.13-4.2.0.jar": "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",
         "spark-token-provider-kafka-0-10_2.13-4.2.0.jar": "641c7947afc8aa1189e433b7c2d305293993c8691bc1c2062d6d4f513b12518c",  # noqa: E501
     },
 )
-"""Spark's connector to Kafka, for a tick that reads a `KafkaSource`."""
-
-S3A: Final = JarSet(
-    name="s3a",
-    serves="S3",
-    coordinates=(
-        "org.apache.hadoop:hadoop-aws:3.5.0",
-        "software.amazon.awssdk:s3:2.35.4",
-        "software.amazon.awssdk:s3-transfer-manager:2.35.4",
-        "software.amazon.awssdk:sts:2.35.4",
+_KAFKA_OF_SPARK: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "4.0": (
+        "4.0.0",
+        {
+            "commons-pool2-2.12.0.jar": "6d3bd18df8410f3e31b031aca582cc109342358a62a2759ebd0c4cdf30d06f8b",
+            "kafka-clients-3.9.0.jar": "15c1e137f2c2c94398e27abc4060a03b6bde10bf9fac15e8f70c02320b202f18",
+            "spark-sql-kafka-0-10_2.13-4.0.0.jar": "33a3b8b04df4a2e43c9d5bf8ca5972936a1ac662f2714e014d00ef6f27468bf3",
+            "spark-token-provider-kafka-0-10_2.13-4.0.0.jar": "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",  # noqa: E501
+        },
     ),
-    locked={
+    "4.1": (
+        "4.1.1",
+        {
+            "commons-pool2-2.12.1.jar": "5273c8bc8c0dca2211175c0d27efbd7228efae99689aac001a8e1ef8e872e9ef",
+            "kafka-clients-3.9.1.jar": "7568b998572d256f0b7bc0afdc1b7a2588b8b08415c62ce314c864a6851ae9d9",
+            "spark-sql-kafka-0-10_2.13-4.1.1.jar": "9c1ce986f548e6b1dcb0e2dfe2f253a0bc58f2232a32a0c9c6c674dd25a8570c",
+            "spark-token-provider-kafka-0-10_2.13-4.1.1.jar": "e510adc37b03d01d0a190d0dab472b5538e05eaa77454f7e9477156d7a6820ae",  # noqa: E501
+        },
+    ),
+    "4.2": _KAFKA_4_2,
+    "4.3": _KAFKA_4_2,
+}
+"""The release of Spark's connector to Kafka for each release of Spark, and its jars."""
+
+_HADOOP_3_5: Final = (
+    "3.5.0",
+    {
         "analyticsaccelerator-s3-1.3.1.jar": "4959a9747cbb479c73c3ffbcd479bee5b014f8b2880994585a8693fb9d24675e",
-        "annotations-2.35.4.jar": "6f36bd87155d1dd85d6efbdd29e532e3759a022211feb71affebee1aa34f04b8",
-        "apache-client-2.35.4.jar": "6eade21b482724ed0a4613eaa95d20e47e7a81304bd28538ac427fece94a7740",
-        "arns-2.35.4.jar": "c63cc29f76a8527e9e10b621703163df541dc5cb315508dc2898518602c75380",
-        "auth-2.35.4.jar": "6b601323004833fb4a857ffc95db4795e0e6320eb93e64b1246c655c9ff04994",
-        "aws-core-2.35.4.jar": "fdb5fc8f1a48d97fa7d04d3460fb42f6973c7b1bbe1b9d317871ef0162bcb623",
-        "aws-query-protocol-2.35.4.jar": "9b4cf9b78977cc9f5b4ceae9c435dedbde6a055a0f8d9e053eaca945715e2a9f",
-        "aws-xml-protocol-2.35.4.jar": "4f59176da2522c357b1993e4a890fde529f12f365795ef86269bde4a3984cd0d",
-        "checksums-2.35.4.jar": "94464af4374d08ecf33ca06ed4d03e1615529e547726e26b56abacefbeee7948",
-        "checksums-spi-2.35.4.jar": "88b5af85ac2d3c862be8856be4e683ab31932e4a5a3c1c45af864d2671ac7cec",
-        "crt-core-2.35.4.jar": "2c6aaa17bf9ccbb9d962dded4351e73decb197e3c5519970e0dae17e05d3df62",
-        "endpoints-spi-2.35.4.jar": "ef02441bda916959b8341290b49c68cc35538e1ad6f8629b75d8334dc6653e00",
-        "eventstream-1.0.1.jar": "0c37d8e696117f02c302191b8110b0d0eb20fa412fce34c3a269ec73c16ce822",
         "hadoop-aws-3.5.0.jar": "66bd9eefb938b1a1657487324b63c13df2d8b17164a1dd24e0ef37b905bc5baa",
-        "http-auth-2.35.4.jar": "3ec933a06e751a05e195eb3589209e23c44e1897263b6fcae34ef4cc63cd4491",
-        "http-auth-aws-2.35.4.jar": "c4acb92fdec90bfd9b67bfab8e41b69cd152c03cacc10281a8ab464791856e01",
-        "http-auth-aws-eventstream-2.35.4.jar": "709107552f302be3fa9e05969a3779f5c0f07fb809e6fa1fa571a6f0c61326dd",
-        "http-auth-spi-2.35.4.jar": "4495463406bb98eb136f2c3f3604ed5f08ec9974ebc3f34f2121b20679f61d5c",
-        "http-client-spi-2.35.4.jar": "728be89b2a07b595edb0adee3a2cbbbdd4cb1f4caddde0d08c3979fe2620dedb",
-        "identity-spi-2.35.4.jar": "188d73db7d4e2361654bc3c5a1b3eaeb445d0500fb012cc46c5d67975adf97bf",
-        "json-utils-2.35.4.jar": "80d67a6bb3e7eb49c7d4b6e4ba4c1463ed7da0192b795158328602dc131c5ecc",
-        "metrics-spi-2.35.4.jar": "c2a4ee90a21081317e2e6eba0c414d05d3d518aed2f86b1c1710a7367b450487",
-        "netty-nio-client-2.35.4.jar": "b82f8b33e5c85273a47da45ede884d7ccb31c9c2f69e6910a76c5c48fa1275dc",
-        "profiles-2.35.4.jar": "0f4ef7ca72ccd80dd49ebeaf7f3ce60a7d7a00da59a91aeeae6e91052bbacbd8",
-        "protocol-core-2.35.4.jar": "f2532eca6ba2142fe4821d5decb03c83a3e15dc8bfae2240e7f2efa75f9868b5",
-        "reactive-streams-1.0.4.jar": "f75ca597789b3dac58f61857b9ac2e1034a68fa672db35055a8fb4509e325f28",
-        "regions-2.35.4.jar": "77eae87b34ce96ecdf916a9bc06684dbeafcb6d38ef0513285fa5d5d6d41f5ca",
-        "retries-2.35.4.jar": "f99fb2f8c66d7e859955b3542d3af8f9de8f23a21d5e3250f0f2c5f18487e469",
-        "retries-spi-2.35.4.jar": "668638751d059c527ddd41ffa4dcebe36a7c14860ed56776df09b861c14dc7dd",
-        "s3-2.35.4.jar": "f23532c5223be9b0bfec0d72837ed09ed34dbdf8022818ba145b20076a78b4bc",
-        "s3-transfer-manager-2.35.4.jar": "0eec78870b3d0abc509a847072cf963cb2ae6e360dc6161a9449b3398c470476",
-        "sdk-core-2.35.4.jar": "fa559a4ce598852f3519c8f3b36250f583b0858a7611eedc4a81997778c617f4",
-        "sts-2.35.4.jar": "8d0f7816d3f96e3f00249f5d054d926e939a104bcf9ef57676ee0b16c59684d2",
-        "third-party-jackson-core-2.35.4.jar": "32f4252c6c2df8f3a4aff885e6dc77024ad6b4cb48455d07b461ec30c41643ea",
-        "utils-2.35.4.jar": "642aeef536a071668f0b772f05f9d21573abf6955e7b6fb5fdb893760cca10e8",
-        "utils-lite-2.35.4.jar": "e004806def5e22ec98edc48a133ff3317166255e1ba29d93d129e9fdfa64a7be",
         "wildfly-openssl-2.2.5.Final.jar": "71fb7932f99a727edb23c5a2cb8c6855ac7196fad41aa0669b3998e277165154",
     },
-    left_out=(
-        *(each for each in CARRIED_BY_SPARK if each != "org.apache.hadoop:*"),
-        "commons-codec:*",
-        "io.netty:*",
-        "org.apache.hadoop:hadoop-annotations",
-        "org.apache.hadoop:hadoop-common",
-        "org.apache.httpcomponents:*",
-        "software.amazon.awssdk:bundle",
-        "software.amazon.awssdk.crt:*",
-    ),
 )
-"""Hadoop's reader of S3, for a tick whose warehouse lies there.
+_HADOOP_OF_SPARK: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "4.0": (
+        "3.4.1",
+        {
+            "hadoop-aws-3.4.1.jar": "01334a07e179cae2b7e251f24857f11e3759108c9d6a79dcbe362a4295227da2",
+            "wildfly-openssl-1.1.3.Final.jar": "4e7d50a877822ba7561fa6a0109691b30b23a784eba3f3f8fbbf5ea866500786",
+        },
+    ),
+    "4.1": (
+        "3.4.2",
+        {
+            "analyticsaccelerator-s3-1.2.1.jar": "11029552e37408e41e689b20150f4b372e0b4f232de321ccafd0fcf443cdfb5a",
+            "hadoop-aws-3.4.2.jar": "d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9",
+            "wildfly-openssl-2.1.4.Final.jar": "95decbc5d088b40e85f58d7726b8c8f4e3be6312a0f2660c2d714a23cee80279",
+        },
+    ),
+    "4.2": _HADOOP_3_5,
+    "4.3": _HADOOP_3_5,
+}
+"""The release of Hadoop in each release of Spark, and the jars of that Hadoop's reader of S3."""
+_AWS_SDK: Final = {
+    "annotations-2.35.4.jar": "6f36bd87155d1dd85d6efbdd29e532e3759a022211feb71affebee1aa34f04b8",
+    "apache-client-2.35.4.jar": "6eade21b482724ed0a4613eaa95d20e47e7a81304bd28538ac427fece94a7740",
+    "arns-2.35.4.jar": "c63cc29f76a8527e9e10b621703163df541dc5cb315508dc2898518602c75380",
+    "auth-2.35.4.jar": "6b601323004833fb4a857ffc95db4795e0e6320eb93e64b1246c655c9ff04994",
+    "aws-core-2.35.4.jar": "fdb5fc8f1a48d97fa7d04d3460fb42f6973c7b1bbe1b9d317871ef0162bcb623",
+    "aws-query-protocol-2.35.4.jar": "9b4cf9b78977cc9f5b4ceae9c435dedbde6a055a0f8d9e053eaca945715e2a9f",
+    "aws-xml-protocol-2.35.4.jar": "4f59176da2522c357b1993e4a890fde529f12f365795ef86269bde4a3984cd0d",
+    "checksums-2.35.4.jar": "94464af4374d08ecf33ca06ed4d03e1615529e547726e26b56abacefbeee7948",
+    "checksums-spi-2.35.4.jar": "88b5af85ac2d3c862be8856be4e683ab31932e4a5a3c1c45af864d2671ac7cec",
+    "crt-core-2.35.4.jar": "2c6aaa17bf9ccbb9d962dded4351e73decb197e3c5519970e0dae17e05d3df62",
+    "endpoints-spi-2.35.4.jar": "ef02441bda916959b8341290b49c68cc35538e1ad6f8629b75d8334dc6653e00",
+    "eventstream-1.0.1.jar": "0c37d8e696117f02c302191b8110b0d0eb20fa412fce34c3a269ec73c16ce822",
+    "http-auth-2.35.4.jar": "3ec933a06e751a05e195eb3589209e23c44e1897263b6fcae34ef4cc63cd4491",
+    "http-auth-aws-2.35.4.jar": "c4acb92fdec90bfd9b67bfab8e41b69cd152c03cacc10281a8ab464791856e01",
+    "http-auth-aws-eventstream-2.35.4.jar": "709107552f302be3fa9e05969a3779f5c0f07fb809e6fa1fa571a6f0c61326dd",
+    "http-auth-spi-2.35.4.jar": "4495463406bb98eb136f2c3f3604ed5f08ec9974ebc3f34f2121b20679f61d5c",
+    "http-client-spi-2.35.4.jar": "728be89b2a07b595edb0adee3a2cbbbdd4cb1f4caddde0d08c3979fe2620dedb",
+    "identity-spi-2.35.4.jar": "188d73db7d4e2361654bc3c5a1b3eaeb445d0500fb012cc46c5d67975adf97bf",
+    "json-utils-2.35.4.jar": "80d67a6bb3e7eb49c7d4b6e4ba4c1463ed7da0192b795158328602dc131c5ecc",
+    "metrics-spi-2.35.4.jar": "c2a4ee90a21081317e2e6eba0c414d05d3d518aed2f86b1c1710a7367b450487",
+    "netty-nio-client-2.35.4.jar": "b82f8b33e5c85273a47da45ede884d7ccb31c9c2f69e6910a76c5c48fa1275dc",
+    "profiles-2.35.4.jar": "0f4ef7ca72ccd80dd49ebeaf7f3ce60a7d7a00da59a91aeeae6e91052bbacbd8",
+    "protocol-core-2.35.4.jar": "f2532eca6ba2142fe4821d5decb03c83a3e15dc8bfae2240e7f2efa75f9868b5",
+    "reactive-streams-1.0.4.jar": "f75ca597789b3dac58f61857b9ac2e1034a68fa672db35055a8fb4509e325f28",
+    "regions-2.35.4.jar": "77eae87b34ce96ecdf916a9bc06684dbeafcb6d38ef0513285fa5d5d6d41f5ca",
+    "retries-2.35.4.jar": "f99fb2f8c66d7e859955b3542d3af8f9de8f23a21d5e3250f0f2c5f18487e469",
+    "retries-spi-2.35.4.jar": "668638751d059c527ddd41ffa4dcebe36a7c14860ed56776df09b861c14dc7dd",
+    "s3-2.35.4.jar": "f23532c5223be9b0bfec0d72837ed09ed34dbdf8022818ba145b20076a78b4bc",
+    "s3-transfer-manager-2.35.4.jar": "0eec78870b3d0abc509a847072cf963cb2ae6e360dc6161a9449b3398c470476",
+    "sdk-core-2.35.4.jar": "fa559a4ce598852f3519c8f3b36250f583b0858a7611eedc4a81997778c617f4",
+    "sts-2.35.4.jar": "8d0f7816d3f96e3f00249f5d054d926e939a104bcf9ef57676ee0b16c59684d2",
+    "third-party-jackson-core-2.35.4.jar": "32f4252c6c2df8f3a4aff885e6dc77024ad6b4cb48455d07b461ec30c41643ea",
+    "utils-2.35.4.jar": "642aeef536a071668f0b772f05f9d21573abf6955e7b6fb5fdb893760cca10e8",
+    "utils-lite-2.35.4.jar": "e004806def5e22ec98edc48a133ff3317166255e1ba29d93d129e9fdfa64a7be",
+}
+_NOT_FOR_S3: Final = (
+    *(each for each in CARRIED_BY_SPARK if each != "org.apache.hadoop:*"),
+    "commons-codec:*",
+    "io.netty:*",
+    "org.apache.hadoop:hadoop-annotations",
+    "org.apache.hadoop:hadoop-common",
+    "org.apache.httpcomponents:*",
+    "software.amazon.awssdk:bundle",
+    "software.amazon.awssdk.crt:*",
+)
 
-Hadoop asks for the whole AWS SDK, 686 MB in one jar. It only uses these parts, 13 MB.
-"""
 
-JAR_SETS: Final[Mapping[str, JarSet]] = {each.name: each for each in (DELTA, KAFKA, S3A)}
+def sets_of(release: str) -> dict[str, JarSet]:
+    """Return the sets that fit a release of Spark ("4.1"), by their names. Some have none for a newer Spark.
+
+    `delta` is for a session with Delta's own SQL. A tick does not need it, because delta-rs publishes its tables.
+    `kafka` is Spark's connector, for a tick that reads a `KafkaSource`. `s3a` is Hadoop's reader of S3, for a tick
+    whose warehouse lies there. Hadoop asks for the whole AWS SDK, 686 MB in one jar. It only uses these parts, 13 MB.
+    """
+    found = []
+    if release in _DELTA_OF_SPARK:
+        artifact = f"delta-spark_{release}_2.13"
+        own = {f"{artifact}-{_DELTA_RELEASE}.jar": _DELTA_OF_SPARK[release]}
+        coordinate = f"io.delta:{artifact}:{_DELTA_RELEASE}"
+        found.append(JarSet(name=DELTA, serves="Delta", coordinates=(coordinate,), locked=own | _DELTA_OF_ALL))
+    if release in _KAFKA_OF_SPARK:
+        connector, locked = _KAFKA_OF_SPARK[release]
+        coordinate = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}"
+        found.append(JarSet(name=KAFKA, serves="Kafka", coordinates=(coordinate,), locked=locked))
+    if release in _HADOOP_OF_SPARK:
+        hadoop, locked = _HADOOP_OF_SPARK[release]
+        sdk = (f"software.amazon.awssdk:{part}:2.35.4" for part in ("s3", "s3-transfer-manager", "sts"))
+        coordinates = (f"org.apache.hadoop:hadoop-aws:{hadoop}", *sdk)
+        jars = {**locked, **_AWS_SDK}
+        found.append(JarSet(name=S3A, serves="S3", coordinates=coordinates, locked=jars, left_out=_NOT_FOR_S3))
+    return {each.name: each for each in found}
 
 
 # ------------------------------------------------------------------
@@ -192,6 +252,22 @@ def spark_environment() -> dict[str, str]:
     }
 
 
+def spark_release() -> str:
+    """Return the first two numbers of the installed Spark's version, as in "4.1"; an empty text without a pyspark."""
+    try:
+        return release_of(version("pyspark"))
+    except PackageNotFoundError:
+        return ""
+
+
+def release_of(number: str) -> str:
+    """Return the release of a version, "4.1" of "4.1.2"."""
+    return ".".join(number.split(".")[:2])
+
+
+JAR_SETS: Final = sets_of(spark_release())
+"""The sets for the Spark that is installed here, by their names."""
+
 JARS_VARIABLE = "TIDEMARK_JARS"
 
 
@@ -212,16 +288,22 @@ def jars_folder() -> Path:
 
 
 def jar_set(name: str) -> JarSet:
-    """Return the set of that name. Raise JarsError with all names if there is none."""
+    """Return the set of that name. Raise JarsError with all names if there is none for this Spark."""
     found = JAR_SETS.get(name)
+    if found is None and name == DELTA:
+        raise JarsError(
+            f"Delta has no jars for Spark {spark_release()}, so this Spark cannot read Delta tables: read them with "
+            f"Polars, Arrow or DuckDB, or use Spark {' or '.join(_DELTA_OF_SPARK)}"
+        )
     if found is None:
-        raise JarsError(f"there is no set of jars {name!r}: the sets are {', '.join(sorted(JAR_SETS))}")
+        names = ", ".join(sorted(JAR_SETS))
+        raise JarsError(f"there is no set of jars {name!r} for Spark {spark_release()}: the sets are {names}")
     return found
 
 
 def delta_jars() -> tuple[Path, ...]:
-    """Return the paths of all jars that a session with Delta needs; raise JarsError as `jars_of` does."""
-    return jars_of(DELTA)
+    """Return the paths of all jars that a session with Delta needs; raise JarsError as `jars_of` and `jar_set` do."""
+    return jars_of(jar_set(DELTA))
 
 
 def jars_of(jars: JarSet) -> tuple[Path, ...]:
@@ -237,7 +319,7 @@ def jars_of(jars: JarSet) -> tuple[Path, ...]:
 
 def fetch_command(jars: JarSet) -> str:
     """Return the command that fetches a set."""
-    return f"{sys.executable} -m jobs.spark.jars" + ("" if jars is DELTA else f" {jars.name}")
+    return f"{sys.executable} -m jobs.spark.jars" + ("" if jars.name == DELTA else f" {jars.name}")
 
 
 def not_fetched(names: Iterable[str]) -> tuple[JarSet, ...]:
@@ -245,7 +327,7 @@ def not_fetched(names: Iterable[str]) -> tuple[JarSet, ...]:
     return tuple(each for each in map(jar_set, names) if not all(path.exists() for path in _paths(each)))
 
 
-def fetch(folder: Path, jars: JarSet = DELTA) -> int:
+def fetch(folder: Path, jars: JarSet) -> int:
     """Fetch the missing jars of a set into `folder`. Return how many were fetched.
 
     Spark's Ivy resolves them with the user's own Ivy settings (spark-defaults.conf, if there is one). Raises JarsError
@@ -313,7 +395,7 @@ def main(names: list[str]) -> None:
     console = Console(stderr=True, markup=False, emoji=False)
     folder = jars_folder()
     try:
-        for jars in map(jar_set, names or [DELTA.name]):
+        for jars in map(jar_set, names or [DELTA]):
             started = time.monotonic()
             with console.status(f"fetching the {jars.serves} jars"):
                 count = fetch(folder, jars)

@@ -81,7 +81,7 @@ def worker_python() -> Program:
     Both must have the same version, because functions travel between them as bytecode.
     """
     path = os.environ.get(WORKER_VARIABLE) or sys.executable
-    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+    mine = _mine()
     way_out = f"unset {WORKER_VARIABLE}, or set it to {sys.executable}"
     if path == sys.executable:
         return Program(f"{mine}, {path}")
@@ -93,6 +93,10 @@ def worker_python() -> Program:
         problem = f"{WORKER_VARIABLE}={path} is Python {said or 'of no version'}, and this tick runs on {mine}"
         return Program(f"{said or 'none'}, {path}", problem, way_out)
     return Program(f"{said}, {path}")
+
+
+def _mine() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _by_release(path: str) -> re.Match[str] | None:
@@ -129,6 +133,7 @@ _PAUSE_S: Final = 0.2
 """Each check takes at least this long. Otherwise, one free worker could take all of them."""
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<name>\w+)")
 _NO_PROGRAM: Final = re.compile(r'Cannot run program "(?P<name>[^"]+)"')
+_OTHER_PYTHON: Final = re.compile(r"Python in worker has different version: (?P<found>\d+\.\d+)")
 """Spark's messages if it cannot even start the check."""
 _NAME_ITS_PYTHON: Final = "name the worker's own Python in PYSPARK_PYTHON"
 _WAY_OUT: Final = f"install the same versions there, or {_NAME_ITS_PYTHON}"
@@ -183,6 +188,9 @@ def _must_have(host: str, found: Mapping[str, str], ours: Mapping[str, str]) -> 
 def _lacking(error: Exception) -> UnfitWorkerError | None:
     """Return what a worker lacks if it could not even start the check. Return None for any other error."""
     program, package = _NO_PROGRAM.search(str(error)), _MISSING.search(str(error))
+    python = _OTHER_PYTHON.search(str(error))
+    if python is not None:
+        return UnfitWorkerError(f"a worker has {PYTHON} {python['found']}, and this process has {_mine()}: {_WAY_OUT}")
     if program is not None:
         return UnfitWorkerError(f"a worker has no program {program['name']}: {_NAME_ITS_PYTHON}")
     return UnfitWorkerError(f"the Python of a worker has no package {package['name']}: {_WAY_OUT}") if package else None

@@ -13,10 +13,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, cast
 from uuid import uuid4
 
+import pyspark
 import structlog
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
@@ -25,7 +27,9 @@ from pyspark.sql import SparkSession
 
 from checkpointing.metadata.record import Holder
 from jobs.credentials import without_credentials
-from jobs.spark.jars import jar_set, jars_of
+from jobs.distribution import DISTRIBUTION
+from jobs.spark.jars import S3A, jar_set, jars_of, release_of
+from jobs.spark.versions import do_without_pandas
 from jobs.storage.address import Root, StoreUrl
 from jobs.storage.json_files import document, read_document
 from jobs.storage.place import local
@@ -205,6 +209,7 @@ def _log_file() -> Path:
     return private_path() / "spark.log"
 
 
+_CLIENT_NEEDS: Final = ("grpc", "grpc_status", "pandas")
 CONNECT_S: Final = 15.0
 """A Connect server that has not answered after this time counts as unreachable."""
 _RETRIES: Final = 9
@@ -261,6 +266,7 @@ def open_session(config: SparkConfig) -> SparkSession:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if config.connect_url is not None:
         return _joined(config, config.connect_url)
+    do_without_pandas()
     builder = SparkSession.builder.appName("tidemark").master(config.master or f"local[{config.cores}]")
     for name, value in (places(config) | classic_settings(config)).items():
         builder = builder.config(name, value)
@@ -277,7 +283,11 @@ def open_session(config: SparkConfig) -> SparkSession:
 
 def _joined(config: SparkConfig, url: str) -> SparkSession:
     """Join a Connect server. PySpark itself would ask a server that does not answer for more than ten minutes."""
-    import grpc  # type: ignore[import-untyped]  # noqa: PLC0415 - only a client of a server needs it
+    lacking = [name for name in _CLIENT_NEEDS if find_spec(name) is None]
+    if lacking:  # PySpark itself would end the process with exit code 0
+        what = f"{lacking[0]}, which Spark's Connect client needs,"
+        raise SparkNotStartedError(f"{what} is not installed: pip install '{DISTRIBUTION}[connect]'")
+    import grpc  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
     from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415 - the same
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415 - the same
 
@@ -289,6 +299,7 @@ def _joined(config: SparkConfig, url: str) -> SparkSession:
         finally:
             channel.close()
         session: SparkSession = SparkSession.builder.remote(url).getOrCreate()
+        _must_be_alike(url, session)
         cast("Any", session).client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_BACKOFF_MS)])
         for name, value in session_settings(config.cores).items():
             session.conf.set(name, value)
@@ -304,6 +315,21 @@ def _joined(config: SparkConfig, url: str) -> SparkSession:
         what = f"the Spark Connect server {without_credentials(url)} refuses the session"
         raise SparkNotStartedError(f"{what} ({said}): correct spark_connect_url") from error
     return session
+
+
+def _must_be_alike(url: str, session: SparkSession) -> None:
+    """Raise SparkNotStartedError if the server's Spark is another release than this client's.
+
+    Its workers run functions that this client has pickled, in the forms of its own release.
+    """
+    theirs = session.version
+    if release_of(theirs) != release_of(pyspark.__version__):
+        session.stop()
+        raise SparkNotStartedError(
+            f"the Spark Connect server {without_credentials(url)} runs Spark {theirs}, and this client has Spark "
+            f"{pyspark.__version__}: install the server's release here with "
+            f"pip install 'pyspark[connect]=={release_of(theirs)}.*'"
+        )
 
 
 def _why_no_jvm(config: SparkConfig, log: tuple[Path, int] | None) -> str:
@@ -492,7 +518,7 @@ def with_store(config: SparkConfig, root: Root) -> SparkConfig:
     """Return the configuration of a session that reads this warehouse or input. A setting that the user gave stays."""
     if not isinstance(root, StoreUrl) or root.scheme != "s3":
         return config
-    sets = tuple(dict.fromkeys([*config.jar_sets, "s3a"]))
+    sets = tuple(dict.fromkeys([*config.jar_sets, S3A]))
     return replace(config, jar_sets=sets, settings={**s3a_settings(os.environ), **config.settings})
 
 

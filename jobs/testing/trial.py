@@ -6,9 +6,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from signal import SIGKILL
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +24,9 @@ from jobs.tick.engine import fetch_missing_jars
 from jobs.tick.listener import TickListener
 from jobs.tick.tick import run_tick
 from jobs.warehouse.boundaries import KILL_VARIABLE, boundary_names
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Frame: TypeAlias = "pl.DataFrame | pd.DataFrame | pa.Table"
 
@@ -124,4 +126,4 @@ class Trial:
 def _table(rows: Frame) -> pa.Table:
     if isinstance(rows, pl.DataFrame):
         return rows.to_arrow()
-    return pa.Table.from_pandas(rows, preserve_index=False) if isinstance(rows, pd.DataFrame) else rows
+    return rows if isinstance(rows, pa.Table) else pa.Table.from_pandas(rows, preserve_index=False)

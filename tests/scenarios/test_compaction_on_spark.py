@@ -57,6 +57,7 @@ def actions(trial, table=PLAIN):
     return pa.table(DeltaTable(str(trial.warehouse / table)).get_add_actions()).to_pylist()
 
 
+@pytest.mark.jars("delta")
 def test_no_reader_sees_that_files_were_compacted(tmp_path, spark):
     """Forty checkpoints leave few files. Each cut still shows its rows, also to Spark, and after a rollback.
 
@@ -201,6 +202,7 @@ def compare(cut):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.jars("delta")
 def test_each_cut_shows_the_rows_of_the_batch_query(tmp_path, spark, seed):
     """The seed decides how rows are cut into micro-batches and epochs. Spark and DuckDB read the same rows too."""
     trial = Trial(deliveries, tmp_path)

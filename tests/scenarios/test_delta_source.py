@@ -18,7 +18,7 @@ from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 from jobs.sources.port import SourceError, read_schema
 from tidemark.testing import Trial
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.jars("delta")]
 FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
 
 

@@ -19,6 +19,7 @@ from jobs.pipelines.flights_report import Accounting, accounting
 from jobs.reading import Cuts
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from tests.scenarios.processes import killed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -55,11 +56,17 @@ def compilations() -> list[int]:
 
 @pytest.fixture(scope="module")
 def report(spark, data, warehouse, compilations) -> TickReport:
+    """Run the year: a first tick is killed between the commit of checkpoint 3 and its publication, another goes on."""
+    killed(tick, data, warehouse, kill_at="after:AppendRow#3")
     compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
     compilations.append(compiled.getCount())
-    report = run_tick(plan(flights.build(data)), RuntimeSettings(warehouse=warehouse), spark=spark)
+    report = tick(data, warehouse, spark=spark)
     compilations.append(compiled.getCount())
     return report
+
+
+def tick(data: Path, warehouse: Path, **engine: object) -> TickReport:
+    return run_tick(plan(flights.build(data)), RuntimeSettings(warehouse=warehouse), **engine)
 
 
 @dataclass(frozen=True)
@@ -105,10 +112,11 @@ def hashes(frame: pd.DataFrame) -> np.ndarray:
 
 
 def test_the_year_is_run_to_its_end(report) -> None:
-    """Caught up, at least 24 checkpoints, all rows of both sources in them."""
+    """Caught up by at least 21 checkpoints more, with the rows behind the three that the killed tick has committed."""
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
-    assert 24 <= len(report.completed)
-    assert 336_776 + 26_115 == sum(record.statistics.rows for record in report.completed)
+    assert 21 <= len(report.completed)
+    unread = 336_776 + 26_115 - sum(record.statistics.rows for record in report.completed)
+    assert 24_000 < unread < 60_000
 
 
 def test_an_epoch_compiles_nothing_anew(report, compilations) -> None:

@@ -536,6 +536,7 @@ def is_laid_out(opened, by):
         assert not set(by) & stats
 
 
+@pytest.mark.jars("delta")
 def test_partitioned_tables_equal_plain_ones(tmp_path, spark):
     """They do over several checkpoints, a rescale, a rollback, in a copy of a cut, and for jobs that read them."""
     trial = Trial(build, tmp_path)

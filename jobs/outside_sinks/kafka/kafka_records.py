@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 from polars.datatypes import DataTypeClass
 from pyarrow import types
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from jobs.sinks.port import SinkError
@@ -24,6 +23,7 @@ from jobs.sources.avro.schemas import Avro, AvroTypeError, column_types, written
 from jobs.sources.avro.schemas import as_json as schema_as_json
 from jobs.sources.port import SourceError
 from jobs.sources.registry.known_schema import head_of
+from jobs.spark.versions import to_arrow
 
 _WHAT: Final = "the schema of a KafkaSink"
 _NUMBER_MAX: Final = 2**32
@@ -46,7 +46,7 @@ class AvroWriting:
             raise SinkError(str(error)) from None
         except AvroTypeError as error:
             raise SinkError(f"{_WHAT} cannot be written from columns: {error}") from None
-        self._columns: pa.Schema = to_arrow_schema(StructType(fields), timezone="UTC")
+        self._columns: pa.Schema = to_arrow(StructType(fields))
         self._head = b"" if number is None else head_of(number)
 
     def must_hold(self, schema: pa.Schema) -> None:

@@ -12,7 +12,6 @@ from io import BytesIO
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.sources.avro.schemas import Avro, without_logical_types, written_out
@@ -22,6 +21,7 @@ from jobs.sources.debezium.connect_types import ConnectType, NoEventError, of_av
 from jobs.sources.debezium.envelope import ChangeEvent, change_rows, event_of, json_event
 from jobs.sources.port import SourceError
 from jobs.sources.registry.known_schema import HEAD_BYTES, KnownSchema, number_of
+from jobs.spark.versions import to_arrow
 
 _NOT_EXACT: Final = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, MemoryError, pa.ArrowException)
 _Row = tuple[int, int, tuple[Any, ...] | None]
@@ -142,7 +142,7 @@ class DebeziumDecoding:
 
     @cached_property
     def _schema(self) -> pa.Schema:
-        return to_arrow_schema(StructType([*HEAD, *self.table]), timezone="UTC")
+        return to_arrow(StructType([*HEAD, *self.table]))
 
     @cached_property
     def _columns(self) -> RowColumns:

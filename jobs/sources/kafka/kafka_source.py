@@ -181,7 +181,7 @@ class KafkaSource(ReadsFirst):
     `_undecoded` (`kafka.records`).
     """
 
-    jar_sets = (KAFKA.name,)
+    jar_sets = (KAFKA,)
 
     def __init__(  # noqa: PLR0913 - one for each thing that a user may say
         self,

@@ -23,7 +23,7 @@ from jobs.sources.kafka.client_settings import BrokerAwayError, ClientSettings, 
 from jobs.sources.kafka.position import PlacedRange, TopicPartition, split_of
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
 from jobs.sources.slice_reading import LeftToSparkError
-from jobs.spark.jars import KAFKA, fetch_command
+from jobs.spark.jars import KAFKA, fetch_command, jar_set
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -298,8 +298,8 @@ def _read(spark: SparkSession, ranges: Sequence[PlacedRange], options: Mapping[s
         if error.getCondition() != "DATA_SOURCE_NOT_FOUND" and FORMAT not in str(error):
             raise
         raise SourceError(
-            f"this Spark session has no Kafka connector: fetch it with '{fetch_command(KAFKA)}', and start the session "
-            "with SparkConfig(jar_sets=('kafka',)), or the Connect server with its jars in spark.jars"
+            f"this Spark session has no Kafka connector: fetch it with '{fetch_command(jar_set(KAFKA))}', and start "
+            "the session with SparkConfig(jar_sets=('kafka',)), or the Connect server with its jars in spark.jars"
         ) from error
     return read
 

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -52,6 +51,7 @@ from jobs.sources.python.ddl import schema_of_text
 from jobs.sources.registry.known_schema import HEAD_BYTES, KnownSchema, head_of, number_of
 from jobs.sources.registry.registered_columns import OnOther, RegisteredColumns
 from jobs.sources.slice_reading import LeftToSparkError
+from jobs.spark.versions import to_arrow
 
 if TYPE_CHECKING:
     from jobs.sources.avro.decoding import AvroDecoding
@@ -86,7 +86,7 @@ def avro_form(schema: Avro, writers: Mapping[int, Avro] | None, undecoded: str) 
         reader=_plain(schema, _SCHEMA),
         writers=None if writers is None else numbered,
         stored=pa.struct([pa.field(name, each.stored) for name, each in types.items()]),
-        columns=to_arrow_schema(columns, timezone="UTC"),
+        columns=to_arrow(columns),
     )
 
 

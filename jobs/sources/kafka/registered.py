@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import structlog
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from checkpointing.identifiers import VertexId
@@ -47,6 +46,7 @@ from jobs.sources.registry.registered_columns import (
     SchemaVerdict,
     Subjects,
 )
+from jobs.spark.versions import to_arrow
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -205,7 +205,7 @@ class RegisteredForm:
     def _protobuf(self, value: StructType) -> Decoder:
         from jobs.sources.protobuf.decoding import ProtobufDecoding  # noqa: PLC0415 - an extra
 
-        columns = to_arrow_schema(value, timezone="UTC")
+        columns = to_arrow(value)
         return ProtobufDecoding(VALUE, UNDECODED_COLUMN, columns, self._record, {})
 
     def _declared(self) -> tuple[Mapping[str, ColumnType] | None, Decoder | None]:
@@ -233,7 +233,7 @@ class RegisteredForm:
             reader=None,
             writers={},
             stored=pa.struct([pa.field(name, each.stored) for name, each in self.columns.types.items()]),
-            columns=to_arrow_schema(value, timezone="UTC"),
+            columns=to_arrow(value),
         )
 
 

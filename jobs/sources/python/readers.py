@@ -11,10 +11,10 @@ from typing import Any, Final, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, SimpleDataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from jobs.sources.port import SourceError
+from jobs.spark.versions import read_limit
 
 Offset = dict[str, Any]
 """What a data source calls an offset: a dict of texts, numbers, booleans and dicts."""
@@ -161,12 +161,11 @@ class Partitioned:
         return self._reader.initialOffset()
 
     def latest(self, start: Offset, *, all_rows: bool = False) -> tuple[object, int | None]:
-        """See `Reader.latest`. Before PySpark 4.2, `latestOffset` had no parameters."""
+        """See `Reader.latest`. Before Spark 4.2, `latestOffset` had no parameters."""
         latest: Any = self._reader.latestOffset
         if not signature(latest).parameters:
             return latest(), None
-        limit = ReadAllAvailable() if all_rows else self._reader.getDefaultReadLimit()
-        return latest(start, limit), None
+        return latest(start, read_limit(self._reader, all_rows=all_rows)), None
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """See `Reader.partitions`."""

@@ -215,6 +215,7 @@ def test_a_key_that_a_narrower_base_dropped_does_not_come_back(tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.jars("delta")
 def test_sparks_query_reads_the_state_of_a_cut(spark, tmp_path):
     """Plain SQL on the state table at its version gives the newest row of each key, though newer checkpoints exist."""
     job = a_life(KeyedJob(tmp_path, INCREMENTAL), seed=5, epochs=6)
@@ -227,6 +228,7 @@ def test_sparks_query_reads_the_state_of_a_cut(spark, tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.jars("delta")
 def test_sparks_views_show_the_tables_of_a_cut(spark, tmp_path):
     """They are views of a catalog, and stay at the cut when newer checkpoints come."""
     run_tick(build(), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine())

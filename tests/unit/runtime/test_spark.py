@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -37,10 +38,12 @@ from jobs.spark.jars import (
     KAFKA,
     JarsError,
     JarSet,
+    delta_jars,
     fetch,
     jar_set,
     jars_of,
     not_fetched,
+    sets_of,
 )
 from jobs.spark.programs import UnfitProgramError, java, must_start_spark, worker_python
 from jobs.spark.session import (
@@ -90,7 +93,33 @@ def brings(monkeypatch, name, content):
 def test_missing_jars_name_the_command_that_fetches_them(folder, wanted, command):
     """A session without its jars must not fail inside the JVM."""
     with pytest.raises(JarsError, match=rf"\.jar is missing: fetch the {command}"):
-        jars_of(wanted)
+        jars_of(sets_of("4.2")[wanted])
+
+
+@pytest.mark.parametrize(
+    ("release", "names"),
+    [
+        ("3.5", []),
+        ("4.0", ["delta", "kafka", "s3a"]),
+        ("4.1", ["delta", "kafka", "s3a"]),
+        ("4.2", ["delta", "kafka", "s3a"]),
+        ("4.3", ["kafka", "s3a"]),
+    ],
+)
+def test_each_spark_has_jars_of_its_own(release, names):
+    """The jar of each named package is locked, at the named version."""
+    found = sets_of(release)
+    assert names == list(found)
+    named = [(*coordinate.split(":"), each.locked) for each in found.values() for coordinate in each.coordinates]
+    assert [] == [artifact for _, artifact, number, locked in named if f"{artifact}-{number}.jar" not in locked]
+    assert {release} == {release, *re.findall(r"delta-spark_([\d.]+)_", str(found))}
+
+
+def test_a_spark_without_delta_jars_says_what_still_reads_its_tables(monkeypatch):
+    """Delta publishes its jars some months after Spark."""
+    monkeypatch.setattr(jars, "JAR_SETS", {name: each for name, each in JAR_SETS.items() if name != "delta"})
+    with pytest.raises(JarsError, match=r"Delta has no jars for Spark 4\.\d, .*: read them with Polars, Arrow or Duck"):
+        delta_jars()
 
 
 def test_fetched_jars_are_found_and_not_fetched_twice(folder, monkeypatch):
@@ -121,7 +150,7 @@ def test_a_jar_that_does_not_come_is_named(folder, monkeypatch):
 
 def test_a_set_of_no_name_is_refused_with_the_names(folder):
     """A slip of the pen on the command line or in a source fetches nothing."""
-    with pytest.raises(JarsError, match="no set of jars 'kafkas': the sets are delta, kafka"):
+    with pytest.raises(JarsError, match=r"no set of jars 'kafkas' for Spark 4\.\d: the sets are delta, kafka"):
         jar_set("kafkas")
 
 

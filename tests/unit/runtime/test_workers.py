@@ -56,6 +56,13 @@ def test_a_worker_that_lacks_what_spark_itself_needs_is_told(warehouse):
         must_suit(session, warehouse, "checkpoints", 1, versions())
 
 
+def test_a_worker_of_another_python_is_told():
+    """Spark's own message ends a page of Java."""
+    said = "x\n[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11, PySpark"
+    with pytest.raises(UnfitWorkerError, match=r"a worker has Python 3\.9, and this process has 3\.\d+: inst"):
+        must_suit(answering(RuntimeError(said)), "w", "c", 1, {})
+
+
 def test_a_worker_without_the_named_python_is_told():
     """As one that has the driver's packages under another path."""
     with pytest.raises(UnfitWorkerError, match=r"no program /there/python: name the worker's own Python in PYSPARK_P"):

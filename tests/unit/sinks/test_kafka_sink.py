@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from jobs.outside_sinks.kafka.kafka_records import RECORDS_MAX, Records, deleted, tombstones
 from jobs.outside_sinks.kafka.kafka_sink import KafkaSink, UpsertedRecords
@@ -16,6 +15,7 @@ from jobs.outside_sinks.kafka.transaction import KafkaTarget, RecordLimits, Sort
 from jobs.sinks.port import Difference, SinkError, TableChanges
 from jobs.sources.kafka.client_settings import SINK, ClientSettings
 from jobs.sources.kafka.records import avro_form
+from jobs.spark.versions import to_arrow
 from tests.avro_types import READ, SCHEMA
 
 NULLABLE = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "long"]}]}
@@ -32,7 +32,7 @@ def messages(schema, batch, **more):
 def test_every_type_is_decoded_to_its_value(number, writers):
     """Also in Confluent's wire format, with the number of the schema in front."""
     columns, decoding = avro_form(SCHEMA, writers, "_undecoded")
-    batch = pa.RecordBatch.from_pylist([READ], to_arrow_schema(columns, timezone="UTC"))
+    batch = pa.RecordBatch.from_pylist([READ], to_arrow(columns))
     (message,) = messages(SCHEMA, batch, number=number)
     records = pa.record_batch({"value": pa.array([message["value"]], pa.binary())})
     (decoded,) = decoding.run(iter([records]))
