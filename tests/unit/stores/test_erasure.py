@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.commit.at_rest import Forget, Stamp
@@ -13,7 +14,9 @@ from checkpointing.identifiers import CheckpointId, Generation, JobName, TableNa
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import ProtocolPaths, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, Claim, ErasedFile, Holder, RowKind, VertexRecord
+from jobs.tick.at_rest.erased_files import NotErasableError, SearchedFile, SearchedTable, must_be_erasable
 from jobs.warehouse.checkpoints import Appended, CheckpointStore
+from jobs.warehouse.log_rewriting import LogNotRewrittenError
 from jobs.warehouse.warehouse import Warehouse
 from tests.unit.full_entry import plain_entry
 
@@ -74,3 +77,27 @@ def test_every_entry_and_every_manifest_names_the_successor_alone(tmp_path):
 def plain(manifest: Path) -> str:
     with pa.CompressedInputStream(pa.BufferReader(manifest.read_bytes()), "zstd") as content:
         return content.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "why"),
+    [
+        (f"{1:020d}.checkpoint.{1:010d}.{2:010d}.parquet", "", "a Delta log checkpoint of several files"),
+        (f"{2:020d}.json", '{"cdc":{"path":"_change_data/c.parquet"}}\n', "files of Change Data Feed"),
+    ],
+)
+def test_what_a_successor_would_not_show_the_same_is_refused_by_name(tmp_path, file, content, why):
+    """Each message has the way out. A deletion vector is refused only where its file has matching rows."""
+    warehouse, log = Warehouse(tmp_path, ProtocolPaths(JobName("small"))), tmp_path / "gold" / "sums" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{1:020d}.json").write_text("{}\n")
+    marked = SearchedFile("gold/sums/a.parquet", marked=True)
+    table = SearchedTable(TableName("gold/sums"), pa.schema([]), (marked,), has_log=True)
+    must_be_erasable(warehouse, table, {})
+    with pytest.raises(
+        NotErasableError, match=r"deletion vector on gold/sums/a.parquet.*REORG TABLE.*--except gold/sums"
+    ):
+        must_be_erasable(warehouse, table, {marked.path: [0]})
+    (log / file).write_text(content)
+    with pytest.raises((NotErasableError, LogNotRewrittenError), match=f"{why}.*--except"):
+        must_be_erasable(warehouse, table, {})
