@@ -41,6 +41,8 @@ LOOK_EVERY_S: Final = 60
 _RUNS: Final = 20
 """So many of the newest failed runs are looked at."""
 
+_TRACEBACK: Final = "\nTraceback (most recent call last)"
+
 AlertKind = Literal["tick_failed", "cut_held", "lag", "late_rows", "freshness"]
 _KINDS: Final[Mapping[str, AlertKind]] = {LAG: "lag", COMPLETE: "freshness"}
 """The kinds of alerts that a check tells."""
@@ -192,7 +194,7 @@ def _failed(
     """Yield the ticks that failed: runs of Dagster, and what the entries say of the newest tick."""
 
     def alert(subject: str, message: str) -> Alert:
-        said = without_credentials(message)
+        said = without_credentials(message.partition(_TRACEBACK)[0].strip())
         return Alert(kind="tick_failed", pipeline=naming.job, subject=subject, message=said)
 
     tagged = dg.RunsFilter(tags={JOB_TAG: naming.name}, statuses=[dg.DagsterRunStatus.FAILURE])

@@ -62,6 +62,7 @@ def test_a_failed_tick_is_told_once_and_its_successor_again(tmp_path, instance):
     assert watch.look() == [("tick_failed", "generation 1")]
     assert "no table at postgres://" in watch.told[0].message
     assert "secret" not in watch.told[0].message
+    assert "Traceback" not in watch.told[0].message
     assert watch.look() == []
     watch.tick()
     assert watch.look() == []
@@ -78,6 +79,7 @@ def test_a_failed_run_of_dagster_is_told_once_with_its_reason(tmp_path, instance
     assert watch.look() == [("tick_failed", f"run {run.run_id}")]
     assert "no table at" in watch.told[0].message
     assert "secret" not in watch.told[0].message
+    assert "Traceback" not in watch.told[0].message
     assert watch.look() == []
 
 
