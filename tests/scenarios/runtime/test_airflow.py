@@ -51,7 +51,7 @@ class Shop:
 
     def says(self, *words: str) -> str:
         done = subprocess.run(
-            [self.airflow, *words], env=self.settings, capture_output=True, text=True, check=False, timeout=300
+            [self.airflow, *words], env=self.settings, capture_output=True, text=True, check=False, timeout=500
         )
         assert 0 == done.returncode, done.stdout[-4000:] + done.stderr[-4000:]
         return done.stdout + done.stderr
@@ -65,7 +65,7 @@ class Shop:
 
 @pytest.mark.dear
 @pytest.mark.spark
-@pytest.mark.timeout(590)
+@pytest.mark.timeout(1400)
 def test_airflow_runs_ticks_and_waits_for_a_day(tmp_path, environment):
     shop = Shop(tmp_path, environment)
     shop.deliver((10, datetime(2026, 1, 1, 8, tzinfo=UTC)), (5, datetime(2026, 1, 1, 20, tzinfo=UTC)))
