@@ -153,7 +153,8 @@ def _commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _lines(entry: StoragePlace) -> list[str]:
-    return [line for line in entry.read().decode().splitlines() if line.strip()]
+    """Return the lines of an entry. `str.splitlines` would break one in the middle of a text with U+2028 or U+0085."""
+    return [line for line in entry.read().decode().split("\n") if line.strip()]
 
 
 def _is_json(entry: StoragePlace) -> bool:

@@ -30,7 +30,7 @@ NANS: Final = tuple(
 """The NaN of most processors, a negative one, and two with other bits."""
 _FLOATS: Final = (math.inf, -math.inf, 0.0, -0.0, 1.5)
 _WORDS: Final = "a A a\u0308 \u00e4 \N{GRINNING FACE} \uffff \U00010000 null NaN q\"\\`'"
-TEXTS: Final = ("", " ", "\0", "a\0b", "a,b\nc", "x" * 70_000, "x" * 69_999 + "y", *_WORDS.split())
+TEXTS: Final = ("", " ", "\0", "a\0b", "a,b\nc", "a\u2028b\u0085c", "x" * 70_000, "x" * 69_999 + "y", *_WORDS.split())
 BYTES: Final = (b"", b"\0", b"\xff\xfe", b"\xc3\x28", b"\xed\xa0\x80", b"a", b"\x80" * 40, b"\xff" * 40)
 DAY_US: Final = 86_400_000_000
 MOMENTS: Final = (

@@ -234,7 +234,7 @@ def _commit(folder: StoragePlace, version: int, entry: Content) -> CommittedVers
     """Return a parsed log entry. `entry` is part of the cache's key: the table may be created again."""
     try:
         text = entry_place(folder, version).read().decode()
-        actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+        actions = [json.loads(line) for line in text.split("\n") if line.strip()]
     except StoreError:
         raise
     except (OSError, ValueError) as error:

@@ -25,6 +25,7 @@ from jobs.sources.port import Lag, NoSuchPositionError, SourceError
 from jobs.sources.position_words import Place, seek
 from jobs.storage.address import StoreUrl
 from jobs.storage.place import place_in
+from jobs.warehouse.log_entries import broken_entry
 from tests.object_store import KEY, SECRET
 from tests.unit.sources.delta_tables import append, delta, ids, poll, rows, slices
 
@@ -48,6 +49,15 @@ def test_the_snapshot_comes_first_then_each_later_version(table, rows_max):
     read += slices(source, rows_max, read[-1].end)
     expected = [(n, n + 1, 1 if n < 4 else n // 6 + 2) for n in range(7)]
     assert expected == rows(source, read, "id", "version")
+
+
+def test_bounds_with_other_ends_of_lines_are_read(table):
+    """U+2028 and U+0085 end a line for Python alone. Delta's log has them as they are."""
+    write_deltalake(table, pa.table({"id": ["a\u2028b", "c\u0085d"]}))
+    assert "\u2028" in (table / "_delta_log" / f"{0:020}.json").read_text(encoding="utf-8")
+    source = DeltaSource(table)
+    assert ["a\u2028b", "c\u0085d"] == ids(source, slices(source, 10))
+    assert broken_entry(place_in(table, "")) is None
 
 
 def test_any_position_gives_the_same_rows_again(table):
