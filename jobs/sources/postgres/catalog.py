@@ -4,36 +4,20 @@ A server sends no row when its catalog changes. So each read of changes compares
 newest staged file was written (`CatalogFacts`).
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.connection import Connection
 from jobs.sources.postgres.way_out import ANEW, EVOLVE
 from jobs.sources.python.ddl import schema_of_text
+from jobs.sources.staged.log import StagedNote, StagedOrigin
+from jobs.sources.staged.tables import TrackedColumn, TrackedTable, is_type
 
 # ------------------------------------------------------------------
 # The tables and columns of a publication, with the type that Spark gets for each PostgreSQL type.
@@ -67,88 +51,23 @@ _BY_OID: Final[dict[int, str]] = {
 """The object ids of PostgreSQL's own types. They never change (`pg_type.dat`)."""
 _NUMERIC: Final = 1700
 _DECIMAL_DIGITS_MAX: Final = 38
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
-_ARRAY: Final = re.compile(r"array<(.+)>")
-
-_SPARK: Final[dict[str, tuple[DataType, pa.DataType]]] = {
-    "boolean": (BooleanType(), pa.bool_()),
-    "binary": (BinaryType(), pa.binary()),
-    "bigint": (LongType(), pa.int64()),
-    "smallint": (ShortType(), pa.int16()),
-    "int": (IntegerType(), pa.int32()),
-    "float": (FloatType(), pa.float32()),
-    "double": (DoubleType(), pa.float64()),
-    "date": (DateType(), pa.date32()),
-    "timestamp_ntz": (TimestampNTZType(), pa.timestamp("us")),
-    "timestamp": (TimestampType(), pa.timestamp("us", "UTC")),
-    "string": (StringType(), pa.string()),
-}
 
 
-class SourceColumn(BaseModel):
-    """A published column: its type in PostgreSQL (object id and modifier), and in Spark.
+class SourceColumn(TrackedColumn):
+    """A published column: its type in PostgreSQL (object id and modifier), and in Spark."""
 
-    `later`: the table got it after it was first read. Its values are null where a row does not have it.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
     oid: int
     typmod: int
-    type: str
-    later: bool = False
 
 
-class SourceTable(BaseModel):
+class SourceTable(TrackedTable):
     """A published table as this source reads it. `keys` are the columns of its replica identity.
 
     `oid` is the server's number of the table. A table that is dropped and created again gets another one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     oid: int
-    schema_: str
-    name: str
     columns: tuple[SourceColumn, ...]
-    keys: tuple[str, ...] = ()
-
-    @property
-    def full_name(self) -> str:
-        """Return its name with its schema, such as `public.accounts`."""
-        return f"{self.schema_}.{self.name}"
-
-    @property
-    def column(self) -> str:
-        """Return the source's column for this table's rows, such as `public_accounts`."""
-        return f"{self.schema_}_{self.name}"
-
-    @property
-    def first(self) -> tuple[SourceColumn, ...]:
-        """Return the columns that the table had when it was first read. They come before all later ones."""
-        return tuple(each for each in self.columns if not each.later)
-
-    def fields(self) -> StructType:
-        """Return the first columns with their Spark types: the fields of the table's column."""
-        return StructType([StructField(each.name, _types(each.type)[0]) for each in self.first])
-
-    def arrow(self) -> pa.StructType:
-        """Return the first columns with their Arrow types."""
-        return pa.struct([pa.field(each.name, arrow_type(each.type)) for each in self.first])
-
-    def later_fields(self) -> StructType:
-        """Return the later columns with their Spark types. Each is a column of the source: `public_accounts__note`.
-
-        A table downstream can get a new column, but its struct columns keep their fields.
-        """
-        later = self.columns[len(self.first) :]
-        return StructType([StructField(f"{self.column}__{each.name}", _types(each.type)[0]) for each in later])
-
-    def later_arrow(self) -> list[pa.Field]:
-        """Return the later columns with their Arrow types."""
-        later = self.columns[len(self.first) :]
-        return [pa.field(f"{self.column}__{each.name}", arrow_type(each.type)) for each in later]
 
 
 def declared_tables(schema: Mapping[str, StructType | str]) -> tuple[SourceTable, ...]:
@@ -166,28 +85,13 @@ def _declared(full_name: str, declared: StructType | str) -> SourceTable:
     columns = []
     for field in schema_of_text(declared) if isinstance(declared, str) else declared:
         text = field.dataType.simpleString()
-        base = element_of(text) or text
-        if base not in _SPARK and not _DECIMAL.fullmatch(base):
+        if not is_type(text):
             raise SourceError(
                 f"schema= gives column {field.name} of table {full_name} the type {text}, which no column of "
                 f"PostgreSQL gets: leave schema= out once, and the source says the types itself"
             )
         columns.append(SourceColumn(name=field.name, oid=0, typmod=-1, type=text))
     return SourceTable(oid=0, schema_=schema, name=name, columns=tuple(columns))
-
-
-def must_be_declared(tables: Sequence[SourceTable], declared: Sequence[SourceTable]) -> None:
-    """Raise SourceError if the tables have other columns than the user declares. Later columns need not be declared."""
-    known = {table.full_name: table for table in declared}
-    for table in tables:
-        said = [(each.name, each.type) for each in known[table.full_name].columns]
-        real = [(each.name, each.type) for each in table.columns]
-        if len(said) < len(table.first) or said != real[: len(said)]:
-            text = ", ".join(f"{name} {kind}" for name, kind in real)
-            raise SourceError(
-                f"schema= gives table {table.full_name} other columns than it has: write {{{table.full_name!r}: "
-                f"{text!r}}}, or correct the table"
-            )
 
 
 def spark_type(base: int, typmod: int, element: int) -> str:
@@ -199,29 +103,6 @@ def spark_type(base: int, typmod: int, element: int) -> str:
         if precision <= _DECIMAL_DIGITS_MAX and 0 <= scale <= precision:
             return f"decimal({precision},{scale})"
     return _BY_OID.get(base, "string")
-
-
-def arrow_type(name: str) -> pa.DataType:
-    """Return the Arrow type for the name of a Spark type."""
-    return _types(name)[1]
-
-
-def element_of(name: str) -> str | None:
-    """Return the type of an array's elements, or None for a type that is no array."""
-    array = _ARRAY.fullmatch(name)
-    return None if array is None else array[1]
-
-
-def _types(name: str) -> tuple[DataType, pa.DataType]:
-    element = element_of(name)
-    if element is not None:
-        spark, arrow = _types(element)
-        return ArrayType(spark), pa.list_(pa.field("element", arrow))
-    decimal = _DECIMAL.fullmatch(name)
-    if decimal is not None:
-        digits = int(decimal[1]), int(decimal[2])
-        return DecimalType(*digits), pa.decimal128(*digits)
-    return _SPARK[name]
 
 
 _VERSION_MIN: Final = 150_000
@@ -564,3 +445,46 @@ def source_column(connection: Connection, name: str, oid: int, typmod: int, *, l
 def _only(connection: Connection, query: str) -> object:
     row = connection.execute(query.encode()).fetchone()
     return row[0] if row else None
+
+
+# ------------------------------------------------------------------
+# What the footer of a staged file says about where its rows come from.
+
+
+FORMAT: Final = 2
+"""The newest format of a file's footer that this version reads, and the one that it writes."""
+
+
+class Origin(StagedOrigin):
+    """Where the rows of a file come from. A file of another origin cannot follow it."""
+
+    system: str
+    """The identifier that the server's data folder got when it was created."""
+    database: str
+    slot: str
+    publication: str
+    tables: tuple[SourceTable, ...]
+    timeline: int | None = None
+    """The server's timeline when the file was written. None in files of an older version of Tidemark."""
+    catalog: CatalogFacts | None = None
+    """What the server's catalog said when the file was written. None in files of an older version of Tidemark."""
+
+    def must_be(self, now: "Origin", folder: Path) -> None:
+        """Raise SourceError if changes of the origin `now` may not follow those in the folder."""
+        for what in ("system", "database", "slot", "publication"):
+            before, after = getattr(self, what), getattr(now, what)
+            if before != after:
+                raise SourceError(
+                    f"{folder} has changes of {what} {before}, and this one is {after}: name what it was before, or "
+                    f"{ANEW}"
+                )
+
+
+class Note(StagedNote):
+    """The content of a file's footer: the horizons of its first and last transaction, and the rows before it.
+
+    Since format 2 the origin has the server's timeline and catalog.
+    """
+
+    format: int = FORMAT
+    origin: Origin

@@ -15,7 +15,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
 
 from jobs.sources.port import SourceAwayError, SourceError
-from jobs.sources.postgres.lsn import parsed
+from jobs.sources.staged.lsn import parsed
 
 Connection = psycopg.Connection[TupleRow]
 Result = TypeVar("Result")

@@ -14,8 +14,8 @@ import psycopg
 
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.connection import Connection, Server
-from jobs.sources.postgres.lsn import parsed, written
 from jobs.sources.postgres.way_out import ANEW
+from jobs.sources.staged.lsn import parsed, written
 
 PLUGIN: Final = "pgoutput"
 _NAME: Final = re.compile(r"[a-z0-9_]{1,50}")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import psycopg
@@ -16,6 +16,8 @@ from jobs.sources.change_rows import SNAPSHOT
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.catalog import (
     CatalogFacts,
+    Note,
+    Origin,
     PublishedTable,
     SourceTable,
     catalog_facts,
@@ -26,12 +28,13 @@ from jobs.sources.postgres.catalog import (
     system_of,
 )
 from jobs.sources.postgres.connection import Connection, Server, simple, timeline_of
-from jobs.sources.postgres.lsn import parsed, written
-from jobs.sources.postgres.position import ChangesPosition
 from jobs.sources.postgres.slot import PLUGIN, SlotCopy, create, state_of
-from jobs.sources.postgres.staged_log import Batches, ChangeFile, Heads, Note, Origin, StagedLog, TableRows
-from jobs.sources.postgres.transactions import NewColumns, TableGrewError, Transactions
+from jobs.sources.postgres.transactions import TableGrewError, TextBatches, Transactions
 from jobs.sources.postgres.way_out import ANEW
+from jobs.sources.staged.log import ChangeFile, Heads, StagedLog, TableRows
+from jobs.sources.staged.lsn import parsed, written
+from jobs.sources.staged.position import ChangesPosition
+from jobs.sources.staged.tables import NewColumns, SnapshotMode
 
 # ------------------------------------------------------------------
 # Reads all rows of the tables at the exact moment at which the changes begin.
@@ -60,7 +63,7 @@ def snapshot(server: Server, slot: str) -> Iterator[tuple[Connection, int]]:
 
 
 def copied_rows(
-    reader: Connection, tables: Sequence[PublishedTable], horizon: int, batches: Batches
+    reader: Connection, tables: Sequence[PublishedTable], horizon: int, batches: TextBatches
 ) -> Iterator[pa.RecordBatch]:
     """Yield all published rows of the tables."""
     for number, each in enumerate(tables):
@@ -99,8 +102,6 @@ def _exported(server: Server, exporter: Connection, slot: str) -> tuple[int, str
     return parsed(horizon.decode()), exported.decode()
 
 
-SnapshotMode = Literal["whole", "parts", "none"]
-
 _ATTEMPTS: Final = 3
 _MESSAGES_AT_ONCE: Final = 50_000
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
@@ -132,7 +133,7 @@ class Reading:
 class Staging:
     """Appends to a log. An error leaves no half-written file, and the next call begins anew."""
 
-    def __init__(self, reading: Reading, log: StagedLog) -> None:
+    def __init__(self, reading: Reading, log: StagedLog[Note]) -> None:
         """Do not connect yet."""
         self._reading, self._log = reading, log
         self._copy = SlotCopy(reading.server, reading.slot, reading.publication)
@@ -227,8 +228,8 @@ class Staging:
                 draft.write(batch)
             draft.publish(horizon)
 
-    def _batches(self, tables: Sequence[SourceTable]) -> Batches:
-        return Batches(tables, nulls_for_unfit=self._reading.nulls_for_unfit)
+    def _batches(self, tables: Sequence[SourceTable]) -> TextBatches:
+        return TextBatches(tables, nulls_for_unfit=self._reading.nulls_for_unfit)
 
     def _confirmed(self, connection: Connection) -> int:
         """Return the horizon of the slot. Make the slot if it is missing."""
@@ -274,7 +275,7 @@ class Staging:
                 self._must_be_of_the_same_history(last)
         return self._with_catalog(connection, self._origin.model_copy(update={"tables": tuple(tables)}))
 
-    def _must_be_of_the_same_history(self, last: ChangeFile) -> None:
+    def _must_be_of_the_same_history(self, last: ChangeFile[Note]) -> None:
         """Raise SourceError if the server was restored to a moment before the end of the log, and went on from there.
 
         Such a server has another timeline. Its history says where each older timeline ended.

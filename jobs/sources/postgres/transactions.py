@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,21 +11,51 @@ from jobs.sources.change_rows import AFTER, BEFORE, DELETE, INSERT, TRUNCATE
 from jobs.sources.port import SourceError
 from jobs.sources.postgres import pgoutput
 from jobs.sources.postgres.catalog import SourceColumn, SourceTable
-from jobs.sources.postgres.lsn import written
-from jobs.sources.postgres.pgoutput import Messages, NotPgoutputError, Relation, RelationColumn, Values
-from jobs.sources.postgres.staged_log import (
+from jobs.sources.postgres.pgoutput import (
+    Messages,
+    NotPgoutputError,
+    Relation,
+    RelationColumn,
+    UnfitValueError,
+    Values,
+    converted,
+)
+from jobs.sources.postgres.way_out import ANEW, EVOLVE
+from jobs.sources.staged.log import (
     Batches,
     Heads,
     Numbers,
     TableRows,
     ended,
 )
-from jobs.sources.postgres.way_out import ANEW, EVOLVE
-
-NewColumns = Literal["fail", "ignore", "evolve"]
-"""Says what happens to a column that a table got after it was first read."""
+from jobs.sources.staged.lsn import written
+from jobs.sources.staged.tables import NewColumns
 
 _KINDS: Final = (INSERT, AFTER, BEFORE, DELETE, TRUNCATE)
+
+
+class TextBatches(Batches):
+    """Makes the batches of one staged file of the texts that the server sends."""
+
+    def __init__(self, tables: Sequence[SourceTable], *, nulls_for_unfit: bool) -> None:
+        """Name the tables, in the order of their numbers."""
+        super().__init__(tables)
+        self._nulls_for_unfit = nulls_for_unfit
+
+    def columns(self, number: int, rows: TableRows, heads: Heads) -> Sequence[pa.Array]:
+        """Return the values of one table's columns, without the gaps. Raise SourceError for an unfit value."""
+        arrays = []
+        for column, values in zip(self._tables[number].columns, rows.columns, strict=True):
+            try:
+                arrays.append(converted(values, column.type, nulls_for_unfit=self._nulls_for_unfit))
+            except UnfitValueError as error:
+                lsn = int(heads.lsns[rows.numbers[0]])
+                raise SourceError(
+                    f"table {self._tables[number].full_name}, column {column.name}: {error.text!r} is no value of "
+                    f"Spark's type {column.type}, in a row committed at or after {written(lsn)}: change the row, or "
+                    'read such values as null with PostgresChanges(..., unfit="null")'
+                ) from None
+        return arrays
 
 
 class TableGrewError(Exception):
@@ -81,7 +111,7 @@ class Transactions:
     def __init__(
         self,
         tables: tuple[SourceTable, ...],
-        batches: Batches,
+        batches: TextBatches,
         write: Callable[[pa.RecordBatch], None],
         new_columns: NewColumns,
         identities: tuple[frozenset[str], ...] = (),

@@ -19,8 +19,8 @@ from checkpointing.identifiers import VertexId
 from jobs.doctor.examination import input_sections
 from jobs.sources.port import Lag, NoSuchPositionError, SourceError
 from jobs.sources.postgres import staging
-from jobs.sources.postgres.lsn import parsed
-from jobs.sources.postgres.position import ChangesPosition
+from jobs.sources.staged.lsn import parsed
+from jobs.sources.staged.position import ChangesPosition
 from tests.postgres_server import PostgresServer
 from tests.scenarios.postgres.reading import SPLIT, Bank, all_rows, newest, polled, rows_of, slices
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.sources.postgres.catalog import SourceColumn, SourceTable, arrow_type, spark_type
+from jobs.sources.postgres.catalog import SourceColumn, SourceTable, spark_type
 from jobs.sources.postgres.pgoutput import (
     Messages,
     NotPgoutputError,
@@ -20,8 +20,9 @@ from jobs.sources.postgres.pgoutput import (
     UnfitValueError,
     converted,
 )
-from jobs.sources.postgres.staged_log import END, Batches
-from jobs.sources.postgres.transactions import Transactions
+from jobs.sources.postgres.transactions import TextBatches, Transactions
+from jobs.sources.staged.log import END
+from jobs.sources.staged.tables import arrow_type
 
 
 class Unsent(Enum):
@@ -308,7 +309,7 @@ class Server:
 @given(TRANSACTIONS, st.integers(1, 9))
 def test_parts_of_any_size_give_the_same_rows(transactions, size):
     """Each row has its transaction. The last row of each transaction has the place after its commit record."""
-    server, batches, made = Server(), Batches(TABLES, nulls_for_unfit=False), []
+    server, batches, made = Server(), TextBatches(TABLES, nulls_for_unfit=False), []
     for number, changes in enumerate(transactions):
         server.transaction(number, changes)
     taker = Transactions(TABLES, batches, made.append, "fail")

@@ -24,9 +24,9 @@ from jobs.sources.files.file_matching import Ledger
 from jobs.sources.files.file_position import FilePosition, SliceDetail
 from jobs.sources.files.file_source import FoundColumns
 from jobs.sources.kafka.position import FirstLook, KafkaPosition, OffsetRange
-from jobs.sources.postgres.position import ChangesPosition
-from jobs.sources.postgres.staged_log import Note
+from jobs.sources.postgres.catalog import Note
 from jobs.sources.python.readers import OffsetPosition
+from jobs.sources.staged.position import ChangesPosition
 from jobs.warehouse import checkpoints, cuts_table
 from jobs.warehouse.cleanup import _LooksFile
 from jobs.warehouse.cuts_table import ReservationFile

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, PlainSerializer, ValidationError
 
 from jobs.sources.port import SourceError
-from jobs.sources.postgres.lsn import parsed, written
+from jobs.sources.staged.lsn import parsed, written
 
 
 def _number(text: object) -> object:

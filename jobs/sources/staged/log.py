@@ -1,7 +1,7 @@
 """Keeps the changes in immutable Parquet files in one folder. Each file begins where another one ends.
 
 A file's name has the horizon at which it begins, and its footer has the horizon at which it ends. It is written beside
-the folder and linked into it. So if two processes read the same slot, one of them links its file, and the other one
+the folder and linked into it. So if two processes read the same changes, one of them links its file, and the other one
 drops its copy. The first file has the snapshot and begins at 0. Rows are numbered through all files. A file is durable
 before a slice offers any of its rows.
 """
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -26,10 +26,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from jobs.sources.change_rows import COMMITTED_AT, KIND, LSN, TABLE, UNCHANGED, XID
 from jobs.sources.files.file_position import SeenFile
 from jobs.sources.port import SourceError
-from jobs.sources.postgres.catalog import CatalogFacts, SourceTable
-from jobs.sources.postgres.lsn import written
-from jobs.sources.postgres.pgoutput import UnfitValueError, converted
-from jobs.sources.postgres.way_out import ANEW
+from jobs.sources.staged.lsn import written
+from jobs.sources.staged.tables import TrackedTable
 from jobs.storage.folder import sync
 
 # ------------------------------------------------------------------
@@ -61,7 +59,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Rows of one table: their numbers in the batch, rising, and the texts of their values, column by column."""
+    """Rows of one table: their numbers in the batch, rising, and their values, column by column."""
 
     numbers: Numbers
     columns: Sequence[pa.Array]
@@ -91,10 +89,9 @@ class Heads:
 class Batches:
     """Makes the batches of one staged file."""
 
-    def __init__(self, tables: Sequence[SourceTable], *, nulls_for_unfit: bool) -> None:
+    def __init__(self, tables: Sequence[TrackedTable]) -> None:
         """Name the tables, in the order of their numbers."""
         self._tables = tables
-        self._nulls_for_unfit = nulls_for_unfit
         own = [pa.field(table.column, table.arrow()) for table in tables]
         later = [field for table in tables for field in table.later_arrow()]
         self.schema = pa.schema([*_HEAD_ARROW, *own, *later])
@@ -111,7 +108,7 @@ class Batches:
                 own.append(pa.nulls(count, table.arrow()))
                 later += [pa.nulls(count, field.type) for field in table.later_arrow()]
                 continue
-            numbers, columns = rows[number].numbers, self._columns(number, rows[number], heads)
+            numbers, columns = rows[number].numbers, self.columns(number, rows[number], heads)
             struct = pa.StructArray.from_arrays(columns[:first], fields=list(table.arrow()))
             own.append(_spread(struct, numbers, count))
             later += [_spread(column, numbers, count) for column in columns[first:]]
@@ -134,20 +131,9 @@ class Batches:
             pa.nulls(count, pa.int64()) if heads.ends is None else heads.ends,
         ]
 
-    def _columns(self, number: int, rows: TableRows, heads: Heads) -> list[pa.Array]:
-        """Return the values of one table's columns, without the gaps."""
-        arrays = []
-        for column, values in zip(self._tables[number].columns, rows.columns, strict=True):
-            try:
-                arrays.append(converted(values, column.type, nulls_for_unfit=self._nulls_for_unfit))
-            except UnfitValueError as error:
-                lsn = int(heads.lsns[rows.numbers[0]])
-                raise SourceError(
-                    f"table {self._tables[number].full_name}, column {column.name}: {error.text!r} is no value of "
-                    f"Spark's type {column.type}, in a row committed at or after {written(lsn)}: change the row, or "
-                    'read such values as null with PostgresChanges(..., unfit="null")'
-                ) from None
-        return arrays
+    def columns(self, number: int, rows: TableRows, heads: Heads) -> Sequence[pa.Array]:  # noqa: ARG002
+        """Return the values of one table's columns, without the gaps, in the types that its columns have."""
+        return rows.columns
 
 
 def ended(batch: pa.RecordBatch, end_lsn: int) -> pa.RecordBatch:
@@ -167,58 +153,45 @@ def _spread(rows: pa.Array, numbers: Numbers, count: int) -> pa.Array:
 
 
 SPLIT: Final = "changes"
-FORMAT: Final = 2
-"""The newest format of a file's footer that this version reads, and the one that it writes."""
 _NOTE: Final = b"tidemark"
 _ROWS_PER_GROUP: Final = 128 * 1024
 
 
-class Origin(BaseModel):
+class StagedOrigin(BaseModel):
     """Where the rows of a file come from. A file of another origin cannot follow it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    system: str
-    """The identifier that the server's data folder got when it was created."""
-    database: str
-    slot: str
-    publication: str
-    tables: tuple[SourceTable, ...]
-    timeline: int | None = None
-    """The server's timeline when the file was written. None in files of an older version of Tidemark."""
-    catalog: CatalogFacts | None = None
-    """What the server's catalog said when the file was written. None in files of an older version of Tidemark."""
-
-    def must_be(self, now: "Origin", folder: Path) -> None:
-        """Raise SourceError if changes of the origin `now` may not follow those in the folder."""
-        for what in ("system", "database", "slot", "publication"):
-            before, after = getattr(self, what), getattr(now, what)
-            if before != after:
-                raise SourceError(
-                    f"{folder} has changes of {what} {before}, and this one is {after}: name what it was before, or "
-                    f"{ANEW}"
-                )
+    tables: tuple[TrackedTable, ...]
 
 
-class Note(BaseModel):
-    """The content of a file's footer: the horizons of its first and last transaction, and the rows before it.
-
-    Since format 2 the origin has the server's timeline and catalog.
-    """
+class StagedNote(BaseModel):
+    """The content of a file's footer: the horizons of its first and last transaction, and the rows before it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: int = FORMAT
+    format: int
     start: NonNegativeInt
     end: NonNegativeInt
     before: NonNegativeInt
-    origin: Origin
+    origin: StagedOrigin
 
 
-class ChangeFile:
+NoteT = TypeVar("NoteT", bound=StagedNote)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What messages say of a database's log: its name, and how to begin a new series of changes, with a snapshot."""
+
+    database: str
+    anew: str
+
+
+class ChangeFile(Generic[NoteT]):
     """One file of the log."""
 
-    def __init__(self, path: Path, note: Note, rows: int) -> None:
+    def __init__(self, path: Path, note: NoteT, rows: int) -> None:
         """Describe an existing file. Raise OSError if it is gone."""
         status = path.stat()
         self.path, self.note, self.rows = path, note, rows
@@ -229,10 +202,10 @@ class ChangeFile:
         """Return the number of rows in the log up to the end of this file."""
         return self.note.before + self.rows
 
-    def has_only(self, tables: Sequence[SourceTable]) -> bool:
+    def has_only(self, tables: Sequence[TrackedTable]) -> bool:
         """Return True if these tables have all columns of the file."""
-        known = {column for table in tables for column in ((table.oid, each) for each in table.columns)}
-        return known.issuperset((table.oid, each) for table in self.note.origin.tables for each in table.columns)
+        known = {(table.full_name, each) for table in tables for each in table.columns}
+        return known.issuperset((table.full_name, each) for table in self.note.origin.tables for each in table.columns)
 
     @property
     def is_snapshot(self) -> bool:
@@ -240,36 +213,38 @@ class ChangeFile:
         return self.note.start == 0
 
 
-class StagedLog:
+class StagedLog(Generic[NoteT]):
     """All files of the folder, in order."""
 
-    def __init__(self, root: Path) -> None:
-        """Name the folder, which may not exist yet."""
+    def __init__(self, root: Path, notes: type[NoteT], newest_format: int, words: Words) -> None:
+        """Name the folder, which may not exist yet, and what the footers of its files are."""
         self.root = root
         self.folder = root / SPLIT
-        self._files: list[ChangeFile] = []
+        self.words = words
+        self._notes, self._format = notes, newest_format
+        self._files: list[ChangeFile[NoteT]] = []
 
     @property
-    def files(self) -> list[ChangeFile]:
+    def files(self) -> list[ChangeFile[NoteT]]:
         """Return the files that the last `look` found."""
         return self._files
 
     @property
-    def last(self) -> ChangeFile | None:
+    def last(self) -> ChangeFile[NoteT] | None:
         """Return the newest file, or None if there is none."""
         return self._files[-1] if self._files else None
 
-    def look(self) -> "StagedLog":
+    def look(self) -> "StagedLog[NoteT]":
         """Look for new files. Return the log. Raise SourceError for a folder with a gap."""
         known = {file.path.name for file in self._files}
         names = sorted(path.name for path in self.folder.glob("[0-9A-F]*.parquet"))
         self._files = [file for file in self._files if file.path.name in set(names)]
         for name in names:
             if name not in known:
-                self._append(_opened(self.folder / name))
+                self._append(self._opened(self.folder / name))
         return self
 
-    def _append(self, file: ChangeFile) -> None:
+    def _append(self, file: ChangeFile[NoteT]) -> None:
         last = self.last
         if last is not None and (file.note.start, file.note.before) != (last.note.end, last.after):
             raise SourceError(
@@ -277,6 +252,24 @@ class StagedLog:
                 f"{written(last.note.end)}: put the missing files of {self.folder} back, from a backup if need be"
             )
         self._files.append(file)
+
+    def _opened(self, path: Path) -> ChangeFile[NoteT]:
+        try:
+            footer = pq.read_metadata(path)
+            text = (footer.metadata or {})[_NOTE]
+            written_in = json.loads(text).get("format", 1)
+            if written_in > self._format:
+                raise SourceError(
+                    f"{path} was written by a newer version of Tidemark (format {written_in}, and this version "
+                    f"reads up to {self._format}): run the pipeline with that version"
+                )
+            note = self._notes.model_validate_json(text)
+        except (KeyError, OSError, pa.ArrowException, ValidationError, json.JSONDecodeError) as error:
+            raise SourceError(
+                f"{path} is not a file of {self.words.database} changes ({type(error).__name__}): put the file back "
+                "as it was written, from a backup if need be"
+            ) from error
+        return ChangeFile(path, note, footer.num_rows)
 
     def at(self, row: int) -> int | None:
         """Return the index of the file with this row, or None if no file has it."""
@@ -288,7 +281,7 @@ class StagedLog:
         return place
 
     @contextmanager
-    def writing(self, note: Note, schema: pa.Schema) -> Iterator["UnfinishedFile"]:
+    def writing(self, note: NoteT, schema: pa.Schema) -> Iterator["UnfinishedFile[NoteT]"]:
         """Yield a new file. Unless it is published, its rows are dropped."""
         beside = self.root / f".{uuid4()}.tmp"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -309,10 +302,10 @@ class StagedLog:
             del self._files[0]
 
 
-class UnfinishedFile:
+class UnfinishedFile(Generic[NoteT]):
     """A file that is being written."""
 
-    def __init__(self, log: StagedLog, note: Note, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, log: StagedLog[NoteT], note: NoteT, path: Path, schema: pa.Schema) -> None:
         """Open the file."""
         self._log, self._note, self._path = log, note, path
         self._writer: pq.ParquetWriter | None = pq.ParquetWriter(path, schema, compression="zstd")
@@ -324,11 +317,14 @@ class UnfinishedFile:
             self._writer.write_batch(batch, row_group_size=_ROWS_PER_GROUP)
             self.rows += batch.num_rows
 
-    def publish(self, end: int) -> bool:
-        """Make the file durable and add it to the log. Return False if another process was first."""
+    def publish(self, end: int, **known: object) -> bool:
+        """Make the file durable and add it to the log. Return False if another process was first.
+
+        `known` are further fields of the footer, which are known only now.
+        """
         if self._writer is None:
             return False
-        note = self._note.model_copy(update={"end": end})
+        note = self._note.model_copy(update={"end": end} | known)
         self._writer.add_key_value_metadata({_NOTE: note.model_dump_json().encode()})
         self.close()
         sync(self._path)
@@ -348,25 +344,6 @@ class UnfinishedFile:
             with suppress(pa.ArrowException):
                 self._writer.close()
         self._writer = None
-
-
-def _opened(path: Path) -> ChangeFile:
-    try:
-        footer = pq.read_metadata(path)
-        text = (footer.metadata or {})[_NOTE]
-        written_in = json.loads(text).get("format", 1)
-        if written_in > FORMAT:
-            raise SourceError(
-                f"{path} was written by a newer version of Tidemark (format {written_in}, and this version reads up to "
-                f"{FORMAT}): run the pipeline with that version"
-            )
-        note = Note.model_validate_json(text)
-    except (KeyError, OSError, pa.ArrowException, ValidationError, json.JSONDecodeError) as error:
-        raise SourceError(
-            f"{path} is not a file of PostgreSQL changes ({type(error).__name__}): put the file back as it was "
-            "written, from a backup if need be"
-        ) from error
-    return ChangeFile(path, note, footer.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
