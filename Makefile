@@ -25,6 +25,8 @@ ORACLE := .jars/.flink
 BROKER := .jars/.kafka
 # The schema registry that they start.
 REGISTRY := .jars/.registry
+# MariaDB's server, which tests of Debezium start.
+MARIADB := .jars/.mariadb
 CLASSES := .jars/.archived
 # The last file that the preparation writes.
 DATA := data/weather/LGA/024.parquet
@@ -70,7 +72,7 @@ test-all: machine $(ENV) ## every test, with a kill at every effect boundary, al
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) $(LEFT_OUT)" $(SHARE)
 
 # No pure test asks for the archive of Spark's classes.
-test-pure: lint $(JARS) $(TLC) $(ORACLE) $(BROKER) $(REGISTRY)
+test-pure: lint $(JARS) $(TLC) $(ORACLE) $(BROKER) $(REGISTRY) $(MARIADB)
 	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not spark and not kill $(LEFT_OUT)" $(SHARE)
 
 tla: machine $(ENV) $(TLC) ## check the TLA+ specification in all its worlds, and find every planted error
@@ -138,6 +140,10 @@ $(BROKER): .ci/fetch_kafka.py tests/kafka_jars.py jobs/spark/jars.py | $(ENV)
 
 $(REGISTRY): .ci/fetch_registry.py tests/registry_server.py jobs/spark/jars.py | $(ENV)
 	@$(BIN)/python .ci/fetch_registry.py
+	@touch $@
+
+$(MARIADB): .ci/fetch_mariadb.py jobs/spark/jars.py | $(ENV)
+	@$(BIN)/python .ci/fetch_mariadb.py && $(BIN)/python -m jobs.spark.jars debezium
 	@touch $@
 
 $(CLASSES): $(JARS)

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from jobs.reading.pending import PendingCut
     from jobs.sinks.port import Difference, Sink, SinkAwayError, SinkError, TableChanges, TwoPhaseSink, UpsertSink
     from jobs.sources.committed_positions import CommitsToFile
+    from jobs.sources.debezium.changes import DebeziumSource
     from jobs.sources.debezium.columns import Encodings
     from jobs.sources.delta.cut_source import CutSource
     from jobs.sources.delta.delta_source import DeltaSource
@@ -134,6 +135,7 @@ __all__ = [
     "CutSource",
     "CutUnreadableError",
     "Cuts",
+    "DebeziumSource",
     "DeltaSource",
     "DescribesItself",
     "Difference",
@@ -302,6 +304,7 @@ _MODULES: Final = {
     "jobs.outside_sinks.kafka.kafka_sink": ("KafkaSink",),
     "jobs.outside_sinks.postgres.postgres_sink": ("PostgresSink",),
     "jobs.sources.committed_positions": ("CommitsToFile",),
+    "jobs.sources.debezium.changes": ("DebeziumSource",),
     "jobs.sources.debezium.columns": ("Encodings",),
     "jobs.sources.delta.cut_source": ("CutSource",),
     "jobs.sources.delta.delta_source": ("DeltaSource",),
@@ -344,6 +347,7 @@ _MODULES: Final = {
 
 _EXTRAS: Final = {
     "jobs.outside_sinks.kafka.kafka_sink": ("confluent_kafka", "kafka"),
+    "jobs.sources.debezium.changes": ("jpype", "debezium"),
     "jobs.sources.kafka.kafka_source": ("confluent_kafka", "kafka"),
     "jobs.outside_sinks.postgres.postgres_sink": ("psycopg", "postgres"),
     "jobs.sources.postgres.changes": ("psycopg", "postgres"),

@@ -21,7 +21,7 @@ FENCED = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 CHAPTERS = {
     "Start": ("README.md", "docs/guides/pipelines.md"),
-    "Input": ("docs/guides/sources.md", "docs/guides/kafka.md", "docs/guides/postgres.md"),
+    "Input": ("docs/guides/sources.md", "docs/guides/kafka.md", "docs/guides/postgres.md", "docs/guides/databases.md"),
     "Time": ("docs/guides/time.md", "docs/guides/joins-in-time.md"),
     "Output": ("docs/guides/read.md", "docs/guides/sinks.md"),
     "Run": (

@@ -546,7 +546,7 @@ def _parsed(text: str) -> list[str]:
 
 @runtime_checkable
 class NeedsJars(Protocol):
-    """Optional for a source that needs jars beyond those of Spark."""
+    """Optional for a source that needs jars beyond those of Spark, in Spark or in a process of its own."""
 
     @property
     def jar_sets(self) -> tuple[str, ...]:

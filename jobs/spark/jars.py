@@ -62,11 +62,14 @@ class JarSet:
     locked: Mapping[str, str]
     left_out: tuple[str, ...] = CARRIED_BY_SPARK
     """The packages that Ivy must leave out."""
+    apart: bool = False
+    """True for jars that a process of their own needs, and that no Spark session may have on its class path."""
 
 
 DELTA: Final = "delta"
 KAFKA: Final = "kafka"
 S3A: Final = "s3a"
+DEBEZIUM: Final = "debezium"
 
 _DELTA_RELEASE: Final = "4.4.0"
 _DELTA_OF_SPARK: Final = {
@@ -193,6 +196,88 @@ _NOT_FOR_S3: Final = (
     "software.amazon.awssdk.crt:*",
 )
 
+_DEBEZIUM: Final = JarSet(
+    name=DEBEZIUM,
+    serves="Debezium",
+    coordinates=(
+        "io.debezium:debezium-embedded:3.5.0.Final",
+        "io.debezium:debezium-storage-file:3.5.0.Final",
+        "io.debezium:debezium-connector-mariadb:3.5.0.Final",
+        "io.debezium:debezium-connector-mysql:3.5.0.Final",
+        "org.slf4j:slf4j-simple:1.7.36",
+    ),
+    locked={
+        "jackson-annotations-2.19.0.jar": "ead60e9cac0e42b57092b9e2d087ff43536e9477d4486ba393037a8cc156cda7",
+        "jackson-core-2.19.0.jar": "da8e859bac94874528116a25f20c68560e4287acbf27628711b8a4f96b028430",
+        "jackson-databind-2.19.0.jar": "ceda311f476c3b18e1d2b240c94e2dcb9c8d44e70f8afa9facab88bac4ddc03a",
+        "jackson-datatype-jsr310-2.19.0.jar": "0ee97bf32936349d6a4cf6d8428533bf4a4b5b3e7e55fd9a4f19508ce062a775",
+        "jackson-module-blackbird-2.19.0.jar": "9d038d1232aa7ab4927e5ac97e311e4483864e4c2cbba5de8a224dc09c28952d",
+        "zstd-jni-1.5.6-10.jar": "b6c3237e24b8252a5a9c3a0e1ae30ef8f323412e74bd358548b7a9e527d676df",
+        "mysql-connector-j-9.1.0.jar": "8776e2ebc46072c9a47ea59d98298c4273bd9f16a7b26b5dfa4744535aa26c62",
+        "debezium-api-3.5.0.Final.jar": "d1267b742b9a83b5c0c3e24d417f75c93dc5d4640d5fcee7d24390a0ddf96cb3",
+        "debezium-config-3.5.0.Final.jar": "9430a5bb4dc9f6ee12015c3e3925f14a3e07906ccdf005a295be116ea5e0d5c8",
+        "debezium-connect-plugins-3.5.0.Final.jar": "0c8579e75dbe0f4993a87fe8e85baa39b87170412348121dc67837740d080dbf",
+        "debezium-connector-binlog-3.5.0.Final.jar": "802a269457f5ca2eadec2332ec778006dcae634ba8d0b6ee7364beac91fa2b12",
+        "debezium-connector-common-3.5.0.Final.jar": "68b87943d99eb36c2c9639c132ff3528eed87e057d137df93e60d291db149dd4",
+        "debezium-connector-mariadb-3.5.0.Final.jar": "6ea239f23d74486a77e89cceae11120f208e9f832ccdff9d88cb629ce298e890",  # noqa: E501
+        "debezium-connector-mysql-3.5.0.Final.jar": "7948107f1efb5105e1fb56cd7b50a4077aaeb9724cf75f816b03e6d1d0a5ca15",
+        "debezium-ddl-parser-3.5.0.Final.jar": "41dc0fb39cd0366cff67b02fa3e89ca83664d6748154737c18d2b2502a6a32b5",
+        "debezium-embedded-3.5.0.Final.jar": "16df12ece70eea47e8b379eb23dc1c8031e12b2cc7a5ae66523edb5fbeba88d7",
+        "debezium-openlineage-api-3.5.0.Final.jar": "ac6ec9bbcae42cb5bc05200f9f2c5268d591b6abadc2ec209df7cffdcdc5f5fe",
+        "debezium-storage-file-3.5.0.Final.jar": "ffdacc74d296dda0ce37e5a67812e1ebdc56945bc23076a5d71949a6828d8ed7",
+        "debezium-storage-kafka-3.5.0.Final.jar": "dc36614e975459a82192f81fb1b273845ba4e242a675d6322ceb6700d6f47801",
+        "debezium-util-3.5.0.Final.jar": "ca5ba9a7f89b0a3f6f38ea37e88ac77fdc64b508a44ea5fc9b6a19cce22a7234",
+        "mysql-binlog-connector-java-0.40.6.jar": "0bb2363f3632afa4bd84b38b1a9cf9c2918a9eff98c62943f679c8312ff58dcc",
+        "antlr4-runtime-4.10.1.jar": "da66be0c98acfb29bc708300d05f1a3269c40f9984a4cb9251cf2ba1898d1334",
+        "connect-api-4.1.1.jar": "9e8fe3277d31410e3dd6c84b34967230bb5643b8424d3b96320ce1c43b4b5152",
+        "connect-file-4.1.1.jar": "9f7653f48fcc3e76690fa663f770c75a8f4efbb745c1e3d3e65611ff0ecbed67",
+        "connect-json-4.1.1.jar": "bcfd54f2e5529461df2ed3698b6471e9e8924eb2f84b72b8b2581fc8e7ba6e17",
+        "connect-runtime-4.1.1.jar": "01600f8b4e3a26016ba3f87e12f1fec7945673a9654ee7fb93b3591e47837ed6",
+        "connect-transforms-4.1.1.jar": "419ccbd1bbd345e99c884d3d0f82f632a97b9e14a198c57a5890d0b8d05282ad",
+        "kafka-clients-4.1.1.jar": "00247122a572c3d3ae4eb60a50192a5811bc0181f51923d13018600f892e821d",
+        "maven-artifact-3.9.6.jar": "ad7a0fb408f8e47585ccc0d0011e0b501d93bfc9888d369bbd4a043d19475073",
+        "mariadb-java-client-3.5.3.jar": "85c4ba2f221d0dfd439c26affbb294f784960763544263c65aba9c2c76858706",
+        "slf4j-api-1.7.36.jar": "d3ef575e3e4979678dc01bf1dcce51021493b4d11fb7f1be8ad982877c16a1c0",
+        "slf4j-simple-1.7.36.jar": "2f39bed943d624dfa8f4102d0571283a10870b6aa36f197a8a506f147010c10f",
+    },
+    left_out=(
+        "com.fasterxml.jackson.datatype:jackson-datatype-jdk8",
+        "com.fasterxml.jackson.jakarta.rs:*",
+        "com.google.protobuf:*",
+        "com.fasterxml.jackson.module:jackson-module-jakarta-xmlbind-annotations",
+        "com.sun.activation:*",
+        "io.github.classgraph:*",
+        "io.swagger.core.v3:*",
+        "jakarta.activation:*",
+        "jakarta.annotation:*",
+        "jakarta.inject:*",
+        "jakarta.servlet:*",
+        "jakarta.validation:*",
+        "jakarta.ws.rs:*",
+        "jakarta.xml.bind:*",
+        "javax.activation:*",
+        "javax.xml.bind:*",
+        "org.apache.commons:*",
+        "org.bitbucket.b_c:*",
+        "org.checkerframework:*",
+        "org.codehaus.plexus:*",
+        "org.eclipse.jetty.ee10:*",
+        "org.eclipse.jetty:*",
+        "org.glassfish.hk2:*",
+        "org.glassfish.jersey.containers:*",
+        "org.glassfish.jersey.core:*",
+        "org.glassfish.jersey.inject:*",
+        "org.javassist:*",
+        "org.lz4:*",
+        "org.xerial.snappy:*",
+    ),
+    apart=True,
+)
+"""Debezium's engine with its connectors to MariaDB and MySQL, for a process of its own.
+
+3.5.0 is the newest version of which all parts are published. What is left out serves Kafka Connect's web server.
+"""
+
 
 def sets_of(release: str) -> dict[str, JarSet]:
     """Return the sets that fit a release of Spark ("4.1"), by their names. Some have none for a newer Spark.
@@ -217,7 +302,7 @@ def sets_of(release: str) -> dict[str, JarSet]:
         coordinates = (f"org.apache.hadoop:hadoop-aws:{hadoop}", *sdk)
         jars = {**locked, **_AWS_SDK}
         found.append(JarSet(name=S3A, serves="S3", coordinates=coordinates, locked=jars, left_out=_NOT_FOR_S3))
-    return {each.name: each for each in found}
+    return {each.name: each for each in (*found, _DEBEZIUM)}
 
 
 # ------------------------------------------------------------------

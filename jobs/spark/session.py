@@ -429,7 +429,8 @@ def places(config: SparkConfig) -> dict[str, str]:
 
 def classic_settings(config: SparkConfig) -> dict[str, str]:
     """Return all settings of a session that this process starts. Raise JarsError if a set of jars is missing."""
-    jars = dict.fromkeys([*config.jars, *(jar for name in config.jar_sets for jar in jars_of(jar_set(name)))])
+    sets = (jars for jars in map(jar_set, config.jar_sets) if not jars.apart)
+    jars = dict.fromkeys([*config.jars, *(jar for each in sets for jar in jars_of(each))])
     settings = session_settings(config.cores) | {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -55,9 +55,8 @@ def test_missing_jars_are_shown_and_are_no_problem(warehouse, monkeypatch, tmp_p
     """A tick fetches the jars that it needs, so a project without them is healthy."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "nowhere"))
     section = machine_section(warehouse, SparkConfig())
-    assert (
-        dict(section.seen)["jars"] == "delta, kafka, s3a: no tick here has needed them, and one that does fetches them"
-    )
+    said = "delta, kafka, s3a, debezium: no tick here has needed them, and one that does fetches them"
+    assert dict(section.seen)["jars"] == said
     assert [] == [finding.what for finding in section.findings if "jar" in finding.what]
 
 

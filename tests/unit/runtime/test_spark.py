@@ -109,7 +109,7 @@ def test_missing_jars_name_the_command_that_fetches_them(folder, wanted, command
 def test_each_spark_has_jars_of_its_own(release, names):
     """The jar of each named package is locked, at the named version."""
     found = sets_of(release)
-    assert names == list(found)
+    assert [*names, "debezium"] == list(found)
     named = [(*coordinate.split(":"), each.locked) for each in found.values() for coordinate in each.coordinates]
     assert [] == [artifact for _, artifact, number, locked in named if f"{artifact}-{number}.jar" not in locked]
     assert {release} == {release, *re.findall(r"delta-spark_([\d.]+)_", str(found))}
@@ -150,7 +150,9 @@ def test_a_jar_that_does_not_come_is_named(folder, monkeypatch):
 
 def test_a_set_of_no_name_is_refused_with_the_names(folder):
     """A slip of the pen on the command line or in a source fetches nothing."""
-    with pytest.raises(JarsError, match=r"no set of jars 'kafkas' for Spark 4\.\d: the sets are delta, kafka"):
+    with pytest.raises(
+        JarsError, match=r"no set of jars 'kafkas' for Spark 4\.\d: the sets are debezium, delta, kafka"
+    ):
         jar_set("kafkas")
 
 

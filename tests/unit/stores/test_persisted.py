@@ -18,6 +18,7 @@ from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError,
 from checkpointing.metadata.record import FORMAT, CheckpointRecord, Claim, Release
 from jobs.quality.verdict import Verdict
 from jobs.sources.committed_positions import Committed
+from jobs.sources.debezium.staging import DebeziumNote
 from jobs.sources.delta.cut_source import CutPosition
 from jobs.sources.delta.delta_reader import DeltaPosition, DeltaSlice
 from jobs.sources.files.file_matching import Ledger
@@ -66,6 +67,7 @@ RECORDS = (
     OffsetRange,
     ChangesPosition,
     Note,
+    DebeziumNote,
     OffsetPosition,
 )
 

@@ -1,0 +1,319 @@
+"""Runs Debezium's engine in a process of its own, and writes what it delivers to standard output, line by line.
+
+`python -m jobs.sources.debezium.engine` is started by `running.RunningEngine`. Its first line of input is the JSON text
+of the settings: passwords stand in no argument, variable or file. Each further line is a place of the server's log
+(`binlog.000003 1189`): once everything before it has been delivered, the program answers `I`. When its input ends, it
+stops, so it does not outlive the process that reads it.
+
+| line begins with | then comes                                                                                       |
+|------------------|--------------------------------------------------------------------------------------------------|
+| `S`              | a number, a space, and the schema of the events with this number                                 |
+| `E`              | the number of the schema, a space, and an event                                                  |
+| `T`, `D`, `N`    | the begin or end of a transaction, a change of a table, a notification: offset, a tab, and event |
+| `H`              | a line of the schema history, which goes before the event that needs it                          |
+| `I`              | nothing: the place was reached                                                                   |
+| `F`              | why the engine ended                                                                             |
+
+The engine keeps its offset and its schema history in files of a temporary folder, since it knows no other way. What
+counts are the copies in the staged log, from which the next engine begins.
+"""
+
+import json
+import os
+import select
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import jpype
+
+PREFIX: Final = "tidemark"
+"""The name of the engine in its own offsets, topics and history."""
+
+_QUIET_S: Final = 0.3
+"""Nothing is under way any more if nothing came for so long since the engine read the place."""
+_LOOK_S: Final = 0.05
+_JVM: Final = (
+    "-Xmx768m",
+    "-XX:+UseSerialGC",
+    "-Djava.util.logging.config.file=/dev/null",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.log.org.apache.kafka=error",
+)
+
+
+class Lines:
+    """Writes lines to the reader. Several threads may write."""
+
+    def __init__(self, file: int) -> None:
+        self._file = open(file, "wb", buffering=1 << 16)  # noqa: SIM115 - open as long as the process lives
+        self._lock = threading.Lock()
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Write whole lines, and wait while the reader is behind."""
+        with self._lock:
+            self._file.write("".join(f"{line}\n" for line in lines).encode())
+            self._file.flush()
+
+
+class Delivery:
+    """Receives the engine's batches (`ChangeConsumer`)."""
+
+    def __init__(self, lines: Lines, history: Path) -> None:
+        self._lines, self._history = lines, history
+        self._read = history.stat().st_size
+        self._schemas = jpype.JClass("java.util.IdentityHashMap")()
+        self._converter = _converter(schemas=True)
+        self.last = time.monotonic()
+        self.busy = False
+        self._place: tuple[str, int] | None = None
+        self._lock = threading.Lock()
+
+    def expect(self, place: tuple[str, int]) -> None:
+        """Write `I` once everything before this place of the server's log has been written."""
+        with self._lock:
+            self._place = place
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """The place that was not reached yet."""
+        return self._place
+
+    def reached(self, place: tuple[str, int]) -> list[str]:
+        """Return the line that says so, if the expected place lies at this one or before it."""
+        with self._lock:
+            if self._place is None or not _is_behind(place, self._place):
+                return []
+            self._place = None
+        return ["I"]
+
+    def handle(self, records: Any, committer: Any) -> None:  # noqa: ANN401 - objects of Java
+        """Write a batch. The history that its events need goes first."""
+        self.busy = True
+        lines = self._history_lines()
+        for record in records:
+            lines += self._lines_of(record)
+            committer.markProcessed(record)
+        self._lines.write(lines)
+        committer.markBatchFinished()
+        self.last, self.busy = time.monotonic(), False
+
+    def _lines_of(self, record: Any) -> list[str]:  # noqa: ANN401
+        topic, value = str(record.destination()), record.value()
+        if value is None or topic.startswith("__debezium-heartbeat"):
+            return []
+        kind = {f"{PREFIX}.transaction": "T", PREFIX: "D", f"{PREFIX}.notifications": "N"}.get(topic)
+        source = record.sourceRecord()
+        if kind is not None:
+            offset = {str(name): _plain(each) for name, each in dict(source.sourceOffset()).items()}
+            line = f"{kind}{json.dumps(offset)}\t{value}"
+            if kind == "T" and json.loads(str(value)).get("status") == "BEGIN":  # its offset is where it begins
+                return [*self.reached((str(offset.get("file")), int(offset.get("pos") or 0))), line]
+            return [line]
+        schema, lines = source.valueSchema(), []
+        number = self._schemas.get(schema)
+        if number is None:
+            number = self._schemas.size()
+            self._schemas.put(schema, number)
+            lines.append(f"S{number} {self._converter.asJsonSchema(schema)}")
+        lines.append(f"E{number} {value}")
+        return lines
+
+    def _history_lines(self) -> list[str]:
+        if self._history.stat().st_size == self._read:
+            return []
+        with self._history.open("rb") as file:
+            file.seek(self._read)
+            whole = file.read().rpartition(b"\n")[0]
+        self._read += len(whole) + 1 if whole else 0
+        return [f"H{line}" for line in whole.decode().splitlines() if line]
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a value of Java as one of JSON."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, jpype.JClass("java.lang.Boolean")):
+        return bool(value)
+    return int(value) if isinstance(value, jpype.JClass("java.lang.Number")) else str(value)
+
+
+class DebeziumEngine:
+    """The engine, and what it says of its progress."""
+
+    def __init__(self, settings: dict[str, Any], folder: Path, lines: Lines) -> None:
+        """Prepare offset and history as the settings say. `connector` is the first part of its metrics' names."""
+        self._connector, self._lines = settings["connector"], lines
+        history, offsets = folder / "history", folder / "offsets"
+        history.write_text("".join(f"{line}\n" for line in settings["history"]))
+        named = settings["properties"] | {
+            "name": PREFIX,
+            "topic.prefix": PREFIX,
+            "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
+            "offset.storage.file.filename": str(offsets),
+            "offset.flush.interval.ms": "0",
+            "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+            "schema.history.internal.file.filename": str(history),
+            "notification.enabled.channels": "sink",
+            "notification.sink.topic.name": f"{PREFIX}.notifications",
+        }
+        if settings["offset"]:
+            _write_offset(offsets, settings["offset"])
+        self.delivery = Delivery(lines, history)
+        properties = jpype.JClass("java.util.Properties")()
+        for name, value in named.items():
+            properties.setProperty(name, value)
+        debezium = jpype.JClass("io.debezium.engine.DebeziumEngine")
+        done = jpype.JProxy(_named("CompletionCallback"), {"handle": self._ended})
+        take = {"handleBatch": self.delivery.handle, "supportsTombstoneEvents": lambda: True}
+        consumer = jpype.JProxy(_named("ChangeConsumer"), take)
+        builder = debezium.create(jpype.JClass("io.debezium.engine.format.Json")).using(properties)
+        self._engine = builder.notifying(consumer).using(jpype.JObject(done, _named("CompletionCallback"))).build()
+        self._thread = threading.Thread(target=self._engine.run, daemon=True)
+        self._beans = jpype.JClass("java.lang.management.ManagementFactory").getPlatformMBeanServer()
+
+    def start(self) -> None:
+        """Start the engine."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._engine.close()
+
+    def rests_at(self, place: tuple[str, int]) -> bool:
+        """Return True if the engine has read the server's log up to this place, and nothing is under way."""
+        if self.delivery.busy or time.monotonic() - self.delivery.last < _QUIET_S:
+            return False
+        name = f"debezium.{self._connector}:type=connector-metrics,context=streaming,server={PREFIX}"
+        bean = jpype.JClass("javax.management.ObjectName")(name)
+        if not self._beans.isRegistered(bean):
+            return False
+        wanted = ("Connected", "BinlogFilename", "BinlogPosition", "QueueTotalCapacity", "QueueRemainingCapacity")
+        connected, file, position, total, free = (self._beans.getAttribute(bean, each) for each in wanted)
+        if not connected or file is None or int(total) != int(free):
+            return False
+        return _is_behind((str(file), int(position)), place)
+
+    def _ended(self, succeeded: Any, message: Any, error: Any) -> None:  # noqa: ANN401
+        told = [] if succeeded else [str(message)]
+        while error is not None and len(told) < 10:  # noqa: PLR2004 - a chain of causes has an end
+            told.append(str(error.getMessage()))
+            error = error.getCause()
+        self._lines.write(["F" + " | ".join(dict.fromkeys(" ".join(each.split()) for each in told))])
+
+
+def _named(interface: str) -> str:
+    return f"io.debezium.engine.DebeziumEngine${interface}"
+
+
+def _is_behind(place: tuple[str, int], other: tuple[str, int]) -> bool:
+    """Return True if the first place is the second one, or lies behind it."""
+    return (_number(place[0]), place[1]) >= (_number(other[0]), other[1])
+
+
+def _number(file: str) -> int:
+    """Return the number of a log file. It rises, also behind 999999."""
+    digits = file.rpartition(".")[2]
+    return int(digits) if digits.isdecimal() else -1
+
+
+def _write_offset(path: Path, offset: dict[str, Any]) -> None:
+    """Write the offset as the engine's own store does."""
+    store = jpype.JClass("org.apache.kafka.connect.storage.FileOffsetBackingStore")(_converter(schemas=False))
+    plain = "org.apache.kafka.connect.json.JsonConverter"
+    settings = _java_map(
+        {
+            "offset.storage.file.filename": str(path),
+            "bootstrap.servers": "none:1",  # which the store's settings must have, and the store does not use
+            "key.converter": plain,
+            "value.converter": plain,
+        }
+    )
+    store.configure(jpype.JClass("org.apache.kafka.connect.runtime.standalone.StandaloneConfig")(settings))
+    store.start()
+    values = jpype.JClass("java.util.HashMap")()
+    key = json.dumps([PREFIX, {"server": PREFIX}], separators=(",", ":"))
+    values.put(_bytes(key), _bytes(json.dumps(offset, separators=(",", ":"))))
+    store.set(values, None).get()
+    store.stop()
+
+
+def _converter(*, schemas: bool) -> Any:  # noqa: ANN401
+    converter = jpype.JClass("org.apache.kafka.connect.json.JsonConverter")()
+    converter.configure(_java_map({"schemas.enable": str(schemas).lower()}), False)  # noqa: FBT003 - Java
+    return converter
+
+
+def _java_map(values: dict[str, str]) -> Any:  # noqa: ANN401
+    made = jpype.JClass("java.util.HashMap")()
+    for name, value in values.items():
+        made.put(name, value)
+    return made
+
+
+def _bytes(text: str) -> Any:  # noqa: ANN401
+    return jpype.JClass("java.nio.ByteBuffer").wrap(jpype.JArray(jpype.JByte)(text.encode()))
+
+
+def _places(pending: bytearray) -> list[tuple[str, int]] | None:
+    """Return the places that have come, or None at the end of the input."""
+    ready, _, _ = select.select([0], [], [], _LOOK_S)
+    if ready:
+        found = os.read(0, 1 << 16)
+        if not found:
+            return None
+        pending += found
+    whole, _, rest = bytes(pending).rpartition(b"\n")
+    pending[:] = rest
+    words = (line.decode().split() for line in whole.splitlines())
+    return [(file, int(position)) for file, position in words]
+
+
+def _first_line() -> bytes:
+    found = bytearray()
+    while not found.endswith(b"\n"):
+        part = os.read(0, 1)
+        if not part:
+            break
+        found += part
+    return bytes(found)
+
+
+def main() -> None:
+    """Run the engine until the input ends."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # what Java prints is no line of ours
+    settings = json.loads(_first_line() or b"null")
+    if settings is None:
+        return
+    lines, folder = Lines(out), Path(tempfile.mkdtemp(prefix="tidemark-engine-"))
+    try:
+        jpype.startJVM(*_JVM, classpath=settings["jars"])
+        engine = DebeziumEngine(settings, folder, lines)
+        engine.start()
+        delivery, pending = engine.delivery, bytearray()
+        while (found := _places(pending)) is not None:
+            if found:
+                delivery.expect(found[-1])
+            place = delivery.place
+            if place is not None and engine.rests_at(place):
+                lines.write(delivery.reached(place))
+        threading.Timer(3, os._exit, (0,)).start()  # an engine that does not stop must not stay
+        engine.close()
+    except BrokenPipeError:
+        pass
+    except jpype.JException as error:
+        lines.write([f"F{error}".replace("\n", " ")])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        sys.stdout.flush()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
