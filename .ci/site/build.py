@@ -23,7 +23,7 @@ CHAPTERS = {
     "Start": ("README.md", "docs/guides/pipelines.md"),
     "Input": ("docs/guides/sources.md", "docs/guides/kafka.md", "docs/guides/postgres.md", "docs/guides/databases.md"),
     "Time": ("docs/guides/time.md", "docs/guides/joins-in-time.md"),
-    "Output": ("docs/guides/read.md", "docs/guides/sinks.md"),
+    "Output": ("docs/guides/read.md", "docs/guides/sinks.md", "docs/guides/catalogs.md"),
     "Run": (
         "docs/DAGSTER.md",
         "docs/guides/deploy.md",
