@@ -27,6 +27,7 @@ WARM_UP_COMMITS: Final = 5
 """Records that were written before this many commits were complete do not count."""
 
 _WAIT_S: Final = 10.0
+_AT_ONCE: Final = 10_000
 _LEAST_RECORDS: Final = 1_000
 """The 99th percentile of fewer records says little."""
 
@@ -49,7 +50,7 @@ def latencies(servers: str, commits: Sequence[tuple[int, int]]) -> list[int]:
     if len(commits) <= WARM_UP_COMMITS:
         raise TooFewRecordsError(f"{len(commits)} commits are no more than the {WARM_UP_COMMITS} of the warm-up")
     warm_ms = commits[WARM_UP_COMMITS - 1][1]
-    written = _times(servers, commits[-1][0])
+    written = written_times(servers, TopicPartition(TOPIC, 0, 0), commits[-1][0])
     found, place = [], 0
     for offset, at in enumerate(written):
         while commits[place][0] <= offset:
@@ -74,18 +75,18 @@ def percentile(series: Sequence[int], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] / 1000
 
 
-def _times(servers: str, count: int) -> list[int]:
-    """Return the time at which each of the first records was written, in ms."""
+def written_times(servers: str, place: TopicPartition, count: int) -> list[int]:
+    """Return the time at which each of the first records of a Kafka partition was written, in ms."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "freshness", "enable.auto.commit": "false"})
-    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    consumer.assign([place])
     times: list[int] = []
     while len(times) < count:
-        message = consumer.poll(_WAIT_S)
-        if message is None:
-            raise TimeoutError(f"the topic has {len(times)} records, and the tables {count}")
-        times.append(message.timestamp()[1])
+        messages = consumer.consume(_AT_ONCE, _WAIT_S)
+        if not messages:
+            raise TimeoutError(f"{place.topic}-{place.partition} has {len(times)} records, and the tables {count}")
+        times += [message.timestamp()[1] for message in messages]
     consumer.close()
-    return times
+    return times[:count]
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from numpy.typing import NDArray
 
-from bench.freshness import TooFewRecordsError
+from bench.freshness import TooFewRecordsError, written_times
 from bench.kafka_workload import make_topic, served
 from bench.nexmark.generate import Extent, rows
 
@@ -30,7 +30,6 @@ WARM_UP_S: Final = 45
 """Bids of the first seconds do not count: Spark and Flink start, and the JVM compiles."""
 _SLICES: Final = 100
 _WAIT_S: Final = 10.0
-_AT_ONCE: Final = 10_000
 _LEAST_RECORDS: Final = 100_000
 
 
@@ -79,7 +78,7 @@ def latencies(servers: str, commits: Sequence[Commit]) -> NDArray[np.int64]:
     found = []
     for partition in range(PARTITIONS["bid"]):
         ends = np.array([commit.offsets.get(partition, 0) for commit in commits])
-        written = _times(servers, partition, int(ends.max()))
+        written = np.array(written_times(servers, TopicPartition("bid", partition, 0), int(ends.max())))
         counts = written >= written[0] + WARM_UP_S * 1000
         first = np.searchsorted(np.maximum.accumulate(ends), np.arange(len(written)), side="right")
         found.append((np.array([commit.at_ms for commit in commits])[first] - written)[counts])
@@ -94,20 +93,6 @@ def figures(program: str, servers: str, commits: Sequence[Commit]) -> dict[str, 
     waited = latencies(servers, commits)
     p50, p99 = (round(float(np.percentile(waited, share)) / 1000, 3) for share in (50, 99))
     return {"program": program, "p50_s": p50, "p99_s": p99, "commits": len(commits), "bids": len(waited)}
-
-
-def _times(servers: str, partition: int, count: int) -> NDArray[np.int64]:
-    """Return the time at which each of the first bids of a partition was written, in ms."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "freshness", "enable.auto.commit": "false"})
-    consumer.assign([TopicPartition("bid", partition, 0)])
-    times: list[int] = []
-    while len(times) < count:
-        messages = consumer.consume(_AT_ONCE, _WAIT_S)
-        if not messages:
-            raise TimeoutError(f"partition {partition} has {len(times)} bids, and the tables {count}")
-        times += [message.timestamp()[1] for message in messages]
-    consumer.close()
-    return np.array(times[:count])
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from jobs.catalogs.port import Catalog, CatalogSettings, UnusableCatalogError
+from jobs.distribution import DISTRIBUTION
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,127}")
 _CATALOG_AND_SCHEMA: Final = re.compile(r"[A-Za-z0-9_-]{1,255}\.[a-z_][a-z0-9_]{0,127}")
@@ -42,5 +43,5 @@ def open_catalog(settings: CatalogSettings, job: str) -> Catalog:
     except ModuleNotFoundError as error:
         raise UnusableCatalogError(
             f"the catalog {settings.name} needs {error.name}, which is not installed: "
-            f"pip install 'tidemark-spark[{settings.name}]'"
+            f"pip install '{DISTRIBUTION}[{settings.name}]'"
         ) from None

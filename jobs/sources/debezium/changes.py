@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from checkpointing.identifiers import SplitId
 from jobs.sources.debezium.server import ANEW, BinlogServer
 from jobs.sources.debezium.staging import FORMAT, DebeziumNote, DebeziumReading, DebeziumStaging
-from jobs.sources.port import SourceAwayError, SourceDescription, SourceError
+from jobs.sources.port import SourceDescription, SourceError
 from jobs.sources.python.ddl import schema_of_text
 from jobs.sources.secrets import refuse_open_secrets
 from jobs.sources.staged.log import StagedLog, Words
@@ -113,15 +113,8 @@ class DebeziumSource(StagedChanges[DebeziumNote]):
     # -------------------------------------------------------------- details
 
     def _discovered(self) -> tuple[TrackedTable, ...]:
-        try:
-            with self._reading.server.connected() as asked:
-                return asked.tables(self._reading.tables)
-        except SourceAwayError as error:
-            if self._declared is not None:
-                raise
-            raise SourceAwayError(
-                f"{error}. Only the server knows the columns yet. With schema= the pipeline is built without it"
-            ) from None
+        with self._reading.server.connected() as asked:
+            return asked.tables(self._reading.tables)
 
     def _must_be_of(self, note: DebeziumNote) -> None:
         server, origin, folder = self._reading.server, note.origin, self._log.folder
@@ -142,7 +135,7 @@ class DebeziumSource(StagedChanges[DebeziumNote]):
         return self._staging.append(changes)
 
     def _let_go(self, *, rests: bool) -> None:
-        """Do nothing: a server removes its binary log by its own settings, whoever has read it."""
+        """Do nothing. The server removes its binary log by its own settings, and knows no readers."""
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Final, Literal, cast
 import psycopg
 from pyspark.sql.types import StructType
 
-from jobs.sources.port import SourceAwayError, SourceDescription, SourceError
+from jobs.sources.port import SourceDescription, SourceError
 from jobs.sources.postgres.catalog import (
     FORMAT,
     Note,
@@ -139,12 +139,6 @@ class PostgresChanges(StagedChanges[Note]):
         try:
             with server.connect() as connection:
                 return tuple(each.table for each in self._reading.published(connection))
-        except SourceAwayError as error:
-            if self._declared is not None:
-                raise
-            raise SourceAwayError(
-                f"{error}. Only the server knows the columns yet. With schema= the pipeline is built without it"
-            ) from None
         except psycopg.Error as error:
             raise SourceError(f"the tables of {server.place} cannot be read ({server.told(error)})") from None
 

@@ -26,7 +26,7 @@ from jobs.sources.change_rows import COMMITTED_AT, HEAD, TABLE
 from jobs.sources.files.file_columns import Fit
 from jobs.sources.files.file_position import FileRange, SliceDetail
 from jobs.sources.files.file_reader import parquet_reader
-from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, NoSuchPositionError, SourceError
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, NoSuchPositionError, SourceAwayError, SourceError
 from jobs.sources.position_words import END, moment_named
 from jobs.sources.staged.log import SPLIT, ChangeFile, NoteT, StagedLog, ends_of
 from jobs.sources.staged.lsn import parsed, written
@@ -421,7 +421,14 @@ class StagedChanges(ABC, Generic[NoteT]):
             return self._tables
         last = self._log.look().last
         if last is None:
-            found = self._discovered()
+            try:
+                found = self._discovered()
+            except SourceAwayError as error:
+                if self._declared is not None:
+                    raise
+                raise SourceAwayError(
+                    f"{error}. Only the server knows the columns yet. With schema= the pipeline is built without it"
+                ) from None
         else:
             self._must_be_of(last.note)
             found = tuple(last.note.origin.tables)
