@@ -66,11 +66,23 @@ class Numbering:
         return {self.split_column: self.split} | ({self.file_column: self.file} if self.file_column else {})
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """The rows of a part of a file that are read: a bit for each row, 1 if it is read, and the number of the others.
+
+    Positions count only rows that are read.
+    """
+
+    bits: bytes
+    left_out: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScan:
     """The rows `first` to `end` (exclusive) of a Parquet file. `root` is the address of a storage, `name` a file there.
 
-    `bytes` is the size of the whole file. With a `numbering`, its columns are not read, but made.
+    `bytes` is the size of the whole file. With a `numbering`, its columns are not read, but made. `names` has the name
+    in the file of each column that may have another one there. Without `kept`, all rows of the part are read.
     """
 
     root: str
@@ -79,11 +91,13 @@ class FileScan:
     end: int
     bytes: int
     numbering: Numbering | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    kept: KeptRows | None = None
 
     @property
     def rows(self) -> int:
         """Return how many rows the part has."""
-        return self.end - self.first
+        return self.end - self.first - (0 if self.kept is None else self.kept.left_out)
 
     @property
     def may_repeat(self) -> bool:
@@ -98,7 +112,7 @@ class FileScan:
         place = place_in(self.root, self.name)
         try:
             with pq.ParquetFile(parquet_of(place)) as file:
-                for first, batch in self._parts(file, schema):
+                for first, batch in self._kept(self._parts(file, schema)):
                     yield self._in_schema(batch, first, schema)
         except (pa.ArrowException, OSError) as error:
             why = (str(error).splitlines() or [type(error).__name__])[0]
@@ -107,7 +121,9 @@ class FileScan:
     def _parts(self, file: pq.ParquetFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield batches of the asked rows, each with the number of its first row in the file."""
         made = () if self.numbering is None else (*self.numbering.constants, self.numbering.position_column)
-        wanted = [name for name in schema.names if name not in made and name in file.schema_arrow.names]
+        stored = dict(self.names)
+        asked = (stored.get(name, name) for name in schema.names if name not in made)
+        wanted = [name for name in asked if name in file.schema_arrow.names]
         groups, at = _groups(file, self.first, self.end)
         for batch in file.iter_batches(_BATCH_ROWS, groups, wanted):
             start, stop = max(self.first - at, 0), min(self.end - at, batch.num_rows)
@@ -115,16 +131,31 @@ class FileScan:
                 yield at + start, batch.slice(start, stop - start)
             at += batch.num_rows
 
+    def _kept(self, parts: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield what is read of each batch, and the number that its first row has if only rows that are read count."""
+        if self.kept is None:
+            yield from parts
+            return
+        kept = np.unpackbits(np.frombuffer(self.kept.bits, np.uint8), count=self.end - self.first).astype(np.bool_)
+        number = self.first
+        for first, batch in parts:
+            mask = kept[first - self.first : first - self.first + batch.num_rows]
+            rows = batch.filter(pa.array(mask))
+            if rows.num_rows:
+                yield number, rows
+            number += rows.num_rows
+
     def _in_schema(self, batch: pa.RecordBatch, first: int, schema: pa.Schema) -> pa.RecordBatch:
         columns, constants = [], {} if self.numbering is None else self.numbering.constants
+        stored = dict(self.names)
         for field in schema:
             if field.name in constants:
                 columns.append(pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows))
             elif self.numbering is not None and field.name == self.numbering.position_column:
                 start = self.numbering.first + first
                 columns.append(pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64)))
-            elif field.name in batch.schema.names:
-                columns.append(batch.column(field.name).cast(field.type))
+            elif (name := stored.get(field.name, field.name)) in batch.schema.names:
+                columns.append(batch.column(name).cast(field.type))
             else:
                 columns.append(pa.nulls(batch.num_rows, field.type))
         return pa.record_batch(columns, schema=schema)

@@ -74,13 +74,37 @@ def paths_with_deletion_vectors(table: DeltaTable) -> frozenset[str]:
 
     delta-rs cannot remove such files. For a table that never had the feature, this call costs nothing.
     """
-    if "deletionVectors" not in (table.protocol().reader_features or ()):
-        return frozenset()
+    return frozenset(kept_rows(table))
+
+
+def kept_rows(table: DeltaTable) -> dict[str, pa.ListScalar]:
+    """Return for each active file with a deletion vector which rows it leaves: a list of true and false.
+
+    The keys are in the form of `active_paths`. Rows behind a list's end are left too. For a table that never had the
+    feature, this call costs nothing. Raises OSError or DeltaError if a vector cannot be read, ValueError if it
+    belongs to no file.
+    """
+    if not has_deletion_vectors(table):
+        return {}
     vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
+    uris = map(_plain, vectors.column("filepath").to_pylist())
+    left = dict(zip(uris, vectors.column("selection_vector"), strict=True))
     root = _plain(str(table.table_uri)).rstrip("/") + "/"
-    marked = (_plain(uri).removeprefix(root) for uri in vectors.column("filepath").to_pylist())
-    return frozenset(marked).intersection(active_paths(table))
+    places = {path: _plain(path) if "://" in path else root + path for path in active_paths(table)}
+    found = {path: left.pop(place) for path, place in places.items() if place in left}
+    if left:
+        raise ValueError(f"there is a deletion vector of {min(left)}, which is no file of the table")
+    return found
+
+
+def has_deletion_vectors(table: DeltaTable) -> bool:
+    """Return True if files of the table may have deletion vectors."""
+    return "deletionVectors" in (table.protocol().reader_features or ())
 
 
 def _plain(uri: str) -> str:
-    return unquote(urlparse(uri).path) if uri.startswith("file:") else uri
+    """Return a path as it is, and a URI without its quoting."""
+    if "://" not in uri:
+        return uri
+    parts = urlparse(uri)
+    return unquote(parts.path) if parts.scheme == "file" else f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}"

@@ -8,11 +8,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import LongType, StringType, StructType
 
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import VertexId
 from checkpointing.messages import PollSource
+from jobs.operators.spec import arrow_schema
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 from jobs.sources.port import SourceError, read_schema
@@ -105,11 +106,19 @@ def test_a_slice_is_exactly_its_rows(spark, table):
 
 
 @pytest.mark.dear
-def test_the_feed_equals_the_one_that_delta_itself_reads(neighbour, table):
+@pytest.mark.parametrize("vectors", [False, True])
+def test_the_feed_equals_the_one_that_delta_itself_reads(neighbour, table, vectors):
+    """Also if deletion vectors mark rows and columns have other names in files. RESTORE then takes marks back."""
     spark = neighbour
     name = sql_name(table)
     spark.sql(f"CREATE TABLE {name} (id BIGINT, word STRING) USING DELTA {FEED}")
-    source = DeltaSource(table, changes=True, start=1)
+    if vectors:
+        set_ = f"{VECTORS}, 'delta.columnMapping.mode' = 'name'"
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({set_})")
+        spark.sql(f"ALTER TABLE {name} RENAME COLUMN word TO text")
+        spark.sql(f"ALTER TABLE {name} ADD COLUMN word STRING")
+        spark.sql(f"ALTER TABLE {name} DROP COLUMN text")
+    begin = spark.sql(f"DESCRIBE HISTORY {name}").count()
     spark.sql(f"INSERT INTO {name} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     spark.sql(f"UPDATE {name} SET word = 'new' WHERE id = 2")
     spark.sql(f"INSERT INTO {name} VALUES (4, 'd')")
@@ -120,9 +129,15 @@ def test_the_feed_equals_the_one_that_delta_itself_reads(neighbour, table):
         f"MERGE INTO {name} t USING ({new}) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET * "
         "WHEN NOT MATCHED THEN INSERT *"
     )
+    if vectors:
+        spark.sql(f"INSERT INTO {name} SELECT id, 'x' FROM range(100, 110, 1, 1)")
+        spark.sql(f"DELETE FROM {name} WHERE id = 104")
+        spark.sql(f"DELETE FROM {name} WHERE id = 106 OR id = 101")
+        spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {spark.sql(f'DESCRIBE HISTORY {name}').first().version - 1}")
     spark.sql(f"DELETE FROM {name}")
+    source = DeltaSource(table, changes=True, start=begin)
     read = list(slices(source, 2))
-    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1).load(str(table))
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", begin).load(str(table))
     columns = ("id", "word", "_change_type", "_commit_version")
     expected = sorted(tuple(row) for row in feed.select(*columns).collect())
     assert expected == sorted(rows(spark, source, read, *columns))
@@ -151,11 +166,135 @@ def test_the_source_reads_on_after_optimize_and_names_a_vacuumed_version(neighbo
     assert [(n,) for n in range(4)] == sorted(rows(spark, anew, slices(anew), "id"))
 
 
+VECTORS = "'delta.enableDeletionVectors' = 'true'"
+MADE = (
+    "id, named_struct('x', int(id), 'y', array(named_struct('z', string(id)))) AS part, concat('w', id) AS word, "
+    "date'2020-01-01' + int(id % 2) AS day"
+)
+
+
 @pytest.mark.dear
-def test_features_that_this_source_lacks_are_refused_by_name(neighbour, tmp_path):
-    """The features are deletion vectors, column mapping, features unknown to delta-rs, and an in-place replacement."""
+@pytest.mark.parametrize(
+    ("mode", "partition"), [("none", ""), ("name", ""), ("name", "PARTITIONED BY (day)"), ("id", "")]
+)
+def test_marked_rows_and_mapped_columns_are_read_as_spark_reads_them(neighbour, table, mode, partition):
+    """Others delete, update and merge rows, and rename, drop and add columns. Later they append rows."""
+    spark, name = neighbour, sql_name(table)
+    spark.sql(
+        f"CREATE TABLE {name} (id BIGINT, part STRUCT<x: INT, y: ARRAY<STRUCT<z: STRING>>>, word STRING, day DATE) "
+        f"USING DELTA {partition} TBLPROPERTIES ({VECTORS}, 'delta.columnMapping.mode' = '{mode}')"
+    )
+    spark.sql(f"INSERT INTO {name} SELECT {MADE} FROM range(0, 100, 1, 1)")
+    spark.sql(f"DELETE FROM {name} WHERE id % 5 = 0 OR id BETWEEN 40 AND 79")
+    spark.sql(f"UPDATE {name} SET word = 'new' WHERE id = 7")
+    spark.sql(
+        f"MERGE INTO {name} t USING (SELECT {MADE} FROM range(98, 102)) s ON t.id = s.id "
+        "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *"
+    )
+    if mode != "none":
+        spark.sql(f"ALTER TABLE {name} RENAME COLUMN part.x TO `new x`")
+        spark.sql(f"ALTER TABLE {name} RENAME COLUMN day TO `the day`")
+        spark.sql(f"ALTER TABLE {name} DROP COLUMN word")
+        spark.sql(f"ALTER TABLE {name} ADD COLUMN word STRING")
+    source = DeltaSource(table)
+    read = list(slices(source, 7))
+    assert {7} == {piece.rows for piece in read[1:3]}
+    day = "day" if mode == "none" else "`the day`"
+    for number in (200, 300):
+        spark.sql(f"INSERT INTO {name} (id, part, word, {day}) SELECT {MADE} FROM range({number}, {number + 10}, 1, 1)")
+    if mode != "none":
+        spark.sql(f"ALTER TABLE {name} RENAME COLUMN word TO words")
+    read += slices(source, 7, read[-1].end)
+    now, found = spark.table(name).withColumnRenamed("words", "word"), source.read(spark, read)
+    assert not any(field.metadata for field in source.schema())
+    rows_, found = found.orderBy("_position").collect(), found.drop("_split", "_position")
+    assert list(range(now.count())) == [row._position for row in rows_]
+    assert now.schema.simpleString() == found.schema.simpleString()
+    assert by_id(now.collect()) == by_id(found.collect())
+    spark.conf.set("spark.sql.codegen.wholeStage", "true")
+    assert by_id(rows_[7:14]) == by_id(source.read(spark, read[1:2]).collect())
+    if mode != "none":
+        old = DeltaSource(table, schema=StructType().add("word", StringType()), new_columns="ignore")
+        with pytest.raises(SourceError, match="has no column 'word'"):
+            old.read(spark, read)
+    if not partition:
+        columns = StructType([field for field in spark.table(name).schema if field.name != "part"])
+        of_task = DeltaSource(table, schema=columns, new_columns="ignore")
+        names = ("id", *(("word", "day") if mode == "none" else ("words", "the day")), "_position")
+        expected = [(row.id, row.word, row[names[2]], row._position) for row in rows_]
+        assert expected == scanned(of_task, read, names)
+        assert expected[7:14] == scanned(of_task, read[1:2], names)
+
+
+def by_id(rows):
+    found = {row.id: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def scanned(source, pieces, names):
+    """Return the rows that a task reads, in order of their positions."""
+    columns = arrow_schema(read_schema(source))
+    scans = source.scans(pieces)
+    assert scans is not None
+    found = pa.Table.from_batches([batch for scan in scans for batch in scan.batches(columns)], columns)
+    assert found.num_rows == sum(scan.rows for scan in scans) == sum(piece.rows for piece in pieces)
+    return [tuple(row[name] for name in names) for row in found.sort_by("_position").to_pylist()]
+
+
+@pytest.mark.dear
+def test_a_slice_keeps_its_rows_until_its_deletion_vector_is_vacuumed(neighbour, table):
+    """A later vector takes the place of the slice's own one, and another process reads the slice again."""
+    spark, name = neighbour, sql_name(table)
+    spark.sql(f"CREATE TABLE {name} (id BIGINT) USING DELTA TBLPROPERTIES ({VECTORS})")
+    spark.sql(f"INSERT INTO {name} SELECT id FROM range(0, 10, 1, 1)")
+    spark.sql(f"DELETE FROM {name} WHERE id IN (2, 3)")
+    pieces = list(slices(DeltaSource(table), 3))
+    spark.sql(f"DELETE FROM {name} WHERE id IN (0, 5)")
+    assert [(n,) for n in (0, 1, 4, 5, 6, 7, 8, 9)] == rows(spark, DeltaSource(table), pieces, "id")
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    spark.sql(f"VACUUM {name} RETAIN 0 HOURS")
+    with pytest.raises(SourceError, match="the deletion vectors of version 2 cannot be read"):
+        DeltaSource(table).read(spark, pieces)
+    with pytest.raises(SourceError, match=r"vectors of version 2 cannot be read .*VACUUM.*--to 'version 3'"):
+        list(slices(DeltaSource(table), 3, pieces[0].end))
+    anew = DeltaSource(table)
+    assert [(n,) for n in (1, 4, 6, 7, 8, 9)] == rows(spark, anew, slices(anew), "id")
+
+
+@pytest.mark.dear
+def test_a_widened_column_is_read_as_spark_reads_it(neighbour, table):
+    """The files before the change have the narrower type. Spark and a task read them alike."""
+    spark, name = neighbour, sql_name(table)
+    spark.sql(
+        f"CREATE TABLE {name} (id INT, price DECIMAL(5, 2), part STRUCT<x: FLOAT>) USING DELTA "
+        "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+    )
+    spark.sql(f"INSERT INTO {name} VALUES (1, 1.25, named_struct('x', 0.1)), (NULL, NULL, NULL)")
+    before = DeltaSource(table)
+    end = next(slices(before)).end
+    spark.sql(f"ALTER TABLE {name} ALTER COLUMN id TYPE BIGINT")
+    spark.sql(f"ALTER TABLE {name} ALTER COLUMN price TYPE DECIMAL(12, 4)")
+    spark.sql(f"ALTER TABLE {name} ALTER COLUMN part.x TYPE DOUBLE")
+    spark.sql(f"INSERT INTO {name} VALUES (20000000000, 1.2345, named_struct('x', 0.1D))")
+    with pytest.raises(
+        SourceError, match=r"column 'id' was widened to bigint since this tick began. Run the tick again"
+    ):
+        list(slices(before, 100, end))
+    source = DeltaSource(table)
+    assert 1 == sum(piece.rows for piece in slices(source, 100, end))
+    read = list(slices(source))
+    names = ("id", "price", "part")
+    assert set(spark.table(name).collect()) == set(source.read(spark, read).select(*names).collect())
+    by_task = {(number, price, part and tuple(part.values())) for number, price, part in scanned(source, read, names)}
+    assert {(row.id, row.price, row.part and tuple(row.part)) for row in spark.table(name).collect()} == by_task
+
+
+@pytest.mark.dear
+def test_changes_of_features_that_this_source_lacks_are_refused_by_name(neighbour, tmp_path):
+    """Rows that a vector marks are deleted rows, a feature may be unknown, and columns may be replaced in place."""
     spark = neighbour
-    names = {kind: tmp_path / kind for kind in ("vectors", "mapped", "widened", "replaced")}
+    names = {kind: tmp_path / kind for kind in ("vectors", "mapped", "unknown", "widened", "replaced")}
     for table in names.values():
         spark.range(0, 10, 1, 1).write.format("delta").save(str(table))
     ends = {kind: next(slices(DeltaSource(table))).end for kind, table in names.items()}
@@ -167,17 +306,15 @@ def test_features_that_this_source_lacks_are_refused_by_name(neighbour, tmp_path
     spark.sql(f"DELETE FROM {sql_name(names['vectors'])} WHERE id = 3")
     with pytest.raises(SourceError, match=r"version 2 \(DELETE\) deletes or changes rows"):
         list(slices(DeltaSource(names["vectors"]), 10, ends["vectors"]))
-    with pytest.raises(SourceError, match=r"deleted by a deletion vector.*REORG TABLE"):
-        list(slices(DeltaSource(names["vectors"])))
-    spark.sql(f"REORG TABLE {sql_name(names['vectors'])} APPLY (PURGE)")
-    assert 9 == sum(piece.rows for piece in slices(DeltaSource(names["vectors"])))
+    assert [] == list(slices(DeltaSource(names["vectors"], skip_change_commits=True), 10, ends["vectors"]))
     set_property("mapped", "delta.columnMapping.mode", "name")
-    with pytest.raises(SourceError, match="maps its columns to other names"):
-        list(slices(DeltaSource(names["mapped"]), 10, ends["mapped"]))
-    set_property("mapped", "delta.columnMapping.mode", "none")
-    assert 10 == sum(piece.rows for piece in slices(DeltaSource(names["mapped"])))
+    assert [] == list(slices(DeltaSource(names["mapped"]), 10, ends["mapped"]))
+    set_property("unknown", "delta.feature.variantType", "supported")
+    with pytest.raises(SourceError, match="variantType"):
+        list(slices(DeltaSource(names["unknown"]), 10, ends["unknown"]))
     set_property("widened", "delta.enableTypeWidening", "true")
-    with pytest.raises(SourceError, match="typeWidening"):
+    set_property("widened", "delta.enableDeletionVectors", "true")
+    with pytest.raises(SourceError, match="typeWidening together with deletionVectors"):
         list(slices(DeltaSource(names["widened"]), 10, ends["widened"]))
     other = spark.range(0, 1).selectExpr("cast(id AS string) AS id").write.format("delta").mode("overwrite")
     other.option("overwriteSchema", "true").save(str(names["replaced"]))
@@ -217,6 +354,27 @@ def test_killed_ticks_lose_and_double_no_row(spark, tmp_path, boundary):
 
 
 @pytest.mark.dear
+def test_a_killed_tick_reads_each_row_that_a_vector_leaves_once(neighbour, tmp_path):
+    """After the kill, another vector takes the place of the one with which the snapshot was begun."""
+    spark, trial = neighbour, Trial("tests.scenarios.test_delta_source:steadfast", tmp_path)
+    name = sql_name(trial.data / FOLDER)
+    mapped = f"{VECTORS}, 'delta.columnMapping.mode' = 'name'"
+    spark.sql(f"CREATE TABLE {name} (id BIGINT, old BIGINT) USING DELTA TBLPROPERTIES ({mapped})")
+    spark.sql(f"INSERT INTO {name} SELECT id, id % 3 FROM range(0, 15, 1, 1)")
+    spark.sql(f"ALTER TABLE {name} RENAME COLUMN old TO key")
+    spark.sql(f"DELETE FROM {name} WHERE id IN (1, 5, 6)")
+    trial.kill("before:AppendRow#2", spark_cores=1)
+    spark.sql(f"DELETE FROM {name} WHERE id IN (0, 14)")
+    spark.sql(f"INSERT INTO {name} VALUES (15, 0), (16, 1)")
+    cut = trial.run(spark_cores=1)
+    bronze = cut.polars("bronze/orders").collect().sort("_position")
+    ids = [n for n in range(17) if n not in {1, 5, 6}]
+    assert (ids, list(range(len(ids)))) == (list(bronze["id"]), list(bronze["_position"]))
+    expected = {key: [n for n in ids if n % 3 == key] for key in range(3)}
+    assert {key: (len(each), sum(each)) for key, each in expected.items()} == counted(cut)
+
+
+@pytest.mark.dear
 def test_changes_come_once_although_ticks_are_killed(spark, tmp_path):
     trial = Trial("tests.scenarios.test_delta_source:changes", tmp_path)
     table = trial.data / FOLDER
@@ -245,11 +403,15 @@ CONFIG = CheckpointConfig(every_rows=4, slice_rows_max=3, retained=3)
 FOLDER = "orders"
 
 
-def appends(data: Path) -> Pipeline:
+def appends(data: Path, **options) -> Pipeline:
     pipeline = Pipeline("appends", config=CONFIG)
-    rows = pipeline.source("orders", DeltaSource(data / FOLDER)).table("bronze/orders", id="bronze")
+    rows = pipeline.source("orders", DeltaSource(data / FOLDER, **options)).table("bronze/orders", id="bronze")
     rows.key_by("key").aggregate("by_key", rows=count(), total=sum_of("id")).upsert("gold/by_key")
     return pipeline
+
+
+def steadfast(data: Path) -> Pipeline:
+    return appends(data, skip_change_commits=True)
 
 
 def changes(data: Path) -> Pipeline:

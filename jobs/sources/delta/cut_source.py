@@ -122,7 +122,7 @@ class CutSource(DeltaSource):
             start=request.position or self._position(found.cut, place, at_cut=False).text(),
             end=self._position(found.cut, end, at_cut=at_cut).text(),
             detail=DeltaSlice(ranges=tuple(ranges)).model_dump_json(),
-            rows=sum(part.end - part.first for part in ranges),
+            rows=sum(part.count for part in ranges),
             bytes=sum(part.bytes for part in ranges),
             cut=found.name,
             at_cut=at_cut,

@@ -6,17 +6,21 @@ table stays in its folder until VACUUM, so an older version can still be read.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
+import numpy as np
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from numpy.typing import NDArray
 from pyspark.sql.types import StructType
 
-from jobs.sources.delta.delta_reader import ChangeType, DeltaPosition
+from jobs.sources.delta.delta_reader import ChangeType, DeltaPosition, MarkedRows
+from jobs.sources.delta.mapped_columns import key_of, named_as, reads_as
 from jobs.sources.port import SourceError
 from jobs.sources.schema_json import SchemaJsonError, schema_of_json
 from jobs.storage.address import StoreUrl
@@ -26,23 +30,33 @@ from jobs.storage.port import Content
 from jobs.warehouse.delta_log import DeltaLog
 from jobs.warehouse.file_checks import logged_files
 from jobs.warehouse.log_entries import entry_place, log_versions
-from jobs.warehouse.table_snapshot import paths_with_deletion_vectors
+from jobs.warehouse.table_snapshot import has_deletion_vectors, kept_rows
 
-_READ_FEATURES: Final = frozenset(
-    {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
-)
+_WIDENING: Final = frozenset({"typeWidening", "typeWidening-preview"})
+_READ_FEATURES: Final = _WIDENING | {
+    "timestampNtz",
+    "deletionVectors",
+    "columnMapping",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
 """Features of Delta's protocol that this module handles, or that do not change how files are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file in an action of the log. `rows` is None if the log has no count."""
+    """A Parquet file in an action of the log. `rows` is None if the log has no count.
+
+    `rows` counts those too that a deletion vector marks. `partition` has the physical names of the partition columns.
+    `marked` says which rows are read; None means all.
+    """
 
     path: str
     size: int
     rows: int | None
     partition: Mapping[str, str | None]
     deletion_vector: bool = False
+    marked: MarkedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +70,13 @@ class DeltaColumns:
 
     @property
     def mapped(self) -> bool:
-        """Return True if the columns have other names in the files than in the table (column mapping)."""
+        """Return True if the columns may have other names in the files than in the table (column mapping)."""
         return self.configuration.get("delta.columnMapping.mode", "none") != "none"
+
+    @property
+    def by_id(self) -> bool:
+        """Return True if columns are found in the files by their field ids."""
+        return self.configuration.get("delta.columnMapping.mode") == "id"
 
     @property
     def has_feed(self) -> bool:
@@ -96,6 +115,7 @@ class DeltaHistory:
         """Name the table's folder. Nothing is read yet."""
         self.folder = folder
         self._newest: NewestVersion | None = None
+        self._bound: DeltaColumns | None = None
         self._then: tuple[int, DeltaColumns] | None = None
         """The version that was asked for last, and its columns. Log entries tell those of the versions after it."""
 
@@ -110,8 +130,18 @@ class DeltaHistory:
         entry = self._entry(version)
         if entry is None:
             raise SourceError(f"{self.folder}: version {version} is gone from its log while it was read: try again")
-        self._newest = NewestVersion(version, self._columns(table), entry)
+        self._newest = NewestVersion(version, self.columns_of(table), entry)
+        if self._bound is None or self._bound.id != self._newest.columns.id:
+            self._bound = self._newest.columns
         return self._newest
+
+    def bound(self) -> DeltaColumns:
+        """Return the columns that the table had when this object first looked at it.
+
+        Under their names, the rows are read as long as this object is used. So a column that is renamed meanwhile is
+        still read. Raise SourceError if the table cannot be read.
+        """
+        return self._bound or self.newest().columns
 
     def must_exist(self) -> None:
         """Raise SourceError if no Delta table lies there."""
@@ -139,7 +169,7 @@ class DeltaHistory:
 
     def columns_at(self, version: int) -> DeltaColumns:
         """Return the table's columns at a version. Raise SourceError if the log no longer has them."""
-        return self._columns(self.opened(version))
+        return self.columns_of(self.opened(version))
 
     def columns_when_committed(self, version: int, table: str) -> DeltaColumns | None:
         """Return the columns that the table had at a version, or None if the log no longer has them.
@@ -165,6 +195,21 @@ class DeltaHistory:
         """
         return _snapshot(self, version, self.newest().columns.id)
 
+    def kept(self, path: str, rows: int, marked: MarkedRows) -> NDArray[np.bool_]:
+        """Return for each row of a file whether it is read. Raise VersionUnreadableError if a vector is gone."""
+        left = self._left(path, rows, marked.without)
+        return left if marked.only is None else left & ~self._left(path, rows, marked.only)
+
+    def _left(self, path: str, rows: int, version: int | None) -> NDArray[np.bool_]:
+        """Return for each row of a file whether the file's deletion vector at that version leaves it."""
+        left = np.ones(rows, np.bool_)
+        if version is not None:
+            found = _vectors(self, version, self.bound().id).get(path)
+            if found is not None:
+                said = found.values.to_numpy(zero_copy_only=False)
+                left[: len(said)] = said[:rows]
+        return left
+
     def file(self, path: str) -> StoragePlace:
         """Return the place of a file. Raise SourceError for a file outside the table's folder (a shallow clone)."""
         if path.startswith(("/", "file:")) or "://" in path:
@@ -189,7 +234,8 @@ class DeltaHistory:
                 f"{self.folder} cannot be read{what} by delta-rs ({str(error).splitlines()[0]})"
             ) from error
 
-    def _columns(self, table: DeltaTable) -> DeltaColumns:
+    def columns_of(self, table: DeltaTable) -> DeltaColumns:
+        """Return the columns of a table that `opened` returned. Raise SourceError for a schema that cannot be read."""
         metadata = table.metadata()
         by, configuration = tuple(metadata.partition_columns), dict(metadata.configuration)
         return _columns(self.folder, str(metadata.id), table.schema().to_json(), by, configuration)
@@ -210,10 +256,13 @@ class DeltaHistory:
 
 
 def _must_be_readable(folder: StoragePlace, table: DeltaTable) -> None:
-    features = frozenset(table.protocol().reader_features or ()) - _READ_FEATURES
-    if features:
+    has = frozenset(table.protocol().reader_features or ())
+    unknown = has - _READ_FEATURES
+    if not unknown and has & _WIDENING and has_deletion_vectors(table):  # delta-rs decodes no vectors of such a table
+        unknown = frozenset({f"{' and '.join(sorted(has & _WIDENING))} together with deletionVectors"})
+    if unknown:
         raise SourceError(
-            f"{folder} has features that this source does not read: {', '.join(sorted(features))}. "
+            f"{folder} has features that this source does not read: {', '.join(sorted(unknown))}. "
             f"Drop them (ALTER TABLE ... DROP FEATURE ...), or copy the table into one without them"
         )
 
@@ -275,14 +324,40 @@ def _file(action: dict[str, Any]) -> DataFile:
 
 
 @lru_cache(maxsize=4)
+def _vectors(history: DeltaHistory, version: int, table_id: str) -> Mapping[str, pa.ListScalar]:
+    """Return the rows that the deletion vectors of a version leave, by file. Raise VersionUnreadableError."""
+    del table_id  # it is part of the key of the cache, because the table may be created again
+    try:
+        return kept_rows(history.opened(version))
+    except StoreError:
+        raise
+    except (SourceError, DeltaError, OSError, ValueError) as error:
+        raise VersionUnreadableError(
+            f"{history.folder}: the deletion vectors of version {version} cannot be read "
+            f"({str(error).splitlines()[0]}). VACUUM deletes those that are no longer in the table. Put the files "
+            "back, or keep them for longer than a pipeline may stand still ('delta.deletedFileRetentionDuration')",
+            version + 1,
+        ) from error
+
+
+@lru_cache(maxsize=4)
 def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataFile, ...]:
     """Return the files of a snapshot, ordered by the time of writing, then by name."""
-    del table_id  # it is part of the key of the cache, because the table may be created again
     table = history.opened(version)
-    vectors = paths_with_deletion_vectors(table)
+    vectors = _vectors(history, version, table_id) if has_deletion_vectors(table) else {}
+    keys = {field.name: key_of(field) for field in history.columns_of(table).schema.fields}
+    marked = MarkedRows(without=version)
     files = sorted(logged_files(table).values(), key=lambda file: (file.written_ms, file.encoded))
     return tuple(
-        DataFile(file.path, file.bytes, file.rows, dict(file.partition), file.path in vectors) for file in files
+        DataFile(
+            file.path,
+            file.bytes,
+            file.rows,
+            {keys[name]: value for name, value in file.partition},
+            file.path in vectors,
+            marked if file.path in vectors else None,
+        )
+        for file in files
     )
 
 
@@ -296,7 +371,11 @@ def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataF
 # | has files of the change data feed        | is refused or skipped     | the rows of these files, and of no other   |
 # | removes files, and has no feed           | is refused or skipped     | the rows of the removed files as `delete`, |
 # |                                          |                           | then those of the added ones as `insert`   |
-# | changes rows by a deletion vector        | is refused or skipped     | is refused                                 |
+# | marks rows by a deletion vector          | is refused or skipped     | the rows that only the new vector marks as |
+# |                                          |                           | `delete`, those that only the old one      |
+# |                                          |                           | marks as `insert` (RESTORE)                |
+#
+# Rows that a deletion vector marked before are in no file: neither in one that is added, nor in one that is removed.
 
 
 Contents = tuple[tuple[DataFile, ChangeType], ...]
@@ -348,45 +427,60 @@ class HistoryReader:
         Versions before the newest may lack nullable columns.
         """
         where = f"{self.history.folder}, version {version}"
-        if columns.mapped:
-            raise SourceError(
-                f"{where}: the table maps its columns to other names in its files (column mapping), which this source "
-                "does not read. Turn it off: ALTER TABLE ... SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')"
-            )
-        there = {field.name: field for field in columns.schema.fields}
+        now = self.history.bound()
+        self._must_be_mapped_alike(columns, version, now)
+        there = {field.name: field for field in named_as(columns.schema, now.schema).fields}
         for field in self.columns.fields:
             found = there.get(field.name)
             if found is None and (newest or not field.nullable):
                 raise SourceError(
                     f"{where} has no column {field.name!r} (it has {', '.join(there)}): correct the source's schema"
                 )
-            if found is not None and found.dataType.simpleString() != field.dataType.simpleString():
+            if found is None or reads_as(found.dataType, field.dataType):
+                continue
+            if self.new_columns is NewColumns.NEXT_TICK and reads_as(field.dataType, found.dataType):
                 raise SourceError(
-                    f"{where}: column {field.name!r} is {found.dataType.simpleString()}, but is read as "
-                    f"{field.dataType.simpleString()}: correct the source's schema. {_ANEW}"
+                    f"{where}: column {field.name!r} was widened to {found.dataType.simpleString()} since this tick "
+                    "began. Run the tick again, it reads it so"
                 )
+            raise SourceError(
+                f"{where}: column {field.name!r} is {found.dataType.simpleString()}, but is read as "
+                f"{field.dataType.simpleString()}: correct the source's schema. {_ANEW}"
+            )
         extra = [name for name in there if name not in self.columns.names and name not in self.left_out]
         if extra and self.new_columns is not NewColumns.IGNORE:
-            raise SourceError(self._has_more(version, extra))
+            raise SourceError(self._has_more(columns, version, extra))
 
     def must_keep_values(self, version: int, now: DeltaColumns) -> None:
         """Raise SourceError if rows of this version have values in columns that the table no longer has.
 
         Somebody renamed or dropped the columns before the source read the rows. A renamed column would be null.
         """
-        if self.new_columns is NewColumns.IGNORE:
-            return
         then = self.history.columns_when_committed(version, now.id)
-        gone = [] if then is None else self._gone(then.schema.names, now)
+        if then is None:
+            return
+        self._must_be_mapped_alike(then, version, now)
+        gone = [] if self.new_columns is NewColumns.IGNORE else self._gone(then, then.schema.names, now)
         if gone:
-            raise SourceError(self._has_more(version, gone))
+            raise SourceError(self._has_more(then, version, gone))
 
-    def _gone(self, names: Iterable[str], now: DeltaColumns) -> list[str]:
-        return [name for name in names if name not in now.schema.names and name not in self.left_out]
+    def _must_be_mapped_alike(self, then: DeltaColumns, version: int, now: DeltaColumns) -> None:
+        if then.mapped and not now.mapped and any(key_of(field) != field.name for field in then.schema.fields):
+            raise VersionUnreadableError(
+                f"{self.history.folder}, version {version}: the files have other names for the columns (column "
+                "mapping), and the table no longer says which: somebody turned column mapping off",
+                None,
+            )
 
-    def _has_more(self, version: int, columns: Sequence[str]) -> str:
+    def _gone(self, then: DeltaColumns, names: Iterable[str], now: DeltaColumns) -> list[str]:
+        """Return those of a version's columns that the table no longer has under any name."""
+        kept = {key_of(field) for field in now.schema.fields}
+        keys = {field.name: key_of(field) for field in then.schema.fields}
+        return [name for name in names if keys.get(name, name) not in kept and name not in self.left_out]
+
+    def _has_more(self, then: DeltaColumns, version: int, columns: Sequence[str]) -> str:
         where, names = f"{self.history.folder}, version {version}", ", ".join(map(repr, columns))
-        if self._gone(columns, self.history.newest().columns) and self.new_columns is not NewColumns.IGNORE:
+        if self._gone(then, columns, self.history.newest().columns) and self.new_columns is not NewColumns.IGNORE:
             return (
                 f"{where} has columns that the table no longer has: {names}. They were renamed or dropped before this "
                 "source had read all rows of that version. To read the whole table under its present names, give the "
@@ -410,14 +504,6 @@ class HistoryReader:
                 max(history.oldest(), version + 1),
             ) from error
         self.must_fit(columns, version)
-        vector = next((file for file in files if file.deletion_vector), None)
-        if vector is not None:
-            raise VersionUnreadableError(
-                f"{history.folder}, version {version}: rows of {vector.path} were deleted by a deletion vector, which "
-                f"this source does not read. Purge them (REORG TABLE ... APPLY (PURGE)), and begin anew with a source "
-                "of another id",
-                version + 1,
-            )
         return tuple((file, ChangeType.INSERT) for file in files)
 
     def _committed(self, place: DeltaPosition) -> Contents:
@@ -454,16 +540,19 @@ class HistoryReader:
     def _changes_of(self, commit: CommittedVersion) -> Contents:
         if commit.changes:
             return tuple((file, ChangeType.SAID_IN_FILE) for file in commit.changes)
-        vector = next((file for file in (*commit.removes, *commit.adds) if file.deletion_vector), None)
-        if vector is not None:
-            raise VersionUnreadableError(
-                f"{self.history.folder}: version {commit.version} ({commit.operation}) changes rows of {vector.path} "
-                "by a deletion vector, which this source does not read. Turn deletion vectors off: ALTER TABLE ... SET "
-                "TBLPROPERTIES ('delta.enableDeletionVectors' = 'false'), then REORG TABLE ... APPLY (PURGE)",
-                commit.version + 1,
-            )
-        removed = tuple((file, ChangeType.DELETE) for file in commit.removes)
-        return removed + tuple((file, ChangeType.INSERT) for file in commit.adds)
+        was, now = commit.version - 1, commit.version
+        old, new = ({file.path: file for file in files} for files in (commit.removes, commit.adds))
+        stay = {path for path in old.keys() & new.keys() if old[path].deletion_vector or new[path].deletion_vector}
+
+        def read(file: DataFile, version: int, other: int) -> DataFile:
+            only = other if file.path in stay else None
+            marked = file.path in stay or file.deletion_vector
+            return replace(file, marked=MarkedRows(without=version, only=only)) if marked else file
+
+        return (
+            *((read(file, was, now), ChangeType.DELETE) for file in commit.removes),
+            *((read(file, now, was), ChangeType.INSERT) for file in commit.adds),
+        )
 
 
 def made_anew(history: DeltaHistory, place: DeltaPosition, now: str) -> str:

@@ -6,22 +6,27 @@ a fixed order. So a position names the same rows for as long as the log has the 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import zip_longest
 from typing import Final, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError, model_validator
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.sql.types import DataType, StructField, StructType, TimestampType
 
 from jobs.engine_paths import spark_address, spark_options, spark_uri_part
+from jobs.sources.arrow_types import Conversion
+from jobs.sources.delta.mapped_columns import nullable
 from jobs.sources.files.file_footer import Conversions
 from jobs.sources.files.file_reader import converted, stored_field
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
-from jobs.storage.parquet import FileScan, Numbering
+from jobs.sources.schema_json import schema_of_json
+from jobs.storage.parquet import FileScan, KeptRows, Numbering
 from jobs.storage.place import StoragePlace
 
 
@@ -36,6 +41,17 @@ class ChangeType(Enum):
 
 class _Persisted(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MarkedRows(_Persisted):
+    """Says which rows of a file are read, by the file's deletion vectors at versions of the table.
+
+    Rows that the vector at version `without` marks are left out. If `only` is given, just those are read that the
+    vector at that version marks. A version names its vector for ever, because no later commit changes it.
+    """
+
+    without: NonNegativeInt | None = None
+    only: NonNegativeInt | None = None
 
 
 class DeltaPosition(_Persisted):
@@ -67,9 +83,9 @@ class DeltaPosition(_Persisted):
         """Return the canonical JSON text. The same position always has the same text."""
         return self.model_dump_json()
 
-    def after(self, rows: int, *, ends_file: bool) -> Self:
-        """Return the position after so many more rows of the file, or after the file."""
-        place = {"file": self.file + 1, "row": 0} if ends_file else {"row": self.row + rows}
+    def after(self, rows: int, row: int, *, ends_file: bool) -> Self:
+        """Return the position after so many more rows, at a row of the file, or after the file."""
+        place = {"file": self.file + 1, "row": 0} if ends_file else {"row": row}
         return self.model_copy(update=place | {"before": self.before + rows})
 
     def next_version(self) -> Self:
@@ -85,10 +101,11 @@ class DeltaPosition(_Persisted):
 
 
 class DeltaRange(_Persisted):
-    """Rows `first` to `end` (exclusive) of a Parquet file of the table. `before` rows of the split precede its row 0.
+    """Rows `first` to `end` (exclusive) of a Parquet file of the table, and the place of row `first` in the split.
 
-    `path` is the decoded path from the log. `before` may be negative, because a range need not begin at the file's
-    first row.
+    `path` is the decoded path from the log. Row `first` follows `before + first` rows of the split. So `before` may be
+    negative, because a range need not begin at the file's first row. `marked` says which rows of the range are not
+    read, by deletion vectors, and `left_out` how many they are. `partition` has the keys of the log: physical names.
     """
 
     path: str
@@ -100,12 +117,19 @@ class DeltaRange(_Persisted):
     version: NonNegativeInt
     change: ChangeType
     partition: dict[str, str | None] = {}
+    marked: MarkedRows | None = None
+    left_out: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _of_its_file(self) -> Self:
         if not self.first < self.end <= self.rows:
             raise ValueError("must be rows of the file")
         return self
+
+    @property
+    def count(self) -> int:
+        """Return how many rows are read."""
+        return self.end - self.first - self.left_out
 
     @property
     def bytes(self) -> int:
@@ -145,18 +169,28 @@ _ZONE: Final = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """The properties that files must share so that one scan can read them."""
+    """The properties that files must share so that one scan can read them.
+
+    `stored` has a column's name in the files, and its type there as JSON, for each column whose files may have other
+    names, at any depth. `partitioned_by` has the columns that are not in the files, each with its key in the log.
+    """
 
     conversions: Conversions
     says_change: bool
-    partitioned_by: tuple[str, ...]
+    partitioned_by: tuple[tuple[str, str], ...]
     as_arrow: bool
     """Whether Arrow reads the values of the file as Spark does."""
+    stored: tuple[tuple[str, str, str], ...] = ()
+    renames_fields: bool = False
+    """Whether a struct's field has another name in the files."""
+    marked: bool = False
+    """Whether deletion vectors say which rows are read."""
 
     @property
     def is_plain(self) -> bool:
         """Return whether all columns are in the file, and Arrow reads them as Spark does."""
-        return self.as_arrow and not (self.conversions or self.says_change or self.partitioned_by)
+        in_spark = self.conversions or self.says_change or self.partitioned_by or self.renames_fields
+        return self.as_arrow and not in_spark
 
 
 def joined(ranges: Iterable[DeltaRange]) -> list[DeltaRange]:
@@ -164,10 +198,16 @@ def joined(ranges: Iterable[DeltaRange]) -> list[DeltaRange]:
     result: list[DeltaRange] = []
     for part in sorted(ranges, key=lambda each: each.before + each.first):
         last = result[-1] if result else None
-        follows = last is not None and last.end == part.first
-        if last is not None and follows and part == last.model_copy(update={"first": part.first, "end": part.end}):
-            result[-1] = last.model_copy(update={"end": part.end})
-            continue
+        if (
+            last is not None
+            and last.end == part.first
+            and last.before + last.first + last.count == part.before + part.first
+        ):
+            whole = {"end": part.end, "left_out": last.left_out + part.left_out}
+            same = {"first": last.first, "before": last.before} | whole
+            if part.model_copy(update=same) == last.model_copy(update=whole):
+                result[-1] = last.model_copy(update=whole)
+                continue
         result.append(part)
     return result
 
@@ -180,9 +220,15 @@ def layers(ranges: Iterable[DeltaRange]) -> list[list[DeltaRange]]:
     return [[part for part in layer if part is not None] for layer in zip_longest(*by_path.values())]
 
 
-def history_scans(folder: StoragePlace, split: str, ranges: Iterable[DeltaRange]) -> tuple[FileScan, ...]:
+Kept = Callable[[DeltaRange], NDArray[np.bool_]]
+"""Returns for each row of a range with `marked` whether it is read. Raises SourceError if a vector is gone."""
+
+
+def history_scans(
+    folder: StoragePlace, split: str, ranges: Iterable[tuple[DeltaRange, Like]], kept: Kept
+) -> tuple[FileScan, ...]:
     """Return the scans of ranges of plain files."""
-    places = ((folder / part.path, part) for part in ranges)
+    places = ((folder / part.path, part, like) for part, like in ranges)
     return tuple(
         FileScan(
             root=str(place.storage.root),
@@ -191,34 +237,91 @@ def history_scans(folder: StoragePlace, split: str, ranges: Iterable[DeltaRange]
             end=part.end,
             bytes=part.size,
             numbering=Numbering(SPLIT_COLUMN, split, POSITION_COLUMN, part.before),
+            names=tuple((name, stored) for name, stored, _ in like.stored),
+            kept=None if part.marked is None else KeptRows(np.packbits(kept(part)).tobytes(), part.left_out),
         )
-        for place, part in places
+        for place, part, like in places
     )
 
 
 def read_history(
-    spark: SparkSession, folder: StoragePlace, split: str, schema: StructType, like: Like, ranges: Sequence[DeltaRange]
+    spark: SparkSession,
+    folder: StoragePlace,
+    split: str,
+    schema: StructType,
+    like: Like,
+    ranges: Sequence[DeltaRange],
+    *,
+    kept: Kept,
 ) -> DataFrame:
     """Return the rows of these ranges (at least one), with split and ordinal. `schema` is the source's."""
-    conversions = dict(like.conversions)
-    given = {*like.partitioned_by, COMMIT_VERSION, *(() if like.says_change else (CHANGE_TYPE,))}
+    conversions, partitions = dict(like.conversions), dict(like.partitioned_by)
+    given = {*partitions, COMMIT_VERSION, *(() if like.says_change else (CHANGE_TYPE,))}
+    inside = {name: StructField(stored, _type(kind)) for name, stored, kind in like.stored}
     in_files = [field for field in schema.fields if field.name not in given]
-    stored = [each for field in in_files if (each := stored_field(field, conversions.get(field.name)))]
+    stored = [
+        each for field in in_files if (each := stored_field(inside.get(field.name, field), conversions.get(field.name)))
+    ]
     paths = [_address(folder, part) for part in ranges]
     files = spark.read.schema(StructType(stored)).options(**spark_options(paths)).parquet(*paths)
     at = _Places(folder, ranges)
-    if any((part.first, part.end) != (0, part.rows) for part in ranges):
+    place = f"_metadata.row_index + {at.numbers(part.before for part in ranges)}"
+    if like.marked or any((part.first, part.end) != (0, part.rows) for part in ranges):
         first, end = at.numbers(part.first for part in ranges), at.numbers(part.end for part in ranges)
         files = files.filter(F.expr(f"_metadata.row_index >= {first} AND _metadata.row_index < {end}"))
+        if like.marked:
+            files, place = _marked(files, at, ranges, kept)
     columns = [
-        _given(field, at, ranges) if field.name in given else converted(field, conversions.get(field.name))
+        _given(field, at, ranges, partitions)
+        if field.name in given
+        else _read(field, inside.get(field.name), conversions.get(field.name))
         for field in schema.fields
     ]
     return files.select(
         *[column.alias(name) for name, column in zip(schema.names, columns, strict=True)],
         F.lit(split).alias(SPLIT_COLUMN),
-        F.expr(f"_metadata.row_index + {at.numbers(part.before for part in ranges)}").alias(POSITION_COLUMN),
+        F.expr(place).alias(POSITION_COLUMN),
     )
+
+
+def _read(field: StructField, stored: StructField | None, conversion: Conversion | None) -> Column:
+    """Return a column of the files. A cast gives structs the table's names, because it goes by the fields' order."""
+    if stored is None:
+        return converted(field, conversion)
+    column = converted(StructField(stored.name, field.dataType), conversion)
+    return column if stored.dataType == nullable(field.dataType) else column.cast(nullable(field.dataType))
+
+
+def _type(text: str) -> DataType:
+    """Return the type of this JSON, which `Like` has."""
+    return schema_of_json(text).fields[0].dataType
+
+
+_BITS: Final = 32
+
+
+def _marked(files: DataFrame, at: "_Places", ranges: Sequence[DeltaRange], kept: Kept) -> tuple[DataFrame, str]:
+    """Return the rows that deletion vectors leave, and the expression of their place in the split.
+
+    For 32 rows of a range there is one bigint: the number of rows that are read before them, and a bit for each of
+    them that is read. Spark computes the lists once, when it plans.
+    """
+    row = f"(_metadata.row_index - {at.numbers(part.first for part in ranges)})"
+    group = f"get({at.lists(_groups(kept(part)) for part in ranges)}, cast({row} div {_BITS} AS int))"
+    bit = f"cast({row} % {_BITS} AS int)"
+    files = files.filter(F.expr(f"getbit({group}, {bit}) = 1"))
+    first = at.numbers(part.before + part.first for part in ranges)
+    inside = f"bit_count({group} & (shiftleft(1L, {bit}) - 1L))"
+    return files, f"{first} + shiftright({group}, {_BITS}) + {inside}"
+
+
+def _groups(kept: NDArray[np.bool_]) -> list[int]:
+    padded = np.zeros(-(-len(kept) // _BITS) * _BITS, np.bool_)
+    padded[: len(kept)] = kept
+    bits = np.packbits(padded, bitorder="little").view("<u4").astype(np.int64)
+    counts = padded.reshape(-1, _BITS).sum(axis=1, dtype=np.int64)
+    before = np.cumsum(counts) - counts
+    return [int(each) for each in (before << _BITS) | bits]
 
 
 class _Places:
@@ -239,18 +342,22 @@ class _Places:
         """Return the expression of a string."""
         return self._of("cast(NULL AS string)" if value is None else _literal(value) for value in values)
 
+    def lists(self, values: Iterable[Iterable[int]]) -> str:
+        """Return the expression of a list of bigints. A list of many literals would take Spark long to parse."""
+        return self._of(f"cast(split('{','.join(map(str, each))}', ',') AS array<bigint>)" for each in values)
+
     def _of(self, values: Iterable[str]) -> str:
         entries = ", ".join(f"{name}, {value}" for name, value in zip(self._names, values, strict=True))
         return f"element_at(map({entries}), {self._path})"
 
 
-def _given(field: StructField, at: _Places, ranges: Sequence[DeltaRange]) -> Column:
+def _given(field: StructField, at: _Places, ranges: Sequence[DeltaRange], partitions: Mapping[str, str]) -> Column:
     """Return a column that is not in the files."""
     if field.name == COMMIT_VERSION:
         return F.expr(at.numbers(part.version for part in ranges))
     if field.name == CHANGE_TYPE:
         return F.expr(at.texts(part.change.value for part in ranges))
-    values = (part.partition[field.name] for part in ranges)
+    values = (part.partition[partitions[field.name]] for part in ranges)
     if isinstance(field.dataType, TimestampType):
         values = (_with_zone(value) for value in values)
     return F.expr(at.texts(values)).cast(field.dataType)

@@ -2,15 +2,17 @@
 
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from types import MappingProxyType
 from typing import Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import SplitId, VertexId
@@ -33,11 +35,13 @@ from jobs.sources.delta.delta_reader import (
     DeltaRange,
     DeltaSlice,
     Like,
+    MarkedRows,
     history_scans,
     joined,
     layers,
     read_history,
 )
+from jobs.sources.delta.mapped_columns import key_of, name_by, nullable, plain
 from jobs.sources.files.file_footer import Footer, conversions_of, read_footer
 from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.places import root_of, store_asked
@@ -208,7 +212,7 @@ class DeltaSource(ReadsFirst):
             start=request.position or start.text(),
             end=end.text(),
             detail=DeltaSlice(ranges=tuple(ranges)).model_dump_json(),
-            rows=sum(part.end - part.first for part in ranges) or 1,
+            rows=sum(part.count for part in ranges) or 1,
             rows_estimated=not ranges,  # a slice without rows keeps the place where "latest" begins
             bytes=sum(part.bytes for part in ranges),
         )
@@ -227,7 +231,7 @@ class DeltaSource(ReadsFirst):
         for part, like in zip(parts, together(folder.storage, self._like, parts), strict=True):
             alike.setdefault(like, []).append(part)
         frames = [
-            read_history(spark, folder, SPLIT, schema, like, layer)
+            read_history(spark, folder, SPLIT, schema, like, layer, kept=self._kept)
             for like, parts in alike.items()
             for layer in layers(parts)
         ]
@@ -244,7 +248,9 @@ class DeltaSource(ReadsFirst):
         folder = self._history.folder
         parts = joined(part for piece in slices for part in DeltaSlice.parse(piece.detail).ranges)
         alike = together(folder.storage, self._like, parts)
-        return history_scans(folder, SPLIT, parts) if all(like.is_plain for like in alike) else None
+        if not all(like.is_plain for like in alike):
+            return None
+        return history_scans(folder, SPLIT, zip(parts, alike, strict=True), self._kept)
 
     def named(self, split: SplitId, position: str) -> str:
         """Return a position in words, such as `version 12, file 3, row 1,200`; see `port.NamesPositions`."""
@@ -285,14 +291,14 @@ class DeltaSource(ReadsFirst):
             return {SPLIT: Lag(0, 0.0)}
         committed_ms = self._history.committed_at_ms(ranges[0].version)
         seconds = None if committed_ms is None else max(0.0, time.time() - committed_ms / 1_000)
-        return {SPLIT: Lag(sum(part.end - part.first for part in ranges), seconds)}
+        return {SPLIT: Lag(sum(part.count for part in ranges), seconds)}
 
     # -------------------------------------------------------------- where to begin
 
     def _reading(self) -> HistoryReader:
         if self._reader is None:
             taken = {*_TAKEN, *((CHANGE_TYPE, COMMIT_VERSION) if self._changes else ())}
-            columns = self._declared or _without(self._history.newest().columns.schema, taken)
+            columns = self._declared or _without(plain(self._history.newest().columns.schema), taken)
             wrong = next((name for name in columns.names if name in taken), None)
             if wrong is not None:
                 raise SourceError(f"{self._history.folder}: the source adds a column {wrong!r} itself: leave it out")
@@ -353,15 +359,18 @@ class DeltaSource(ReadsFirst):
             while place.file < len(contents):
                 file, change = contents[place.file]
                 rows = self._rows(file, place)
-                rest = rows - place.row
-                if not left or (ranges and rest > left and rows <= rows_max):
+                kept = None if file.marked is None else self._history.kept(file.path, rows, file.marked)
+                whole = rows if kept is None else int(np.count_nonzero(kept))
+                rest = rows - place.row if kept is None else int(np.count_nonzero(kept[place.row :]))
+                if not left or (ranges and rest > left and whole <= rows_max):
                     return place, ranges
                 taken = min(rest, left)
+                end = _end(place.row, taken, rest, rows, kept)
                 if taken:
                     if place.version < newest.version and not place.snapshot:
                         reading.must_keep_values(place.version, newest.columns)
-                    ranges.append(_range(file, change, place, rows, taken))
-                place, left = place.after(taken, ends_file=taken == rest), left - taken
+                    ranges.append(_range(file, change, place, rows, end, taken))
+                place, left = place.after(taken, end, ends_file=taken == rest), left - taken
             place = place.next_version()
         reading.must_fit(newest.columns, newest.version, newest=True)
         return place, ranges
@@ -393,9 +402,53 @@ class DeltaSource(ReadsFirst):
         footer = _footer(path, part.size)
         if footer.rows != part.rows:
             raise SourceError(f"{path} has {footer.rows} rows, and its log says {part.rows}: write the table anew")
-        conversions = conversions_of(footer, self._reading().columns.names)
-        says_change = part.change is ChangeType.SAID_IN_FILE
-        return Like(conversions, says_change, tuple(sorted(part.partition)), as_arrow=footer.is_plain)
+        names = self._reading().columns.names
+        columns = {field.name: field for field in self._history.bound().schema.fields if field.name in names}
+        inside = self._inside(columns.values(), footer, path)
+        stored = {name: field.name for name, field in inside.items()}
+        found = dict(conversions_of(footer, [stored.get(name, name) for name in names]))
+        conversions = tuple((name, how) for name in names if (how := found.get(stored.get(name, name))) is not None)
+        return Like(
+            conversions,
+            says_change=part.change is ChangeType.SAID_IN_FILE,
+            partitioned_by=tuple((name, key) for name in names if (key := _key(columns, name)) in part.partition),
+            as_arrow=footer.is_plain,
+            stored=tuple((name, field.name, StructType([field]).json()) for name, field in inside.items()),
+            renames_fields=any(field.dataType != nullable(columns[name].dataType) for name, field in inside.items()),
+            marked=part.marked is not None,
+        )
+
+    def _inside(self, columns: Iterable[StructField], footer: Footer, path: StoragePlace) -> dict[str, StructField]:
+        """Return the columns as a file has them, by their names in the table. Without column mapping there are none."""
+        bound = self._history.bound()
+        if not bound.mapped:
+            return {}
+        absent = [name for name in self._reading().columns.names if name not in bound.schema.names]
+        if absent:
+            raise SourceError(
+                f"{self._history.folder} has no column {absent[0]!r} (it has {', '.join(bound.schema.names)}): correct "
+                "the source's schema"
+            )
+        if bound.by_id and not footer.field_ids:
+            raise SourceError(
+                f"{path} has no field ids, by which its table finds columns (delta.columnMapping.mode is 'id'): write "
+                "the file's rows anew with Spark"
+            )
+        name_of = name_by(dict(footer.field_ids) if bound.by_id else None)
+        return {field.name: StructField(name_of(field), nullable(field.dataType, name_of)) for field in columns}
+
+    def _kept(self, part: DeltaRange) -> NDArray[np.bool_]:
+        """Return for each row of a range with `marked` whether it is read. Raise SourceError if a vector is gone."""
+        try:
+            kept = self._history.kept(part.path, part.rows, part.marked or MarkedRows())[part.first : part.end]
+        except VersionUnreadableError as error:
+            raise SourceError(str(error)) from error
+        if int(np.count_nonzero(kept)) != part.count:
+            raise SourceError(
+                f"{self._history.folder}: the deletion vectors of version {part.version} have changed since its rows "
+                "were planned: put the table's log back as it was"
+            )
+        return kept
 
 
 def _without(schema: StructType, names: Collection[str]) -> StructType:
@@ -419,17 +472,32 @@ def _gone(path: StoragePlace, version: int) -> VersionUnreadableError:
     )
 
 
-def _range(file: DataFile, change: ChangeType, place: DeltaPosition, rows: int, taken: int) -> DeltaRange:
+def _end(row: int, taken: int, rest: int, rows: int, kept: NDArray[np.bool_] | None) -> int:
+    """Return the end of a range that begins at `row` and has `taken` rows of the `rest` that is read."""
+    if kept is None:
+        return row + taken
+    if taken == rest:
+        return rows
+    return row + int(np.flatnonzero(kept[row:])[taken - 1]) + 1
+
+
+def _key(columns: Mapping[str, StructField], name: str) -> str:
+    return key_of(columns[name]) if name in columns else name
+
+
+def _range(file: DataFile, change: ChangeType, place: DeltaPosition, rows: int, end: int, taken: int) -> DeltaRange:
     return DeltaRange(
         path=file.path,
         size=file.size,
         rows=rows,
         first=place.row,
-        end=place.row + taken,
+        end=end,
         before=place.before - place.row,
         version=place.version,
         change=change,
         partition=dict(file.partition),
+        marked=file.marked,
+        left_out=end - place.row - taken,
     )
 
 

@@ -81,6 +81,9 @@ class Footer:
     times: frozenset[str] | None = frozenset()
     bad_line: int | None = None
 
+    field_ids: tuple[tuple[int, str], ...] = ()
+    """The ids that a Parquet file gives its columns and fields of structs, each with its name."""
+
     has_user_types: bool = False
     """Whether a Parquet file names a schema of Spark's that Tidemark does not read, as one with user-defined types.
     If nobody gives Spark the columns, it takes this schema, and PySpark imports the modules that it names."""
@@ -93,7 +96,8 @@ def read_footer(path: StoragePlace) -> Footer:
         with pq.ParquetFile(pa.BufferReader(end)) as file:
             known = digest(end[:-FOOTER_TAIL])
             rows, columns, user_types = int(file.metadata.num_rows), tuple(_columns(file)), _has_user_types(file)
-            return Footer(rows, known, columns, is_plain=_is_plain(file), has_user_types=user_types)
+            ids = tuple(_field_ids(file.schema_arrow))
+            return Footer(rows, known, columns, is_plain=_is_plain(file), field_ids=ids, has_user_types=user_types)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, "Parquet", error) from error
 
@@ -130,6 +134,15 @@ def _is_plain(file: pq.ParquetFile) -> bool:
     legacy = not _LEGACY.isdisjoint(said)
     leaves = map(file.schema.column, range(len(file.schema)))
     return not (old or legacy or any(leaf.physical_type == "INT96" for leaf in leaves))
+
+
+def _field_ids(fields: Iterable[pa.Field]) -> Iterator[tuple[int, str]]:
+    """Yield the ids in a Parquet file's schema, at any depth."""
+    for field in fields:
+        said = (field.metadata or {}).get(b"PARQUET:field_id")
+        if said is not None:
+            yield int(said), field.name
+        yield from _field_ids(field.type.field(number) for number in range(field.type.num_fields))
 
 
 def _has_user_types(file: pq.ParquetFile) -> bool:

@@ -3,12 +3,17 @@
 import json
 import os
 import shutil
+import string
+import struct
 import time
+import zlib
+from base64 import b85encode
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +25,7 @@ from checkpointing.identifiers import VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.delta.cut_source import CutSource
 from jobs.sources.delta.delta_reader import DeltaPosition, DeltaSlice
-from jobs.sources.delta.delta_source import SPLIT, DeltaSource
+from jobs.sources.delta.delta_source import SPLIT, DeltaSource, _footer
 from jobs.sources.port import Lag, NoSuchPositionError, SourceError
 from jobs.sources.position_words import Place, seek
 from jobs.storage.address import StoreUrl
@@ -245,20 +250,116 @@ def test_a_recreated_table_is_refused(table):
             poll(source, end)
 
 
-def test_a_deletion_vector_is_refused(table):
-    """The log's entry alone shows it. delta-rs writes no deletion vectors."""
+MARKED = {3, 4, 7, 11, 18, 29}
+_RFC_1924, _Z85 = (
+    f"0123456789{letters}{signs}".encode()
+    for letters, signs in (
+        (string.ascii_uppercase + string.ascii_lowercase, "!#$%&()*+-;<=>?@^_`{|}~"),
+        (string.ascii_lowercase + string.ascii_uppercase, ".-:+=^!/*?&<>()[]{}@%$#"),
+    )
+)
+
+
+def vector(table, kind):
+    """Return the log's description of a deletion vector: inline, or in a file that is named by its whole address."""
+    bits = struct.pack("<IIHHI6H", 12346, 1, 0, len(MARKED) - 1, 16, *sorted(MARKED))
+    content = struct.pack("<IQI", 1681511377, 1, 0) + bits
+    said = {"storageType": kind, "sizeInBytes": len(content), "cardinality": len(MARKED)}
+    if kind == "i":
+        return said | {"pathOrInlineDv": b85encode(content).translate(bytes.maketrans(_RFC_1924, _Z85)).decode()}
+    framed = b"\1" + struct.pack(">I", len(content)) + content + struct.pack(">I", zlib.crc32(content))
+    (table / "vectors.bin").write_bytes(framed)
+    return said | {"pathOrInlineDv": (table / "vectors.bin").as_uri(), "offset": 1}
+
+
+def mark(table, version, kind="i"):
+    """Give all files that a version added a vector, by the log's entry."""
+
+    def change(action):
+        if "add" in action:
+            action["add"]["deletionVector"] = vector(table, kind)
+
+    rewrite(table, version, "deletionVectors", change)
+
+
+def rewrite(table, version, feature, change):
+    """Change the actions of a log entry, and let the table have a feature."""
+    entry = place_in(table, f"_delta_log/{version:020}.json")
+    actions = [json.loads(line) for line in entry.read().decode().splitlines()]
+    actions = [action for action in actions if "protocol" not in action]
+    for action in actions:
+        change(action)
+    features = {"readerFeatures": [feature], "writerFeatures": [feature]}
+    actions.append({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7} | features})
+    entry.replace("".join(json.dumps(action) + "\n" for action in actions).encode())
+
+
+def test_mode_id_finds_columns_by_field_ids(table):
+    """A file may have any names. A column whose id it lacks is null. A file without ids is refused."""
+    append(table, 1, 2)
+
+    def change(action):
+        if "metaData" in action:
+            schema = json.loads(action["metaData"]["schemaString"])
+            for number, field in enumerate(schema["fields"], 1):
+                physical = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+                field["metadata"] = physical
+            schema["fields"].append(
+                {"name": "later", "type": "string", "nullable": True}
+                | {"metadata": {"delta.columnMapping.id": 9, "delta.columnMapping.physicalName": "old"}}
+            )
+            action["metaData"] |= {"schemaString": json.dumps(schema)}
+            action["metaData"]["configuration"] = {
+                "delta.columnMapping.mode": "id",
+                "delta.columnMapping.maxColumnId": "9",
+            }
+        if "add" in action:
+            path = table / action["add"]["path"]
+            ids = [pa.field(name, kind, metadata={"PARQUET:field_id": number}) for name, kind, number in columns]
+            pq.write_table(pa.table([["x", "y"], [7, 8], ["old", "old"]], pa.schema(ids)), path)
+            action["add"]["size"] = path.stat().st_size
+
+    columns = [("word", pa.string(), "2"), ("number", pa.int64(), "1"), ("old", pa.string(), "5")]
+    rewrite(table, 0, "columnMapping", change)
+    source = DeltaSource(table)
+    assert ["id", "word", "later"] == source.schema().names
+    (scan,) = source.scans(list(slices(source)))
+    (batch,) = scan.batches(pa.schema([("id", pa.int64()), ("word", pa.string()), ("later", pa.string())]))
+    assert [(7, "x", None), (8, "y", None)] == [tuple(row.values()) for row in batch.to_pylist()]
+    (path,) = table.glob("*.parquet")
+    pq.write_table(pa.table({"id": [7, 8], "word": ["x", "y"]}), path)
+    again = DeltaSource(table)
+    _footer.cache_clear()
+    with pytest.raises(SourceError, match="has no field ids"):
+        again.scans(list(slices(again)))
+
+
+def test_a_version_that_marks_rows_is_refused(table):
+    """The log's entry alone shows it. It deletes rows."""
     append(table, 1)
     append(table, 2)
-    entry = table / "_delta_log" / f"{1:020}.json"
-    lines = [json.loads(line) for line in entry.read_text().splitlines()]
-    vector = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 1, "cardinality": 1}
-    for line in lines:
-        if "add" in line:
-            line["add"]["deletionVector"] = vector
-    entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    mark(table, 1)
     source = DeltaSource(table, start=1)
     with pytest.raises(SourceError, match="deletes or changes rows"):
         poll(source)
+
+
+@pytest.mark.parametrize(("where", "kind"), [("folder", "i"), ("folder", "p"), ("store", "i")])
+def test_rows_that_a_deletion_vector_marks_are_not_read(where, kind, request):
+    """The slices count only the other rows. The files lie in a folder or a store, in folders of odd names."""
+    place = request.getfixturevalue("table" if where == "folder" else "url")
+    word = [WORDS[n // 30] for n in range(120)]
+    write_deltalake(str(place), pa.table({"id": pa.array(range(120), pa.int64()), "word": word}), partition_by=["word"])
+    mark(place, 0, kind)
+    source = DeltaSource(place)
+    assert 4 * 24 == source.lag({})[SPLIT].rows
+    pieces = list(slices(source, 7))
+    parts = [part for piece in pieces for part in DeltaSlice.parse(piece.detail).ranges]
+    assert 4 * 24 == sum(piece.rows for piece in pieces)
+    assert list(range(0, 4 * 24, 7)) == [source.rows_between(SPLIT, None, piece.start) for piece in pieces]
+    read = [(part.path, part.first + row) for part in parts for row in np.flatnonzero(source._kept(part))]
+    assert 4 * 24 == len(set(read))
+    assert {row for _, row in read} == set(range(30)) - MARKED
 
 
 def test_the_source_begins_with_a_version_or_a_time(table):

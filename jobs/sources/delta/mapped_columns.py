@@ -1,0 +1,149 @@
+"""Knows the columns of a Delta table by what stays the same when somebody renames them (Delta's column mapping).
+
+A mapped column has a physical name, which its files and the log's values of partitions use. A rename changes only the
+name in the table's schema. A column that is dropped and added again gets another physical name, so older files have no
+value of it. In mode `id`, a file's column is found by the field id that its footer gives it, whatever its name.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
+
+_PHYSICAL: Final = "delta.columnMapping.physicalName"
+_ID: Final = "delta.columnMapping.id"
+_OF_DELTA: Final = ("delta.", "parquet.field.")
+_DIGITS: Final[Mapping[type[DataType], int]] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 20}
+"""The digits of a decimal as which Delta may widen an integer, as its protocol counts them."""
+
+
+def key_of(field: StructField) -> str:
+    """Return what a field of the table's schema is called in files: its physical name, or its name if it has none."""
+    return str((field.metadata or {}).get(_PHYSICAL, field.name))
+
+
+def plain(schema: StructType) -> StructType:
+    """Return the columns without Delta's own metadata. Another table must not get it from them."""
+
+    def field_of(field: StructField) -> StructField:
+        metadata = {name: value for name, value in (field.metadata or {}).items() if not name.startswith(_OF_DELTA)}
+        return StructField(field.name, type_of(field.dataType), field.nullable, metadata)
+
+    def type_of(kind: DataType) -> DataType:
+        match kind:
+            case StructType():
+                return StructType([field_of(field) for field in kind.fields])
+            case ArrayType():
+                return ArrayType(type_of(kind.elementType), kind.containsNull)
+            case MapType():
+                return MapType(type_of(kind.keyType), type_of(kind.valueType), kind.valueContainsNull)
+            case _:
+                return kind
+
+    return StructType([field_of(field) for field in schema.fields])
+
+
+def nullable(kind: DataType, name_of: Callable[[StructField], str] = lambda field: field.name) -> DataType:
+    """Return the type with fields that may be null, as Spark reads it from files. `name_of` gives each its name."""
+    match kind:
+        case StructType():
+            return StructType([StructField(name_of(each), nullable(each.dataType, name_of)) for each in kind.fields])
+        case ArrayType():
+            return ArrayType(nullable(kind.elementType, name_of))
+        case MapType():
+            return MapType(nullable(kind.keyType, name_of), nullable(kind.valueType, name_of))
+        case _:
+            return kind
+
+
+def name_by(ids: Mapping[int, str] | None) -> Callable[[StructField], str]:
+    """Return the function that says what a field of the table is called in a file. `ids` are those of the footer.
+
+    Without them, the field's physical name counts. A field whose id the file lacks gets a name that the file lacks.
+    """
+    if ids is None:
+        return key_of
+
+    def name_of(field: StructField) -> str:
+        number = (field.metadata or {}).get(_ID)
+        return key_of(field) if number is None else ids.get(int(number), f"no field {number}")
+
+    return name_of
+
+
+def named_as(then: StructType, now: StructType) -> StructType:
+    """Return the columns of an earlier or later version under the names that they have in `now`.
+
+    A column that `now` lacks keeps its name, unless another column has it: then the name says so.
+    """
+    fields = []
+    present = {key_of(field): field for field in now.fields}
+    for field in then.fields:
+        same = present.get(key_of(field))
+        if same is not None:
+            fields.append(StructField(same.name, _type_as(field.dataType, same.dataType), field.nullable))
+        else:
+            name = f"{field.name} (another column)" if field.name in now.names else field.name
+            fields.append(StructField(name, field.dataType, field.nullable))
+    return StructType(fields)
+
+
+def _type_as(then: DataType, now: DataType) -> DataType:
+    match then, now:
+        case StructType(), StructType():
+            return named_as(then, now)
+        case ArrayType(), ArrayType():
+            return ArrayType(_type_as(then.elementType, now.elementType), then.containsNull)
+        case MapType(), MapType():
+            key, value = _type_as(then.keyType, now.keyType), _type_as(then.valueType, now.valueType)
+            return MapType(key, value, then.valueContainsNull)
+        case _:
+            return then
+
+
+def reads_as(stored: DataType, read: DataType) -> bool:
+    """Return True if files with the one type can be read as the other: it is the same, or Delta may widen it so."""
+    match stored, read:
+        case StructType(), StructType():
+            pairs = zip(stored.fields, read.fields, strict=False)
+            return stored.names == read.names and all(reads_as(a.dataType, b.dataType) for a, b in pairs)
+        case ArrayType(), ArrayType():
+            return reads_as(stored.elementType, read.elementType)
+        case MapType(), MapType():
+            return reads_as(stored.keyType, read.keyType) and reads_as(stored.valueType, read.valueType)
+        case _:
+            return stored.simpleString() == read.simpleString() or _widens(stored, read)
+
+
+def _widens(stored: DataType, read: DataType) -> bool:
+    match stored, read:
+        case DecimalType(), DecimalType():
+            more = read.scale - stored.scale
+            return more >= 0 and read.precision - stored.precision >= more
+        case ByteType() | ShortType() | IntegerType() | LongType(), DecimalType():
+            return read.precision - read.scale >= _DIGITS[type(stored)]
+        case (ByteType(), ShortType() | IntegerType() | LongType() | DoubleType()):
+            return True
+        case (ShortType(), IntegerType() | LongType() | DoubleType()):
+            return True
+        case (
+            (IntegerType(), LongType() | DoubleType()) | (FloatType(), DoubleType()) | (DateType(), TimestampNTZType())
+        ):
+            return True
+        case _:
+            return False
