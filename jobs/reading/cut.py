@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from checkpointing.commit.lost_publications import LogSeen, Wanted
 from checkpointing.completeness import complete_until_ms
@@ -28,7 +29,7 @@ from jobs.suggestions import there_are
 from jobs.warehouse.checkpoints import UpstreamCut, rests_on
 from jobs.warehouse.cuts_table import RecordedCut, event_time
 from jobs.warehouse.log_entries import log_versions, published_by
-from jobs.warehouse.table_snapshot import active_paths
+from jobs.warehouse.table_snapshot import active_paths, has_deletion_vectors
 from jobs.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -146,14 +147,21 @@ class Cut:
 
     def polars(self, table: str) -> pl.LazyFrame:
         """Return a table at this cut, lazily. It checks the files now, and reads them when you collect."""
-        return pl.scan_delta(self.opened(table), use_pyarrow=not polars_reads(self.folder(table)))
+        opened = self.opened(table)
+        if polars_reads(self.folder(table)):
+            return pl.scan_delta(opened)
+        if has_deletion_vectors(opened):
+            return pl.LazyFrame(self.arrow(table))
+        return pl.scan_delta(opened, use_pyarrow=True)
 
     def arrow(self, table: str) -> pa.Table:
         """Return a table's rows at this cut."""
         opened = self.opened(table)
         try:
+            if has_deletion_vectors(opened):  # delta-rs reads them by its own engine alone
+                return pa.table(opened.scan()).cast(pa.schema(opened.schema().to_arrow()))
             return opened.to_pyarrow_table()
-        except OSError as error:
+        except (OSError, DeltaError) as error:
             raise self._unreadable(f"table {table}", error) from error
 
     def spark(self, spark: "SparkSession", table: str) -> "DataFrame":

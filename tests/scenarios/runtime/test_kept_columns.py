@@ -612,6 +612,9 @@ def test_a_deletion_vector_is_refused_before_anything_runs(tmp_path, neighbour):
     neighbour.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true')")
     neighbour.sql(f"DELETE FROM {place} WHERE n = 3")
     tick(tmp_path, HALF + 1)
+    cut = Cuts(tmp_path, JOB).latest()
+    left = {n for n in range(HALF + 1) if n != 3}
+    assert left == set(cut.polars(str(TABLE)).collect()["n"]) == set(cut.arrow(str(TABLE)).column("n").to_pylist())
     with pytest.raises(AssertionError, match=r"has deletion vectors on 1 files.*REORG TABLE"):
         tick(tmp_path, HALF + 2, RENAMED)
     neighbour.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableDeletionVectors'='false')")
