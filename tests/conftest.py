@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from spec.machines import judging
+from tests.cloud_stores import STORES, without_azurite
 from tests.long_tests import NotesLong, in_every_run, long_tests
 
 if TYPE_CHECKING:
@@ -39,19 +40,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(NotesLong())
 
 
-def pytest_report_header() -> str:
-    return f"hypothesis profile: {os.environ.get('HYPOTHESIS_PROFILE', 'dev')}"
+def pytest_report_header() -> list[str]:
+    missing = without_azurite()
+    left_out = [f"tests on Azure are left out: {missing}"] if missing else []
+    return [f"hypothesis profile: {os.environ.get('HYPOTHESIS_PROFILE', 'dev')}", *left_out]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests that need jars which this Spark lacks, and mark the long tests.
+    """Leave out tests that need jars which this Spark lacks, or a missing Azurite, and mark the long tests.
 
     With `--share small`, leave most kills, matrices and long tests out: their names decide.
     """
     from jobs.spark.jars import JAR_SETS
 
     items[:] = _chosen(config, items, lambda item: all(name in JAR_SETS for name in _jar_sets(item)))
+    if without_azurite():
+        items[:] = _chosen(config, items, lambda item: item.get_closest_marker("azurite") is None)
     seconds = long_tests()
     for item in items:
         if item.nodeid in seconds:
@@ -118,3 +123,27 @@ def store_server() -> Iterator["Server"]:
     with serving() as server:
         server.make_bucket("lake")
         yield server
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator["Server"]:
+    from tests.cloud_stores import azurite
+
+    with azurite() as server:
+        server.make_bucket("lake")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator["Server"]:
+    from tests.cloud_stores import fake_gcs
+
+    with fake_gcs() as server:
+        server.make_bucket("lake")
+        yield server
+
+
+@pytest.fixture(scope="session", params=STORES)
+def each_store(request: pytest.FixtureRequest) -> "Server":
+    """Return an object store of each kind."""
+    return request.getfixturevalue(request.param)

@@ -1,4 +1,4 @@
-"""An S3 server for tests: moto in a process of its own, on 127.0.0.1.
+"""An S3 server for tests: moto in a process of its own, on 127.0.0.1. `cloud_stores` has the servers of other stores.
 
 In one thread, moto answers one request after the other, so a conditional put is atomic. In several threads it checks
 first and puts later: a store that breaks its promise. `GET /requests` returns how many requests of each kind came.
@@ -13,12 +13,13 @@ import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 KEY, SECRET = "AKIACANARYCANARY", "canarySecretCanarySecret"
+COPY_HEADERS = ("x-amz-copy-source", "x-ms-copy-source", "x-goog-copy-source")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,19 @@ class Server:
 
     endpoint: str
     pid: int
+
+    named = "AWS_ENDPOINT_URL"
+    """How a message names the setting of the endpoint."""
+    secrets = (KEY, SECRET)
+    """Texts that nobody may write down."""
+
+    def url(self, bucket="lake"):
+        return f"s3://{bucket}"
+
+    @property
+    def unreachable(self):
+        """The environment of a client that asks where nobody answers."""
+        return replace(self, endpoint="http://127.0.0.1:9").environment
 
     @property
     def environment(self):
@@ -46,11 +60,15 @@ class Server:
             return Counter(json.load(answer))
 
 
-@contextmanager
-def serving(*, threads=False, holding=None):
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+@contextmanager
+def serving(*, threads=False, holding=None):
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     process = subprocess.Popen(
         [sys.executable, __file__, str(port), str(int(threads)), *([str(holding)] if holding else [])],
@@ -79,11 +97,13 @@ def serving(*, threads=False, holding=None):
 
 
 def kind_of(method, path, query, headers):
-    if method == "GET" and ("list-type" in query or path.count("/") == 1):
+    """Return the kind of a request. `headers` has names in small letters."""
+    if method == "GET" and ("list-type" in query or "comp=list" in query or path.count("/") == 1):
         return "LIST"
-    if method == "PUT" and "HTTP_X_AMZ_COPY_SOURCE" in headers:
+    if method == "PUT" and any(name in headers for name in COPY_HEADERS):
         return "COPY"
-    return "DELETE" if method == "POST" and "delete" in query else method
+    deletes = method == "POST" and ("delete" in query or "comp=batch" in query)
+    return "DELETE" if deletes else method
 
 
 def _put_slowly():
@@ -122,7 +142,8 @@ def main(port, threads, holding):
         if path == "/requests":
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(seen).encode()]
-        seen[kind_of(method, path, query, environ)] += 1
+        headers = {name.removeprefix("HTTP_").replace("_", "-").lower() for name in environ}
+        seen[kind_of(method, path, query, headers)] += 1
         return (settings if path.startswith("/moto-api/") else s3)(environ, start)
 
     if holding:

@@ -10,10 +10,10 @@ import asyncio
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
@@ -23,7 +23,7 @@ from urllib.error import URLError
 from urllib.parse import unquote
 from urllib.request import urlopen
 
-from tests.object_store import Server, kind_of
+from tests.object_store import Server, free_port, kind_of
 
 SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.'
@@ -93,8 +93,7 @@ class _Head:
     @property
     def kind(self) -> str:
         path, _, query = self.target.partition("?")
-        copies = {"HTTP_X_AMZ_COPY_SOURCE": ""} if "x-amz-copy-source" in self.headers else {}
-        return kind_of(self.method, path, query, copies)
+        return kind_of(self.method, path, query, self.headers)
 
     @property
     def key(self) -> str:
@@ -107,11 +106,11 @@ class Proxy:
     """A proxy before a server. Clients reach it with `environment`."""
 
     def __init__(self, server: Server, *, latency_ms: int = 0) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self._command = [sys.executable, __file__, server.endpoint.rpartition(":")[2], str(latency_ms), str(self._port)]
-        self.environment = replace(server, endpoint=f"http://127.0.0.1:{self._port}").environment
+        self.server = replace(server, endpoint=f"http://127.0.0.1:{self._port}")
+        """The server, as a client sees it that reaches it through the proxy."""
+        self.environment = self.server.environment
 
     def __enter__(self) -> Self:
         root = str(Path(__file__).resolve().parents[1])
@@ -225,7 +224,10 @@ class Serving:
         writer.close()
         first, _, content = answer.partition(b"\r\n\r\n")
         status, *headers = first.split(b"\r\n")
-        dropped = (b"connection", b"date", b"server") + (() if head.method == "HEAD" else (b"content-length",))
+        if any(line.lower().replace(b" ", b"") == b"transfer-encoding:chunked" for line in headers):
+            content = b"".join(_chunks(content))
+        dropped = [b"connection", b"date", b"server", b"transfer-encoding"]
+        dropped += [] if head.method == "HEAD" else [b"content-length"]
         kept = [line for line in headers if line.partition(b":")[0].lower() not in dropped]
         return b"HTTP/1.1 " + status.partition(b" ")[2], kept, content
 
@@ -233,6 +235,14 @@ class Serving:
 def _answer(status: bytes, headers: list[bytes], content: bytes, *, length_of: bytes | None = None) -> bytes:
     length = len(content if length_of is None else length_of)
     return b"\r\n".join([status, *headers, b"Content-Length: %d" % length, b"", content])
+
+
+def _chunks(content: bytes) -> Iterator[bytes]:
+    while content:
+        size, _, rest = content.partition(b"\r\n")
+        length = int(size, 16)
+        yield rest[:length]
+        content = rest[length + 2 :] if length else b""
 
 
 async def _head(reader: asyncio.StreamReader) -> _Head:

@@ -121,13 +121,13 @@ Number = Annotated[str | None, typer.Argument(metavar="N", help="A checkpoint id
 Warehouse = Annotated[
     str | None,
     typer.Option(
-        parser=named_place, metavar="PATH|URL", help="The folder or s3:// of the tables.  [default: the project's]"
+        parser=named_place, metavar="PATH|URL", help="The folder or URL of the tables.  [default: the project's]"
     ),
 ]
 Data = Annotated[
     str | None,
     typer.Option(
-        parser=named_place, metavar="PATH|URL", help="The folder or s3:// of the input.  [default: the project's]"
+        parser=named_place, metavar="PATH|URL", help="The folder or URL of the input.  [default: the project's]"
     ),
 ]
 OtherSettings = Annotated[

@@ -52,6 +52,10 @@ _DIED: Final = (
     "a Python worker died while it ran the vertex's function: the function called os._exit or crashed in native code, "
     f"or the kernel killed the worker because memory ran out (see 'dmesg'): {_SMALLER}"
 )
+_NO_CONNECTOR: Final = (
+    "Spark has no reader for the object store in which the input lies: add Hadoop's connector to Spark, or store the "
+    "input as Parquet, which tasks read without Spark"
+)
 _KNOWN: Final = (
     (
         re.compile(r"java\.lang\.OutOfMemoryError|OutOfMemoryError: "),
@@ -68,6 +72,10 @@ _KNOWN: Final = (
     (
         re.compile(r"Python worker exited unexpectedly|Python worker process terminated"),
         _DIED,
+    ),
+    (
+        re.compile(r'Class org\.apache\.hadoop\.fs\.\S+ not found|No FileSystem for scheme "'),
+        _NO_CONNECTOR,
     ),
 )
 """Patterns of Spark's messages about problems of the machine, and our sentence for each. The first match counts."""

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Final
+from typing import Final, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
@@ -24,7 +24,7 @@ from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan,
 from jobs.operators.in_time.measured_times import TimeColumn, TimesOfInput
 from jobs.operators.process import of_output
 from jobs.operators.scan.scanned import Scanned
-from jobs.operators.scan.stepped import Stepped
+from jobs.operators.scan.stepped import Stepped, rows_by_tasks
 from jobs.operators.spec import (
     Chain,
     InputPlan,
@@ -36,7 +36,9 @@ from jobs.operators.spec import (
     schema_with_kind,
 )
 from jobs.sources.hybrid import PartScan
+from jobs.sources.port import Source, read_stores
 from jobs.sources.slice_reading import OffersScans, RowScan
+from jobs.spark.session import spark_reads
 from jobs.state.files import schema_of
 from jobs.storage.address import Root, StoreUrl, parsed
 from jobs.storage.parquet import FileScan
@@ -125,10 +127,7 @@ def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> lis
     """Return the parts of files with all rows of an input. There are none if Spark must read it, or nothing is."""
     own = list(of_output(segments, plan.output, plan.outputs))
     scans: list[RowScan] = [
-        FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes)
-        for segment in own
-        if isinstance(segment, StagedSegment)
-        for file in segment.files
+        _whole(file, warehouse) for segment in own if isinstance(segment, StagedSegment) for file in segment.files
     ]
     slices = [segment for segment in own if isinstance(segment, SourceSlice)]
     if slices:
@@ -218,23 +217,30 @@ def in_schema(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows if nullable_schema(rows.schema) == wanted else rows.to(wanted)
 
 
-def staged_rows(spark: SparkSession, schema: StructType, paths: Sequence[str], warehouse: Root) -> DataFrame:
-    """Return the rows of staged files, given by their paths relative to the warehouse."""
-    return spark.read.schema(nullable_schema(schema)).parquet(*[spark_path(f"{warehouse}/{path}") for path in paths])
+def staged_rows(spark: SparkSession, schema: StructType, files: Sequence[FileHandle], warehouse: Root) -> DataFrame:
+    """Return the rows of staged files. Tasks read them where Spark cannot."""
+    if not spark_reads(warehouse):
+        return rows_by_tasks(spark, [_whole(file, warehouse) for file in files], schema)
+    paths = [spark_path(f"{warehouse}/{file.path}") for file in files]
+    return spark.read.schema(nullable_schema(schema)).parquet(*paths)
+
+
+def _whole(file: FileHandle, warehouse: Root) -> FileScan:
+    return FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes)
 
 
 def renamed_rows(
     spark: SparkSession, schema: StructType, files: Sequence[FileHandle], warehouse: Root, renamed: Mapping[str, str]
 ) -> DataFrame:
     """Return the rows of staged files, each read by the column names that it has; `renamed` are old names by new."""
-    paths: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    by_names: dict[tuple[str, ...], list[FileHandle]] = defaultdict(list)
     for file in files:
         footer = schema_of(str(warehouse), file) if renamed else None
         then = columns_then(schema.names, footer.names if footer is not None else (), renamed)
-        paths[tuple(then.get(name, name) for name in schema.names)].append(file.path)
+        by_names[tuple(then.get(name, name) for name in schema.names)].append(file)
     parts = (
         staged_rows(spark, _called(schema, names), of_names, warehouse).toDF(*schema.names)
-        for names, of_names in paths.items()
+        for names, of_names in by_names.items()
     )
     return reduce(DataFrame.unionByName, parts)
 
@@ -247,15 +253,19 @@ def _called(schema: StructType, names: Sequence[str]) -> StructType:
 def _read(spark: SparkSession, plan: InputPlan, slices: Sequence[SourceSlice]) -> DataFrame:
     if plan.reader is None:
         raise InvalidSpecError(f"source {slices[0].source} has slices to read, but the plan names no reader for it")
+    if isinstance(plan.reader, OffersScans) and not all(map(spark_reads, read_stores(cast("Source", plan.reader)))):
+        scans = plan.reader.scans(slices)
+        if scans:
+            return rows_by_tasks(spark, scans, plan.schema)
     return in_schema(plan.reader.read(spark, slices), plan.schema)
 
 
 def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Iterator[DataFrame]:
     own = list(of_output(segments, plan.output, plan.outputs))
     slices = [segment for segment in own if isinstance(segment, SourceSlice)]
-    paths = [file.path for segment in own if isinstance(segment, StagedSegment) for file in segment.files]
+    files = [file for segment in own if isinstance(segment, StagedSegment) for file in segment.files]
     if slices:
         yield _read(spark, plan, slices)
-    if paths:
+    if files:
         schema = schema_with_kind(plan.schema) if plan.of_changes else plan.schema
-        yield staged_rows(spark, schema, paths, warehouse)
+        yield staged_rows(spark, schema, files, warehouse)

@@ -564,12 +564,18 @@ class ReadsStores(Protocol):
         ...
 
 
+def read_stores(source: Source) -> Iterator[Root]:
+    """Yield the folders and URLs in which the files of a source and of its parts lie."""
+    for layer in every_layer(source):
+        yield from layer.stores if isinstance(layer, ReadsStores) else ()
+
+
 def with_needed_jars(config: SparkConfig, sources: Iterable[Source]) -> SparkConfig:
     """Return the configuration of a session that can read all these sources, and the stores in which they lie."""
-    each = [layer for source in sources for layer in every_layer(source)]
+    every = tuple(sources)
+    each = [layer for source in every for layer in every_layer(source)]
     needed = (name for layer in each if isinstance(layer, NeedsJars) for name in layer.jar_sets)
     config = replace(config, jar_sets=tuple(dict.fromkeys([*config.jar_sets, *needed])))
-    for layer in each:
-        for root in layer.stores if isinstance(layer, ReadsStores) else ():
-            config = with_store(config, root)
+    for root in (root for source in every for root in read_stores(source)):
+        config = with_store(config, root)
     return config

@@ -509,15 +509,21 @@ def _output_of_children(log_file: Path | None) -> Iterator[tuple[Path, int] | No
 #
 # Spark's own reader of S3 is Hadoop's `s3a`. Its endpoint and region come from the variables that delta-rs reads. None
 # of these settings has credentials: Hadoop's default chain takes them from the environment of its JVM, or from the
-# machine's role. For other stores Spark needs another connector, which the user adds to Spark.
+# machine's role. Other stores are read by tasks, with the library that writes there. What only Spark can read, such as
+# CSV, needs a connector there, which the user adds to Spark.
 
 
 _S3A: Final = "spark.hadoop.fs.s3a."
 
 
+def spark_reads(root: Root) -> bool:
+    """Return whether Spark reads files there itself. Otherwise tasks read them."""
+    return not isinstance(root, StoreUrl) or root.scheme == "s3"
+
+
 def with_store(config: SparkConfig, root: Root) -> SparkConfig:
     """Return the configuration of a session that reads this warehouse or input. A setting that the user gave stays."""
-    if not isinstance(root, StoreUrl) or root.scheme != "s3":
+    if not isinstance(root, StoreUrl) or not spark_reads(root):
         return config
     sets = tuple(dict.fromkeys([*config.jar_sets, S3A]))
     return replace(config, jar_sets=sets, settings={**s3a_settings(os.environ), **config.settings})

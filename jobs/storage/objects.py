@@ -20,7 +20,7 @@ from jobs.storage.address import StoreUrl
 from jobs.storage.port import ChangedError, Content, Listed
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, ObjectMeta
+    from obstore import GetOptions, ObjectMeta, UpdateVersion
     from obstore.store import BackoffConfig
     from obstore.store import ObjectStore as Client
 
@@ -41,7 +41,10 @@ _KINDS: Final = (
         "set {key}",
     ),
     (
-        r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidClientTokenId|ExpiredToken|Unauthenticated|InvalidToken",
+        (
+            r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidClientTokenId|ExpiredToken|Unauthenticated|InvalidToken"
+            r"|AuthenticationFailed|Server failed to authenticate"
+        ),
         "the store does not accept the credentials",
         "set {key} to a key that is valid",
     ),
@@ -146,8 +149,8 @@ def _attempt(url: StoreUrl, tried: str, name: str) -> str:
     return f"{url}: cannot {tried} {name or 'the prefix'}"
 
 
-_WORD: Final = "tidemark-write"
-"""The metadata of an object that distinguishes one put from another."""
+_WORD: Final = "tidemarkwrite"
+"""The metadata of an object that distinguishes one put from another. Azure allows no hyphen in its name."""
 _PART_BYTES: Final = 64 * 1024
 _TIMEOUT: Final = timedelta(seconds=30)
 _RETRIES: Final = 7
@@ -229,14 +232,14 @@ class ObjectStore:
         from obstore.exceptions import PreconditionError  # noqa: PLC0415
 
         del durable
-        mode: Any = "overwrite" if unchanged is None else {"e_tag": unchanged}
         with store_error(self.root, "write", name):
             try:
+                mode: Any = "overwrite" if unchanged is None else self._condition(name, unchanged)
                 _answered(lambda: obstore.put(self._client, name, bytes(content), mode=mode, use_multipart=False))
             except (PreconditionError, FileNotFoundError) as error:
                 if unchanged is None:
                     raise
-                raise ChangedError(f"{self.root}/{name} was changed by another process") from error
+                raise _changed(self.root, name) from error
 
     def list(self, name: str, *, deep: bool = False) -> Iterator[Listed]:
         """Yield objects and prefixes by LIST, a thousand at a time; see the port."""
@@ -267,6 +270,20 @@ class ObjectStore:
 
         with store_error(self.root, "copy", source):
             _answered(lambda: obstore.copy(self._client, source, target))
+
+    def _condition(self, name: str, tag: str) -> "UpdateVersion":
+        """Return the condition that an object still has this ETag. Raise ChangedError if it is known to be changed.
+
+        Google Cloud Storage compares generations only. So its present generation must have that ETag.
+        """
+        import obstore  # noqa: PLC0415 - an extra
+
+        if self.root.scheme != "gs":
+            return {"e_tag": tag}
+        found = obstore.head(self._client, name)
+        if found["e_tag"] != tag:
+            raise _changed(self.root, name)
+        return {"version": found["version"]}
 
     @property
     def _client(self) -> "Client":
@@ -328,6 +345,10 @@ def _object(found: Any, inside: int) -> Object:  # noqa: ANN401 - a dict of obst
 
 def _described(content: bytes, meta: Any) -> Content:  # noqa: ANN401 - a dict of obstore's
     return Content(content, meta["size"], _ms(meta["last_modified"]), meta["e_tag"] or "")
+
+
+def _changed(root: StoreUrl, name: str) -> ChangedError:
+    return ChangedError(f"{root}/{name} was changed by another process")
 
 
 def _ms(at: datetime) -> int:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import LongType, StringType, StructType
 
 from checkpointing.config import CheckpointConfig
+from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, JobName, SplitId, TableName, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.paths import ProtocolPaths
@@ -341,7 +342,8 @@ def test_staged_files_in_a_warehouse_of_any_name_are_read_back(spark, tmp_path):
     roots = [tmp_path / name for name in NAMES_OF_FOLDERS.values()]
     for place, root in enumerate(roots):
         write_numbers(root / "_data" / "rows.parquet", EACH * place)
-    frames = [staged_rows(spark, NUMBERED, ["_data/rows.parquet"], root) for root in roots]
+    file = FileHandle("_data/rows.parquet", rows=EACH, bytes=0, crc32=0)
+    frames = [staged_rows(spark, NUMBERED, [file], root) for root in roots]
     found = reduce(DataFrame.unionAll, frames).collect()
     assert list(range(EACH * len(roots))) == sorted(row[0] for row in found)
 

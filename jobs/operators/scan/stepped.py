@@ -3,7 +3,7 @@
 Nothing of the plan depends on the micro-batch, if the steps do not. So Spark can use one plan again and again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from checkpointing.identifiers import VertexId
 from jobs.operators.python_workers import freeze_imports
-from jobs.operators.scan.scanned import ScanTasks, numbered
+from jobs.operators.scan.scanned import ScanTasks, numbered, numbers
 from jobs.operators.spec import Chain, arrow_schema, nullable_schema
 from jobs.sources.slice_reading import RowScan
 
@@ -35,6 +35,26 @@ class FileRows:
                 for scan in self.scans:
                     yield from scan.batches(self.schema)
         freeze_imports()
+
+
+@dataclass(frozen=True, slots=True)
+class _PartOfTask:
+    """The rows of one part of a file for each task, with the columns of `schema`."""
+
+    scans: tuple[RowScan, ...]
+    schema: pa.Schema
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the parts whose numbers are the rows of `batches`. Raises ScanError."""
+        for number in numbers(batches):
+            yield from self.scans[number].batches(self.schema)
+        freeze_imports()
+
+
+def rows_by_tasks(spark: SparkSession, scans: Sequence[RowScan], schema: StructType) -> DataFrame:
+    """Return the lazy rows of parts of files that Spark has no reader for: one task reads each part."""
+    read = _PartOfTask(tuple(scans), arrow_schema(schema))
+    return numbered(spark, len(scans)).mapInArrow(read.run, nullable_schema(schema))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A warehouse in an object store: ticks, kills, commands and readers, against a real S3 server."""
+"""A warehouse in an object store: ticks, kills, commands and readers, against real servers of S3, Azure and GCS."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from jobs.reading import Cuts
 from jobs.spark.connect_server import connect_server
 from jobs.spark.jars import fetch, jar_set, jars_folder
 from jobs.spark.session import SparkConfig, s3a_settings
-from jobs.storage.address import StoreUrl
+from jobs.storage.address import StoreUrl, parsed
 from jobs.storage.objects import ObjectStore
 from jobs.storage.place import place_in, storage_of
 from jobs.tick.at_rest.roll_back import roll_back
@@ -32,7 +32,7 @@ from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.checkpoints import Appended, CheckpointStore, Refused
 from jobs.warehouse.lease import this_process
 from jobs.warehouse.savepoint_copy import copy_savepoint, read_manifest
-from tests.object_store import KEY, SECRET
+from tests.cloud_stores import STORES
 from tests.scenarios.processes import Running, killed
 from tests.scenarios.runtime import newest_job, sequence_job
 from tests.scenarios.runtime.conftest import FIRST_TICKS_BOUNDARIES
@@ -52,14 +52,15 @@ from tests.scenarios.runtime.sequence_job import (
 from tests.store_proxy import Fault, Harm, Proxy, longest_chain
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/deploy.md"
+S3_ONLY = pytest.mark.parametrize("each_store", STORES[:1], indirect=True)
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 
 
 @pytest.fixture
-def url(store_server, monkeypatch):
-    for name, value in store_server.environment.items():
+def url(each_store, monkeypatch):
+    for name, value in each_store.environment.items():
         monkeypatch.setenv(name, value)
-    return StoreUrl(f"s3://lake/{uuid4().hex}/warehouse")
+    return parsed(f"{each_store.url()}/{uuid4().hex}/warehouse")
 
 
 @pytest.fixture(scope="session")
@@ -193,6 +194,7 @@ def deleted_or_broken(delete, store, name):
     delete(store, name)
 
 
+@S3_ONLY
 @pytest.mark.dear
 def test_the_doctor_names_a_writer_without_conditional_puts(url, typed):
     """Spark's Delta library does not ask S3 whether a log entry exists."""
@@ -220,17 +222,14 @@ def test_a_clean_up_leaves_a_stores_newest_cut_whole(url, undisturbed):
     assert read_cut(url)["gold/by_key"] != undisturbed["gold/by_key"]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "the store cannot be reached: check AWS_ENDPOINT_URL"),
-        ({}, "the bucket does not exist: make it, or name another one"),
-    ],
-)
-def test_a_store_that_cannot_serve_is_refused_before_the_claim(url, typed, monkeypatch, change, said):
-    for name, value in change.items():
-        monkeypatch.setenv(name, value)
-    named = url if change else StoreUrl("s3://nowhere/w")
+@pytest.mark.parametrize("bucket", ["lake", "nowhere"])
+def test_a_store_that_cannot_serve_is_refused_before_the_claim(each_store, url, typed, monkeypatch, bucket):
+    """Nobody answers there, or there is no such bucket."""
+    named, said = parsed(f"{each_store.url(bucket)}/w"), "the bucket does not exist: make it, or name another one"
+    if bucket == "lake":
+        named, said = url, f"the store cannot be reached: check {each_store.named}"
+        for name, value in each_store.unreachable.items():
+            monkeypatch.setenv(name, value)
     for words in (("run", PIPELINE), ("cut", PIPELINE)):
         code, _, err = typed(*words, "--warehouse", named)
         assert code != 0
@@ -238,18 +237,19 @@ def test_a_store_that_cannot_serve_is_refused_before_the_claim(url, typed, monke
         assert "Traceback" not in err
 
 
-def test_the_doctor_says_once_why_a_store_cannot_serve(url, typed, monkeypatch):
+def test_the_doctor_says_once_why_a_store_cannot_serve(each_store, url, typed, monkeypatch):
     """It names the way out, and does not tell anybody to restore a backup of a job that it could not see."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    for name, value in each_store.unreachable.items():
+        monkeypatch.setenv(name, value)
     code, out, err = typed("doctor", PIPELINE, "--warehouse", url)
     assert (ExitCode.USAGE, "") == (code, err)
     said = re.sub(r"\s+", " ", out)
     assert 1 == said.count("the store cannot be reached")
-    assert "repair: check AWS_ENDPOINT_URL and the network" in said
+    assert f"repair: check {each_store.named}" in said
     assert "backup" not in said
 
 
-def test_no_secret_is_in_the_store_nor_in_what_a_command_says(url, typed, monkeypatch):
+def test_no_secret_is_in_the_store_nor_in_what_a_command_says(each_store, url, typed, monkeypatch):
     """Not in an entry, a log, a trace or an error."""
     said = []
     said.append(typed("run", PIPELINE, "--warehouse", url))
@@ -257,14 +257,14 @@ def test_no_secret_is_in_the_store_nor_in_what_a_command_says(url, typed, monkey
     storage = storage_of(url)
     for each in storage.list("", deep=True):
         content = storage.read(each.name).bytes
-        assert SECRET.encode() not in content, each.name
-        assert KEY.encode() not in content, each.name
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        assert not any(secret.encode() in content for secret in each_store.secrets), each.name
+    for name, value in each_store.unreachable.items():
+        monkeypatch.setenv(name, value)
     said.append(typed("run", PIPELINE, "--warehouse", f"{url}-2", "--debug"))
-    assert SECRET not in str(said)
-    assert KEY not in str(said)
+    assert not any(secret in str(said) for secret in each_store.secrets)
 
 
+@S3_ONLY
 @pytest.mark.dear
 def test_a_checkpoint_costs_the_requests_that_the_guide_says(url, store_server):
     """Counted at the server, as the difference between a tick of three checkpoints and one of nine."""
@@ -280,6 +280,7 @@ def test_a_checkpoint_costs_the_requests_that_the_guide_says(url, store_server):
         assert (many[kind] - few[kind]) / (second - first) <= 1.1 * int(most) + 1, kind
 
 
+@S3_ONLY
 @pytest.mark.dear
 def test_a_waiting_tick_looks_for_requests_every_two_seconds(url, store_server):
     """One LIST for each look, and nothing else but the lease."""
@@ -381,9 +382,9 @@ class Slow(LocalEngine):
         return super().run(*asked)
 
 
-@pytest.fixture(scope="module")
-def proxy(store_server):
-    with Proxy(store_server) as proxy:
+@pytest.fixture(scope="session")
+def proxy(each_store):
+    with Proxy(each_store) as proxy:
         yield proxy
 
 
@@ -392,9 +393,10 @@ def slow_url(proxy, monkeypatch):
     for name, value in proxy.environment.items():
         monkeypatch.setenv(name, value)
     proxy.harm()
-    return StoreUrl(f"s3://lake/{uuid4().hex}/warehouse")
+    return parsed(f"{proxy.server.url()}/{uuid4().hex}/warehouse")
 
 
+@S3_ONLY
 def test_a_checkpoint_waits_for_few_requests(slow_url, proxy):
     """A look, two writes of its entry, one of the tables, two of the cut: what is independent goes at the same time."""
     report = run_tick(build(), RuntimeSettings(warehouse=slow_url, reader_grace_ms=None), engine=Slow())
@@ -408,6 +410,7 @@ def test_a_checkpoint_waits_for_few_requests(slow_url, proxy):
     assert min(longest_chain(each) for each in waited) <= REQUESTS_MAX, waited[-1]
 
 
+@S3_ONLY
 def test_a_start_waits_for_few_requests(slow_url, proxy):
     """Before its first micro-batch, a tick looks at all tables at the same time, and opens and maintains none."""
     run(slow_url, checkpoints=2)
@@ -488,6 +491,7 @@ def connect_to_a_store(store_server, s3_jars, tmp_path_factory):
             yield SparkConfig(cores=1, memory="512m", connect_url=server.url)
 
 
+@S3_ONLY
 @pytest.mark.spark
 @pytest.mark.kill
 @pytest.mark.timeout(300)

@@ -1,4 +1,4 @@
-"""Provides a folder and an S3 server as storages."""
+"""Provides a folder and servers of object stores as storages."""
 
 from uuid import uuid4
 
@@ -7,15 +7,22 @@ import pytest
 from jobs.storage.address import StoreUrl
 from jobs.storage.folder import Folder
 from jobs.storage.objects import ObjectStore
+from tests.cloud_stores import STORES
 
 
 @pytest.fixture
-def store(store_server, monkeypatch):
-    for name, value in store_server.environment.items():
+def store(each_store, monkeypatch):
+    return store_of(each_store, monkeypatch)
+
+
+def store_of(server, monkeypatch):
+    for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    return ObjectStore(StoreUrl(f"s3://lake/{uuid4().hex}"))
+    return ObjectStore(StoreUrl(f"{server.url()}/{uuid4().hex}"))
 
 
-@pytest.fixture(params=["folder", "store"])
-def storage(request, tmp_path):
-    return Folder(tmp_path / "warehouse") if request.param == "folder" else request.getfixturevalue("store")
+@pytest.fixture(params=["folder", *STORES])
+def storage(request, tmp_path, monkeypatch):
+    if request.param == "folder":
+        return Folder(tmp_path / "warehouse")
+    return store_of(request.getfixturevalue(request.param), monkeypatch)

@@ -19,14 +19,14 @@ from jobs.storage.place import StoragePlace
 from jobs.storage.write_checks import broken_promises, store_obstacles
 from jobs.warehouse.job_stores import must_be_usable
 from jobs.warehouse.refusals import UnusableWarehouseError
-from tests.object_store import SECRET, serving
+from tests.object_store import serving
 from tests.scenarios.runtime.sequence_job import at
 from tests.store_proxy import Fault, Harm, Proxy, Request, longest_chain
 
 
-@pytest.fixture(scope="module")
-def proxy(store_server):
-    with Proxy(store_server) as proxy:
+@pytest.fixture(scope="session")
+def proxy(each_store):
+    with Proxy(each_store) as proxy:
         yield proxy
 
 
@@ -35,7 +35,7 @@ def store(proxy, monkeypatch):
     for name, value in proxy.environment.items():
         monkeypatch.setenv(name, value)
     proxy.harm()
-    return ObjectStore(StoreUrl(f"s3://lake/{uuid4().hex}"))
+    return ObjectStore(parsed(f"{proxy.server.url()}/{uuid4().hex}"))
 
 
 def _write(store):
@@ -146,19 +146,21 @@ def test_a_store_that_checks_and_then_puts_is_refused(monkeypatch):
     assert "conditional put" in found.way_out
 
 
-def test_a_missing_bucket_is_named(store):
-    """Moto itself gives this answer. The other tests use answers of real stores."""
-    (found,) = store_obstacles(ObjectStore(StoreUrl("s3://nowhere/w")), "_tidemark/job")
+def test_a_missing_bucket_is_named(store, proxy):
+    """The server itself gives this answer. The other tests use answers of real stores."""
+    (found,) = store_obstacles(ObjectStore(parsed(f"{proxy.server.url('nowhere')}/w")), "_tidemark/job")
     assert "the bucket does not exist" in found.what
     assert "name another one" in found.way_out
 
 
-def test_an_unreachable_endpoint_is_named(store, monkeypatch):
-    """It happens within a bound, and the message does not repeat the secret."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(StoreError, match=r"the store cannot be reached: check AWS_ENDPOINT_URL") as raised:
-        ObjectStore(StoreUrl("s3://lake/elsewhere")).read("x")
-    assert SECRET not in str(raised.value)
+@pytest.mark.usefixtures("client")
+def test_an_unreachable_endpoint_is_named(proxy, monkeypatch):
+    """It happens within a bound, and the message does not repeat a secret."""
+    for name, value in proxy.server.unreachable.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StoreError, match=f"the store cannot be reached: check {proxy.server.named}") as raised:
+        ObjectStore(parsed(f"{proxy.server.url()}/elsewhere")).read("x")
+    assert not any(secret in str(raised.value) for secret in proxy.server.secrets)
 
 
 @pytest.mark.parametrize(
@@ -263,9 +265,9 @@ AZURE = {
 URLS = {"gs": "gs://bucket/in", "abfss": "abfss://container@account.dfs.core.windows.net/in"}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def client(monkeypatch):
-    """Let each test make a client of its own, which repeats no request, from an environment without credentials."""
+    """Let a test make a client of its own, which repeats no request, from an environment without credentials."""
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", *GOOGLE, *AZURE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(objects, "_RETRIES", 1)
@@ -289,6 +291,7 @@ def refusals(url):
     yield str(unusable.value)
 
 
+@pytest.mark.usefixtures("client")
 @pytest.mark.parametrize(
     ("scheme", "variables", "way_out"),
     [
@@ -307,6 +310,7 @@ def test_an_address_where_nobody_answers_is_named(monkeypatch, scheme, variables
         assert CANARY not in said
 
 
+@pytest.mark.usefixtures("client")
 @pytest.mark.parametrize(
     ("scheme", "variables"),
     [("gs", "GOOGLE_APPLICATION_CREDENTIALS"), ("abfss", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY")],
@@ -318,6 +322,7 @@ def test_missing_credentials_are_named(scheme, variables):
         assert said.endswith(f": set {variables}")
 
 
+@pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("scheme", URLS)
 def test_delta_rs_knows_these_urls_too(monkeypatch, scheme):
     """It reaches the network, and fails there."""
