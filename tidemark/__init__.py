@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from jobs.sources.hybrid import HybridSource, SequenceSource, SequenceSplit
     from jobs.sources.kafka.kafka_source import KafkaSource
     from jobs.sources.kafka.records import DECODED, UNDECODED_COLUMN
+    from jobs.sources.kafka.transactions import DebeziumTransactions
     from jobs.sources.port import (
         POSITION_COLUMN,
         SPLIT_COLUMN,
@@ -136,6 +137,7 @@ __all__ = [
     "CutUnreadableError",
     "Cuts",
     "DebeziumSource",
+    "DebeziumTransactions",
     "DeltaSource",
     "DescribesItself",
     "Difference",
@@ -317,6 +319,7 @@ _MODULES: Final = {
     ),
     "jobs.sources.kafka.records": ("DECODED", "UNDECODED_COLUMN"),
     "jobs.sources.kafka.kafka_source": ("KafkaSource",),
+    "jobs.sources.kafka.transactions": ("DebeziumTransactions",),
     "jobs.sources.port": (
         "POSITION_COLUMN",
         "SPLIT_COLUMN",
@@ -349,6 +352,7 @@ _EXTRAS: Final = {
     "jobs.outside_sinks.kafka.kafka_sink": ("confluent_kafka", "kafka"),
     "jobs.sources.debezium.changes": ("jpype", "debezium"),
     "jobs.sources.kafka.kafka_source": ("confluent_kafka", "kafka"),
+    "jobs.sources.kafka.transactions": ("confluent_kafka", "kafka"),
     "jobs.outside_sinks.postgres.postgres_sink": ("psycopg", "postgres"),
     "jobs.sources.postgres.changes": ("psycopg", "postgres"),
 }

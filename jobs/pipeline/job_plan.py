@@ -15,7 +15,7 @@ from jobs.pipeline.pipeline import CheckpointListener, MasterHook, Report
 from jobs.pipeline.vertices import Declared, Partitions
 from jobs.quality.expectation import Suite
 from jobs.sinks.port import Description, TableSink
-from jobs.sources.port import Source, in_parts, is_bounded, source_of_cuts
+from jobs.sources.port import Source, in_parts, is_bounded, upstream_of
 from jobs.sources.position_words import ended_splits
 
 
@@ -55,9 +55,9 @@ class JobPlan:
 
     @property
     def cut_groups(self) -> dict[VertexId, str]:
-        """The upstream job of each source that reads another job's cuts."""
-        found = {name: source_of_cuts(source) for name, source in self.sources.items()}
-        return {name: source.upstream for name, source in found.items() if source is not None}
+        """Whose cuts each source reads that reads from cut to cut."""
+        found = {name: upstream_of(source) for name, source in self.sources.items()}
+        return {name: upstream for name, upstream in found.items() if upstream is not None}
 
     def with_discovered_splits(self, restored: CheckpointRecord | None = None) -> "JobPlan":
         """Return the plan with the splits of the restored cut, in its order, then the new ones.

@@ -12,7 +12,7 @@ from checkpointing.identifiers import CheckpointId, HookName, hook_name, job_nam
 from jobs.pipeline.columns import InvalidPipelineError, former_id, require_shallow, require_unique
 from jobs.pipeline.streams import Stream
 from jobs.pipeline.vertices import Declarations, Declared, SourceVertex
-from jobs.sources.port import Source, introduce, read_schema, source_of_cuts
+from jobs.sources.port import Source, introduce, read_schema, upstream_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -144,9 +144,9 @@ class Pipeline:
         name = vertex_id(id)
         if rows_per_epoch is not None and rows_per_epoch < 1:
             raise InvalidPipelineError(f"source {id}: rows_per_epoch is {rows_per_epoch}, it must be at least 1")
-        if rows_per_epoch is not None and source_of_cuts(source) is not None:
+        if rows_per_epoch is not None and upstream_of(source) is not None:
             raise InvalidPipelineError(
-                f"source {id}: it reads whole cuts of another job, which no rows_per_epoch can cap: leave that out"
+                f"source {id}: it reads whole cuts, which no rows_per_epoch can cap: leave that out"
             )
         rows = read_schema(source)
         require_unique(f"source {id}", rows.names)

@@ -82,7 +82,7 @@ from jobs.pipeline.vertices import (
 )
 from jobs.quality.expectation import Suite
 from jobs.sinks.port import AppendedTable, OutsideSink, Sink, TableSink, TwoPhaseSink, UpsertedTable, UpsertSink
-from jobs.sources.port import begins_of, is_bounded, keeps_state, source_of_cuts
+from jobs.sources.port import begins_of, is_bounded, keeps_state, upstream_of
 from jobs.state.backend import FullBackend, IncrementalBackend, MemoryBackend, StateBackend, state_file_schema
 
 Changelogs = Mapping[VertexId, tuple[VertexId, ...]]
@@ -438,11 +438,11 @@ def _require_counted_sources(vertices: Sequence[Declared], config: CheckpointCon
 def _require_whole_cuts(vertices: Sequence[Declared], config: CheckpointConfig) -> None:
     """Raise InvalidPipelineError if a table could show a part of another job's cut (A10)."""
     sources = [vertex for vertex in vertices if isinstance(vertex, SourceVertex)]
-    of_cuts = [vertex.id for vertex in sources if source_of_cuts(vertex.source) is not None]
+    of_cuts = [vertex.id for vertex in sources if upstream_of(vertex.source) is not None]
     if of_cuts and (config.unaligned or config.mode is not CheckpointingMode.EXACTLY_ONCE):
         mode = "unaligned" if config.unaligned else f"mode {config.mode.value}"
         raise InvalidPipelineError(
-            f"source {of_cuts[0]}: it reads whole cuts of another job, and with {mode} your tables would show parts of "
+            f"source {of_cuts[0]}: it reads whole cuts, and with {mode} your tables would show parts of "
             "a cut: leave that setting out"
         )
 

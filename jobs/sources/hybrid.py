@@ -40,7 +40,7 @@ from jobs.sources.port import (
     has_ended,
     is_bounded,
     layers,
-    source_of_cuts,
+    upstream_of,
 )
 from jobs.sources.position_words import END, Place, PositionWords, sought
 from jobs.sources.slice_reading import MayLeaveToSpark, OffersScans, RowScan, ScanOfScan
@@ -344,7 +344,7 @@ class HybridSource(ReadsFirst):
 
 
 def _must_fit(part: Part, *, last: bool) -> None:
-    if source_of_cuts(part.source) is not None:
+    if upstream_of(part.source) is not None:
         raise SourceError(
             f"{part} reads cuts of another job, which no other source can precede or follow: leave it out"
         )

@@ -257,15 +257,18 @@ class ReportsHealth(Protocol):
 
 @runtime_checkable
 class ReadsCuts(Protocol):
-    """Optional for a source: reads a table of another job from cut to cut (A10).
+    """Optional for a source: reads from cut to cut of another job, or between a database's transactions (A10).
 
     Its slices say `cut` and `at_cut`, and it reads no further than `PollSource.cut`. It answers a poll for a cut that
     it stands at, or that has no new rows, by a slice without rows.
     """
 
     @property
-    def upstream(self) -> str:
-        """The upstream job and its warehouse. All sources with the same text are read at the same cut."""
+    def upstream(self) -> str | None:
+        """The upstream job and its warehouse, or another log with cuts of its own. None: the source reads no cuts.
+
+        All sources with the same text are read at the same cut.
+        """
         ...
 
 
@@ -383,9 +386,9 @@ def in_parts(source: Source, splits: Iterable[SplitId]) -> Iterator[tuple[Source
         yield part, tuple(split for split in known if split.startswith(begin))
 
 
-def source_of_cuts(source: Source) -> ReadsCuts | None:
-    """Return the source itself, or the one that it wraps, if that reads another job's cuts."""
-    return next((each for each in layers(source) if isinstance(each, ReadsCuts)), None)
+def upstream_of(source: Source) -> str | None:
+    """Return whose cuts the source, or the one that it wraps, reads. None: it reads no cuts."""
+    return next((each.upstream for each in layers(source) if isinstance(each, ReadsCuts)), None)
 
 
 def is_bounded(source: Source) -> bool:

@@ -35,7 +35,7 @@ from jobs.sources.port import (
     keeps_state,
     layers,
     read_schema,
-    source_of_cuts,
+    upstream_of,
 )
 from jobs.sources.position_words import END, START, Place, seek
 from jobs.sources.slice_reading import OffersScans
@@ -221,7 +221,7 @@ class SourceContract(SourceUnderTest):
                 continue
             end = slices[-1].end
             promised(seek(source, Place(NAME, split, end), START) is None, f"split {split}: 'start' is not its start")
-            if source_of_cuts(source) is None:  # the tables of another job move together, so none goes to its end
+            if upstream_of(source) is None:  # the tables of another job move together, so none goes to its end
                 there = seek(source, Place(NAME, split, slices[0].end), END)
                 after = source.poll(PollSource(NAME, split, there, 3))
                 promised(after is None, f"split {split}: 'end' is {there}, and rows follow on it")

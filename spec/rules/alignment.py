@@ -75,6 +75,7 @@ class _Slices:
     """How many slices lie before a position. If two slices end there, the first one tells."""
 
     def sends(self, slice_: SourceSlice) -> None:
+        self.places.setdefault(slice_.start, len(self.sent))  # a slice without rows may have led there
         self.sent.append(slice_)
         self.places.setdefault(slice_.end, len(self.sent))
 

@@ -65,7 +65,6 @@ class SourceTransaction(NamedTuple):
 
     id: str
     total_order: int
-    table_order: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,6 @@ class ChangeEvent:
     xid: int | None
     committed_us: int | None
     place: str
-    transaction: SourceTransaction | None
     last_of_snapshot: bool = False
 
 
@@ -160,6 +158,15 @@ def rows_of(event: ChangeEvent) -> Iterator[ChangedRow]:
         if event.kind == AFTER and event.before is not None:
             yield ChangedRow(BEFORE, event.before)
         yield ChangedRow(event.kind, after)
+
+
+def transaction_of(value: bytes | str | None) -> SourceTransaction | None:
+    """Return the transaction of the event in a record's text. None: a snapshot's read, or no event at all."""
+    try:
+        payload = None if value is None else _parsed(value, "value")[0]
+    except NoEventError:
+        return None
+    return _transaction(payload.get("transaction")) if isinstance(payload, Mapping) else None
 
 
 def boundary_of(value: bytes | str | Values | None) -> Boundary | None:
@@ -242,7 +249,6 @@ def _event(payload: Values, source: Values, key: Values | None, types: ConnectTy
         xid=None if is_snapshot else _whole(source.get("txId")),
         committed_us=None if is_snapshot else _committed_us(source),
         place=_place(source),
-        transaction=_transaction(payload.get("transaction")),
         last_of_snapshot=source.get("snapshot") == "last",
     )
 
@@ -322,8 +328,8 @@ def _committed_us(source: Values) -> int | None:
 
 def _transaction(said: Any) -> SourceTransaction | None:  # noqa: ANN401
     match said:
-        case {"id": str(number), "total_order": int(total), "data_collection_order": int(order)}:
-            return SourceTransaction(number, total, order)
+        case {"id": str(number), "total_order": int(total)}:
+            return SourceTransaction(number, total)
         case _:
             return None
 

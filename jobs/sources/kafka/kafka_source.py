@@ -30,6 +30,7 @@ from jobs.sources.kafka.position import (
 from jobs.sources.kafka.readers import KafkaScan, messages, records, split_column
 from jobs.sources.kafka.records import AvroSchema, Format, RecordForm, record_form
 from jobs.sources.kafka.registered import RegisteredForm
+from jobs.sources.kafka.transactions import DebeziumTransactions, Member
 from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, read_schema
 from jobs.sources.position_words import END, moment_named
 from jobs.sources.registry.client import SchemaRegistry, registry_of
@@ -168,6 +169,7 @@ class KafkaSource(ReadsFirst):
     | `columns`       | what happens to fields that `schema` lacks: "fail" or "ignore". Without a `schema`, the   |
     |                 | columns are the registry's, and a later tick has new ones ("evolve")                      |
     | `encodings`     | for Debezium's events that do not tell their types: what their values mean                |
+    | `transactions`  | for "debezium-json": DebeziumTransactions, so that no cut shows a part of a transaction   |
     | `start`         | where a new job begins: "earliest", "latest", or a moment. A later partition: "earliest"  |
     | `metadata`      | some of "key", "timestamp", "headers", "topic": the columns `_key`, `_timestamp`, ...     |
     | `group`         | the consumer group to commit to; by default "tidemark-JOB-SOURCE"                         |
@@ -198,6 +200,7 @@ class KafkaSource(ReadsFirst):
         record: str | None = None,
         columns: OnOther | None = None,
         encodings: Encodings | None = None,
+        transactions: DebeziumTransactions | None = None,
         metadata: Sequence[str] = (),
         group: str | None = None,
         commit: bool = True,
@@ -221,13 +224,10 @@ class KafkaSource(ReadsFirst):
             self._registered = RegisteredForm(
                 format, schema, tuple(metadata), found, subjects=subjects, on_other=columns, encodings=encodings
             )
-        self._start = start_of(start)
-        self._group = group
-        self._commits = commit
+        self._start, self._group, self._commits = start_of(start), group, commit
         self._settings = ClientSettings(servers, options or {}, secrets)
         self._spark_options = dict(spark_options or {})
-        self._cluster = Cluster(self._settings)
-        self._lock = threading.Lock()
+        self._cluster, self._lock = Cluster(self._settings), threading.Lock()
         self._look: ClusterLook | None = None
         self._starts: dict[TopicPartition, KafkaPosition] = {}
         """The begin of each Kafka partition that had no position when this process first asked."""
@@ -243,6 +243,14 @@ class KafkaSource(ReadsFirst):
         self.bounded = bounded
         self._ends: dict[TopicPartition, int] = {}
         """Where partitions end for which a bounded source has no position that says so."""
+        self._transactions, self._told_at = transactions, tuple[KafkaPosition, ...]()
+        self._member = None if transactions is None else self._joined(transactions, format)
+
+    @property
+    def upstream(self) -> str | None:
+        """The topic of Debezium's transactions, between which the source is read; see `port.ReadsCuts`."""
+        named = self._transactions
+        return None if named is None else f"{named.topic} of Kafka at {self._settings.servers}"
 
     def belongs_to(self, job: JobName, source: VertexId) -> None:
         """Name the consumer group after the job, unless the user named one; see `belonging.KnowsItsJob`."""
@@ -256,7 +264,10 @@ class KafkaSource(ReadsFirst):
         """Return the present Kafka partitions of the topics; see `port.Source.splits`."""
         with self._lock:
             self._look = None
-            self._listed = frozenset(split_of(place) for place in self._cluster.partitions(self._names()))
+            places = self._cluster.partitions(self._names())
+            self._listed = frozenset(map(split_of, places))
+            if self._member is not None:
+                self._member.begins(places)
             return tuple(sorted(self._listed))
 
     def snapshot_state(self) -> str:
@@ -270,6 +281,8 @@ class KafkaSource(ReadsFirst):
         """Take the splits of the first look back. A new job has just looked; see `own_state.KeepsState`."""
         with self._lock:
             self._goes_on = checkpoint is not None
+            if self._member is not None:
+                self._member.begins()
             if state is not None:
                 look = FirstLook.parse(state)
                 found = look.found
@@ -287,6 +300,8 @@ class KafkaSource(ReadsFirst):
             look = self._looked(place, position)
             extent = held(look, place, position, request.source)
             begin = self._begin(place, position, look, request.source)
+            if self._member is not None:
+                return self._polled_between_transactions(self._member, request, place, begin)
             bound = self._bound(place, position, extent)
             end = min(begin.offset + request.max_rows, extent.end if bound is None else min(bound, extent.end))
             pins = position is None and self._start == LATEST
@@ -308,6 +323,41 @@ class KafkaSource(ReadsFirst):
             rows=rows,
             bytes=rows * ROW_BYTES,
             rows_estimated=True,
+        )
+
+    def _joined(self, transactions: DebeziumTransactions, form: Format) -> Member:
+        """Join the sources that are read up to the same transaction. Raise SourceError if that cannot be."""
+        _must_have_transactions(form, bounded=self.bounded)
+        return transactions.joined(self._settings, self._cluster, self._first_of_all)
+
+    def _polled_between_transactions(
+        self, member: Member, request: PollSource, place: TopicPartition, begin: KafkaPosition
+    ) -> SourceSlice | None:
+        """Return the next offsets on the way to a cut between two transactions. None: there is no newer cut."""
+        member.readers = self._readers
+        cut = member.cut(place, begin, request.cut, request.max_rows)
+        if cut is None:
+            return None
+        end = min(begin.offset + request.max_rows, cut.ends[place])
+        at_cut = end == cut.ends[place]
+        after = begin
+        if end > begin.offset or begin.transactions is None:
+            read = cut.transactions if at_cut else begin.transactions
+            after = KafkaPosition(offset=end, topic_id=begin.topic_id, transactions=read)
+        member.moved(place, after)
+        return SourceSlice(
+            source=request.source,
+            split=request.split,
+            start=begin.text() if request.position is None else request.position,
+            end=after.text(),
+            detail=OffsetRange(topic_id=begin.topic_id, first=begin.offset, end=end).model_dump_json(
+                exclude_defaults=True
+            ),
+            rows=end - begin.offset,
+            bytes=(end - begin.offset) * ROW_BYTES,
+            rows_estimated=True,
+            cut=cut.name,
+            at_cut=at_cut,
         )
 
     def has_ended(self, split: SplitId, position: str | None) -> bool:
@@ -390,9 +440,17 @@ class KafkaSource(ReadsFirst):
 
     def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
         """Return the number of unread offsets, and the age of the oldest unread record; see `port.KnowsLag`."""
+        self._told_at = tuple(map(KafkaPosition.parse, positions.values()))
         look = self._cluster.look(self._names())
         extents = {split_of(place): (place, extent) for place, extent in look.partitions.items()}
         return {split: self._lag(place, extent, positions.get(split)) for split, (place, extent) in extents.items()}
+
+    def health(self) -> str:
+        """Return which transaction of the database is open, if that is asked for; see `port.ReportsHealth`."""
+        if self._transactions is None or self._member is None:
+            return ""
+        self._member.readers = self._readers
+        return self._transactions.waiting(self._member, self._told_at)
 
     def close(self) -> None:
         """Close the connection to the cluster; see `port.Closes`."""
@@ -444,6 +502,10 @@ class KafkaSource(ReadsFirst):
             "others came before. Send the table's changes to a topic of one partition and read that, or let the "
             "connector leave truncates out (skipped.operations=t)"
         )
+
+    def _first_of_all(self, place: TopicPartition, extent: Extent) -> int:
+        """Return where a new job begins in a Kafka partition."""
+        return offset_of(self._cluster, place, extent, self._start)
 
     def _lag(self, place: TopicPartition, extent: Extent, given: str | None) -> Lag:
         """Return the lag of a Kafka partition. It is unknown if a poll must first report a loss or find the begin."""
@@ -512,6 +574,19 @@ class KafkaSource(ReadsFirst):
         else:
             is_later = split_of(place) not in self._first_found
         return offset_of(self._cluster, place, extent, EARLIEST if is_later else self._start)
+
+
+def _must_have_transactions(form: Format, *, bounded: bool) -> None:
+    """Raise SourceError if the source cannot be read between transactions."""
+    if form != "debezium-json":
+        raise SourceError(
+            f"a KafkaSource with format={form!r} has no transactions=: it reads the events of format='debezium-json'"
+        )
+    if bounded:
+        raise SourceError(
+            "a KafkaSource has transactions=, or it is bounded: where its partitions end now, a transaction may not be "
+            "complete, so leave one of them out"
+        )
 
 
 def _must_agree(

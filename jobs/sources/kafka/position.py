@@ -57,10 +57,20 @@ def place_of(split: SplitId) -> TopicPartition:
     return TopicPartition(found["topic"], int(found["partition"]))
 
 
+class TransactionsRead(BaseModel):
+    """From which offset on each partition of a topic of Debezium's transactions is still needed, and the topic's id."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    topic_id: str
+    offsets: dict[int, int]
+
+
 class KafkaPosition(BaseModel):
     """The next offset to read in a Kafka partition, and the id of its topic.
 
-    A bounded source writes down the offset at which the partition ends, so that every tick ends there.
+    A bounded source writes down the offset at which the partition ends, so that every tick ends there. A position
+    between two transactions of the database says which ends of transactions follow.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,6 +78,7 @@ class KafkaPosition(BaseModel):
     offset: int = Field(ge=0)
     topic_id: str
     end: int | None = None
+    transactions: TransactionsRead | None = None
 
     def text(self) -> str:
         """Return the text of the position in a checkpoint."""

@@ -109,7 +109,7 @@ def test_a_mode_that_shows_a_part_of_a_cut_is_refused(changed, tmp_path):
     pipeline = Pipeline("other", config=CheckpointConfig(**changed))
     source = CutSource(tmp_path, "shop", "silver/orders", schema=StructType().add("n", LongType()))
     pipeline.source("orders", source).table("bronze/orders", id="kept")
-    with pytest.raises(InvalidPipelineError, match="source orders: it reads whole cuts of another job, and with"):
+    with pytest.raises(InvalidPipelineError, match="source orders: it reads whole cuts, and with"):
         plan(pipeline)
 
 

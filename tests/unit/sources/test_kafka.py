@@ -27,6 +27,7 @@ from jobs.sources.kafka.position import (
 )
 from jobs.sources.kafka.readers import _timestamps
 from jobs.sources.kafka.records import UNDECODED_COLUMN, record_form
+from jobs.sources.kafka.transactions import DebeziumTransactions
 from jobs.sources.port import SourceError
 from jobs.sources.protobuf.schemas import compiled
 from jobs.sources.registry.client import SchemaRegistry
@@ -127,6 +128,8 @@ def test_adjoining_ranges_are_joined_and_empty_ones_dropped():
     assert [("a", 0, 4), ("a", 7, 8), ("b", 5, 9)] == shown
 
 
+BANK = DebeziumTransactions("bank.transaction")
+EVENTS = {"topics": "bank.public.giro", "schema": "id int", "format": "debezium-json"}
 MAPS = StructType().add("m", ArrayType(MapType(LongType(), LongType())))
 
 
@@ -141,6 +144,11 @@ MAPS = StructType().add("m", ArrayType(MapType(LongType(), LongType())))
         ({"topics": "a", "schema": SCHEMA, "metadata": ["offset"]}, "no metadata 'offset': write some of key"),
         ({"topics": "a", "schema": StructType().add("_key", LongType())}, "a column '_key', a name that is taken"),
         ({"topics": "a", "schema": MAPS}, "column 'm' of a KafkaSource has a map whose keys are no texts"),
+        ({"topics": "a", "schema": SCHEMA, "transactions": BANK}, "format='json' has no transactions="),
+        (
+            {**EVENTS, "transactions": BANK, "bounded": True},
+            "it is bounded: where its partitions end now, a transaction",
+        ),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused_when_they_are_written(given, said):
@@ -335,3 +343,11 @@ def test_a_missing_library_is_named_by_its_extra(monkeypatch):
     monkeypatch.setattr("jobs.sources.protobuf.schemas.find_spec", lambda name: None)
     with pytest.raises(SourceError, match=r"pip install 'tidemark-spark\[protobuf\]'"):
         compiled(KnownSchema(number=1, kind="PROTOBUF", text="message A {}"))
+
+
+def test_sources_of_two_kafkas_have_no_common_transactions():
+    """The refusal names both."""
+    bank = DebeziumTransactions("bank.transaction")
+    KafkaSource("k:1", **EVENTS, transactions=bank)
+    with pytest.raises(SourceError, match="read Kafka at k:2 and at k:1"):
+        KafkaSource("k:2", **EVENTS, transactions=bank)
