@@ -83,8 +83,8 @@ def print_result(result: Mapping[str, object]) -> None:
 def caught_up(report: TickReport) -> TickReport:
     """Return the report of a measured tick.
 
-    Raise FailedTickError unless it caught up, because then no figure counts.
+    Raise FailedTickError unless it caught up, or its sources ended, because then no figure counts.
     """
-    if report.outcome is not TickOutcome.CAUGHT_UP:
+    if report.outcome not in (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED):
         raise FailedTickError(f"{report.outcome.value}: {report.message}")
     return report

@@ -106,8 +106,8 @@ def answer(data: Path, query: str, db: duckdb.DuckDBPyConnection | None = None, 
 
 def number_of_rows(data: Path, query: str) -> int:
     """Return how many rows the answer of a query has."""
-    row = opened(data).sql(f"SELECT count(*) FROM ({query})").fetchone()
-    return int(row[0]) if row else 0
+    ((rows,),) = opened(data).sql(f"SELECT count(*) FROM ({query})").fetchall()
+    return int(rows)
 
 
 def opened(data: Path, db: duckdb.DuckDBPyConnection | None = None, *, bids: str = "") -> duckdb.DuckDBPyConnection:

@@ -31,7 +31,7 @@ from rich.text import Text
 from bench.nexmark.answers import QUERIES as ANSWERS
 from bench.nexmark.answers import answer
 from bench.nexmark.generate import Extent, lay_out
-from bench.nexmark.queries import IN_TIME, QUERIES, declared
+from bench.nexmark.queries import IN_TIME, QUERIES, declared, epochs_of
 from tidemark import Cut, Pipeline
 from tidemark.testing import Trial
 
@@ -234,7 +234,7 @@ class Run:
     names: tuple[str, ...]
     data: Path
     parallelism: int
-    every_rows: int
+    every_bids: int
     kills: tuple[str, ...] = ()
     how: str = "in order"
 
@@ -258,7 +258,7 @@ def played(run: Run, folder: Path) -> Cut:
     os.environ[NAMES] = ",".join(run.names)
     trial = Trial("bench.nexmark.exact:asked", folder)
     trial.data = run.data
-    settings = {"parallelism": run.parallelism, "every_rows": run.every_rows, "rows_of": "bid", "spark_cores": 2}
+    settings = {"parallelism": run.parallelism, "spark_cores": 2} | epochs_of(run.names, run.every_bids)
     for at in run.kills:
         trial.kill(at, **settings)
     return trial.run(**settings)

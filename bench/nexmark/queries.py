@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from bench.nexmark import generate
 from tidemark import (
     FileSource,
     Pipeline,
@@ -160,19 +161,21 @@ def q3(house: AuctionHouse) -> None:
     _kept(sold.select("name", "city", "state", "auction").rename({"auction": "id"}), "q3")
 
 
-def bids_in_time(house: AuctionHouse, name: str) -> Stream:
-    """Return the auctions with each bid that came while they were open."""
-    bids = house.bids.select("auction", "bidder", "price", "dateTime", "extra")
-    bids = bids.rename({"dateTime": "bid_dateTime", "extra": "bid_extra"})
+def bids_in_time(house: AuctionHouse, name: str, of_auction: Sequence[str], of_bid: Sequence[str]) -> Stream:
+    """Return the auctions with each bid that came while they were open, with these columns of theirs."""
+    auctions = house.auctions.select("id", "dateTime", "expires", *of_auction).key_by("id")
+    bids = house.bids.select("auction", "dateTime", "price", *of_bid)
+    bids = bids.rename({each: f"bid_{each}" for each in ("dateTime", "extra") if each in bids.schema.names})
     bids = bids.with_column("id", "auction", LongType()).key_by("id")
     within = ("0s", LONGEST_AUCTION)
-    both = join(house.auctions.key_by("id"), bids, f"{name}_joined", within=within, late=f"late/{name}_joined")
+    both = join(auctions, bids, f"{name}_joined", within=within, late=f"late/{name}_joined")
     return both.where("bid_dateTime <= expires")
 
 
 def q4(house: AuctionHouse) -> None:
     """The mean of the winning prices, by category."""
-    won = bids_in_time(house, "q4").key_by("id", "category").aggregate("q4_won", price=max_of("price"))
+    bids = bids_in_time(house, "q4", of_auction=["category"], of_bid=["bidder"])
+    won = bids.key_by("id", "category").aggregate("q4_won", price=max_of("price"))
     won.key_by("category").aggregate("q4", final=avg_of("price")).upsert("nexmark/q4")
 
 
@@ -187,7 +190,7 @@ def q5(house: AuctionHouse) -> None:
 
 def q6(house: AuctionHouse) -> None:
     """The mean price of each seller's last ten auctions."""
-    bids = bids_in_time(house, "q6").select("id", "seller", "expires", "price", "bid_dateTime", "bidder", "bid_extra")
+    bids = bids_in_time(house, "q6", of_auction=["seller"], of_bid=["bidder", "extra"])
     won = top(bids.key_by("id"), "q6_won", n=1, order_by=_BEST, until="expires", late="fail")
     won = won.select("seller", "expires", "id", "price")
     means = over(won.key_by("seller"), "q6_means", last=10, late="fail", avg_price=avg_of("price"))
@@ -212,7 +215,8 @@ def q8(house: AuctionHouse) -> None:
 
 def q9(house: AuctionHouse) -> None:
     """The winning bid of each auction."""
-    bids = bids_in_time(house, "q9").key_by("id")
+    more = [name for name in AUCTIONS.names if name not in ("id", "dateTime", "expires")]
+    bids = bids_in_time(house, "q9", of_auction=more, of_bid=["bidder", "extra"]).key_by("id")
     top(bids, "q9", n=1, order_by=_BEST, until="expires", late="fail").table("nexmark/q9")
 
 
@@ -373,6 +377,17 @@ QUERIES: Final[Mapping[str, Callable[[AuctionHouse], None]]] = MappingProxyType(
 )
 IN_TIME: Final = ("q4", "q5", "q6", "q7", "q8", "q9", "q11")
 """The queries with windows or time ranges of event time."""
+_WITHOUT_BIDS: Final = ("q3", "q8")
+
+
+def epochs_of(names: Iterable[str], bids: int) -> dict[str, object]:
+    """Return the settings with which an epoch of these queries ends after so many bids have been made.
+
+    Where no query reads bids, as many auctions are counted as are opened meanwhile.
+    """
+    if set(names) <= set(_WITHOUT_BIDS):
+        return {"rows_of": "auction", "every_rows": max(bids * generate.AUCTIONS // generate.BIDS, 1)}
+    return {"rows_of": "bid", "every_rows": bids}
 
 
 def declared(data: Path, names: Iterable[str] = QUERIES, *, ends: bool = False) -> Pipeline:

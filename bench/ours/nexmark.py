@@ -19,6 +19,7 @@ from bench.nexmark.answers import QUERIES as ANSWERS
 from bench.nexmark.answers import number_of_rows
 from bench.nexmark.exact import NAMES, InexactError, judge
 from bench.nexmark.generate import KINDS, some_files
+from bench.nexmark.queries import epochs_of
 from bench.process_tree import cpu_seconds, peak_memory_bytes
 from jobs.launch import Launch, launch
 from jobs.settings import flags_layer
@@ -64,7 +65,7 @@ def bytes_below(folder: Path) -> int:
 
 def _launched(asked: argparse.Namespace, data: Path, warehouse: Path) -> Launch:
     given = {"data": data, "warehouse": warehouse, "spark_cores": asked.cores, "parallelism": asked.cores}
-    given |= {"every_rows": asked.every_bids, "rows_of": "bid", "spark_memory": asked.memory}
+    given |= {"spark_memory": asked.memory} | epochs_of([asked.query], asked.every_bids)
     return launch("bench.nexmark.exact:asked", flags_layer(given))
 
 

@@ -3,9 +3,10 @@
 These are copies of columns, and the kinds of a changelog's rows.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -78,9 +79,27 @@ class ChangesScan(ScanOfScan):
 
 
 # ------------------------------------------------------------------
-# Row rules that a task can judge itself, in the batches that it reads from files.
+# Row rules and conditions that a task can judge itself, in the batches that it reads from files.
 #
-# Only rules about null are among them. Arrow and Spark say the same about null for every type.
+# They are those about which Arrow and Spark surely say the same: null for every type, and comparisons of whole numbers,
+# texts, dates and times.
+
+
+class TaskRule(Protocol):
+    """Says which rows are good."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        ...
+
+    def over(self, of: Mapping[str, str]) -> "TaskRule":
+        """Return the same rule for rows in which the columns `of` have these names instead."""
+        ...
+
+    def good(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        """Return for each row whether it is good. Null is not."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +109,84 @@ class NullRule:
     column: str
     null: bool
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+    def over(self, of: Mapping[str, str]) -> "NullRule":
+        """Return the rule for rows in which the column has another name."""
+        return replace(self, column=of.get(self.column, self.column))
+
     def good(self, rows: pa.RecordBatch) -> pa.BooleanArray:
         """Return for each row whether it is good."""
         column = rows.column(self.column)
         return pc.is_null(column) if self.null else pc.is_valid(column)
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A row is good if a column compares so with another column of its type, or with a constant.
+
+    `compare` is the name of a comparison of Arrow's. With `modulo`, the remainder of the column's whole numbers counts,
+    which has the sign of the number as in Spark.
+    """
+
+    column: str
+    compare: str
+    other: str | None = None
+    constant: int | str | None = None
+    modulo: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return (self.column,) if self.other is None else (self.column, self.other)
+
+    def over(self, of: Mapping[str, str]) -> "Comparison":
+        """Return the comparison for rows in which columns have other names."""
+        column, other = (of.get(name, name) for name in (self.column, self.other or ""))
+        return replace(self, column=column, other=other or None)
+
+    def good(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        """Return for each row whether it is good."""
+        values = rows.column(self.column)
+        if pa.types.is_integer(values.type):
+            values = values.cast(pa.int64())
+        if self.modulo is not None:
+            values = pc.subtract(values, pc.multiply(pc.divide(values, self.modulo), self.modulo))
+        with_what = pa.scalar(self.constant, values.type) if self.other is None else rows.column(self.other)
+        return pc.call_function(self.compare, [values, with_what])
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A row is good if a column has one of these values."""
+
+    column: str
+    values: tuple[int, ...] | tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.column,)
+
+    def over(self, of: Mapping[str, str]) -> "OneOf":
+        """Return the condition for rows in which the column has another name."""
+        return replace(self, column=of.get(self.column, self.column))
+
+    def good(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        """Return for each row whether it is good."""
+        values = rows.column(self.column)
+        kind = pa.int64() if pa.types.is_integer(values.type) else values.type
+        return pc.is_in(values.cast(kind), value_set=pa.array(self.values, kind))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredScan(ScanOfScan):
     """A part of a file without the rows that fail one of the rules. `tested` are the columns that the rules read."""
 
-    rules: tuple[NullRule, ...]
+    rules: tuple[TaskRule, ...]
     tested: pa.Schema
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
-from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan, FilteredScan, NullRule
+from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan, FilteredScan, TaskRule
 from jobs.operators.in_time.measured_times import TimeColumn, TimesOfInput
 from jobs.operators.process import of_output
 from jobs.operators.scan.scanned import Scanned
@@ -159,10 +159,11 @@ def _timed_scans(
     return found
 
 
-def _filtered(scans: Sequence[RowScan], schema: StructType, rules: tuple[NullRule, ...]) -> tuple[RowScan, ...]:
+def _filtered(scans: Sequence[RowScan], schema: StructType, rules: tuple[TaskRule, ...]) -> tuple[RowScan, ...]:
     if not rules:
         return tuple(scans)
-    tested = arrow_schema(StructType([schema[name] for name in dict.fromkeys(rule.column for rule in rules)]))
+    read = dict.fromkeys(name for rule in rules for name in rule.columns)
+    tested = arrow_schema(StructType([schema[name] for name in read]))
     return tuple(FilteredScan(scan=scan, rules=rules, tested=tested) for scan in scans)
 
 

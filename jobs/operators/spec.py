@@ -21,7 +21,7 @@ from checkpointing.identifiers import TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.changes import KIND
-from jobs.operators.derived_scans import CopiedColumn, NullRule
+from jobs.operators.derived_scans import CopiedColumn, NullRule, TaskRule
 from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.process import AnyFunction, HoldsRows
 from jobs.sources.slice_reading import SliceReader
@@ -43,7 +43,7 @@ class TaskSteps:
     """
 
     chain: Chain
-    rules: tuple[NullRule, ...] = ()
+    rules: tuple[TaskRule, ...] = ()
     copies: tuple[CopiedColumn, ...] = ()
 
     def __call__(self, rows: DataFrame) -> DataFrame:

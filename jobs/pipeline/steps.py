@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructType
 
-from jobs.operators.derived_scans import CopiedColumn, NullRule
+from jobs.operators.derived_scans import CopiedColumn, TaskRule
 from jobs.operators.spec import Chain, TaskSteps, TextSteps
+from jobs.pipeline.plain_conditions import plain_rules
 from jobs.spark.columns import named
 
 
@@ -41,7 +42,7 @@ def with_column(name: str, expression: str | Callable[[], Column], kind: DataTyp
 
 
 def copied(copy: CopiedColumn, kind: DataType) -> Chain:
-    """Return the step that adds a copy of a column, under a name that no other step uses."""
+    """Return the step that adds a copy of a column, or replaces a column by it."""
 
     def add(rows: DataFrame) -> DataFrame:
         values = F.lit(copy.instead) if copy.of is None else named(copy.of)
@@ -65,14 +66,15 @@ def in_turn(chains: Sequence[Chain]) -> Chain | None:
     light = [chain for chain in chains if isinstance(chain, TaskSteps)]
     if len(light) < len(chains):
         return TextSteps(apply) if all(isinstance(chain, TaskSteps | TextSteps) for chain in chains) else apply
-    rules: list[NullRule] = []
+    rules: list[TaskRule] = []
     copies: dict[str, CopiedColumn] = {}
     for steps in light:  # a task sees the names of the file, not those that steps before have given
-        reads = {*(rule.column for rule in steps.rules), *(copy.of for copy in steps.copies)}
+        reads = {*(name for rule in steps.rules for name in rule.columns), *(copy.of for copy in steps.copies)}
         if any(copies[name].instead is not None for name in copies.keys() & reads):
             return TextSteps(apply)
         of = {name: copy.of for name, copy in copies.items()}
-        rules += [replace(rule, column=of.get(rule.column) or rule.column) for rule in steps.rules]
+        known = {name: read for name, read in of.items() if read is not None}
+        rules += [rule.over(known) for rule in steps.rules]
         copies |= {copy.name: replace(copy, of=of.get(copy.of or "") or copy.of) for copy in steps.copies}
     return TaskSteps(apply, tuple(rules), tuple(copies.values()))
 
@@ -82,10 +84,13 @@ def unchanged() -> Chain:
     return TaskSteps(lambda rows: rows)
 
 
-def filtered(condition: str | Callable[[], Column]) -> Chain:
-    """Return the step that keeps the rows for which a condition is true."""
+def filtered(condition: str | Callable[[], Column], rows: StructType) -> Chain:
+    """Return the step that keeps the rows for which a condition is true. A task does so itself if it is plain."""
 
-    def keep(rows: DataFrame) -> DataFrame:
-        return rows.filter(condition if isinstance(condition, str) else condition())
+    def keep(frame: DataFrame) -> DataFrame:
+        return frame.filter(condition if isinstance(condition, str) else condition())
 
-    return TextSteps(keep) if isinstance(condition, str) else keep
+    if not isinstance(condition, str):
+        return keep
+    rules = plain_rules(condition, rows)
+    return TextSteps(keep) if rules is None else TaskSteps(keep, rules)

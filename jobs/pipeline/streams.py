@@ -48,8 +48,9 @@ from jobs.pipeline.columns import (
     require_unique,
     time_column,
 )
+from jobs.pipeline.plain_conditions import plain_copy
 from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, of_user, process_vertex, time_to_live
-from jobs.pipeline.steps import dropped, filtered, selected, unchanged, with_column
+from jobs.pipeline.steps import copied, dropped, filtered, selected, unchanged, with_column
 from jobs.pipeline.tables import (
     append_table,
     description_of,
@@ -363,7 +364,7 @@ class Stream:
 
     def where(self, condition: str | Callable[[], Column]) -> "Stream":
         """Keep the rows for which a condition is true, and not null; it is Spark SQL or builds a Column."""
-        return self.after(filtered(condition), None, Derivation(conditions=(sql_of(condition),)))
+        return self.after(filtered(condition, self.schema), None, Derivation(conditions=(sql_of(condition),)))
 
     def select(self, *columns: str) -> "Stream":
         """Keep these columns, in this order; raise InvalidPipelineError for one that is not there."""
@@ -388,7 +389,9 @@ class Stream:
             )
         require_unique(f"with_column on {self.origin}", fields)
         derives = Derivation(computed={name: sql_of(expression)})
-        return self.after(with_column(name, expression, type), StructType(list(fields.values())), derives)
+        of = plain_copy(expression, type, self.schema) if isinstance(expression, str) else None
+        steps = with_column(name, expression, type) if of is None else copied(CopiedColumn(name, of=of), type)
+        return self.after(steps, StructType(list(fields.values())), derives)
 
     def rename(self, columns: Mapping[str, str]) -> "Stream":
         """Rename columns, given as the new names by the old ones: `rename({"at": "paid_at"})`.

@@ -46,6 +46,8 @@ _HELP: Final = "_tidemark_"
 _BLOCK, _ORDER, _PLACE, _ROW, _PARSED, _BAD = (
     f"{_HELP}{name}" for name in ("block", "order", "place", "row", "parsed", "bad")
 )
+_NAME: Final = "_metadata.file_name"
+"""The name of a row's file without its folders. Spark has it at hand, and would take the path apart for each row."""
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 _SHOWN_MAX: Final = 200
 
@@ -71,7 +73,7 @@ class FileReader:
 
         All files have the same columns, which are read as `fit` says.
         """
-        ranges = joined(ranges)
+        ranges, by_name = joined(ranges), False
         files_read = (self.files.folder(split) / part.file.name for split, part in ranges)
         paths = list(dict.fromkeys(spark_address(str(each)) for each in files_read))
         if self._parses_lines(fit):
@@ -84,14 +86,16 @@ class FileReader:
             if self.format.is_whole:
                 rows, place, row = self._numbered(files), _PLACE, _ROW
             else:
-                rows, place, row = self._of_ranges(files, ranges), self._place(), "_metadata.row_index"
+                by_name = self.file_column is None and _have_names_of_their_own(ranges)
+                place, row = _NAME if by_name else self._place(), "_metadata.row_index"
+                rows = self._of_ranges(files, ranges, place)
             columns = list(self._columns(fit, own))
-            columns, rows = self._checked(rows, fit, own, columns, place)
+            columns, rows = self._checked(rows, fit, own, columns, self._place() if by_name else place)
         if self.file_column is not None:  # `url_decode` takes a plus sign for a space
             columns.append(F.expr(f"url_decode(replace({place}, '+', '%2B'))").alias(self.file_column))
         return rows.select(
             *columns,
-            (F.lit(ALL) if self.files.one_split else F.expr(f"substring_index({place}, '/', 1)")).alias(SPLIT_COLUMN),
+            self._split(ranges, place).alias(SPLIT_COLUMN),
             F.expr(f"{row} + {self._before(ranges, place)}").alias(POSITION_COLUMN),
         )
 
@@ -255,7 +259,7 @@ class FileReader:
         number = f"row_number() OVER (PARTITION BY {_PLACE} ORDER BY {_BLOCK}, {_ORDER}) - 1L"
         return ordered.select("*", F.expr(number).alias(_ROW))
 
-    def _of_ranges(self, files: DataFrame, ranges: Ranges) -> DataFrame:
+    def _of_ranges(self, files: DataFrame, ranges: Ranges, place: str) -> DataFrame:
         """Return the rows, without those outside the ranges of partly read files.
 
         The bounds are in maps, which Spark passes to its generated code. Numbers in the text would be compiled into the
@@ -264,23 +268,33 @@ class FileReader:
         partial: dict[str, list[FileRange]] = {}
         for split, part in ranges:
             if part.rows < part.file.rows:
-                partial.setdefault(self._place_of(split, part), []).append(part)
+                partial.setdefault(self._place_of(split, part, place), []).append(part)
         # Most files have one range: the first term has the first range of each file, the next further ranges.
         terms = [dict(zip(partial, layer, strict=True)) for layer in zip_longest(*partial.values())]
         others = chain([_WHOLE], repeat(_NOTHING))
-        place = self._place()
         condition = " OR ".join(_inside(parts, place, other) for parts, other in zip(terms, others, strict=False))
         return files.filter(F.expr(condition)) if condition else files
 
     def _before(self, ranges: Ranges, place: str) -> str:
         """Return the expression of the position of the first row of a row's file."""
-        before = {self._place_of(split, part): part.before for split, part in ranges}
+        before = {self._place_of(split, part, place): part.before for split, part in ranges}
         entries = ", ".join(f"{where}, {rows}L" for where, rows in before.items())
         unknown = f"raise_error(concat('read rows of a file that was not asked for: ', {place}))"
         return f"coalesce(element_at(map({entries}), {place}), cast({unknown} AS bigint))"
 
-    def _place_of(self, split: SplitId, part: FileRange) -> str:
-        """Return the value of `_place` for a file, as an SQL literal: the end of its URI."""
+    def _split(self, ranges: Ranges, place: str) -> Column:
+        """Return the column with a row's split."""
+        if self.files.one_split:
+            return F.lit(ALL)
+        if place != _NAME:
+            return F.expr(f"substring_index({place}, '/', 1)")
+        of = {self._place_of(split, part, place): _literal(split) for split, part in ranges}
+        return F.expr(f"element_at(map({', '.join(chain.from_iterable(of.items()))}), {place})")
+
+    def _place_of(self, split: SplitId, part: FileRange, place: str) -> str:
+        """Return the value of the expression `place` for a file, as an SQL literal: the end of its URI."""
+        if place == _NAME:
+            return _literal(_own_name(part))
         return _literal(part.file.name if self.files.one_split else f"{split}/{part.file.name}")
 
 
@@ -288,6 +302,15 @@ def parquet_reader(root: Path, schema: StructType) -> FileReader:
     """Return a reader of Parquet files in the split folders under `root`. All files have the columns of `schema`."""
     parquet = format_named("parquet")
     return FileReader(InputFiles(root, parquet.title, parquet.suffixes), parquet, {}, schema, None)
+
+
+def _have_names_of_their_own(ranges: Ranges) -> bool:
+    """Return whether no two of these files have the same name, in whichever folders they lie."""
+    return len({_own_name(part) for _, part in ranges}) == len({(split, part.file.name) for split, part in ranges})
+
+
+def _own_name(part: FileRange) -> str:
+    return part.file.name.rpartition("/")[2]
 
 
 def _literal(path: str) -> str:

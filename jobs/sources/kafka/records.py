@@ -136,11 +136,13 @@ _ARROW: Final[dict[DataType, pa.DataType]] = {
     TimestampType(): pa.timestamp("us", tz="UTC"),
 }
 _DAY: Final = r"(?:19|20)\d\d-\d\d-\d\d"
+_ZONE: Final = r"(?:Z|[+-](?:0\d|1[0-3]):[0-5]\d)"
 _PATTERNS: Final = {
     pa.date32(): rf"^{_DAY}$",
-    pa.timestamp("us", tz="UTC"): rf"^{_DAY}T\d\d:\d\d:\d\d(?:\.\d{{1,6}})?(?:Z|[+-](?:0\d|1[0-3]):[0-5]\d)$",
+    pa.timestamp("us", tz="UTC"): rf"^{_DAY}[T ]\d\d:\d\d:\d\d(?:\.\d{{1,6}})?{_ZONE}?$",
 }
-"""The texts of dates and times that mean the same to everybody. Without a zone, they mean that of Spark's session."""
+"""The texts of dates and times that mean the same to everybody. A time without a zone is one of UTC, as in Spark: that
+is the zone of each session (`jobs.spark.session.session_settings`)."""
 
 _NOT_FINITE: Final = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf)")
 _LONG_NUMBER: Final = re.compile(rb"[0-9.eE+-]{1000}")
@@ -246,9 +248,13 @@ def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
 
 def _moments(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
     if pc.all(pc.match_substring_regex(texts, _PATTERNS[kind])).as_py() is False:
-        raise LeftToSparkError("a record has a date or a time in another form, or without its zone")
+        raise LeftToSparkError("a record has a date or a time in another form")
+    zoned = pc.match_substring_regex(texts, f"{_ZONE}$") if pa.types.is_timestamp(kind) else None
     try:
-        return texts.cast(kind)
+        if zoned is None or pc.all(zoned).as_py() is not False:
+            return texts.cast(kind)
+        own = pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", ""))
+        return own.cast(kind)
     except pa.ArrowInvalid as error:
         raise LeftToSparkError("a record has a date or a time that does not exist") from error
 

@@ -524,6 +524,11 @@ ODD = rb"""
 {"\u006c":5}
 """.split()
 ODD += [
+    b'{"at":"2026-02-28 23:59:59.5"}',
+    b'{"at":"1999-12-31T23:59:59."}',
+    b'{"at":"2026-03-29T02:30:00.123456"}',
+    b'{"at":"2026-02-28 23:59:59 Z"}',
+    b'{"at":"2026-02-28 24:00:00"}',
     b'{"s":"\xff"}',
     b'{"x":"\xff"}',
     b'{"\xff":1}',
@@ -548,6 +553,12 @@ ODD += [
     b'{"s":"' + b"long " * 500 + b'"}',
 ]
 
+MOMENTS = st.builds(
+    lambda at, between, zone: at.isoformat(sep=between) + zone,
+    st.datetimes(),
+    st.sampled_from("T "),
+    st.sampled_from(["Z", "", "-03:30"]),
+)
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -556,7 +567,7 @@ VALUES = st.one_of(
     st.floats(),
     st.text(max_size=8),
     st.dates().map(str),
-    st.datetimes().map(lambda at: at.isoformat() + "Z"),
+    MOMENTS,
     st.lists(st.integers(), max_size=2),
     st.dictionaries(st.sampled_from("ls"), st.integers(), max_size=1),
 )
@@ -567,7 +578,7 @@ FITTING = {
     "b": st.booleans(),
     "s": st.text(max_size=8),
     "day": st.dates().map(str),
-    "at": st.datetimes().map(lambda at: at.isoformat() + "Z"),
+    "at": MOMENTS,
 }
 OBJECTS = st.one_of(
     st.dictionaries(st.sampled_from([*PLAIN_SCHEMA.names, "x", "L"]), VALUES, max_size=4),
@@ -614,7 +625,8 @@ def test_odd_records_are_left_to_spark_or_decoded_as_spark_does(spark):
     """Some of them are known to be plain, and some are known not to be."""
     kept = [value for value in ODD if taken(value)]
     assert {b'{"d":0.1}', b'{"s":"\xc3\xa4"}', b'{"at":"2026-02-28T23:59:59.12+05:30"}', b'{"d":1}'} <= set(kept)
-    assert {b'{"s":1}', b'{"d":NaN}', b'{"at":"2026-02-28T23:59:59"}', b'{"s":"\xff"}', b""} <= {*ODD} - {*kept}
+    assert {b'{"at":"2026-02-28T23:59:59"}', b'{"at":"2026-02-28 23:59:59.5"}'} <= set(kept)
+    assert {b'{"s":1}', b'{"d":NaN}', b'{"at":"2026-02-28"}', b'{"s":"\xff"}', b""} <= {*ODD} - {*kept}
     judged(spark, [None, *kept, None])
 
 

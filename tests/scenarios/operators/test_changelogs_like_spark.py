@@ -13,7 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import BooleanType, LongType, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from checkpointing.channel_items import StagedSegment
 from checkpointing.handles import FileHandle
@@ -23,6 +32,7 @@ from jobs.operators.derived_scans import CopiedColumn, NullRule
 from jobs.operators.inputs import read_input, scanned_input
 from jobs.operators.spec import InputPlan, TaskSteps, arrow_schema, schema_with_kind
 from jobs.operators.top_rows import Order, TopRows, top_state
+from jobs.pipeline.plain_conditions import plain_rules
 from jobs.pipeline.steps import copied, dropped, in_turn
 from jobs.state.files import arrow_of, empty_frame
 from tests.unit.operators.test_rows_in_time import EPOCHS, in_epochs, spec_of
@@ -600,6 +610,70 @@ def test_a_task_derives_what_spark_derives(tmp_path, spark, of_changes, takes_ch
     ]
     assert sorted(by_spark, key=repr) == sorted(by_task, key=repr)
     assert by_task
+
+
+COMPARED = (
+    StructType()
+    .add("b", ByteType())
+    .add("i", IntegerType())
+    .add("l", LongType())
+    .add("s", StringType())
+    .add("a b", StringType())
+    .add("day", DateType())
+    .add("due", DateType())
+    .add("at", TimestampType())
+    .add("until", TimestampType())
+)
+MOMENTS = [None, datetime(1960, 1, 1, 0, 0, 0, 1, tzinfo=UTC), datetime(2026, 3, 29, 2, 30, tzinfo=UTC)]
+COMPARED_VALUES = {
+    "b": [None, -128, -7, 0, 7, 127],
+    "i": [None, -(2**31), -1, 0, 9, 2**31 - 1],
+    "l": [None, -(2**63), -10, 0, 10, 2**63 - 1],
+    "s": [None, "", "a", "B", "a ", "\N{LATIN SMALL LETTER E WITH ACUTE}", "e\u0301", "\U0001f600", "\uffff"],
+    "day": [None, date(1, 1, 1), date(2026, 2, 28), date(9999, 12, 31)],
+    "at": MOMENTS,
+}
+COMPARED_VALUES |= {"a b": COMPARED_VALUES["s"], "due": COMPARED_VALUES["day"], "until": MOMENTS}
+
+
+def some_condition(chance):
+    def part():
+        kind = chance.choice(["numbers", "texts", "times", "list", "null"])
+        sign = chance.choice(["=", "==", "<>", "!=", "<", "<=", ">", ">="])
+        number = chance.choice(["b", "i", "l"]) + chance.choice(["", "", " % 3", "%7"])
+        numbers, texts = ["0", "-7", "9", "300", "123456789012345678"], ["''", "'a'", "'e\u0301'", "'B'"]
+        match kind:
+            case "numbers":
+                return f"{number} {sign} {chance.choice([*numbers, 'i', 'l'])}"
+            case "texts":
+                return f"{chance.choice(['s', '`a b`'])}{sign}{chance.choice([*texts, '`a b`'])}"
+            case "times":
+                return f"{chance.choice(['day ' + sign + ' due', 'until ' + sign + ' at'])}"
+            case "list":
+                of, column = chance.choice([(numbers, "b"), (numbers, "l"), (texts, "s")])
+                return f"{column} {chance.choice(['in', 'IN'])} ({', '.join(chance.choices(of, k=3))})"
+            case _:
+                return f"{chance.choice(['l', 's', 'at'])} is {chance.choice(['', 'NOT '])}null"
+
+    return chance.choice([" AND ", "\n and "]).join(part() for _ in range(chance.choice([1, 1, 2, 3])))
+
+
+def test_a_task_keeps_the_rows_for_which_spark_finds_a_plain_condition_true(spark):
+    """Nulls, the least and the greatest numbers, remainders of negative ones, and texts beyond ASCII too."""
+    chance = random.Random(5)  # noqa: S311 - test data
+    rows = [tuple(chance.choice(COMPARED_VALUES[name]) for name in COMPARED.names) for _ in range(400)]
+    found = pa.Table.from_pylist([dict(zip(COMPARED.names, row, strict=True)) for row in rows], arrow_schema(COMPARED))
+    (batch,) = found.combine_chunks().to_batches()
+    conditions = [some_condition(chance) for _ in range(250)]
+    judged = spark.createDataFrame(found).selectExpr(*(f"coalesce({each}, false)" for each in conditions)).toArrow()
+    kept = 0
+    for condition, by_spark in zip(conditions, judged.columns, strict=True):
+        rules = plain_rules(condition, COMPARED)
+        assert rules, condition
+        good = [all(each) for each in zip(*(rule.good(batch).to_pylist() for rule in rules), strict=True)]
+        assert by_spark.to_pylist() == good, condition
+        kept += sum(good)
+    assert kept
 
 
 @settings(

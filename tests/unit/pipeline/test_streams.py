@@ -675,5 +675,30 @@ def test_tasks_read_a_column_under_the_name_that_the_file_has():
     assert isinstance(found, TaskSteps)
     assert {"two": "key", "one": "n"} == {copy.name: copy.of for copy in found.copies}
     assert ["key"] == [each.column for each in found.rules]
+    compared = in_turn([*(step.chain for step in twice.where("two <= one").steps)])
+    assert [("key", "n")] == [rule.columns for rule in compared.rules]
     filled = TaskSteps(lambda frame: frame, copies=(CopiedColumn("three", "two", instead=True),))
     assert isinstance(in_turn([filled, TaskSteps(lambda frame: frame, (NullRule("three", null=False),))]), TextSteps)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *("n > 1 OR n < 0", "NOT n = 1", "n = 1.0", "n = 1L", "n <=> 1", "n + 1 = 2", "n = m", "n % 0 = 0", "n = 'a'"),
+        *("_split % 2 = 0", r"_split = 'a\'b'", "_split = 1", "true = key", "n = null", "n IN (1, null)", "n = 1 AND"),
+        *("n = 1 -- n", "abs(n) = 1", "n BETWEEN 1 AND 2"),
+    ],
+)
+def test_spark_judges_what_is_no_plain_condition(condition):
+    """So it is with an error in it: Spark says what is wrong."""
+    (step,) = numbers().where(condition).steps[-1:]
+    assert isinstance(step.chain, TextSteps)
+
+
+def test_a_task_copies_a_column_that_is_named_alone():
+    """A word that means a value to SQL is no column, and another type is computed by Spark."""
+    rows = numbers().with_column("true", "n", LongType())
+    assert isinstance(rows.steps[-1].chain, TaskSteps)
+    assert isinstance(rows.with_column("m", "`true`", LongType()).steps[-1].chain, TaskSteps)
+    for expression, kind in (("true", LongType()), ("n", StringType()), ("n + 0", LongType()), ("N", LongType())):
+        assert isinstance(rows.with_column("m", expression, kind).steps[-1].chain, TextSteps)
