@@ -682,8 +682,7 @@ class Stream:
         One subtask keeps it, whatever the parallelism is. Raises InvalidPipelineError if the rows have a column `_all`.
         """
         require_unique(f"vertex {id}", [*self.schema.names, ALL])
-        keyed = self.with_column(ALL, "true", BooleanType()).key_by(ALL)
-        return keyed.aggregate(id, ttl=ttl, renamed_from=renamed_from, **columns)
+        return self._as_one_key().aggregate(id, ttl=ttl, renamed_from=renamed_from, **columns)
 
     def window(self, window: Window) -> "WindowedStream":
         """Divide all rows into windows, as `KeyedStream.window` does by key. The key `_all` is true in every row.
@@ -691,7 +690,13 @@ class Stream:
         One subtask keeps them, whatever the parallelism is. Raises InvalidPipelineError if the rows have that column.
         """
         require_unique(f"window on {self.origin}", [*self.schema.names, ALL])
-        return self.with_column(ALL, "true", BooleanType()).key_by(ALL).window(window)
+        return self._as_one_key().window(window)
+
+    def _as_one_key(self) -> "KeyedStream":
+        kind = BooleanType()
+        steps = copied(CopiedColumn(ALL, of=None, instead=True), kind)
+        schema = StructType([*self.schema.fields, StructField(ALL, kind)])
+        return self.after(steps, schema, Derivation(computed={ALL: "true"})).key_by(ALL)
 
     def event_times(self, where: str, else_: str = "") -> TimeColumn:
         """Return the column with the event times of the rows. Raises InvalidPipelineError if they have none."""
