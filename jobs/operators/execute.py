@@ -17,14 +17,15 @@ from checkpointing.identifiers import Generation, JobName, split_id
 from checkpointing.messages import GreatestTime, InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from jobs.disk_errors import DISK_FULL, READ_ONLY, accident_in
 from jobs.operators.in_time.measured_times import MicroBatchId, ObservedTimes, SplitTimes, TimesOfInput
-from jobs.operators.inputs import read_input, scanned_input, stepped_input
+from jobs.operators.inputs import divided_input, read_input, scanned_input, stepped_input
 from jobs.operators.keyed_job import is_in_one_task, is_small, keyed_job, misfits, must_wake
 from jobs.operators.reports import TaskReport, report_from
+from jobs.operators.scan.divided import may_divide
 from jobs.operators.scan.planned_jobs import PlannedJobs
 from jobs.operators.scan.scanned import Scanned, may_scan
 from jobs.operators.scan.stepped import Part, Stepped
-from jobs.operators.spec import KeyedSpec, Spec, StatelessSpec, VertexPlan
-from jobs.operators.stateless_job import stateless_job
+from jobs.operators.spec import InputPlan, KeyedSpec, Spec, StatelessSpec, VertexPlan
+from jobs.operators.stateless_job import divided_job, stateless_job
 from jobs.sinks.staged_files import StagedFileError, StagedFiles
 from jobs.sources.slice_reading import LeftToSparkError, MayLeaveToSpark
 from jobs.state.worker_copy import NO_USES, CopyUses
@@ -241,6 +242,9 @@ def _parts(
     observed: ObservedTimes,
 ) -> tuple[Part, ...]:
     """Return the lazy parts of the job. There are none if there is nothing to read and no state to rewrite."""
+    alone = _divided(jobs, plan, effect, warehouse, writer, observed)
+    if alone is not None:
+        return (alone,)
     rows = {
         entry.input: arriving
         for entry in effect.inputs
@@ -256,6 +260,37 @@ def _parts(
             assert_never(unreachable)
 
 
+def _divided(
+    jobs: PlannedJobs,
+    plan: VertexPlan,
+    effect: RunMicroBatch,
+    warehouse: Root,
+    writer: StagedFiles,
+    observed: ObservedTimes,
+) -> DataFrame | None:
+    """Return the lazy job of a large micro-batch of one input, of which Spark sees only the columns that it needs."""
+    spec = plan.spec
+    if not isinstance(spec, StatelessSpec) or not may_divide(spec) or len(effect.inputs) > 1 or is_small(spec, effect):
+        return None
+    for entry in effect.inputs:
+        reads = plan.inputs[entry.input]
+        division = jobs.division(effect.vertex, entry.input, reads)
+        if division is not None:
+            times = _times_of(effect, entry, reads, observed)
+            rows = divided_input(reads, division, entry.segments, warehouse, times)
+            return None if rows is None else divided_job(jobs.session, spec, rows, writer)
+    return None
+
+
+def _times_of(
+    effect: RunMicroBatch, entry: InputSegments, reads: InputPlan, observed: ObservedTimes
+) -> TimesOfInput | None:
+    if reads.time is None:
+        return None
+    of = MicroBatchId(effect.vertex, effect.generation, effect.micro_batch)
+    return TimesOfInput(of, entry.input, observed)
+
+
 def _arriving(
     jobs: PlannedJobs,
     plan: VertexPlan,
@@ -267,10 +302,7 @@ def _arriving(
     """Return the rows of one input: parts of files if tasks can read them themselves, otherwise a DataFrame."""
     reads = plan.inputs[entry.input]
     is_kept = isinstance(plan.spec, StatelessSpec) and reads.takes_changes
-    times = None
-    if reads.time is not None:
-        of = MicroBatchId(effect.vertex, effect.generation, effect.micro_batch)
-        times = TimesOfInput(of, entry.input, observed)
+    times = _times_of(effect, entry, reads, observed)
     if may_scan(plan.spec, entry.input) and not is_kept:
         scanned = scanned_input(reads, entry.segments, warehouse, times)
         if scanned is not None:

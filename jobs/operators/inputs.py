@@ -23,6 +23,7 @@ from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
 from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan, FilteredScan, TaskRule
 from jobs.operators.in_time.measured_times import TimeColumn, TimesOfInput
 from jobs.operators.process import of_output
+from jobs.operators.scan.divided import Divided, Division
 from jobs.operators.scan.scanned import Scanned
 from jobs.operators.scan.stepped import Stepped, rows_by_tasks
 from jobs.operators.spec import (
@@ -121,6 +122,26 @@ def stepped_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root)
     """Return the parts of files that tasks can read before steps of Spark's, or None as in `scanned_input`."""
     scans = [] if plan.of_changes else _scans(plan, segments, warehouse)
     return Stepped(tuple(scans), plan.schema, plan.chain or _unchanged) if scans else None
+
+
+def divided_input(
+    plan: InputPlan,
+    division: Division,
+    segments: Sequence[Segment],
+    warehouse: Root,
+    times: TimesOfInput | None = None,
+) -> Divided | None:
+    """Return the parts of files from which a task reads what Spark need not see; None if Spark needs all of it."""
+    if plan.chain is None or plan.of_changes or {*division.copies.values()} <= {*division.read}:
+        return None
+    if plan.time is None or times is None:
+        scans = _scans(plan, segments, warehouse)
+    elif plan.time.column.kept_in is None:
+        scans = _timed_scans(plan, plan.time, segments, warehouse, times)
+    else:
+        return None
+    repeat = scans and all(scan.may_repeat for scan in scans)
+    return Divided(tuple(scans), plan.schema, plan.chain, division) if repeat else None
 
 
 def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> list[RowScan]:

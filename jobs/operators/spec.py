@@ -5,10 +5,12 @@ inferred from files.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -32,6 +34,25 @@ from jobs.state.worker_copy import Aged
 
 Chain = Callable[[DataFrame], DataFrame]
 """Stateless steps, which run in the Spark job of each consumer. They must be deterministic."""
+
+NUMBER: Final = "_tidemark_number"
+"""The column with a row's number, where a task puts what Spark computes beside what it reads itself."""
+_BESIDE: Final[ContextVar[tuple[str, ...]]] = ContextVar("columns that steps keep beside those that they name")
+
+
+@contextmanager
+def rows_numbered() -> Iterator[None]:
+    """Let steps keep the column `NUMBER` of their rows."""
+    token = _BESIDE.set((NUMBER,))
+    try:
+        yield
+    finally:
+        _BESIDE.reset(token)
+
+
+def kept_beside() -> tuple[str, ...]:
+    """Return the columns that a step keeps which keeps only the columns that it names."""
+    return _BESIDE.get(())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from jobs.operators.changes import INSERT, KIND
 from jobs.operators.derived_scans import NullRule
 from jobs.operators.inputs import in_schema
 from jobs.operators.python_workers import reported
+from jobs.operators.scan.divided import Divided, divided_rows
 from jobs.operators.scan.scanned import Scanned, ScanTasks, StatelessScan, shares_of
 from jobs.operators.scan.stepped import (
     ArrowFunction,
@@ -42,6 +43,11 @@ def stateless_job(
         frames |= {number: rows_of(spark, rows) for number, rows in stepped.items()}
         reports.append(_written(spec, frames, task.run))
     return tuple(reports)
+
+
+def divided_job(spark: SparkSession, spec: StatelessSpec, rows: Divided, writer: StagedFiles) -> DataFrame:
+    """Return the lazy job of a micro-batch of which Spark sees some columns, whose rows are the tasks' reports."""
+    return divided_rows(spark, rows, _task(spec, writer))
 
 
 def _written(spec: StatelessSpec, rows: Mapping[int, DataFrame], run: ArrowFunction) -> DataFrame:

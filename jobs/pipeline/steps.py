@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 from pyspark.sql.types import DataType, StructType
 
 from jobs.operators.derived_scans import CopiedColumn, TaskRule
-from jobs.operators.spec import Chain, TaskSteps, TextSteps
+from jobs.operators.spec import Chain, TaskSteps, TextSteps, kept_beside
 from jobs.pipeline.plain_conditions import plain_rules
 from jobs.spark.columns import named
 
@@ -17,7 +17,7 @@ def selected(columns: Sequence[str]) -> Chain:
     """Return the step that keeps these columns, in this order."""
 
     def select(rows: DataFrame) -> DataFrame:
-        return rows.select(*[named(name) for name in columns])
+        return rows.select(*[named(name) for name in (*columns, *kept_beside())])
 
     return TaskSteps(select)
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 from py4j.clientserver import ClientServer
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from checkpointing.identifiers import VertexId
 from jobs.operators.python_workers import reported
+from jobs.operators.scan.divided import Division, divided
 from jobs.operators.scan.scanned import ScanTasks, numbered
 from jobs.operators.scan.stepped import (
     FileRows,
@@ -47,6 +48,7 @@ class PlannedJobs:
     session: SparkSession
     _plans: dict[object, DataFrame] = field(default_factory=dict)
     _lasting: dict[tuple[VertexId, int, TextSteps], bool] = field(default_factory=dict)
+    _divisions: dict[tuple[VertexId, int, TextSteps], Division | None] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def collect(self, parts: Sequence[Part]) -> list[Row]:
@@ -71,6 +73,17 @@ class PlannedJobs:
                 empty = self.session.createDataFrame([], nullable_schema(plan.schema))
                 self._lasting[key] = is_lasting(self.session, steps(empty))
             return self._lasting[key]
+
+    def division(self, vertex: VertexId, number: int, plan: InputPlan) -> Division | None:
+        """Return what the steps of this input compute, if texts declare them and Spark's optimizer is at hand."""
+        steps, session = plan.chain, cast("Any", self.session)  # SparkSession, or that of Spark Connect
+        if not isinstance(steps, TextSteps) or not isinstance(session, SparkSession):
+            return None
+        with self._lock:
+            key = (vertex, number, steps)
+            if key not in self._divisions:
+                self._divisions[key] = divided(session, plan.schema, steps)
+            return self._divisions[key]
 
     def _collect(self, work: ScanTasks | SteppedWork) -> list[Row]:
         handed = _handed(work) if self._hands_over else None

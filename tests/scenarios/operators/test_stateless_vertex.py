@@ -6,6 +6,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,7 +35,7 @@ from jobs.operators.execute import MicroBatchError
 from jobs.operators.inputs import scanned_input
 from jobs.operators.keyed_vertices import aggregate_spec
 from jobs.operators.python_workers import reported
-from jobs.operators.scan import planned_jobs
+from jobs.operators.scan import planned_jobs, scanned
 from jobs.operators.scan.planned_jobs import PlannedJobs
 from jobs.operators.scan.scanned import may_scan
 from jobs.operators.spec import (
@@ -42,13 +43,14 @@ from jobs.operators.spec import (
     RowRule,
     StagedTable,
     StatelessSpec,
+    TaskSteps,
     VertexPlan,
     arrow_schema,
     quarantine_schema,
 )
 from jobs.operators.stateless_job import failed_rules
 from jobs.pipeline.aggregates import named_aggregates, sum_of
-from jobs.pipeline.steps import dropped, in_turn, selected, with_column
+from jobs.pipeline.steps import dropped, filtered, in_turn, selected, with_column
 from jobs.pipeline.streams import good_rows, row_rules
 from jobs.quality.expectation import Expectation
 from jobs.quality.rules import compile_row_rule
@@ -461,3 +463,47 @@ def test_failing_rows_are_those_of_spark_with_the_names_of_their_rules(bench, mo
     assert ours["quarantine/routes"].height == failing
     for table, rows in ours.items():
         assert rows.to_dicts().__repr__() == theirs[table].to_dicts().__repr__()
+
+
+UPPER = with_column("loud", "upper(route)", StringType())
+RENAMED = TaskSteps(lambda rows: rows.withColumnsRenamed({"note": "n"}))
+HALF = with_column("half", "temp / 2", DoubleType())
+DIVIDED = {
+    "one computed column beside copies": ((UPPER,), ["route"], ["loud"]),
+    "a column that is replaced, and computed again": ((PLUS_ONE, PLUS_ONE), ["delay"], ["delay"]),
+    "rows that are left out": ((filtered("delay > 5 OR route IS NULL", WIDE),), ["route", "delay"], []),
+    "no row is left": ((UPPER, filtered("length(loud) > 99", WIDE)), ["route"], ["loud"]),
+    "no row of one file is left": ((filtered("coalesce(delay, 0) < 6", WIDE), HALF), ["delay", "temp"], ["half"]),
+    "chosen, renamed and computed": ((UPPER, selected(["loud", "note"]), RENAMED), ["route"], ["loud"]),
+    "a constant": ((with_column("one", "1", LongType()),), [], ["one"]),
+    "computed from what is computed": ((UPPER, with_column("n", "length(loud)", LongType())), ["route"], ["loud", "n"]),
+}
+
+
+@pytest.mark.parametrize("case", DIVIDED)
+def test_a_task_puts_what_spark_computes_beside_what_it_reads_itself(bench, spark, monkeypatch, case):
+    """Two tasks, each with a file of its own: the rows are those of Spark, which sees the other columns too."""
+    steps, reads, computed = DIVIDED[case]
+    schema = in_turn(steps)(spark.createDataFrame([], WIDE)).schema
+    plan = plan_of(*steps, schema=StructType([StructField(each.name, each.dataType) for each in schema]))
+    monkeypatch.setattr(scanned, "_TASK_ROWS", 1)
+    monkeypatch.setattr(execute, "is_small", lambda *_: False)
+    found, divisions = [], []
+    for divides in (True, False):
+        vertex = bench(plan)
+        monkeypatch.setattr(vertex, "stage", partial(in_two_files, vertex.stage))
+        if divides:
+            divisions.append(vertex.jobs.division(plan.spec.vertex, 0, plan.inputs[0]))
+        else:
+            monkeypatch.setattr(execute, "divided_input", lambda *_: None)
+        (output,) = vertex.run(STEPPED).outputs
+        rows = [row for _, file in output.staged for row in vertex.read([file]).rows()]
+        found.append(sorted(map(repr, rows)))
+    assert [(reads, computed)] == [([*each.read], [*each.computed]) for each in divisions]
+    assert found[0] == found[1]
+    assert bool(found[0]) == (case != "no row is left")
+
+
+def in_two_files(stage, rows):
+    parts = (stage(part) for part in (rows.slice(0, 3), rows.slice(3)))
+    return StagedSegment(tuple(file for part in parts for file in part.files))
