@@ -3,9 +3,11 @@
 `make nexmark` runs each query by itself, over 1M events, at two parallelisms, with two kills.
 """
 
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from bench.nexmark import figures
@@ -13,9 +15,11 @@ from bench.nexmark.answers import QUERIES as ANSWERS
 from bench.nexmark.answers import answer
 from bench.nexmark.exact import InexactError, Run, judge, played, require_exact
 from bench.nexmark.generate import Extent, delivered, lay_out
-from bench.nexmark.queries import IN_TIME, QUERIES, AuctionHouse, bids_in_time, q7, q8
+from bench.nexmark.queries import IN_TIME, QUERIES, AuctionHouse, bids_in_time, declared, q7, q8
 from bench.peers import nexmark_streaming
 from bench.plan import QUICK
+from jobs.operators import execute
+from jobs.operators.stateless_job import divided_job
 from tidemark import Pipeline, count, tumbling
 from tidemark.testing import Trial
 
@@ -33,7 +37,8 @@ def chained(data, *, ends=False):
     house = AuctionHouse(pipeline, data, ends=ends)
     q7(house)
     q8(house)
-    by_category = bids_in_time(house, "chained").key_by("category").window(tumbling("10s"))
+    bids = bids_in_time(house, "chained", of_auction=["category"], of_bid=[])
+    by_category = bids.key_by("category").window(tumbling("10s"))
     by_category.aggregate("chained", late="fail", bids=count()).table("nexmark/chained")
     return pipeline
 
@@ -76,6 +81,30 @@ def test_every_query_is_exact(tmp_path, names, late, dies_at):
         assert judge(name, cut, data), name
     late_tables = {table for table in cut.tables if table.startswith("late/")}
     assert late_tables >= ({"late/q5", "late/q7", "late/q9_joined", "late/q11"} if late else set())
+
+
+def computed(data):
+    return declared(data, ["q1", "q14"])
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_times_go_on_where_spark_sees_some_columns_only(tmp_path, monkeypatch):
+    """The rows' times are measured by the task that reads the other columns."""
+    monkeypatch.setattr(execute, "is_small", lambda *_: False)
+    divided = []
+    monkeypatch.setattr(execute, "divided_job", lambda *of: divided.append(of[1].vertex) or divided_job(*of))
+    trial = Trial(computed, tmp_path)
+    for of_kind in delivered(Extent(events=4_000, rate=100, files=2)):
+        for kind, rows in of_kind.items():
+            trial.deliver(kind, rows)
+        cut = trial.run()
+    assert {"q1", "q14"} == {*divided}
+    (until,) = {cut.complete_until(f"nexmark/{name}") for name in ("q1", "q14")}
+    last = pc.max(of_kind["bid"].column("dateTime")).as_py()
+    assert timedelta(seconds=3) < last - until < timedelta(seconds=5)
+    for name in ("q1", "q14"):
+        assert judge(name, cut, trial.data)
 
 
 ROWS = pa.table({"auction": [1, 2, 2], "mean": [0.1, 0.5, 0.5]})
