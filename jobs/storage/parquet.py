@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from jobs.storage.address import StoreUrl, parsed
 from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace, place_in
 
@@ -101,8 +102,8 @@ class FileScan:
 
     @property
     def may_repeat(self) -> bool:
-        """Return True: each reader decodes the columns that it needs."""
-        return True
+        """Return whether each reader reads the columns that it needs. An object of a store is read whole."""
+        return not isinstance(parsed(self.root), StoreUrl)
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows in `schema`. A column that the file lacks is null, and a narrower type is widened.
