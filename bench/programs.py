@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 Result = Mapping[str, Any]
@@ -41,21 +42,24 @@ def run(program: Program) -> Result:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     started = time.monotonic()
-    try:
-        done = subprocess.run(  # noqa: S603 - programs of this folder
-            program.command,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            cwd=Path(__file__).resolve().parents[1],
-            env=environment | dict(program.environment),
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ProgramFailedError(f"{program.name} was still at work after {TIMEOUT_S} s") from error
-    took = time.monotonic() - started
-    results = [line for line in done.stdout.splitlines() if line.startswith('{"program"')]
+    with TemporaryFile("w+", errors="replace") as said:  # a JVM that outlives its program would hold a pipe open
+        try:
+            done = subprocess.run(  # noqa: S603 - programs of this folder
+                program.command,
+                check=False,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                timeout=TIMEOUT_S,
+                cwd=Path(__file__).resolve().parents[1],
+                env=environment | dict(program.environment),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ProgramFailedError(f"{program.name} was still at work after {TIMEOUT_S} s") from error
+        took = time.monotonic() - started
+        said.seek(0)
+        lines = said.read().splitlines()
+    results = [line for line in lines if line.startswith('{"program"')]
     if done.returncode or not results:
-        words = "\n".join((done.stdout + done.stderr).splitlines()[-_WORDS_KEPT:])
+        words = "\n".join(lines[-_WORDS_KEPT:])
         raise ProgramFailedError(f"{program.name} ended with exit code {done.returncode}; its last words:\n{words}")
     return {**json.loads(results[-1]), "process_s": took}
