@@ -48,7 +48,7 @@ class PlannedJobs:
     session: SparkSession
     _plans: dict[object, DataFrame] = field(default_factory=dict)
     _lasting: dict[tuple[VertexId, int, TextSteps], bool] = field(default_factory=dict)
-    _divisions: dict[tuple[VertexId, int, TextSteps], Division | None] = field(default_factory=dict)
+    _divisions: dict[object, Division | None] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def collect(self, parts: Sequence[Part]) -> list[Row]:
@@ -75,14 +75,13 @@ class PlannedJobs:
             return self._lasting[key]
 
     def division(self, vertex: VertexId, number: int, plan: InputPlan) -> Division | None:
-        """Return what the steps of this input compute, if texts declare them and Spark's optimizer is at hand."""
-        steps, session = plan.chain, cast("Any", self.session)  # SparkSession, or that of Spark Connect
-        if not isinstance(steps, TextSteps) or not isinstance(session, SparkSession):
+        """Return what the steps of this input compute; None if they depend on more than the columns (see `lasts`)."""
+        if not self.lasts(vertex, number, plan):
             return None
         with self._lock:
-            key = (vertex, number, steps)
+            key = (vertex, number, plan.chain)
             if key not in self._divisions:
-                self._divisions[key] = divided(session, plan.schema, steps)
+                self._divisions[key] = divided(self.session, plan.schema, cast("TextSteps", plan.chain))
             return self._divisions[key]
 
     def _collect(self, work: ScanTasks | SteppedWork) -> list[Row]:

@@ -504,6 +504,18 @@ def test_a_task_puts_what_spark_computes_beside_what_it_reads_itself(bench, spar
     assert bool(found[0]) == (case != "no row is left")
 
 
+@pytest.mark.parametrize(
+    "sql", ["input_file_name()", "cast(rand() AS string)", "(SELECT max(route) FROM VALUES ('a') AS t(route))"]
+)
+def test_spark_sees_all_columns_where_a_step_reads_more_than_columns(bench, sql):
+    """Spark knows the name of a file only where it reads the file itself."""
+    steps = (UPPER, with_column("more", sql, StringType()))
+    plan = plan_of(
+        *steps, schema=StructType([*WIDE, StructField("loud", StringType()), StructField("more", StringType())])
+    )
+    assert bench(plan).jobs.division(plan.spec.vertex, 0, plan.inputs[0]) is None
+
+
 def in_two_files(stage, rows):
     parts = (stage(part) for part in (rows.slice(0, 3), rows.slice(3)))
     return StagedSegment(tuple(file for part in parts for file in part.files))
