@@ -17,6 +17,7 @@ Times are whole milliseconds since the epoch. A time between two milliseconds co
 A vertex has the least watermark of its active channels, and its own never goes back (Flink: `StatusWatermarkValve`).
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import copy
@@ -58,6 +59,26 @@ class EventTime:
     def watermark(self, greatest_ms: int) -> int:
         """Return the watermark of a split after a row of this time (Flink: `BoundedOutOfOrdernessWatermarks`)."""
         return max(BEFORE_TIME, greatest_ms - self.delay_ms - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TimePartitions:
+    """The hours, days or weeks of a table that a scheduler sees: each has `size_ms` of a zone's local time (N8).
+
+    The first one begins at `start_ms` of local time. Each of `offsets` is a moment, and how many ms local time is ahead
+    of UTC from then on, oldest first. The first of them holds before, too.
+    """
+
+    size_ms: int
+    start_ms: int
+    offsets: tuple[tuple[int, int], ...]
+
+    def complete(self, until_ms: int) -> int:
+        """Return how many are complete in a table that is complete until then."""
+        end_ms = until_ms + 1
+        place = bisect_right(self.offsets, end_ms, key=lambda each: each[0])
+        _, ahead_ms = self.offsets[max(0, place - 1)]
+        return max(0, (end_ms + ahead_ms - self.start_ms) // self.size_ms)
 
 
 @dataclass(frozen=True, slots=True)

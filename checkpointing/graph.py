@@ -10,7 +10,7 @@ from enum import Enum
 from functools import lru_cache
 
 from checkpointing.columns import TableColumn
-from checkpointing.event_time import EventTime, Expiry
+from checkpointing.event_time import EventTime, Expiry, TimePartitions
 from checkpointing.identifiers import ChannelId, EdgeId, HookName, SplitId, SubtaskId, TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 
@@ -72,6 +72,8 @@ class Table:
     """True if this sink commits in two phases. Then it can decline a checkpoint before the commit point."""
     broadcast: bool = False
     """True if it shows the broadcast state of its vertex. Every subtask holds all of its files (D1)."""
+    time_partitions: TimePartitions | None = None
+    """The hours, days or weeks that a scheduler sees, each when the table is complete until its end (N8)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -399,7 +399,10 @@ class Wiring:
         return at
 
     def comes_due(self) -> bool:
-        """Return whether a barrier would find something due now, since a stream with `close_after` rests (N4)."""
+        """Return whether a barrier would fire something or complete a partition of a table now (N4, N8).
+
+        Without rows, the clock alone brings that about, since a stream with `close_after` rests.
+        """
         if not self._closes:
             return False
         barrier = Barrier(NO_CHECKPOINT, self.now_ms)
@@ -409,7 +412,7 @@ class Wiring:
                 continue
             channels = {each: sent[SubtaskId(each.edge.upstream, each.subtask)] for each in run.time.channels}
             passed = run.time.foreseen(barrier, channels)
-            if run.fires_at(passed):
+            if run.fires_at(passed) or run.completes_partition_at(passed):
                 return True
             sent |= dict.fromkeys(run.vertex.subtasks(), run.sent_on(passed))
         return False

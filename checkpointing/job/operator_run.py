@@ -399,6 +399,18 @@ class OperatorRun:
         """Return whether something may be due at a barrier as the vertex sends it on."""
         return self.vertex.fires and any(own.is_due(self._time_at(barrier)) for own in self.live)
 
+    def completes_partition_at(self, barrier: Barrier) -> bool:
+        """Return whether a partition of a table is complete at a barrier, and was not at the last one (N8)."""
+        if self.time is None:
+            return False
+        before_ms, now_ms = (self._complete_until_ms(each) for each in (self.time.watermark.ms, barrier.watermark_ms))
+        known = (table.time_partitions for table in self.vertex.tables)
+        return any(each.complete(before_ms) < each.complete(now_ms) for each in known if each is not None)
+
+    def _complete_until_ms(self, watermark_ms: int) -> int:
+        """Return until when the vertex's tables are complete. After the last row they are, for ever."""
+        return watermark_ms if watermark_ms == END_OF_TIME else watermark_ms - (self.vertex.rows_wait_ms or 0)
+
     def _time_at(self, barrier: Barrier) -> int:
         """Return the time by which state is due at a barrier. By the clock, all earlier milliseconds are over."""
         return barrier.created_ms - 1 if self.vertex.by_clock else barrier.watermark_ms
@@ -412,8 +424,11 @@ class OperatorRun:
 
     @property
     def waits_for_time(self) -> bool:
-        """True if something of the state is due at an event time that is yet to come."""
-        return not self.vertex.by_clock and any(own.due_ms is not None for own in self.live)
+        """True if state is due, or a partition of a table ends, at an event time that is yet to come."""
+        if not self.vertex.by_clock and any(own.due_ms is not None for own in self.live):
+            return True
+        in_time = self.time is not None and self.time.watermark.ms not in (BEFORE_TIME, END_OF_TIME)
+        return in_time and any(table.time_partitions for table in self.vertex.tables)
 
     def fire(self) -> RunMicroBatch:
         """Run a micro-batch without rows, which fires what is due before the barrier goes on."""

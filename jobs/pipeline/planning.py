@@ -57,7 +57,7 @@ from jobs.pipeline.columns import InvalidPipelineError, require_kept, require_pl
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.pipeline import Pipeline
 from jobs.pipeline.steps import in_turn
-from jobs.pipeline.tables import require_partitions_in_time
+from jobs.pipeline.tables import require_partitions_in_time, time_partitions
 from jobs.pipeline.vertices import (
     AggregateVertex,
     AppliedVertex,
@@ -471,27 +471,7 @@ def _graph_vertex(
         bare = Vertex(vertex.id, VertexKind.SOURCE, 0, renamed_from=before, bounded=bounded, parts=parts)
         return replace(bare, coordinated=keeps_state(source))
     spec = plans[vertex.id].spec
-    written, called = _output_tables(plans[vertex.id]), dict(tables_of(vertex))
-    drops = tuple(dict.fromkeys(name for each in changes_of_tables(vertex) for name in each.drops))
-    in_order = any(each.in_order for each in changes_of_tables(vertex))
-    sinks = {vertex.table.name: vertex.table.sink} if vertex.table is not None and vertex.table.sink else {}
-    outputs = tuple(
-        Table(
-            table.name,
-            table.mode,
-            table.keys,
-            judged=table.name in suites,
-            judged_empty=table.name in suites and suites[table.name].judges_no_rows,
-            columns=delta_columns(arrow_schema(table.schema)),
-            renamed_from=called.get(table.name),
-            outside=table.name in sinks,
-            partitioned_by=table.partitioned_by,
-            drops=drops,
-            in_order=in_order,
-            votes=_votes(sinks.get(table.name)),
-        )
-        for table in written
-    )
+    outputs = _graph_tables(vertex, plans[vertex.id], suites)
     if isinstance(spec, KeyedSpec):
         held = delta_columns(state_file_schema(spec.stored, spec.state_keys))
         state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.state_keys, columns=held)
@@ -516,6 +496,35 @@ def _graph_vertex(
     renamed = former_names_of_columns(vertex)
     bare = Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before, outputs_read=read)
     return replace(bare, columns_renamed_from=renamed, event_times=_event_times(vertex))
+
+
+def _graph_tables(
+    vertex: StagedVertex | KeyedVertex, planned: VertexPlan, suites: Mapping[TableName, Suite]
+) -> tuple[Table, ...]:
+    written, called = _output_tables(planned), dict(tables_of(vertex))
+    drops = tuple(dict.fromkeys(name for each in changes_of_tables(vertex) for name in each.drops))
+    in_order = any(each.in_order for each in changes_of_tables(vertex))
+    own = {vertex.table.name: vertex.table} if vertex.table is not None else {}
+    sinks = {name: table.sink for name, table in own.items() if table.sink}
+    days = {name: time_partitions(table.partitions) for name, table in own.items() if table.partitions}
+    return tuple(
+        Table(
+            table.name,
+            table.mode,
+            table.keys,
+            judged=table.name in suites,
+            judged_empty=table.name in suites and suites[table.name].judges_no_rows,
+            columns=delta_columns(arrow_schema(table.schema)),
+            renamed_from=called.get(table.name),
+            outside=table.name in sinks,
+            partitioned_by=table.partitioned_by,
+            drops=drops,
+            in_order=in_order,
+            votes=_votes(sinks.get(table.name)),
+            time_partitions=days.get(table.name),
+        )
+        for table in written
+    )
 
 
 def _rows_wait_ms(function: object) -> int | None:

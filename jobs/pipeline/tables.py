@@ -1,10 +1,13 @@
 """What a pipeline says of the table that a stream writes: its keys or version, comments and properties."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from pyspark.sql.types import (
     BooleanType,
@@ -19,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from checkpointing.event_time import TimePartitions
 from checkpointing.graph import JobGraph, TableMode, Vertex
 from checkpointing.identifiers import TableName, table_name
 from checkpointing.partitions import escaped
@@ -260,6 +264,34 @@ def _begins_at(size_ms: int, windows: PeriodicWindows) -> int:
     """Return how far the first partition of local time begins after a window. Weeks begin on Mondays."""
     monday_ms = 4 * PARTITIONS["1d"] if size_ms == PARTITIONS["1w"] else 0
     return monday_ms - windows.offset_ms
+
+
+@lru_cache(maxsize=64)
+def time_partitions(said: Partitions) -> TimePartitions:
+    """Return the partitions as the protocol counts them. Of an hour's zone, only the minutes of its offset count.
+
+    So a local hour that comes twice is two partitions. After the year 2100, a zone's offset stays the same.
+    """
+    zone, size_ms = ZoneInfo(said.zone), PARTITIONS[said.size]
+
+    def ahead_ms(ms: int) -> int:
+        offset = (_EPOCH + timedelta(milliseconds=ms)).astimezone(zone).utcoffset() or timedelta()
+        return offset // _MS % size_ms if size_ms == PARTITIONS["1h"] else offset // _MS
+
+    start_ms = (datetime.fromisoformat(said.start).replace(tzinfo=zone) - _EPOCH) // _MS
+    offsets = [(start_ms, ahead_ms(start_ms))]
+    for week_ms in range(start_ms, (datetime(2101, 1, 1, tzinfo=UTC) - _EPOCH) // _MS, PARTITIONS["1w"]):
+        (_, before_ms), weeks_ms = offsets[-1], range(week_ms - PARTITIONS["1w"], week_ms)
+        if ahead_ms(week_ms) != before_ms:
+            place = bisect_left(weeks_ms, True, key=lambda ms: ahead_ms(ms) != before_ms)  # noqa: FBT003
+            offsets.append((weeks_ms.start + place, ahead_ms(week_ms)))
+    midnight_ms = (datetime.fromisoformat(said.start).replace(tzinfo=UTC) - _EPOCH) // _MS
+    begins_ms = start_ms + offsets[0][1] if size_ms == PARTITIONS["1h"] else midnight_ms  # also if no clock shows it
+    return TimePartitions(size_ms, begins_ms, tuple(offsets))
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
 
 
 def require_partitions_in_time(graph: JobGraph, tables: Iterable[OutputTable]) -> None:

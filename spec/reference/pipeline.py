@@ -19,7 +19,7 @@ from typing import Final
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.columns import TableColumn
-from checkpointing.event_time import EventTime
+from checkpointing.event_time import EventTime, TimePartitions
 from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, Generation, HookName, JobName, SplitId, TableName, VertexId
 from checkpointing.metadata.paths import table_of_broadcast, table_of_state
@@ -48,6 +48,8 @@ WINDOWS: Final = VertexId("windows")
 """A vertex of some runs. It counts rows in windows of event time (`spec.reference.times`)."""
 TIMES: Final = EventTime(delay_ms=20, idle_after_ms=300, hold_back_ms=80)
 CLOSE_AFTER_MS: Final = 200
+DAYS: Final = TimePartitions(size_ms=600, start_ms=0, offsets=((0, 10),))
+"""The partitions of the table with windows. Some end while no window does."""
 """What the pipeline says about the times of both sources in these runs."""
 
 ORDERS_TABLE: Final = TableName("bronze/orders")
@@ -262,7 +264,7 @@ def with_times(bare: JobGraph, parallelism: int, *, closes: bool = False) -> Job
     )
     columns = next(table.columns for vertex in bare.vertices for table in vertex.tables)
     tables = (
-        Table(WINDOWS_TABLE, TableMode.APPEND, columns=columns),
+        Table(WINDOWS_TABLE, TableMode.APPEND, columns=columns, time_partitions=DAYS),
         Table(LATE_TABLE, TableMode.APPEND, columns=columns),
         Table(table_of_state(JOB, WINDOWS), TableMode.STATE, columns=columns),
     )

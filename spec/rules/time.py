@@ -315,12 +315,18 @@ class HeldBack(DoorJudge):
             self.wrong(f"split {effect.split} of {effect.source} is read, with {self.door.reached}")
 
 
+def _days(until_ms: int) -> int:
+    """Return how many days have ended in a table that is complete until then. Its clock is 10 ms ahead of UTC."""
+    return max(0, (until_ms + 1 + 10) // 600)
+
+
 @rule("time-comes-without-rows")
 class TimeComesWithoutRows(DoorJudge):
-    """A tick that has read everything does not end before it has fired what is due since splits have turned idle (N4).
+    """A tick that has read everything ends once it has fired what is due, and completed days that are over (N4, N8).
 
-    In unaligned mode, time needs several barriers for the way, and nobody counts them here. Nor does anybody know what
-    a barrier whose checkpoint was aborted has said of splits that were not asked yet.
+    They come due since splits have turned idle, or since a stream rests. In unaligned mode, time needs several barriers
+    for the way, and nobody counts them here. Nor does anybody know what a barrier whose checkpoint was aborted has said
+    of splits that were not asked yet.
     """
 
     def __init__(self, door: Watched) -> None:
@@ -341,6 +347,9 @@ class TimeComesWithoutRows(DoorJudge):
         due = [each.due_ms for each in was.subtasks if each.due_ms is not None and each.due_ms <= now]
         if due:
             self.wrong(f"{WINDOWS} would be at {now}, holds what is due at {min(due)}, and the tick ends")
+        then = goes_on_from(self._newest, WINDOWS)
+        if now != END and _days(now) > _days(then):
+            self.wrong(f"{WINDOWS} would be at {now}, was at {then}, a day ends between them, and the tick ends")
 
     def _now(self, record: CheckpointRecord) -> int:
         """Return how far the vertex with windows would be at a barrier that came now."""

@@ -6,6 +6,8 @@ numbers is complete until the hour 20 n - 3. In Berlin, days begin an hour befor
 
 from datetime import UTC, datetime
 from functools import partial
+from time import sleep
+from unittest.mock import MagicMock
 
 import dagster as dg
 import polars as pl
@@ -17,9 +19,11 @@ from checkpointing.identifiers import TableName
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of
 from jobs.pipeline.planning import plan
+from jobs.pipeline.tables import time_partitions
 from jobs.pipeline.top import top
 from jobs.pipeline.windows import cumulative, hopping, session, tumbling
 from jobs.quality.expectation import Expectation
+from jobs.reading import Cuts
 from jobs.reading.changed_times import changed_times
 from jobs.sources.hybrid import SequenceSource
 from jobs.tick.tick import run_tick
@@ -148,6 +152,24 @@ def test_a_tick_that_died_before_its_events_leaves_them_to_the_next_one(project,
     assert DAYS[:4] == sorted(day for day, _ in project.days())
 
 
+RESTS = {"delay": "1s", "close_after": "1s"}
+
+
+def test_a_day_ends_by_the_clock_while_its_source_rests_and_nothing_waits(project, monkeypatch):
+    """The last row is of midnight in Berlin, and a second early. The tick that closes the day dies before it tells."""
+    project.tick(24, RESTS)
+    assert [] == project.days()
+    sleep(2.1)
+    with monkeypatch.context() as dies:
+        dies.setattr(ToldPartitions, "news", MagicMock(side_effect=SystemError("killed")))
+        assert not project.tick(24, RESTS).success
+    project.tick(24, RESTS)
+    assert [("2026-01-01", 3)] == project.days()
+    project.tick(24, RESTS)
+    assert [("2026-01-01", 3)] == project.days()
+    assert 3 == Cuts(project.warehouse, JOB).latest().checkpoint, "no further day is over, so nothing brings a cut"
+
+
 def test_a_day_is_told_again_when_its_rows_change(project):
     """A new split brings rows of the first day, after the cut that was complete until its end."""
     project.tick(60)
@@ -253,15 +275,27 @@ def test_after_the_last_row_all_days_that_have_ended_are_complete():
         ({"size": "1d", "start": "2026-03-29", "tz": "Europe/Berlin"}, datetime(2026, 3, 29, 22, tzinfo=UTC), ["29"]),
         ({"size": "1d", "start": "2026-10-25", "tz": "Europe/Berlin"}, datetime(2026, 10, 25, 23, tzinfo=UTC), ["25"]),
         ({"size": "1w", "start": "2026-03-23", "tz": "Europe/Berlin"}, datetime(2026, 3, 29, 22, tzinfo=UTC), ["23"]),
+        ({"size": "1d", "start": "2026-04-24", "tz": "Africa/Cairo"}, datetime(2026, 4, 24, 21, tzinfo=UTC), ["24"]),
+        (
+            {"size": "1h", "start": "2026-04-05", "tz": "Australia/Lord_Howe"},
+            datetime(2026, 4, 4, 14, tzinfo=UTC),
+            ["00"],
+        ),
     ],
 )
 def test_hours_and_days_of_summer_time_end_when_the_clock_says(days, end, wanted):
-    """The day on which summer time begins has 23 hours, and the one on which it ends has 25."""
+    """The day on which summer time begins has 23 hours, and the one on which it ends has 25.
+
+    The protocol, which takes a cut then, and Dagster count the same.
+    """
     declared = plan(timed(days=days)).partitions["bronze/numbers"]
     end_ms = round(end.timestamp() * 1000)
     found = complete_partitions(declared, end_ms - 1, end)
     assert wanted == [each.split("-")[3 if days["size"] == "1h" else 2][:2] for each in found]
-    assert found[:-1] == complete_partitions(declared, end_ms - 2, end)
+    before = complete_partitions(declared, end_ms - 2, end)
+    assert found[:-1] == before
+    counted = time_partitions(declared)
+    assert [len(found), len(before)] == [counted.complete(end_ms - 1), counted.complete(end_ms - 2)]
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,31 @@ def test_windows_close_while_the_input_rests_and_rows_that_come_after_all_are_la
     assert 2 == after.arrow("gold/hourly").num_rows
 
 
+def hourly(data):
+    """The table of the rows has hours, and nothing waits for a time."""
+    pipeline = Pipeline("clicks", parallelism=2)
+    stream = pipeline.source("clicks", FileSource(data, schema=ROWS)).event_time("at", delay="0s", close_after="1s")
+    stream.table("bronze/clicks", id="bronze").partitions("1h", start="2026-03-28", tz="Asia/Kolkata", by="at")
+    return pipeline
+
+
+@pytest.mark.kill
+def test_an_hour_of_a_table_ends_while_the_input_rests_although_nothing_waits(tmp_path):
+    """Hours in Kolkata end at half past. Split b is new and empty, and the rest of its source begins at a cut."""
+    trial = Trial(hourly, tmp_path)
+    row = {"at": BEGIN + timedelta(minutes=29, seconds=58), "user": "a", "n": 1}
+    trial.deliver("a", pl.DataFrame([row], schema_overrides={"n": pl.Int64}))
+    trial.run()
+    (trial.data / "b").mkdir()
+    rests = trial.run()
+    time.sleep(3.1)
+    trial.kill("before:AppendRow#1")
+    over = trial.run()
+    end = BEGIN + timedelta(minutes=30)
+    assert rests.complete_until("bronze/clicks") < end - MS <= over.complete_until("bronze/clicks")
+    assert over.checkpoint == trial.run().checkpoint, "no further hour is over, so nothing brings a cut"
+
+
 def clocked(data):
     pipeline = Pipeline("clicks", parallelism=2)
     stream = pipeline.source("clicks", FileSource(data, schema=ROWS))

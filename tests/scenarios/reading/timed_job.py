@@ -33,6 +33,8 @@ def timed(
     more: Mapping[str, int] | None = None,
     in_time: bool = True,
     expects: Sequence[Expectation] = (),
+    delay: str = "2h",
+    close_after: str | None = None,
 ) -> Pipeline:
     """Return a pipeline of one split, and `more`. Rows may come two hours late, a checkpoint takes twenty of them.
 
@@ -41,7 +43,9 @@ def timed(
     pipeline = Pipeline(JOB, config=config, parallelism=2)
     source = SequenceSource({"a": rows, **(more or {})}, keys=3, bounded=bounded)
     numbers = pipeline.source("numbers", source).with_column("at", "current_timestamp()", TimestampType())
-    bronze = (numbers.event_time("at", delay="2h") if in_time else numbers).table(BRONZE, id="bronze")
+    bronze = (numbers.event_time("at", delay=delay, close_after=close_after) if in_time else numbers).table(
+        BRONZE, id="bronze"
+    )
     bronze = bronze if days is None else bronze.partitions(**days)
     bronze = bronze.expect(*expects, suite="judges") if expects else bronze
     bronze.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
