@@ -9,8 +9,6 @@ from itertools import islice
 from typing import Final
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
@@ -23,6 +21,7 @@ from checkpointing.metadata.record import CheckpointRecord, Row, TableKeys
 from jobs.doctor.findings import Finding, Section, command
 from jobs.engine_paths import polars_reads
 from jobs.showing.quantities import plural, size
+from jobs.sinks.statistics import leaves_out
 from jobs.storage.objects import ObjectStore
 from jobs.storage.parquet import parquet_of
 from jobs.storage.place import StoragePlace
@@ -308,43 +307,51 @@ def _missing(warehouse: Warehouse, table: TableName, version: int) -> Iterator[s
 
 
 def _narrow_bounds(warehouse: Warehouse, cuts: Mapping[CheckpointId, Cut]) -> Iterator[Finding]:
-    """Yield the tables whose log has bounds of decimals that leave out values. Tidemark 0.1.0 wrote such bounds.
+    """Yield the tables whose log has bounds that leave out values. Tidemark 0.1.0 wrote such bounds of decimals.
 
     A query with a condition then passes over the file, and misses its rows.
     """
+    again = f"tidemark run {warehouse.paths.job} --warehouse EMPTY_FOLDER"
     for table, version in sorted(cuts[max(cuts)].items()) if cuts else ():
         found = sorted(files_with_narrow_bounds(warehouse, table, version))
-        if found:
-            what = (
-                f"table {table}: the log's bounds of decimals leave out values of {_some(found)}, so a query with a "
-                "condition on them may miss rows. Tidemark 0.1.0 wrote such bounds"
-            )
-            again = f"tidemark run {warehouse.paths.job} --warehouse EMPTY_FOLDER"
-            yield Finding(what, f"fill the tables again, which writes right bounds: {again}")
+        for named, by, way in (
+            (
+                [name for path, name in found if is_ours(path)],
+                "Tidemark 0.1.0 wrote such bounds of decimals",
+                f"fill the tables again, which writes right bounds: {again}",
+            ),
+            (
+                [name for path, name in found if not is_ours(path)],
+                "Another program wrote them",
+                "let that program write these rows anew, or read the table without conditions",
+            ),
+        ):
+            if named:
+                what = (
+                    f"table {table}: the log's bounds leave out values of {_some(named)}, so a query with a condition "
+                    f"on them may miss rows. {by}"
+                )
+                yield Finding(what, way)
 
 
-def files_with_narrow_bounds(warehouse: Warehouse, table: TableName, version: int) -> Iterator[str]:
-    """Yield the job's own files of a table with a decimal outside of its bounds in the log, each with the column."""
+def files_with_narrow_bounds(warehouse: Warehouse, table: TableName, version: int) -> Iterator[tuple[str, str]]:
+    """Yield the files of a table with a value outside of its bounds in the log: the path, and it with the column."""
     folder = warehouse.place(table)
     try:
-        files = logged_files(DeltaTable(str(folder), version=version))
-        for path, file in files.items():
+        for path, file in logged_files(DeltaTable(str(folder), version=version)).items():
             bounds = json.loads(file.statistics, parse_float=Decimal, parse_int=Decimal)
-            if is_ours(path) and bounds.get("minValues"):
-                with pq.ParquetFile(parquet_of(folder / path)) as opened:
-                    schema = opened.schema_arrow
-                    named = [name for name in schema.names if pa.types.is_decimal(schema.field(name).type)]
-                    rows = opened.read(named)
-                yield from (f"{path} ({name!r})" for name in named if _is_narrow(rows.column(name), name, bounds))
+            low, high = bounds.get("minValues", {}), bounds.get("maxValues", {})
+            is_elsewhere = "://" in path or path.startswith("/")
+            if is_elsewhere or not (low or high):
+                continue
+            with pq.ParquetFile(parquet_of(folder / path)) as opened:
+                named = [name for name in opened.schema_arrow.names if name in low or name in high]
+                rows = opened.read(named)
+            for name in named:
+                if leaves_out(rows.column(name), low.get(name), high.get(name)):
+                    yield path, f"{path} ({name!r})"
     except Exception:  # noqa: BLE001 - a log or a file that is damaged or gone, which other findings name
         return
-
-
-def _is_narrow(column: pa.ChunkedArray, name: str, bounds: Mapping[str, Mapping[str, Decimal]]) -> bool:
-    found = pc.min_max(column)
-    least, greatest = found["min"].as_py(), found["max"].as_py()
-    low, high = bounds["minValues"].get(name), bounds["maxValues"].get(name)
-    return least is not None and ((low is not None and low > least) or (high is not None and high < greatest))
 
 
 def _unneeded(warehouse: Warehouse, unneeded: tuple[Unneeded, ...]) -> Iterator[Finding]:

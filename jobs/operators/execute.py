@@ -46,6 +46,10 @@ _RAISED: Final = re.compile(
 )
 """What `sources.file_reader` raises for a record that Spark's own reader would take, or Spark for half of a record."""
 
+_JSON_STOPPED: Final = re.compile(r"JsonParseException: .*?\bcolumn: (?P<column>\d+)\]", re.DOTALL)
+_JSON_TEXT_MAX: Final = 20_000_000
+"""How many characters a text of a JSON record may have. Spark's parser reads none beyond, and then misses a comma."""
+
 _SMALLER: Final = "make micro-batches smaller, as with --set micro_batch_rows_max=50000 --set slice_rows_max=10000"
 _OUT_OF_MEMORY: Final = f"- the function ran out of memory: {_SMALLER}"
 _CORRECT: Final = ": correct it and run again, nothing of this micro-batch counts"
@@ -140,11 +144,15 @@ def _of_spark(text: str) -> str:
     causes = _CAUSE.findall(text)
     said = f"{causes[-1][0]}: {causes[-1][1]}" if causes else text.strip().partition("\n")[0]
     malformed, raised = _MALFORMED.search(text), _RAISED.search(text)
-    said = raised["record"] if raised else said
+    said, way_out = raised["record"] if raised else said, "correct the file"
+    stopped = _JSON_STOPPED.search(text)
+    if stopped is not None and int(stopped["column"]) > _JSON_TEXT_MAX:
+        said = f"it has a text of more than {_JSON_TEXT_MAX:,} characters, which Spark's JSON parser does not read"
+        way_out = "write the file as Parquet"
     if malformed is not None:
         said = (
             f"{malformed['file']} has a record that cannot be read as the source's schema and options say ({said}): "
-            "correct the file, or give its FileSource a corrupt_column, which holds such records"
+            f"{way_out}, or give its FileSource a corrupt_column, which holds such records"
         )
     place = _CALLED_FROM.search(text)
     where = f" ({place['file']}, line {place['line']})" if place else ""

@@ -28,6 +28,7 @@ from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.process import AnyFunction, HoldsRows
 from jobs.sources.slice_reading import SliceReader
 from jobs.spark import columns
+from jobs.spark.columns import OWN_NAMES
 from jobs.spark.versions import to_arrow
 from jobs.state.backend import Expires, IncrementalBackend, StateBackend
 from jobs.state.worker_copy import Aged
@@ -35,7 +36,7 @@ from jobs.state.worker_copy import Aged
 Chain = Callable[[DataFrame], DataFrame]
 """Stateless steps, which run in the Spark job of each consumer. They must be deterministic."""
 
-NUMBER: Final = "_tidemark_number"
+NUMBER: Final = f"{OWN_NAMES}number"
 """The column with a row's number, where a task puts what Spark computes beside what it reads itself."""
 _BESIDE: Final[ContextVar[tuple[str, ...]]] = ContextVar("columns that steps keep beside those that they name")
 

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 from checkpointing.identifiers import TableName, VertexId, column_name, table_name, vertex_id
 from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.settings import duration_ms
+from jobs.spark.columns import OWN_NAMES
 from jobs.spark.versions import DATETIMES
 from jobs.state.merge import DELETED, KEY_GROUP, TOUCHED, TOUCHED_BY_CLOCK
 
@@ -194,10 +195,14 @@ def _inside(kind: DataType) -> list[DataType]:
 def require_unique(where: str, names: Iterable[str], what: str = "columns") -> None:
     """Raise InvalidPipelineError if two columns have one name; case does not count, as in Spark and Delta.
 
-    A name must not be a pattern either, for which Polars would take several columns.
+    A name must not be a pattern either, for which Polars would take several columns, and none of Tidemark's own names.
     """
     seen: dict[str, str] = {}
     for name in names:
+        if name.lower().startswith(OWN_NAMES):
+            raise InvalidPipelineError(
+                f"{where}: column {name!r}: Tidemark keeps names that begin with {OWN_NAMES!r} for itself; rename it"
+            )
         if name == "*" or (name.startswith("^") and name.endswith("$")):
             raise InvalidPipelineError(f"{where}: Polars takes the name of column {name!r} for a pattern; rename it")
         if name.lower() in seen:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -99,6 +99,25 @@ def logged_statistics(rows: int | None, least: pa.Scalar, greatest: pa.Scalar, n
     numbers = {name: number for name, number in nulls.items() if isinstance(number, int)}
     found = _statistics(rows, low, high, numbers)
     return _json({name: each for name, each in found.items() if each is not None and each != {}})
+
+
+def leaves_out(column: pa.ChunkedArray, least: Any, greatest: Any) -> bool:  # noqa: ANN401 - of JSON
+    """Return whether a value of a column lies outside of the bounds that a log says of it. None is no bound.
+
+    A moment may be up to a millisecond after its upper bound: other writers round it down, and readers know that.
+    """
+    if not any(is_kind(column.type) for is_kind in _ORDERED) or column.null_count == len(column):
+        return False
+    found = pc.min_max(column)
+    low, high = (_bound(found[end], up=False) for end in ("min", "max"))
+    least, greatest = (_in_type(said, column.type) for said in (least, greatest))
+    too_high = None not in (least, low) and least > low
+    return too_high or (None not in (greatest, high) and greatest < high)
+
+
+def _in_type(said: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - of JSON
+    """Return a bound as a column of this type has it. Decimals keep all digits, and a text is as it is."""
+    return pa.scalar(float(said), kind).as_py() if isinstance(said, Decimal) and pa.types.is_floating(kind) else said
 
 
 def _statistics(

@@ -5,11 +5,15 @@ PySpark does so too where it passes the columns of a frame to a function of ours
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import StructType
+
+OWN_NAMES: Final = "_tidemark_"
+"""The beginning of the names of columns that Tidemark adds to a frame. No column of a user has such a name."""
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What `DataFrame.mapInArrow` takes."""

@@ -236,7 +236,7 @@ def test_what_a_condition_may_say(tmp_path, spark):
     assert JobStores(at(trial), cross_freely).observe().version == entries
     before = everything(trial)
     newest, by_count = max(cuts(trial)), ErasureAsked(TOTALS, "rows = 2")
-    plan = forget(at(trial), ErasureAsked(BRONZE, "city = 'Graz' AND n < 20"), lambda: spark).plan
+    plan = forget(at(trial), ErasureAsked(BRONZE, "City = 'Graz' AND `N` < 20"), lambda: spark).plan
     left = {each.table: each.why for each in plan.left}
     inside = "has _top_rows.n only inside another column, which the predicate does not reach"
     assert left["_tidemark/shop/state/latest"] == inside

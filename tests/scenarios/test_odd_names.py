@@ -285,6 +285,7 @@ def test_columns_of_odd_names_pass_through_every_step(spark, tmp_path, form):
         (["n", "N"], "columns 'n' and 'N' have one name; rename one"),
         (["n", "*"], "Polars takes the name of column '\\*' for a pattern; rename it"),
         (["n", "^n.*$"], "for a pattern; rename it"),
+        (["n", "_tidemark_row"], "keeps names that begin with '_tidemark_' for itself; rename it"),
     ],
 )
 def test_names_that_an_engine_takes_for_others_are_refused_when_the_pipeline_is_built(tmp_path, names, said):

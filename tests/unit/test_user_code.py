@@ -116,17 +116,34 @@ def test_a_failed_micro_batch_is_one_sentence_with_the_way_out(text, said):
     assert text.strip().splitlines()[-1] in traceback_of(reason)
 
 
-def test_half_of_a_csv_record_is_named_without_sparks_words():
-    """Spark says so in the last cause. The sentence has the file, the record and a way out."""
-    said = reason_of(
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (
+            "org.apache.spark.SparkRuntimeException: [MALFORMED_CSV_RECORD] Malformed CSV record: 0,,, SQLSTATE: KD000",
+            "(0,,,): correct the file, or give its FileSource a corrupt_column",
+        ),
+        (
+            (
+                "com.fasterxml.jackson.core.JsonParseException: Unexpected character ('x' (code 120)): was expecting"
+                ' comma\n at [Source: (byte[])"{"id": 0, "k": "x"[truncated 20999519 bytes]; line: 1, column: 20054033]'
+            ),
+            (
+                "(it has a text of more than 20,000,000 characters, which Spark's JSON parser does not read): write "
+                "the file as Parquet, or give its FileSource a corrupt_column"
+            ),
+        ),
+    ],
+    ids=["half of a CSV record", "a long text in JSON"],
+)
+def test_a_record_that_spark_cannot_read_is_named_with_its_file_and_a_way_out(cause, said):
+    """Spark says why in the last cause, in words of its own."""
+    found = reason_of(
         Exception(
             "An error occurred while calling o1.count.\n: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] "
             "Encountered error while reading file file:///in/0.csv. SQLSTATE: KD001\n\tat org.apache.spark.X\n"
             "Caused by: org.apache.spark.SparkException: [MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed\n"
-            "Caused by: org.apache.spark.SparkRuntimeException: [MALFORMED_CSV_RECORD] Malformed CSV record: 0,,, "
-            "SQLSTATE: KD000\n\tat org.apache.spark.Y"
+            f"Caused by: {cause}\n\tat org.apache.spark.Y"
         )
     ).partition("\n")[0]
-    assert said.startswith("/in/0.csv has a record that cannot be read as the source's schema and options say (0,,,): ")
-    assert "Spark" not in said
-    assert "correct the file, or give its FileSource a corrupt_column" in said
+    assert f"/in/0.csv has a record that cannot be read as the source's schema and options say {said}" in found

@@ -15,13 +15,13 @@ from pyspark.sql.types import LongType, StructField, StructType
 from jobs.operators.scan.planned_jobs import is_lasting
 from jobs.operators.scan.scanned import numbered, numbers
 from jobs.operators.spec import nullable_schema
-from jobs.spark.columns import map_in_arrow
+from jobs.spark.columns import OWN_NAMES, map_in_arrow
 from jobs.storage.parquet import parquet_of
 from jobs.storage.place import place_in
 from jobs.suggestions import WrongInputError
 
-FILE: Final = "_tidemark_file"
-ROW: Final = "_tidemark_row"
+FILE: Final = f"{OWN_NAMES}file"
+ROW: Final = f"{OWN_NAMES}row"
 _BATCH_ROWS: Final = 64 * 1024
 _FILES_PER_TASK: Final = 16
 
@@ -50,14 +50,14 @@ def columns_of_predicate(session: SparkSession, predicate: str, schema: pa.Schem
         named = rows._jdf.queryExecution().analyzed().references().toSeq()  # noqa: SLF001 - PySpark does not say it
     except (AnalysisException, ParseException) as error:
         raise _wrong(predicate, _first_line(error)) from error
-    found = {str(named.apply(place).name()) for place in range(named.size())}
+    found = {str(named.apply(place).name()).lower() for place in range(named.size())}
     if not lasts:
         raise _wrong(
             predicate, "it reads the time, chance, a file's name, a table or Python, so it may mean other rows tomorrow"
         )
     if not found:
         raise _wrong(predicate, "it names no column, so it would mean all rows or none")
-    return tuple(name for name in schema.names if name in found)
+    return tuple(name for name in schema.names if name.lower() in found)
 
 
 def matching_rows(

@@ -52,7 +52,9 @@ _WIDER: Final[dict[str, tuple[str, ...]]] = {
     "integer": ("bigint",),
     "real": ("double precision",),
 }
-"""Types of a target that hold every value of a column with this type."""
+"""Types of a target that hold every value of a column with this type. Numbers with enough digits do too."""
+_DIGITS: Final = {"smallint": 5, "integer": 10, "bigint": 19}
+_NUMERIC: Final = re.compile(r"numeric\((\d+),(\d+)\)")
 
 
 def postgres_type(name: str, of: pa.DataType) -> str:
@@ -72,7 +74,23 @@ def is_fit(target: str, wanted: str) -> bool:
     """Return whether a column of the type `target` holds every value of a column of the type `wanted`."""
     if wanted == "text":
         return target in ("text", "character varying")
-    return target in (wanted, *_WIDER.get(wanted, ())) or (wanted.startswith("numeric(") and target == "numeric")
+    return target in (wanted, *_WIDER.get(wanted, ())) or _has_room(target, wanted)
+
+
+def _has_room(target: str, wanted: str) -> bool:
+    """Return whether `target` is a `numeric` with as many digits as a number of the type `wanted` may have."""
+    needed, there = _NUMERIC.fullmatch(wanted), _NUMERIC.fullmatch(target)
+    if needed is None and wanted not in _DIGITS:
+        return False
+    before, behind = _digits(needed) if needed else (_DIGITS[wanted], 0)
+    room = _digits(there) if there else (before, behind)
+    return (there is not None or target == "numeric") and before <= room[0] and behind <= room[1]
+
+
+def _digits(of: re.Match[str]) -> tuple[int, int]:
+    """Return how many digits a `numeric` has before its point and behind it."""
+    precision, scale = map(int, of.groups())
+    return precision - scale, scale
 
 
 # ------------------------------------------------------------------

@@ -37,14 +37,12 @@ from jobs.sources.files.file_formats import FileFormat, Options, format_named
 from jobs.sources.files.file_position import FileRange
 from jobs.sources.files.input_folder import ALL, InputFiles
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
-from jobs.spark.columns import named, quoted
+from jobs.spark.columns import OWN_NAMES, named, quoted
 
 _WHOLE: Final = (0, 2**63 - 1)
 _NOTHING: Final = (0, 0)
-_HELP: Final = "_tidemark_"
-"""The beginning of the names of the columns that number the rows of a file. No column of a file has such a name."""
 _BLOCK, _ORDER, _PLACE, _ROW, _PARSED, _BAD = (
-    f"{_HELP}{name}" for name in ("block", "order", "place", "row", "parsed", "bad")
+    f"{OWN_NAMES}{name}" for name in ("block", "order", "place", "row", "parsed", "bad")
 )
 _NAME: Final = "_metadata.file_name"
 """The name of a row's file without its folders. Spark has it at hand, and would take the path apart for each row."""

@@ -49,6 +49,8 @@ _BY_OID: Final[dict[int, str]] = {
     1184: "timestamp",
 }
 """The object ids of PostgreSQL's own types. They never change (`pg_type.dat`)."""
+_TEXT: Final = 25
+_VARCHAR: Final = 1043
 _NUMERIC: Final = 1700
 _DECIMAL_DIGITS_MAX: Final = 38
 
@@ -58,6 +60,13 @@ class SourceColumn(TrackedColumn):
 
     oid: int
     typmod: int
+
+    def reads(self, oid: int, typmod: int) -> bool:
+        """Return whether values of this type are read as those of the column: if it is the same, or a longer text."""
+        if (oid, typmod) == (self.oid, self.typmod):
+            return True
+        longer = oid == _VARCHAR and (typmod < 0 or 0 <= self.typmod <= typmod)
+        return self.oid == _VARCHAR and (oid == _TEXT or longer)
 
 
 class SourceTable(TrackedTable):
@@ -344,7 +353,7 @@ def _must_have_its_columns(table: SourceTable, facts: TableFacts, older: TableFa
                     f"column {column.name} of table {name} was dropped, renamed or taken out of the publication"
                 )
             continue
-        if (found.oid, found.typmod) != (column.oid, column.typmod):
+        if not column.reads(found.oid, found.typmod):
             raise _refused(f"column {column.name} of table {name} has another type (it was read as {column.type})")
         if not column.later and places.get(column.name, found.place) != found.place:
             raise _refused(

@@ -321,7 +321,7 @@ def _merged(parts: Sequence[TableRows]) -> TableRows:
 def _place(table: str, wanted: SourceColumn, columns: tuple[RelationColumn, ...], lsn: int) -> int | None:
     for place, column in enumerate(columns):
         if column.name == wanted.name:
-            if (column.oid, column.typmod) != (wanted.oid, wanted.typmod):
+            if not wanted.reads(column.oid, column.typmod):
                 raise _changed(
                     lsn,
                     f"column {wanted.name} of table {table} has another type (it was read as {wanted.type})",

@@ -456,6 +456,7 @@ def read_once(bank):
         ("ALTER TABLE giro ADD COLUMN extra int DEFAULT 5", "table public.giro has the new column extra"),
         ("ALTER TABLE giro RENAME COLUMN note TO remark", "column note of table public.giro was dropped, renamed"),
         ("ALTER TABLE giro ALTER COLUMN balance TYPE bigint", "column balance of table public.giro has another type"),
+        ("ALTER TABLE giro ALTER COLUMN note TYPE varchar(9)", "column note of table public.giro has another type"),
         (
             "ALTER TABLE giro DROP COLUMN note; ALTER TABLE giro ADD COLUMN note text DEFAULT 'z'",
             "column note of table public.giro was dropped and added again",
@@ -499,9 +500,21 @@ def test_a_change_of_the_catalog_is_named_by_the_next_tick(bank, change, words):
 
 
 def test_changes_that_lose_nothing_go_on(bank):
-    """Old rows get whole, the publication gets another owner or another kind of change, and a later table is shown."""
+    """Old rows get whole, the publication gets another owner or another kind of change, and a later table is shown.
+
+    A text may get longer while a source reads it, and between two ticks.
+    """
+    bank.sql("ALTER TABLE savings ADD COLUMN word varchar(5)")
     bank.sql("ALTER PUBLICATION bank SET (publish = 'insert, update, delete')")
-    end = read_once(bank)
+    running, end = bank.source(), read_once(bank)
+    for place, kind in enumerate(("varchar(7)", "varchar", "text")):
+        source = running if place < 2 else bank.source()
+        bank.sql(f"ALTER TABLE savings ALTER COLUMN word TYPE {kind}")
+        assert polled(source, end) is None
+        bank.sql("UPDATE savings SET word = %s WHERE id = 2", "x" * (7 + place))
+        found = all_rows(source, end)
+        assert ["x" * (7 + place)] == [row["word"] for row in found["public_savings"]]
+        end = list(slices(source, end))[-1].end
     bank.sql(f"CREATE ROLE {bank.name}_owner SUPERUSER; ALTER PUBLICATION bank OWNER TO {bank.name}_owner")
     bank.sql("ALTER TABLE giro REPLICA IDENTITY FULL; ALTER TABLE savings DROP CONSTRAINT savings_pkey")
     bank.sql("ALTER TABLE savings ADD PRIMARY KEY (id, balance)")

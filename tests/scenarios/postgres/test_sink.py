@@ -48,8 +48,15 @@ def sink(bank):
     return PostgresSink(bank.server.url(bank.name, f"postgres:{CANARY}"), "sales")
 
 
-def test_a_row_of_each_type_comes_back_as_it_was(bank, sink):
-    """The table is created with the types of the columns. Names are quoted, and values are copied unchanged."""
+@pytest.mark.parametrize("wider", [(), ("n numeric", "paid numeric"), ("n numeric(20,1)", "paid numeric(20,4)")])
+def test_a_row_of_each_type_comes_back_as_it_was(bank, sink, wider):
+    """The table is created with the types of the columns. Names are quoted, and values are copied unchanged.
+
+    Somebody may have given the target wider numbers.
+    """
+    if wider:
+        others = ("text text", "at timestamptz", "day date", "raw bytea", "tags text[]", '"odd ""name" float8')
+        bank.sql(f"CREATE TABLE sales ({wider[0]}, {others[0]}, {wider[1]}, {', '.join(others[1:])})")
     assert 0 == sink.prepare("job", OUT, ROWS.schema)
     sink.publish("job", OUT, 3, [ROWS])
     columns = ROWS.to_pydict()
@@ -95,6 +102,7 @@ def test_two_processes_publish_a_checkpoint_once(bank, sink):
     [
         ("other bigint", "has no column n: add it as bigint, or drop it"),
         ("n text", "has column n as text, and the stream has it as bigint"),
+        ("n numeric(20,2)", r"has column n as numeric\(20,2\), and the stream has it as bigint"),
         ("n bigint, must text NOT NULL", "needs a value for column must, which the stream does not have"),
         ("m bigint, n bigint GENERATED ALWAYS AS (m) STORED", "has column n as a generated column"),
     ],

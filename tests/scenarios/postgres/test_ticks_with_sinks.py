@@ -281,6 +281,27 @@ def test_a_checkpoint_that_no_sink_takes_can_be_left_behind(root, bank):
     assert_exact(root, bank, BRONZE)
 
 
+MENDS = {
+    "numbers": ["ALTER TABLE numbers DROP CONSTRAINT never"],
+    "sums": [
+        "ALTER TABLE sums DROP CONSTRAINT never",
+        "ALTER TABLE sums DROP CONSTRAINT never, ALTER total TYPE numeric, ADD COLUMN seen timestamptz DEFAULT now()",
+        "ALTER TABLE sums DROP CONSTRAINT never; DELETE FROM sums",
+        "DROP TABLE sums",
+    ],
+}
+
+
+@pytest.mark.parametrize(("target", "mend"), [(target, mend) for target, mends in MENDS.items() for mend in mends])
+def test_a_target_that_is_mended_by_hand_leads_on(root, bank, target, mend):
+    """The next tick publishes the committed checkpoint with `retained=1` too, and all after it."""
+    _, failed = wedged(root, bank, target)
+    assert "violates check constraint" in failed
+    bank.sql(mend)
+    assert not tick(root, planned=both(retained=1)).message
+    assert_exact(root, bank)
+
+
 def test_a_pipeline_without_the_sink_leads_on(root, bank):
     """The tick publishes the checkpoint without the sink, and the other sink goes on."""
     wedged(root, bank)

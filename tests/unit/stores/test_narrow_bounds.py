@@ -1,6 +1,7 @@
-"""The doctor finds bounds of decimals that leave out values, as Tidemark 0.1.0 wrote them into the logs."""
+"""The doctor finds bounds that leave out values, as Tidemark 0.1.0 wrote them of decimals, and others may write."""
 
 import json
+from datetime import datetime
 from decimal import Decimal
 
 import pyarrow as pa
@@ -39,4 +40,36 @@ def test_only_bounds_inside_of_the_values_are_found(tmp_path, bounds, narrow):
     (folder / "_delta_log" / f"{1:020}.json").write_text(json.dumps(entry))
     assert 1 == DeltaTable(folder).version()
     found = list(files_with_narrow_bounds(warehouse, TABLE, 1))
-    assert ([f"{add['path']} ('amount')"] if narrow else []) == found
+    assert ([(add["path"], f"{add['path']} ('amount')")] if narrow else []) == found
+
+
+MOMENT = datetime(2026, 1, 1, 12, 0, 0, 123_456)  # noqa: DTZ001 - a time without a zone
+OF_OTHERS = {
+    "long": (pa.array([-5, None, 7], pa.int64()), (-5, 7), (-4, 7)),
+    "double": (pa.array([0.1, -0.0, 0.3], pa.float64()), (0.0, 0.3), (0.0, 0.2)),
+    "float": (pa.array([0.1, 0.3], pa.float32()), (0.1, 0.3), (0.1, 0.2)),
+    "text": (pa.array(["a", "z" * 40]), ("a", "z" * 32 + "\U0010ffff"), ("a", "z" * 32)),
+    "date": (pa.array([MOMENT.date()]), ("2026-01-01", "2026-01-01"), ("2026-01-02", "2026-01-02")),
+    "moment": (
+        pa.array([MOMENT], pa.timestamp("us")),
+        ("2026-01-01T12:00:00.123", "2026-01-01T12:00:00.123"),  # Spark rounds both down
+        ("2026-01-01T12:00:00.123", "2026-01-01T12:00:00.122"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OF_OTHERS)
+def test_bounds_that_another_writer_made_too_narrow_are_found(tmp_path, kind):
+    """The file lies where the other writer put it. Bounds as Spark writes them are no finding."""
+    values, right, wrong = OF_OTHERS[kind]
+    warehouse = Warehouse(tmp_path, ProtocolPaths(JobName("many")))
+    write_deltalake(tmp_path / TABLE, pa.table({"v": values}))
+    log = tmp_path / TABLE / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    add = next(line["add"] for line in lines if "add" in line)
+    for (low, high), narrow in ((right, False), (wrong, True)):
+        said = {"numRecords": len(values), "minValues": {"v": low}, "maxValues": {"v": high}, "nullCount": {"v": 0}}
+        add["stats"] = json.dumps(said)
+        log.write_text("\n".join(map(json.dumps, lines)))
+        found = [name for name, _ in files_with_narrow_bounds(warehouse, TABLE, 0)]
+        assert ([add["path"]] if narrow else []) == found
