@@ -89,11 +89,12 @@ if TYPE_CHECKING:
     from jobs.sources.generator import GeneratorSource
     from jobs.sources.hybrid import HybridSource, SequenceSource, SequenceSplit
     from jobs.sources.kafka.kafka_source import KafkaSource
-    from jobs.sources.kafka.records import DECODED, UNDECODED_COLUMN
+    from jobs.sources.kafka.records import DECODED
     from jobs.sources.kafka.transactions import DebeziumTransactions
     from jobs.sources.port import (
         POSITION_COLUMN,
         SPLIT_COLUMN,
+        UNDECODED_COLUMN,
         Closes,
         CommitsPositions,
         CountsRows,
@@ -317,12 +318,13 @@ _MODULES: Final = {
         "SequenceSource",
         "SequenceSplit",
     ),
-    "jobs.sources.kafka.records": ("DECODED", "UNDECODED_COLUMN"),
+    "jobs.sources.kafka.records": ("DECODED",),
     "jobs.sources.kafka.kafka_source": ("KafkaSource",),
     "jobs.sources.kafka.transactions": ("DebeziumTransactions",),
     "jobs.sources.port": (
         "POSITION_COLUMN",
         "SPLIT_COLUMN",
+        "UNDECODED_COLUMN",
         "Closes",
         "CommitsPositions",
         "CountsRows",

@@ -29,6 +29,7 @@ from jobs.pipeline.columns import FAIL, InvalidPipelineError, duration, former_i
 from jobs.pipeline.processing import Rows, process_vertex, time_to_live
 from jobs.pipeline.streams import KeyedStream, Stream, WindowedStream, changes_taken
 from jobs.pipeline.vertices import JoinVertex
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, UNDECODED_COLUMN
 from jobs.state.backend import Expires
 from jobs.state.files import NONE_RENAMED
 
@@ -50,7 +51,8 @@ def join(  # noqa: PLR0913 - each says one thing of the join
 ) -> Stream:
     """Return the joined rows of two streams, as Spark SQL's `JOIN ... USING` does over all rows so far.
 
-    A row has the keys by their left names, then the other columns of the left rows and those of the right ones. A semi
+    A row has the keys by their left names, then the other columns of the left rows and those of the right ones. What
+    sources add to their rows, such as `_split`, is that of the left rows if both have it. A semi
     join has the left rows with a match, an anti join those without, both without right columns. State keeps the rows of
     both sides. An inner or semi join of append-only streams is append-only. All others are changelogs: only
     `aggregate`, `join`, `top` and `union` can take their rows. `renamed_from` is the id that the vertex had before.
@@ -75,12 +77,13 @@ def join(  # noqa: PLR0913 - each says one thing of the join
     if isinstance(left, WindowedStream) and isinstance(right, WindowedStream):
         if within is not None:
             raise InvalidPipelineError(f"{where}: streams in windows join by window; leave within out")
-        windows = _windows(where, left, right)
-        function = WindowJoin(_sides(where, left.rows, right.rows, kind, late), windows)
-        joined = _in_time(id, left.rows, right.rows, function, late, renamed_from)
+        windows, rows = _windows(where, left, right), _without_added(left.rows, right.rows)
+        function = WindowJoin(_sides(where, left.rows, rows, kind, late), windows)
+        joined = _in_time(id, left.rows, rows, function, late, renamed_from)
         return replace(joined, time=TimeColumn(END, left.time.kind, before_ms=1))
     if isinstance(left, WindowedStream) or isinstance(right, WindowedStream):
         raise InvalidPipelineError(f"{where}: only one of its streams has windows; give both the same, or none")
+    right = _without_added(left, right) if within is not None or not kind.has_left_alone else right
     if within is not None:
         sides = _sides(where, left, right, kind, late)
         joined = _in_time(id, left, right, IntervalJoin(sides, *_bounds(where, within)), late, renamed_from)
@@ -115,11 +118,25 @@ def as_of(
     where = f"vertex {id}"
     if how not in ("inner", "left"):
         raise InvalidPipelineError(f"{where}: an as-of join is inner or left, not {how!r}")
+    right = _without_added(left, right)
     sides = _sides(where, left, right, JoinType(how), late)
     if deletes is not None:
         right = KeyedStream(right.stream.with_column(DELETES, deletes, BooleanType()), right.keys)
         sides = replace(sides, right=replace(sides.right, beside=(DELETES,)))
     return replace(_in_time(id, left, right, AsOfJoin(sides), late, renamed_from), time=left.stream.time)
+
+
+def _without_added(left: KeyedStream, right: KeyedStream) -> KeyedStream:
+    """Return the right rows without the columns that sources add to their rows, if the left rows have them too.
+
+    A joined row comes from two places. It keeps that of its left row.
+    """
+    both = [
+        name
+        for name in (SPLIT_COLUMN, POSITION_COLUMN, UNDECODED_COLUMN)
+        if all(name in each.stream.schema.names and name not in each.keys for each in (left, right))
+    ]
+    return replace(right, stream=right.stream.drop(*both)) if both else right
 
 
 def _of_tables(

@@ -34,6 +34,9 @@ It is unique in the split and rises with the split's order. It may have gaps: tw
 the places 7 and 12. So the difference of two places is not a number of rows.
 """
 
+UNDECODED_COLUMN: Final = "_undecoded"
+"""The bytes of a record's value that did not decode. It is null in all other rows."""
+
 
 class SourceError(Exception):
     """A source cannot be read. The message names file or split, the problem, and the way out."""

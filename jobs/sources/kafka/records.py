@@ -46,7 +46,7 @@ from jobs.sources.debezium.decoding import DebeziumDecoding
 from jobs.sources.exact_values import CORRUPT, KEYS_ARE_TEXTS, JsonRecords, map_without_texts
 from jobs.sources.kafka.position import OffsetRange
 from jobs.sources.kafka.readers import VALUE, Decoding
-from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, UNDECODED_COLUMN, SourceError
 from jobs.sources.python.ddl import schema_of_text
 from jobs.sources.registry.known_schema import HEAD_BYTES, KnownSchema, head_of, number_of
 from jobs.sources.registry.registered_columns import OnOther, RegisteredColumns
@@ -270,9 +270,6 @@ def _spread(column: pa.Array, values: pa.BinaryArray) -> pa.Array:
     places = pc.if_else(pc.is_valid(values), pc.subtract(pc.cumulative_sum(present), 1), pa.scalar(None, pa.int64()))
     return column.take(places)
 
-
-UNDECODED_COLUMN: Final = "_undecoded"
-"""The bytes of a record's value that did not decode. It is null in all other rows."""
 
 DECODED: Final = Expectation("expect_column_values_to_be_null", {"column": UNDECODED_COLUMN})
 """The row rule for decoded records: `check_rows(DECODED, quarantine="quarantine/orders")`."""

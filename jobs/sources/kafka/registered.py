@@ -24,7 +24,6 @@ from jobs.sources.exact_values import KEYS_ARE_TEXTS, map_without_texts
 from jobs.sources.kafka.position import OffsetRange, TopicPartition, split_of
 from jobs.sources.kafka.readers import VALUE
 from jobs.sources.kafka.records import (
-    UNDECODED_COLUMN,
     Decoder,
     RecordForm,
     avro_form,
@@ -33,7 +32,7 @@ from jobs.sources.kafka.records import (
     require_metadata,
     table_declared,
 )
-from jobs.sources.port import SourceError
+from jobs.sources.port import UNDECODED_COLUMN, SourceError
 from jobs.sources.protobuf.schemas import protobuf_columns
 from jobs.sources.registry.client import NotInRegistryError, SchemaRegistry
 from jobs.sources.registry.json_schema import json_columns

@@ -32,8 +32,8 @@ from jobs.sources.kafka.client_settings import ClientSettings
 from jobs.sources.kafka.kafka_source import KafkaSource
 from jobs.sources.kafka.position import OffsetRange, PlacedRange, TopicPartition
 from jobs.sources.kafka.readers import VALUE, records
-from jobs.sources.kafka.records import UNDECODED_COLUMN, PlainJson, RecordForm, can_be_plain
-from jobs.sources.port import SourceError, read_schema
+from jobs.sources.kafka.records import PlainJson, RecordForm, can_be_plain
+from jobs.sources.port import UNDECODED_COLUMN, SourceError, read_schema
 from jobs.sources.slice_reading import LeftToSparkError
 from jobs.spark.connect_server import connect_server
 from jobs.spark.session import SparkConfig

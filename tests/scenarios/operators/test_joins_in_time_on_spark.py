@@ -28,7 +28,7 @@ def declared(data, within=("-5m", "1h")):
     pipeline = Pipeline("shop", parallelism=2)
 
     def rows(kind, **names):
-        stream = pipeline.source(kind, FileSource(data / kind, ROWS)).drop("_split", "_position")
+        stream = pipeline.source(kind, FileSource(data / kind, ROWS))
         return (
             stream.event_time("at", delay="10m")
             .table(f"bronze/{kind}", id=f"bronze_{kind}")

@@ -1,6 +1,7 @@
 """Joins are planned with the kinds of their inputs, and steps that cannot take a row back are refused by name."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
@@ -21,7 +22,9 @@ from jobs.pipeline.planning import plan
 from jobs.pipeline.steps import in_turn
 from jobs.pipeline.top import top
 from jobs.quality.expectation import Expectation
-from tidemark import Pipeline, SequenceSource, count, join
+from tidemark import FileSource, KafkaSource, Pipeline, SequenceSource, as_of, count, join, tumbling
+
+WINDOW = ["window_start", "window_end"]
 
 
 def streams():
@@ -52,6 +55,38 @@ def test_an_inner_join_of_append_only_streams_is_append_only():
     planned = plan(pipeline)
     assert not planned.vertices["joined"].spec.emits_changes
     assert planned.graph.vertex("n").changes_of == ()
+
+
+CLICKS = StructType().add("user", StringType()).add("at", TimestampType())
+ORDERS = StructType().add("user", StringType()).add("paid_at", TimestampType())
+HOURS = tumbling("1h")
+
+
+@pytest.mark.parametrize(
+    ("of", "added"),
+    [
+        (lambda name, rows: FileSource(Path(name), rows), ["_split", "_position"]),
+        (lambda name, rows: KafkaSource("broker:9092", name, rows), ["_undecoded", "_split", "_position"]),
+    ],
+    ids=["files", "kafka"],
+)
+@pytest.mark.parametrize(
+    ("joins", "columns"),
+    [
+        (lambda left, right: join(left, right, "paid", within=("-5m", "1h"), late="fail"), ["at"]),
+        (lambda left, right: join(left.window(HOURS), right.window(HOURS), "paid", late="fail"), [*WINDOW, "at"]),
+        (lambda left, right: as_of(left, right, "paid", late="fail"), ["at"]),
+        (lambda left, right: join(left, right, "paid"), ["at"]),
+    ],
+    ids=["within", "windows", "as_of", "tables"],
+)
+def test_two_sources_are_joined_without_a_word_about_the_columns_that_sources_add(of, added, joins, columns):
+    """A joined row has those of its left row. They would be on both sides."""
+    pipeline = Pipeline("shop")
+    clicks = pipeline.source("clicks", of("clicks", CLICKS)).event_time("at", delay="10m").key_by("user")
+    orders = pipeline.source("orders", of("orders", ORDERS)).event_time("paid_at", delay="10m").key_by("user")
+    joins(clicks, orders).table("gold/paid")
+    assert ["user", *columns, *added, "paid_at"] == plan(pipeline).table_schemas["gold/paid"].names
 
 
 def test_a_semi_join_has_the_left_columns_and_an_anti_join_takes_rows_back():

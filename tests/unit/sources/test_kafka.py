@@ -26,9 +26,9 @@ from jobs.sources.kafka.position import (
     split_of,
 )
 from jobs.sources.kafka.readers import _timestamps
-from jobs.sources.kafka.records import UNDECODED_COLUMN, record_form
+from jobs.sources.kafka.records import record_form
 from jobs.sources.kafka.transactions import DebeziumTransactions
-from jobs.sources.port import SourceError
+from jobs.sources.port import UNDECODED_COLUMN, SourceError
 from jobs.sources.protobuf.schemas import compiled
 from jobs.sources.registry.client import SchemaRegistry
 from jobs.sources.registry.known_schema import KnownSchema
