@@ -464,6 +464,46 @@ class ImportBegun:
     last_id: CheckpointId
 
 
+ActiveAtCuts = tuple[tuple[CheckpointId, tuple[tuple[TableName, frozenset[str]], ...]], ...]
+"""What each recorded cut shows: the files of each table."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureAsked:
+    """The process with this generation is to erase all rows of a key."""
+
+    generation: Generation
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsErased:
+    """An entry that erases rows is in. It has the new path of each erased file, or None.
+
+    `before` are the other entries until then, and `after` are the same entries from then on. `cuts` is what the cuts
+    show now, before the tables' logs are rewritten.
+    """
+
+    record: CheckpointRecord
+    into: Mapping[str, str | None]
+    before: tuple[CheckpointRecord, ...]
+    after: tuple[CheckpointRecord, ...]
+    cuts: ActiveAtCuts
+
+    def successors(self, files: frozenset[str]) -> frozenset[str]:
+        """Return these files, with successors in the place of erased ones."""
+        now = (self.into.get(path, path) for path in files)
+        return frozenset(path for path in now if path is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureOver:
+    """The cut of an entry that erased rows is recorded. `cuts` is what the cuts show then."""
+
+    checkpoint: CheckpointId
+    cuts: ActiveAtCuts
+
+
 RestEvent = (
     CameToRest
     | ReservedGone
@@ -474,6 +514,9 @@ RestEvent = (
     | FoundFinished
     | EntryAtRest
     | ImportBegun
+    | ErasureAsked
+    | RowsErased
+    | ErasureOver
 )
 
 

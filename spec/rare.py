@@ -58,6 +58,7 @@ _ENDED: Final = {
 _KINDS: Final = {
     RowKind.ROLLBACK: "a job is rolled back",
     RowKind.RESET: "a source is reset",
+    RowKind.FORGET: "rows are erased",
     RowKind.SAVEPOINT: "a plain savepoint is taken",
     RowKind.HELD: "a cut is held",
 }

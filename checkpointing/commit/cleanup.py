@@ -28,7 +28,10 @@ longer."""
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A file was in its table from version `first` up to the one before `until`. It was removed at `removed_ms`."""
+    """A file was in its table from version `first` up to the one before `until`. It was removed at `removed_ms`.
+
+    If rows were erased from it, no version shows it any more (K6). Then both are 0.
+    """
 
     first: int
     until: int
@@ -131,6 +134,16 @@ def reads_on(file: ListedFile, reservations: Iterable[Reservation], now_ms: int)
     """
     since = (each.versions.get(file.table) for each in standing(reservations, now_ms) if each.by_job)
     return any(version is not None and version < shown.until for version in since for shown in file.shown)
+
+
+def read_before_erasure(file: ListedFile, reservations: Iterable[Reservation], now_ms: int) -> bool:
+    """Return whether rows were erased from the file, and a reader may have opened its reserved cut before.
+
+    The cut's versions no longer show the file. A day after the erasure it goes in any case, however often readers renew
+    their reservations. A job that reads on from the cut reads successors.
+    """
+    erased = any(not shown.until and now_ms < shown.removed_ms + RESERVATION_MS_MAX for shown in file.shown)
+    return erased and any(file.table in each.versions and not each.by_job for each in standing(reservations, now_ms))
 
 
 def discardable(paths: Iterable[str], reservations: Iterable[Reservation], now_ms: int) -> tuple[str, ...]:
@@ -256,7 +269,8 @@ def _being_renamed(
 
 
 def _is_needed(file: ListedFile, needed: Collection[str], facts: CleanupFacts) -> bool:
-    return file.path in needed or reads_on(file, facts.reservations, facts.now_ms)
+    given = facts.reservations, facts.now_ms
+    return file.path in needed or reads_on(file, *given) or read_before_erasure(file, *given)
 
 
 def needed_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:

@@ -7,12 +7,15 @@ Entries also hold samples of values that nothing depends on: in verdicts of suit
 can tell whose values they are, so all of them go.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
 from checkpointing.channel_items import ChannelState, RangeFiles, Segment, StagedSegment, SubtaskSnapshot
+from checkpointing.commit.net_files import keyed_tables
+from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, StagedFile
+from checkpointing.identifiers import JobName, TableName
 from checkpointing.metadata.record import (
     CheckpointFailure,
     CheckpointRecord,
@@ -34,6 +37,28 @@ Successors = Mapping[str, FileHandle | None]
 def successors(erased: Iterable[ErasedFile]) -> Successors:
     """Return the successors of these files."""
     return {each.path: each.into for each in erased}
+
+
+def in_the_way(records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
+    """Return an entry because of which no rows can be erased: it holds rows in flight, which no table shows yet."""
+    return next((row for row in records if row.has_rows_in_flight), None)
+
+
+def rewritten_tables(
+    newest: CheckpointRecord, job: JobName, erased: Sequence[ErasedFile], versions: Mapping[TableName, int]
+) -> tuple[TableRecord, ...]:
+    """Return what publishing the entry means for each table whose log is rewritten.
+
+    `versions` has all of these tables, each with its version at the newest cut, or 0. A table that the newest cut does
+    not have is treated like an append table, since nothing sets it to its files.
+    """
+    keyed = dict(keyed_tables(without(newest, successors(erased)), job))
+    return tuple(
+        keyed.get(name, TableRecord(table=name, mode=TableMode.APPEND, parent_version=0)).model_copy(
+            update={"parent_version": version}
+        )
+        for name, version in versions.items()
+    )
 
 
 def forgotten(row: Row, erased: Iterable[ErasedFile]) -> Row:

@@ -42,6 +42,14 @@ _SIMULATOR: Final[Mapping[str, Mapping[str, Any]]] = {
     "simulator with savepoints": {"savepoints_max": 5},
     "simulator with rollbacks": {"savepoints_max": 5, "rollbacks_max": 2},
     "simulator with resets": {"savepoints_max": 5, "rollbacks_max": 1, "resets_max": 2},
+    "simulator with erasures": {
+        "savepoints_max": 2,
+        "rollbacks_max": 1,
+        "savepoints_at_rest_max": 2,
+        "clean_ups_max": 2,
+        "readers_max": 8,
+        "forgets_max": 2,
+    },
     "simulator with releases": {"rollbacks_max": 2, "releases": True},
     "simulator with clean-ups": {
         "savepoints_max": 3,

@@ -5,7 +5,7 @@ Judges use this, so that they do not share an error with the product.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 from checkpointing.channel_items import ChannelState, SourceSlice, StagedSegment
@@ -15,7 +15,7 @@ from checkpointing.identifiers import CheckpointId, JobName, SplitId, TableName,
 from checkpointing.messages import Publication
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, RowKind, VertexRecord
-from spec.history import CutWritten, History, ImportBegun, RowCommitted
+from spec.history import CutWritten, ErasureAsked, History, ImportBegun, RowCommitted, RowsErased
 from spec.reference.pipeline import (
     AUDIT,
     JOINED,
@@ -32,9 +32,11 @@ from spec.reference.pipeline import (
     first_table,
     graph_of,
     key_group,
+    key_of,
     replay,
     rows_before,
     rows_of,
+    source_rows,
 )
 
 
@@ -210,10 +212,46 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
             else:
                 rows.setdefault(upstream, Counter()).update(_numbers(history.multiset(paths)))
     line = line_of(history, record)
+    erased = _erasures(history, line)
     drained_before = (each for one in history.of(ImportBegun) for each in one.drained)
     drained = {each.checkpoint for each in (*drains, *drained_before)}
-    before = [read_on(line[: place + 1]) for place, each in enumerate(line) if each.checkpoint in drained]
-    return replay(read_on(line), rows, pairs, before)
+    before = [_kept(line[: place + 1], erased) for place, each in enumerate(line) if each.checkpoint in drained]
+    return replay(_kept(line, erased), rows, pairs, before)
+
+
+def _erasures(history: History, line: Sequence[CheckpointRecord]) -> list[tuple[int, int]]:
+    """Return the erasures before the last entry of a line: up to which place rows went, and of which key.
+
+    An erasure takes the rows that entries before it have read, also of a line that it is not on itself.
+    """
+    keys = {event.generation: event.key for event in history.of(ErasureAsked)}
+    if not keys:
+        return []
+    order = {event.record.checkpoint: number for number, event in enumerate(history.of(RowCommitted))}
+    committed = [order.get(each.checkpoint, -1) for each in line]
+    found = []
+    for event in history.of(RowsErased):
+        at = order[event.record.checkpoint]
+        if at <= committed[-1]:
+            place = max((place for place, number in enumerate(committed) if number <= at), default=-1)
+            found.append((place, keys[event.record.generation]))
+    return found
+
+
+def _kept(line: Sequence[CheckpointRecord], erased: Sequence[tuple[int, int]]) -> dict[SplitId, list[tuple[int, int]]]:
+    """Return the stretches of each split that were read, without rows that were erased since."""
+    if not erased:
+        return read_on(line)
+    at: dict[SplitId, int] = {}
+    found: dict[SplitId, list[tuple[int, int]]] = {}
+    for place, row in enumerate(line):
+        gone = {key for until, key in erased if place <= until}
+        for split, reaches in positions(row).items():
+            if row.kind is not RowKind.RESET or not place:
+                read = zip(count(at.get(split, 0)), source_rows(split, at.get(split, 0), reaches), strict=False)
+                found.setdefault(split, []).extend((each, each + 1) for each, row in read if key_of(row) not in gone)
+            at[split] = reaches
+    return found
 
 
 def line_of(history: History, record: CheckpointRecord) -> tuple[CheckpointRecord, ...]:

@@ -32,6 +32,7 @@ from spec.history import (
     PowerLost,
     ReservedGone,
     RowCommitted,
+    RowsErased,
     SavepointDisposed,
     SegmentSent,
     SegmentsRun,
@@ -259,6 +260,11 @@ def cuts_hold(history: History) -> Iterator[str]:
         match event:
             case CutWritten(checkpoint, _, active):
                 recorded.setdefault(checkpoint, dict(active))
+            case RowsErased():
+                recorded = {
+                    checkpoint: {table: event.successors(files) for table, files in tables.items()}
+                    for checkpoint, tables in recorded.items()
+                }
             case CutsSeen(generation, cuts):
                 for checkpoint, active in cuts:
                     for table, files in active:
@@ -342,6 +348,8 @@ def manifests_stay(history: History) -> Iterator[str]:
             case RowCommitted(record, kept):
                 named[record.checkpoint] = stored.get(record.checkpoint, ())
                 named = {checkpoint: paths for checkpoint, paths in named.items() if checkpoint in kept}
+            case RowsErased(after=after):
+                named |= {each.checkpoint: each.held_in for each in after if each.checkpoint in named}
             case SavepointDisposed(checkpoint):
                 named.pop(checkpoint, None)
             case FilesDiscarded(paths):
@@ -417,6 +425,8 @@ def files_go(history: History) -> Iterator[str]:
             case RowCommitted(record, kept):
                 entries[record.checkpoint] = record
                 entries = {each: entries[each] for each in kept if each in entries}
+            case RowsErased(after=after):
+                entries |= {each.checkpoint: each for each in after}
             case SavepointDisposed(checkpoint):
                 entries.pop(checkpoint, None)
             case CameToRest(files, shown, cuts):
@@ -425,6 +435,8 @@ def files_go(history: History) -> Iterator[str]:
                 strange = sorted(recorded - entries.keys() - bases)
                 yield from (f"cut {each} is left, and nobody can ask for it" for each in strange)
                 needed = shown.union(*map(named_files, entries.values()), *(active for _, active in cuts))
+                erased = (each for row in entries.values() for each in row.erased)
+                needed |= {each.into.path for each in erased if each.into is not None}
                 yield from (f"{path} is left, and nobody needs it" for path in sorted(files - needed))
             case _:
                 pass

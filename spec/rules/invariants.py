@@ -16,6 +16,7 @@ from spec.history import (
     FilesDiscarded,
     History,
     RowCommitted,
+    RowsErased,
     TableChanged,
     TickStuck,
 )
@@ -182,6 +183,8 @@ def visible_after_commit(history: History) -> Iterator[str]:
     for event in history.without_flow:
         if isinstance(event, RowCommitted):
             records[event.record.checkpoint] = event.record
+        elif isinstance(event, RowsErased):
+            records |= {each.checkpoint: each for each in event.after}
         elif isinstance(event, TableChanged):
             record = records.get(event.checkpoint)
             if record is None:

@@ -4,30 +4,35 @@ To an observer a rollback is an entry like any other: it is appended, tables cha
 read the same history as all others. They also judge a history without rollbacks, whose entries form one line.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from checkpointing.channel_items import SubtaskSnapshot
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, VertexRecord
 from spec.history import (
+    CameToRest,
     CutsCorrected,
     CutWritten,
     DoorStarted,
     EntryAtRest,
+    ErasureAsked,
+    ErasureOver,
     History,
     ImportBegun,
     JobClaimed,
     ResetAsked,
     RowCommitted,
+    RowsErased,
     SavepointDisposed,
+    TableChanged,
 )
-from spec.reference.contents import ended_at
+from spec.reference.contents import ended_at, named_files
+from spec.reference.pipeline import key_of
 from spec.rules import rule
-
-if TYPE_CHECKING:
-    from checkpointing.identifiers import TableName
 
 
 def goes_back(record: CheckpointRecord) -> bool:
@@ -36,8 +41,8 @@ def goes_back(record: CheckpointRecord) -> bool:
 
 
 def at_rest(record: CheckpointRecord) -> bool:
-    """Return whether no tick wrote the entry. Such an entry takes the job back, or moves a source."""
-    return record.kind in {RowKind.ROLLBACK, RowKind.RESET}
+    """Return whether no tick wrote the entry. Such an entry takes the job back, moves a source, or erases rows."""
+    return record.kind in {RowKind.ROLLBACK, RowKind.RESET, RowKind.FORGET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +237,9 @@ def gone_back(history: History) -> Iterator[str]:
                 rows[record.checkpoint] = record
                 if goes_back(record) and record.parent in rows and _cut_of(record) != _cut_of(rows[record.parent]):
                     yield f"rollback {record.checkpoint} holds other positions or state than {record.parent}"
+            case RowsErased(after=after):
+                rows |= {each.checkpoint: each for each in after}
+                cuts = {each: _erased_from(cut, event) for each, cut in cuts.items()}
             case CutWritten(checkpoint) if checkpoint not in cuts:
                 cuts[checkpoint] = event
                 record_of = rows.get(checkpoint)
@@ -239,6 +247,10 @@ def gone_back(history: History) -> Iterator[str]:
                     yield from _other_files(history, event, cuts[record_of.parent])
             case _:
                 pass
+
+
+def _erased_from(cut: CutWritten, event: RowsErased) -> CutWritten:
+    return replace(cut, active=tuple((table, event.successors(files)) for table, files in cut.active))
 
 
 def _cut_of(record: CheckpointRecord) -> dict[str, tuple[SubtaskSnapshot, ...]]:
@@ -345,12 +357,12 @@ def _moved_cut(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
 
 
 # ------------------------------------------------------------------
-# The rule `published-at-once`: rollbacks, resets and approvals end only when the tables show the new cut.
+# The rule `published-at-once`: rollbacks, resets, erasures and approvals end only when the tables show the new cut.
 #
 # A savepoint publishes nothing. The next tick publishes an imported entry.
 
 
-_KINDS: Final = (RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.RESET)
+_KINDS: Final = (RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.RESET, RowKind.FORGET)
 """The kinds of entries that are published at once. At rest, only approvals and imports append entries of checkpoints.
 Imports do not count."""
 
@@ -370,6 +382,81 @@ def published_at_once(history: History) -> Iterator[str]:
                     yield f"the {record.kind.value} {record.checkpoint} is left to the next tick to publish"
             case _:
                 pass
+
+
+# ------------------------------------------------------------------
+# The invariant of erasures: no reader of any cut, and no entry, finds a row of the key. Nothing else changes (K6).
+#
+# The judge reads the files that entries and cuts lead to, before and afterwards. It shares nothing with the core's own
+# replacement of files in entries. `cut-is-exact` judges what later ticks make of what is left.
+
+
+@dataclass(slots=True)
+class _Erased:
+    """The erasures so far: the key of each generation, what the cuts showed before, and all erased files."""
+
+    keys: dict[Generation, int] = field(default_factory=dict)
+    shown: dict[CheckpointId, tuple[int, dict[CheckpointId, Mapping[TableName, frozenset[str]]]]] = field(
+        default_factory=dict
+    )
+    gone: set[str] = field(default_factory=set)
+
+
+@rule("forgotten-is-gone")
+def forgotten_is_gone(history: History) -> Iterator[str]:
+    """After rows were erased, no version of a table and no entry of a checkpoint or savepoint leads to one.
+
+    All other rows are where they were. No table shows an erased file ever again, and at rest none is left.
+    """
+    erased = _Erased()
+    for event in history.without_flow:
+        match event:
+            case ErasureAsked(generation, key):
+                erased.keys[generation] = key
+            case RowsErased(record, into, before, after, cuts):
+                key, were = erased.keys[record.generation], {each.checkpoint: named_files(each) for each in before}
+                for each in (*after, record):
+                    told = f"entry {each.checkpoint} after erasure {record.checkpoint} of key {key}"
+                    was = were.get(each.checkpoint)
+                    yield from _not_as_due(history, key, named_files(each), was, told)
+                erased.shown[record.checkpoint] = key, {each: dict(tables) for each, tables in cuts}
+                erased.gone |= into.keys()
+            case ErasureOver(checkpoint, cuts) if checkpoint in erased.shown:
+                key, before_it = erased.shown.pop(checkpoint)
+                for cut, tables in cuts:
+                    for table, files in tables:
+                        was = before_it.get(cut, {}).get(table)
+                        told = f"{table} at cut {cut} after erasure {checkpoint} of key {key}"
+                        yield from _not_as_due(history, key, files, was, told)
+            case TableChanged(checkpoint, publication, _, active) if erased.gone & active:
+                yield f"{publication.table} shows erased {min(erased.gone & active)} with checkpoint {checkpoint}"
+            case CameToRest(files) if erased.gone & files:
+                yield f"erased {min(erased.gone & files)} is still there at rest"
+            case _:
+                pass
+
+
+def _not_as_due(
+    history: History, key: int, files: frozenset[str], before: frozenset[str] | None, told: str
+) -> Iterator[str]:
+    found = _lines(history, files)
+    mine = [line for line in found if line[0] == key]
+    if mine:
+        yield f"{told} still leads to {mine[0]}"
+    if before is not None:
+        due = Counter({line: times for line, times in _lines(history, before).items() if line[0] != key})
+        if found != due:
+            yield f"{told} lacks {due - found}, and has {found - due} too much"
+
+
+def _lines(history: History, paths: Iterable[str]) -> Counter[tuple[int, tuple[object, ...] | None]]:
+    """Return the rows of files, and what they say of keys of state, each with its key. A source row is one number."""
+    found: Counter[tuple[int, tuple[object, ...] | None]] = Counter()
+    for path in (path for path in paths if "/manifests/" not in path):
+        found.update((key_of(row[0]) if len(row) == 1 else row[0], row) for row in history.rows(path))
+        keyed = KeyedFile(FileHandle(path, 0, 0, 0), KeyedFileKind.BASE, 0, 0, Version(Generation(0), 0))
+        found.update(history.state(keyed).items())
+    return found
 
 
 # ------------------------------------------------------------------

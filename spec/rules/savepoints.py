@@ -18,6 +18,7 @@ from spec.history import (
     JobClaimed,
     OutsidePublished,
     RowCommitted,
+    RowsErased,
     SavepointAnswered,
     SavepointAsked,
     SavepointDisposed,
@@ -113,6 +114,8 @@ def pinned_stays(history: History) -> Iterator[str]:
                     pinned[record.checkpoint] = named_files(record)
                 lost = [checkpoint for checkpoint in pinned if checkpoint not in kept]
                 yield from (f"savepoint {checkpoint} is gone after row {record.checkpoint}" for checkpoint in lost)
+            case RowsErased(after=after):
+                pinned |= {each.checkpoint: named_files(each) for each in after if each.checkpoint in pinned}
             case FilesDiscarded(paths, _):
                 for path in paths:
                     for checkpoint in [savepoint for savepoint, files in pinned.items() if path in files]:
@@ -142,6 +145,8 @@ def cut_of_a_savepoint_stays(history: History) -> Iterator[str]:
                 yield from (
                     f"{each} stands on {cut}, which is gone after row {record.checkpoint}" for each, cut in lost
                 )
+            case RowsErased(after=after):
+                rows |= {each.checkpoint: each for each in after}
             case FilesDiscarded(paths, _):
                 for each, cut in stands.items():
                     gone = sorted(named_files(rows[cut]).intersection(paths))

@@ -126,7 +126,7 @@ def hook_states(history: History) -> Iterator[str]:
                 told.setdefault((generation, checkpoint), {}).setdefault(hook, state)
             case RowCommitted(record, _):
                 rows[record.checkpoint] = _held(record)
-                if record.kind in (RowKind.ROLLBACK, RowKind.RESET):
+                if record.kind in (RowKind.ROLLBACK, RowKind.RESET, RowKind.FORGET):
                     yield from _taken_over(record, rows)
                 elif record.generation in graphs:
                     answers = told.get((record.generation, record.checkpoint), {})

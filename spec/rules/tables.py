@@ -42,6 +42,7 @@ from spec.history import (
     History,
     PowerLost,
     RowCommitted,
+    RowsErased,
     TableChanged,
     TableRestored,
 )
@@ -90,6 +91,8 @@ def tables_follow(history: History) -> Iterator[str]:
                 shown.setdefault(checkpoint, dict(event.active))
             case CutsCorrected(corrected):
                 cuts |= {checkpoint: dict(versions) for checkpoint, versions in corrected}
+            case RowsErased(after=after):
+                entries |= {each.checkpoint: each for each in after}
             case RowCommitted(record):
                 entries[record.checkpoint] = record
                 yield from _planned_on_nothing(record)
@@ -327,6 +330,8 @@ def compaction_keeps_rows(history: History) -> Iterator[str]:
                     if lost:
                         yield f"{lost[0]} leaves {publication.table} with checkpoint {event.checkpoint}, unasked"
                 shown[publication.table] = version, active
+            case RowsErased():
+                shown = {table: (version, event.successors(was)) for table, (version, was) in shown.items()}
             case PowerLost() | TableRestored() | EntriesLost():
                 shown.clear()
             case _:

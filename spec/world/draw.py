@@ -109,6 +109,8 @@ class Moves:
     """After each tick: how often somebody may roll the job back to another entry."""
     resets_max: int = 0
     """After each tick: how often somebody may move the position of a source."""
+    forgets_max: int = 0
+    """After each tick: how often somebody may erase the rows of a key."""
     imports: bool = False
     """True if the job begins with an entry of another warehouse, in which it has run before."""
     savepoints_at_rest_max: int = 0
@@ -260,6 +262,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         overwrites=_chance("overwrite tables", seed) < SOMETIMES,
         times=_chance("event times", seed) < SOMETIMES,
         closes=_chance("sources at rest", seed) < EVENLY,
+        forgets_max=2 if _chance("erasures", seed) < EVENLY else 0,
     )
     return _fitting(replace(_with_a_way_back(moves), **forced))
 
@@ -273,6 +276,9 @@ def _with_a_way_back(moves: Moves) -> Moves:
 def _fitting(moves: Moves) -> Moves:
     """Return the moves without those that do not go together."""
     is_ending = moves.sources_end or moves.parts
+    # the references of times, overwrite tables, sinks and imports know of no row that was there and went
+    knows = not (moves.times or moves.overwrites or moves.outside or moves.imports)
+    moves = moves if knows else replace(moves, forgets_max=0)
     if moves.held_bytes_max is not None or moves.rejects:  # gates that put rows aside, and two checkpoints at a time
         moves = replace(moves, backs_up=False)
     moves = replace(moves, savepoints_max=max(2, moves.savepoints_max), hooks=True) if moves.stops else moves
@@ -293,6 +299,7 @@ FORCED: Final[Mapping[str, tuple[Any, ...]]] = {
     "savepoints_max": (2, 4),
     "rollbacks_max": (2, 4),
     "resets_max": (1, 2),
+    "forgets_max": (1, 2),
     "imports": (True,),
     "savepoints_at_rest_max": (1, 3),
     "clean_ups_max": (1, 3),

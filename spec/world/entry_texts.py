@@ -16,7 +16,7 @@ from checkpointing.commit import manifests
 from checkpointing.commit.manifests import Manifest, Sizes, Stored, counted_by, handles_in, path_of
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, decode_stored, encode, kind_of
-from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from spec.history import EntryRead, EntryStored, EntryTranslated, LieTold
 from spec.world.draw import Moves
 from spec.world.stores import World, Written
@@ -43,6 +43,7 @@ _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (7, "vertices.subtasks.ranges.files.touched_ms", None),
     (7, "vertices.subtasks.in_flight.segments.offered_ms", 0),
     (7, "outside", []),
+    (7, "erased", []),
     (7, "barriers", []),
     (7, "statistics.failed", []),
 )
@@ -299,7 +300,7 @@ def store_entries(world: World, moves: Moves, random: Random) -> None:
         world.as_stored = _Texts(world, random).as_stored
     if moves.manifests:
         store = _Entries(world)
-        world.as_stored, world.as_read = store.as_stored, store.as_read
+        world.as_stored, world.as_read, world.as_rewritten = store.as_stored, store.as_read, store.as_rewritten
 
 
 class _Texts:
@@ -352,7 +353,7 @@ class _Entries:
         if not isinstance(row, CheckpointRecord):
             return row
         rows = (self._stored.get(known.nonce, known) for _, known in reversed(self._world.log))
-        newest = manifests.newest_stored(rows)
+        newest = None if row.kind is RowKind.FORGET else manifests.newest_stored(rows)
         form = manifests.stored(row, self._form(newest) if newest is not None else None, LOW)
         for path, content in form.new.items():
             self._write(path, content, row)
@@ -362,11 +363,25 @@ class _Entries:
             self._stored[row.nonce] = entry
         return row.model_copy(update={"held_in": form.held_in})
 
+    def as_rewritten(self, row: CheckpointRecord, by: CheckpointRecord) -> CheckpointRecord:
+        """Write an older entry again. Its manifests are new, and belong to the generation that erases rows."""
+        form = manifests.stored(row.model_copy(update={"generation": by.generation}), None, LOW)
+        for path, content in form.new.items():
+            self._write(path, content, by)
+        again = form.entry.model_copy(update={"generation": row.generation})
+        entry = decode_stored(encode(again, writer="spec"))
+        self._stored.pop(row.nonce, None)
+        self._whole.clear()
+        if isinstance(entry, CheckpointRecord) and entry.manifests:
+            self._stored[row.nonce] = entry
+        return row.model_copy(update={"held_in": form.held_in})
+
     def as_read(self, row: Row) -> Row:
         entry = self._stored.get(row.nonce)
         if entry is None or not isinstance(row, CheckpointRecord):
             return row
-        if all(known.nonce != row.nonce for _, known in self._world.log):
+        there = (known for _, known in self._world.log if isinstance(known, CheckpointRecord))
+        if all((known.nonce, known.held_in) != (row.nonce, row.held_in) for known in there):
             return row
         missing = tuple(path for path in self._named(entry) if not self._is_there(path))
         entry = entry.model_copy(update={"abandoned": row.abandoned})
@@ -408,7 +423,8 @@ class _Entries:
         own = f"_tidemark/{entry.job}/manifests/_data/{row.generation}/"
         unfit = [path for path in named if not self._is_sound(path)] + [path for path in new if own not in path]
         before = next((known for known in reversed(self._world.checkpoints()) if known.nonce in self._stored), None)
-        changed = before is None or _handles(before) != _handles(row)
+        erases = row.kind is RowKind.FORGET  # it keeps no older manifest, since that has bounds of erased files
+        changed = before is None or erases or _handles(before) != _handles(row)
         self._world.history.add(EntryStored(row.checkpoint, named, new, tuple(unfit), changed))
 
     def _is_there(self, path: str) -> bool:

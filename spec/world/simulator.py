@@ -92,7 +92,8 @@ class Simulation:
             seed, self.moves, self.scenario, random=self._random, shapes=self._shapes, visiting=self._visiting
         )
         self._settling = Random(f"settling of {seed}")  # noqa: S311 - as above
-        self._visits = Visits(self.world, self.moves, self._visiting, self._hands.readable, self._settling)
+        erasing = Random(f"erasures of {seed}")  # noqa: S311 - as above
+        self._visits = Visits(self.world, self.moves, self._visiting, self._hands.readable, self._settling, erasing)
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._noted = 0
         self._alive: dict[int, Tick | Visit] = {}

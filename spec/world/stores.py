@@ -20,6 +20,7 @@ from checkpointing.commit.cleanup import (
     standing,
 )
 from checkpointing.commit.compaction import still_possible
+from checkpointing.commit.erasure import forgotten
 from checkpointing.commit.fencing import Lease, newest_checkpoint, newest_claim
 from checkpointing.commit.lost_publications import Correction, Cuts
 from checkpointing.commit.net_files import changes_at
@@ -42,14 +43,16 @@ from checkpointing.messages import (
     TablePublished,
 )
 from checkpointing.metadata.paths import ROOT, StagedName
-from checkpointing.metadata.record import CheckpointRecord, Claim, FileCompaction, Release, Row
+from checkpointing.metadata.record import CheckpointRecord, Claim, FileCompaction, Release, Row, RowKind
 from spec.history import (
+    ActiveAtCuts,
     CameToRest,
     CutsCorrected,
     CutsDropped,
     CutsSeen,
     CutWritten,
     EntriesLost,
+    ErasureOver,
     FileMissed,
     FilesDiscarded,
     History,
@@ -68,6 +71,7 @@ from spec.history import (
     ReservedGone,
     RowCommitted,
     Rows,
+    RowsErased,
     SavepointDisposed,
     TableChanged,
     TableRestored,
@@ -113,6 +117,8 @@ class TableLog:
     """The log as it was before it lost entries."""
     merged: dict[str, frozenset[str]] = field(default_factory=dict)
     """The files that a neighbour has merged, also step by step, by the file with their rows."""
+    erased_ms: dict[str, int] = field(default_factory=dict)
+    """When each erased file was taken out of the log. No version shows it any more."""
 
     @property
     def version(self) -> int:
@@ -145,6 +151,20 @@ class TableLog:
             if path in self.active and files & paths:
                 self.commit(self.active - {path} | (files - self.merged.keys()), self.shown[-1], at_ms)
 
+    def erase(self, into: Mapping[str, str | None], at_ms: int) -> None:
+        """Let successors take the place of erased files in all versions. A second call changes nothing."""
+
+        def now(paths: frozenset[str]) -> frozenset[str]:
+            found = (into.get(path, path) for path in paths)
+            return frozenset(path for path in found if path is not None)
+
+        self.versions = [now(paths) for paths in self.versions]
+        merged = ((into.get(path, path), now(files)) for path, files in self.merged.items())
+        self.merged = {path: files for path, files in merged if path is not None}
+        self.erased_ms |= {path: at_ms for path in into if path not in self.erased_ms}
+        if self.backup is not None:
+            self.backup.erase(into, at_ms)
+
     def columns_after(self, publication: Publication) -> frozenset[str]:
         """Return the names of the columns that the table has once this is published."""
         said = frozenset(column.name for column in publication.columns)
@@ -161,10 +181,14 @@ class TableLog:
     def copy(self) -> "TableLog":
         """Return the log as it is now."""
         by_version = [*self.versions], [*self.shown], [*self.columns], [*self.at_ms]
-        return TableLog(*by_version, {*self.durable}, {*self.again}, self.oldest, merged={**self.merged})
+        merged, erased_ms = {**self.merged}, {**self.erased_ms}
+        known = {*self.durable}, {*self.again}
+        return TableLog(*by_version, *known, self.oldest, merged=merged, erased_ms=erased_ms)
 
     def times_of(self, path: str) -> Iterator[tuple[int, int, int]]:
         """Yield each past period of a file in the table: its first version, the one that removed it, and when."""
+        if path in self.erased_ms:
+            yield 0, 0, self.erased_ms[path]
         first: int | None = None
         for version, active in enumerate(self.versions):
             if path in active:
@@ -475,6 +499,8 @@ class World:
         self.as_stored: Callable[[Row], Row] = lambda row: row
         self.as_read: Callable[[Row], Row] = lambda row: row
         """Write an entry and read it back; read an entry that was written before."""
+        self.as_rewritten: Callable[[CheckpointRecord, CheckpointRecord], CheckpointRecord] = lambda row, _: row
+        """Write an older entry again, without the files that the other entry erases."""
         self.before: tuple[int, tuple[Row, ...]] = (0, ())
         """The version before the newest, and its entries. A list that lags behind shows them."""
         self.lag_ms = 0
@@ -483,6 +509,8 @@ class World:
         """Decides what fails between a process and these stores."""
         self.cuts_before: frozenset[CheckpointId] = frozenset()
         """The recorded cuts before the newest change of them. A list that lags behind shows them."""
+        self.searches = Generation(0)
+        """The newest generation that has searched for rows to erase."""
         self.lease: Lease | None = None
         self.looks: tuple[CleanUpLook, ...] = ()
         """What earlier clean-ups saw."""
@@ -551,6 +579,8 @@ class World:
         used = {path for name, log in self.tables.items() if not _is_left(name, said) for path in log.active}
         for record in self.checkpoints():
             used |= self.paths_of(record)
+        if newest is not None and newest.checkpoint not in self.cuts:  # its erasure may have to be published yet
+            used.update(each.into.path for each in newest.erased if each.into is not None)
         cuts = (self.cuts[each] for each in self._cuts_in_use() if each in self.cuts)
         shown = ((name, at) for cut in cuts for name, at in cut.items() if not name.startswith(f"{ROOT}/"))
         return used.union(*(self.table(name).versions[at] for name, at in shown if at <= self.table(name).version))
@@ -639,6 +669,8 @@ class World:
             for version, known in self.log
             if not (isinstance(known, CheckpointRecord) and known.checkpoint in subsumed)
         ]
+        if isinstance(row, CheckpointRecord) and row.kind is RowKind.FORGET:
+            self._forget(row)
         self.log.append((self.version, row))
         if isinstance(row, CheckpointRecord):
             for each in row.tables:  # its publication names the neighbour, and waits until the merge is undone
@@ -652,6 +684,23 @@ class World:
             self.history.add(JobClaimed(row))
         else:
             self.history.add(JobReleased(row))
+
+    def erases(self) -> bool:
+        """Return whether a process searches for rows to erase, or an entry that erases some is not published yet."""
+        waiting = (row for row in self.checkpoints() if row.kind is RowKind.FORGET and row.checkpoint not in self.cuts)
+        return self.searches == self.generation or any(waiting)
+
+    def _forget(self, by: CheckpointRecord) -> None:
+        """Write all entries again, without the files that this one erases, in the commit that appends it."""
+        before, shown = self.checkpoints(), self._active_at_cuts()
+        self.log = [(version, self._forgotten(known, by)) for version, known in self.log]
+        self._needed.clear()
+        into = {each.path: each.into.path if each.into is not None else None for each in by.erased}
+        self.history.add(RowsErased(by, into, tuple(before), tuple(self.checkpoints()), shown))
+
+    def _forgotten(self, known: Row, by: CheckpointRecord) -> Row:
+        row = forgotten(known, by.erased)
+        return self.as_rewritten(row, by) if isinstance(row, CheckpointRecord) and row != known else row
 
     # -------------------------------------------------------------- tables
 
@@ -668,6 +717,9 @@ class World:
         if log.shown[-1] >= checkpoint:
             version = next(at for at, shown in enumerate(log.shown) if shown >= checkpoint)
             return TablePublished(checkpoint, publication.table, version)
+        if publication.erases:
+            into = {each.path: each.into.path if each.into is not None else None for each in publication.erased}
+            log.erase(into, self.now_ms)
         wanted = publication.adds if publication.mode is TableMode.APPEND else publication.files
         compactions = still_possible(publication.compactions, log.active)
         for file in (*wanted, *(each.into for each in compactions)):
@@ -712,6 +764,11 @@ class World:
         there = ((name, self.table(name).columns, version) for name, version in versions if version)
         columns = tuple((name, known[at]) for name, known, at in there if at < len(known))
         self.history.add(CutWritten(checkpoint, versions, self._active_at(versions), columns))
+        if any(row.kind is RowKind.FORGET and row.checkpoint == checkpoint for row in self.checkpoints()):
+            self.history.add(ErasureOver(checkpoint, self._active_at_cuts()))
+
+    def _active_at_cuts(self) -> ActiveAtCuts:
+        return tuple((each, self._active_at(cut.items())) for each, cut in sorted(self.cuts.items()))
 
     def _active_at(self, versions: Iterable[tuple[TableName, int]]) -> tuple[tuple[TableName, frozenset[str]], ...]:
         """Return what tables show at these versions, or nothing where a version is gone."""
@@ -736,7 +793,7 @@ class World:
         """Note which of our files exist, without those of neighbours, even if a log lost every entry about them."""
         ours = (path for path, written in self.files.items() if written.generation)
         shown = frozenset[str]().union(*(log.active for log in self.tables.values()))
-        cuts = ((each, self._active_at(cut.items())) for each, cut in sorted(self.cuts.items()))
+        cuts = self._active_at_cuts()
         active = tuple((each, frozenset[str]().union(*(files for _, files in tables))) for each, tables in cuts)
         self.history.add(CameToRest(frozenset(ours) - self.gone, shown, active))
 
@@ -809,12 +866,13 @@ def optimize(world: World, name: TableName) -> None:
     """Merge all active files of a table into one, unless a committed entry must still remove one of them.
 
     In the product, publishing that entry would wait, and name the other program, until somebody undoes the merge. Here
-    the merge simply does not happen.
+    the merge simply does not happen. Nor does one while rows are erased, which could copy rows that were searched for
+    before. In the product, the user is told to search again.
     """
     log = world.table(name)
-    if log.active & _leaving(world, name):
+    if log.active & _leaving(world, name) or world.erases():
         return
-    if len(log.active) < 2 or world.files[min(log.active)].state:  # noqa: PLR2004 - nothing to compact
+    if len(log.active) < 2 or name.startswith(f"{ROOT}/"):  # noqa: PLR2004 - nothing to compact
         return
     rows = tuple(row for path in sorted(log.active) for row in world.files[path].rows)
     names = (f"{name}/part-{log.version}-{number}" for number in count(len(world.files)))

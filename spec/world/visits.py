@@ -10,6 +10,7 @@ from random import Random
 from checkpointing.columns import TableColumn
 from checkpointing.commit.at_rest import (
     Approved,
+    Forget,
     Imported,
     Move,
     Rollback,
@@ -20,6 +21,7 @@ from checkpointing.commit.at_rest import (
     to_settle,
 )
 from checkpointing.commit.columns import columns_of, leaving_back
+from checkpointing.commit.erasure import in_the_way, rewritten_tables
 from checkpointing.commit.fencing import disposed_with, newest_checkpoint, stood_upon
 from checkpointing.commit.live_files import live_files
 from checkpointing.commit.lost_publications import mode_of, wanted
@@ -38,28 +40,30 @@ from checkpointing.job.renaming import (
     under_new_names,
 )
 from checkpointing.metadata.paths import ROOT
-from checkpointing.metadata.record import CheckpointRecord, Claim, Row, RowKind, TableRecord
-from checkpointing.tick.attempts import APPROVAL, DISPOSAL, IMPORT, REJECTION, RESET, ROLLBACK, SAVEPOINT
+from checkpointing.metadata.record import CheckpointRecord, Claim, ErasedFile, Row, RowKind, TableRecord
+from checkpointing.tick.attempts import APPROVAL, DISPOSAL, FORGET, IMPORT, REJECTION, RESET, ROLLBACK, SAVEPOINT
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
-from spec.history import LEAVES_OUTSIDE_EVERY, ImportBegun, ResetAsked, RowCommitted
+from spec.history import LEAVES_OUTSIDE_EVERY, ErasureAsked, ImportBegun, ResetAsked, RowCommitted
 from spec.reference.contents import line_of, named_files
 from spec.reference.pipeline import (
     AUDIT,
     AUDIT_TABLE,
     JOB,
+    KEYS,
     RENAMED_TABLES,
     RENAMED_VERTICES,
     ROW_BYTES,
     SPLITS,
     first_id,
     graph,
+    key_of,
     position_before,
     with_broadcast,
     with_times,
 )
 from spec.rules.savepoints import drained_rows
 from spec.world.draw import Moves
-from spec.world.stores import World, reading
+from spec.world.stores import World, Written, reading
 from spec.world.tick_door import SOMEONE, Alive, Visitor, at_rest, cleaning, cleaning_beside, standing
 
 
@@ -91,6 +95,73 @@ def resetting(world: World, move: Move, visitor: Visitor = SOMEONE) -> Iterator[
         return RowChosen(SourceReset(work.plan.restore, replace(move, source=known.get(move.source, move.source))))
 
     yield from at_rest(world, RESET, chosen, visitor)
+
+
+# ------------------------------------------------------------------
+# Erases all rows of a key in the simulator's stores, as `tidemark forget` does, effect by effect (K6).
+#
+# The core decides the order of everything, whether rows can be erased now, the entry, and what publishing it means. As
+# in the real stores, the files are searched, and the successors written, under the claim.
+
+
+ERASED_AT_ONCE = 5
+
+
+def forgetting(world: World, key: int, visitor: Visitor = SOMEONE) -> Iterator[None]:
+    """Erase the rows of a key from tables, state, kept cuts and savepoints, unless an entry holds rows in flight."""
+    erased: list[ErasedFile] = []
+
+    def writing(work: Work) -> Iterator[None]:
+        if newest_checkpoint(world.rows()) is None or in_the_way(world.checkpoints()) is not None:
+            return
+        world.searches = work.claim.generation
+        for path in sorted(path for path in _searched(world) if _has(world.files[path], key)):
+            table = TableName(path.rpartition("/_data/")[0] or path.rpartition("/")[0])
+            erased.append(ErasedFile(table=table, path=path, into=_successor(world, path, key, work.claim.generation)))
+            if len(erased) % ERASED_AT_ONCE == 0:
+                yield
+
+    def chosen(work: Work) -> TickFact:
+        newest = newest_checkpoint(world.rows())
+        if newest is None or not erased:
+            return Worked()
+        world.history.add(ErasureAsked(work.claim.generation, key))
+        now = world.cuts.get(newest.checkpoint, {})
+        versions = {name: now.get(name, 0) for name, log in sorted(world.tables.items()) if log.version}
+        return RowChosen(Forget(newest, rewritten_tables(newest, JOB, erased, versions), tuple(erased)))
+
+    yield from at_rest(world, FORGET, chosen, visitor, writing)
+
+
+def _searched(world: World) -> frozenset[str]:
+    """Return the files that exist and that an entry, or any version of a table, names."""
+    logged = (paths for log in world.tables.values() for paths in log.versions)
+    named = frozenset[str]().union(*logged, *map(world.paths_of, world.checkpoints()))
+    return frozenset(path for path in named - world.gone if "/manifests/" not in path)
+
+
+def _has(file: Written, key: int) -> bool:
+    return key in file.state or any(_key(row) == key for row in file.rows)
+
+
+def _key(row: tuple[int, ...]) -> int:
+    """Return the key of a row: a source row is one number, and all other rows begin with their key."""
+    return key_of(row[0]) if len(row) == 1 else row[0]
+
+
+def _successor(world: World, path: str, key: int, generation: Generation) -> FileHandle:
+    """Write a file again without the rows of a key. It may have no row then. A neighbour's file stays a neighbour's."""
+    was = world.files[path]
+    rows = tuple(row for row in was.rows if _key(row) != key)
+    state = {each: value for each, value in was.state.items() if each != key}
+    written = replace(was, generation=generation, micro_batch=0, rows=rows, state=state, at_ms=world.now_ms)
+    size = len(rows) or len(state)
+    if was.generation:
+        return world.write(path.rpartition("/_data/")[0], written, size)
+    again = f"{path}-{generation}"
+    world.files[again] = replace(written, generation=Generation(0))
+    world.durable.add(again)
+    return FileHandle(again, size, size * ROW_BYTES, 0)
 
 
 # ------------------------------------------------------------------
@@ -502,6 +573,8 @@ def _last_id(row: Row) -> int:
 
 DIES_ROLLING_BACK = 0.05
 """For each step."""
+DIES_FORGETTING = 0.04
+"""For each step."""
 DIES_READING = 0.05
 """For each step."""
 READS_MAX = 20
@@ -534,13 +607,20 @@ class Visits:
     """Draws the visits of a run."""
 
     def __init__(
-        self, world: World, moves: Moves, random: Random, readable: dict[SplitId, int], settling: Random
+        self,
+        world: World,
+        moves: Moves,
+        random: Random,
+        readable: dict[SplitId, int],
+        settling: Random,
+        erasing: Random,
     ) -> None:
         self._world = world
         self._moves = moves
         self._random = random
         self._readable = readable
         self._settling = settling
+        self._erasing = erasing
         self._made = 0
 
     def drawn(self, alive: Alive) -> Iterator[Visit]:
@@ -560,6 +640,13 @@ class Visits:
                 visit = make(Visitor(f"visit-{self._made}", alive))
                 if visit is not None:
                     yield visit
+        for _ in range(self._erasing.randint(0, self._moves.forgets_max) if self._moves.forgets_max else 0):
+            self._made += 1
+            yield self._forget(Visitor(f"visit-{self._made}", alive))
+
+    def _forget(self, visitor: Visitor) -> Visit:
+        key = self._erasing.randrange(KEYS)
+        return Visit(f"erasure of key {key}", forgetting(self._world, key, visitor), visitor, DIES_FORGETTING)
 
     def settling(self, alive: Alive, *, dies: float = DIES) -> Visit | None:
         """Return a person who settles the cut that waits, None if none does. Two of them may race."""

@@ -46,6 +46,7 @@ WORLDS = {
     "rollbacks": (60, {"savepoints_max": 3, "rollbacks_max": 2}),
     "broadcast state": (60, {"broadcasts": True}),
     "held cuts": (60, {"holds": True}),
+    "erasures": (60, {"savepoints_max": 2, "rollbacks_max": 1, "clean_ups_max": 2, "forgets_max": 2}),
 }
 
 

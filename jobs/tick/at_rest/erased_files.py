@@ -50,13 +50,17 @@ class SearchedFile:
 
 @dataclass(frozen=True, slots=True)
 class SearchedTable:
-    """A table, or an operator's state: its columns and all its files. `has_log`: it is a Delta table."""
+    """A table, or an operator's state: its columns and all its files. `has_log`: it is a Delta table.
+
+    `version` is the newest one that was searched.
+    """
 
     name: TableName
     schema: pa.Schema
     files: tuple[SearchedFile, ...]
     has_log: bool
     partitioned_by: tuple[str, ...] = ()
+    version: int = 0
 
     @property
     def is_state(self) -> bool:
@@ -109,8 +113,10 @@ def _found(warehouse: Warehouse, name: TableName, handles: Mapping[str, FileHand
     there = {f"{name}/{each.name}" for each in folder.entries(deep=True)}
     has_log, schema = log_of(folder).is_folder(), None
     by: tuple[str, ...] = ()
+    version = 0
     if has_log:
         table = DeltaTable(str(folder))
+        version = table.version()
         schema, by = pa.schema(table.schema().to_arrow()), tuple(table.metadata().partition_columns)
         for add in adds_in(folder):
             path = f"{name}/{path_of(add)}"
@@ -128,7 +134,7 @@ def _found(warehouse: Warehouse, name: TableName, handles: Mapping[str, FileHand
             schema = content.schema_arrow
     if schema is None:
         return None
-    return SearchedTable(name, schema, present, has_log, by)
+    return SearchedTable(name, schema, present, has_log, by, version)
 
 
 def must_be_erasable(warehouse: Warehouse, table: SearchedTable, matched: Mapping[str, Sequence[int]]) -> None:

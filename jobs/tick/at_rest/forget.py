@@ -11,13 +11,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from checkpointing.commit.at_rest import Forget, held_cut, waits_for_approval
-from checkpointing.commit.erasure import successors, without
+from checkpointing.commit.erasure import in_the_way, rewritten_tables
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.net_files import keyed_tables
 from checkpointing.commit.recovery import Observed, RecoveryPlan
-from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, JobName, TableName, VertexId
-from checkpointing.metadata.record import CheckpointRecord, ErasedFile, TableRecord
+from checkpointing.metadata.record import CheckpointRecord, ErasedFile
 from checkpointing.tick.attempts import FORGET
 from checkpointing.tick.messages import RowChosen, Work, Worked
 from jobs.operators.scan.matching import ReadFile, columns_of_predicate, matching_rows
@@ -169,19 +167,37 @@ def forget(
         warehouse.place(warehouse.paths.erasure).replace(str(work.claim.generation).encode())
         with around(boundary, WRITE_SUCCESSORS):
             erased = _written(warehouse, work, search)
-        return RowChosen(Forget(search.plan.newest, _records(stores, search, erased), erased))
+        newest = search.plan.newest
+        now = stores.read_cut(newest.checkpoint) or {}
+        versions = {table.name: now.get(table.name, 0) for table in search.tables if table.has_log}
+        tables = rewritten_tables(newest, warehouse.paths.job, erased, versions)
+        return RowChosen(Forget(newest, tables, erased))
 
     task = Task(errand=FORGET, do_work=chosen, possible=possible, observe=observe_sound)
     done = done_at_rest(stores, task, boundary)
-    plan = found[-1].plan
-    return Forgotten(plan, done.row, done.published.notes if done.row is not None else ())
+    search = found[-1]
+    if done.row is None:
+        return Forgotten(search.plan, None)
+    notes = (*done.published.notes, *_written_meanwhile(search, dict(done.published.versions)))
+    return Forgotten(search.plan, done.row, notes)
+
+
+def _written_meanwhile(search: _Search, versions: Mapping[TableName, int]) -> Iterator[str]:
+    """Yield a note if another program wrote to tables after they were searched: it may have copied erased rows."""
+    known = (each for each in search.tables if each.name in versions)
+    written = sorted(each.name for each in known if versions[each.name] != each.version + 1)
+    if written:
+        yield (
+            f"another program wrote to {', '.join(written)} after the search, and may have copied erased rows, as "
+            "OPTIMIZE does: do the same again"
+        )
 
 
 def _must_be_possible(warehouse: Warehouse, seen: Observed) -> None:
     records, job = records_of(seen), warehouse.paths.job
     if newest_checkpoint(records) is None:
         raise ForgetRefusedError(f"{job} has no completed checkpoint, so no table shows a row: nothing was changed")
-    in_flight = next((row for row in records if row.has_rows_in_flight), None)
+    in_flight = in_the_way(records)
     if in_flight is not None:
         raise ForgetRefusedError(
             f"{in_flight.kind.value} {in_flight.checkpoint} of {job} is unaligned and holds rows in flight, which no "
@@ -303,21 +319,4 @@ def _written(warehouse: Warehouse, work: Work, search: _Search) -> tuple[ErasedF
         erased
         for each in search.plan.matched
         for erased in writer.of(tables[each.table], each.places, search.plan.columns)
-    )
-
-
-def _records(stores: JobStores, search: _Search, erased: tuple[ErasedFile, ...]) -> tuple[TableRecord, ...]:
-    """Return what publishing the entry means for each table whose log is rewritten.
-
-    A table that the newest cut does not have is treated like an append table, since nothing sets it to its files.
-    """
-    newest = search.plan.newest
-    left = without(newest, successors(erased))
-    keyed, now = dict(keyed_tables(left, stores.warehouse.paths.job)), stores.read_cut(newest.checkpoint) or {}
-    return tuple(
-        keyed.get(table.name, TableRecord(table=table.name, mode=TableMode.APPEND, parent_version=0)).model_copy(
-            update={"parent_version": now.get(table.name, 0)}
-        )
-        for table in search.tables
-        if table.has_log
     )

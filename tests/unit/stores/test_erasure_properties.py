@@ -21,10 +21,11 @@ from jobs.warehouse.log_rewriting import rewrite_log
 from spec.machines.judging import expect
 from tests.unit.full_entry import Fields, full_entry, handle
 
-GONE: Final = "forgotten-is-gone"
-"""After rows were erased, no version of a table and no entry of a checkpoint or savepoint leads to one. All other rows
-are where they were, once each, also while the log is rewritten and after any number of deaths."""
+REWRITTEN: Final = "rewritten-logs-hold"
+"""While a log is rewritten, and after any number of deaths, each version shows each row that stays once. An erased row
+is shown once or not at all, and in the end by no version."""
 
+GONE: Final = "forgotten-is-gone"
 _FILES: Final = 6
 _ROWS: Final = 3
 """Each file has so many rows, of which the first is erased if the file is."""
@@ -68,7 +69,9 @@ def shown(log: Path, version: int) -> Counter[tuple[int, int]]:
         lines = [json.loads(line) for line in (log / f"{at:020d}.json").read_text().splitlines()]
         removes = {each["remove"]["path"] for each in lines if "remove" in each}
         adds = {each["add"]["path"] for each in lines if "add" in each}
-        expect(removes.isdisjoint(adds), GONE, f"version {at} adds and removes one file, which the protocol forbids")
+        expect(
+            removes.isdisjoint(adds), REWRITTEN, f"version {at} adds and removes one file, which the protocol forbids"
+        )
         active = (active - removes) | adds
     return Counter(row for path in active for row in rows_of(path))
 
@@ -112,19 +115,23 @@ def test_each_version_keeps_all_other_rows_at_any_moment(entries, erased, deaths
                 rewrite_log(StoragePlace(_Quick(folder), "."), into, lambda path: path != "f0", step)
             look(log, before, gone)
         for version, was in enumerate(before):
-            expect(shown(log, version) == Counter(was.keys() - gone), GONE, f"version {version}")
+            expect(shown(log, version) == Counter(was.keys() - gone), REWRITTEN, f"version {version}")
             text = (log / f"{version:020d}.json").read_text()
-            expect(not any(f'"{path}"' in text for path in into), GONE, f"version {version} names an erased file")
-            expect(text.count('"add"') == adds[version], GONE, f"version {version} has another number of adds")
-            expect("most of f0" not in text, GONE, f"version {version} has the bounds of a file that is gone")
+            expect(not any(f'"{path}"' in text for path in into), REWRITTEN, f"version {version} names an erased file")
+            expect(text.count('"add"') == adds[version], REWRITTEN, f"version {version} has another number of adds")
+            expect("most of f0" not in text, REWRITTEN, f"version {version} has the bounds of a file that is gone")
 
 
 def look(log: Path, before: list[Counter[tuple[int, int]]], gone: set[tuple[int, int]]) -> None:
     for version, was in enumerate(before):
         found = shown(log, version)
-        expect(all(found[row] == 1 for row in was if row not in gone), GONE, f"version {version} lost or doubled rows")
         expect(
-            all(found[row] <= 1 for row in gone) and found.keys() <= was.keys(), GONE, f"version {version} shows more"
+            all(found[row] == 1 for row in was if row not in gone), REWRITTEN, f"version {version} lost or doubled rows"
+        )
+        expect(
+            all(found[row] <= 1 for row in gone) and found.keys() <= was.keys(),
+            REWRITTEN,
+            f"version {version} shows more",
         )
 
 
