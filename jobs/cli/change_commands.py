@@ -1,10 +1,8 @@
 """`tidemark approve` and `tidemark reject`: settle the cut that waits for a person."""
 
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
-from pyspark.sql import SparkSession
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
@@ -24,7 +22,7 @@ from jobs.sources.delta.upstream_job import newest_that_stands, taken_back
 from jobs.sources.port import closing
 from jobs.sources.position_words import PositionWords
 from jobs.spark.programs import must_start_spark
-from jobs.spark.session import finds_open, is_local, open_session
+from jobs.spark.session import is_local, stopped_at_end
 from jobs.storage.address import InvalidAddressError, Root, parsed
 from jobs.tick.at_rest.cancellation import Deleted, delete_checkpoints
 from jobs.tick.at_rest.forget import ErasureAsked, forget, preview_forget
@@ -121,14 +119,7 @@ def forget_rows(pipeline: str, asked: ErasureAsked, given: Layer, out: Console, 
     config = replace(spark_config(settings), connect_url=None)
     must_have_run(warehouse)
     must_start_spark(workers_here=is_local(config))
-    with naming_pipeline(pipeline, warehouse.paths.job), ExitStack() as stack:
-
-        def session() -> SparkSession:
-            own, opened = not finds_open(config), open_session(config)
-            if own:
-                stack.callback(opened.stop)
-            return opened
-
+    with naming_pipeline(pipeline, warehouse.paths.job), stopped_at_end(config) as session:
         if dry_run:
             plan = preview_forget(warehouse, asked, session)
             out.print(render_forget(plan, settings.reader_grace_ms, done=None), soft_wrap=True)

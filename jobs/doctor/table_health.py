@@ -223,7 +223,7 @@ def file_section(
     verify: bool,
 ) -> Section:
     """Return the section about files. `verify` reads every file that an entry names and compares its checksum."""
-    records = [row for row in rows if isinstance(row, CheckpointRecord)]
+    records = [_needing(row, cuts) for row in rows if isinstance(row, CheckpointRecord)]
     named = {file.path: file for row in records for file in handles_of(row)}
     damaged = {found.path: str(found) for found in damages(warehouse.storage, named.values(), checksums=verify)}
     unneeded = plan_cleanup(warehouse, grace_ms).decision
@@ -254,6 +254,11 @@ def file_section(
     )
 
 
+def _needing(row: CheckpointRecord, cuts: Mapping[CheckpointId, Cut]) -> CheckpointRecord:
+    """Return the entry with the files that it needs. Once an erasure is published, it needs none of its successors."""
+    return row.model_copy(update={"erased": ()}) if row.checkpoint in cuts else row
+
+
 def _damaged_rows(
     warehouse: Warehouse, rows: tuple[Row, ...], records: list[CheckpointRecord], damaged: Mapping[str, str]
 ) -> Iterator[Finding]:
@@ -262,7 +267,8 @@ def _damaged_rows(
         found = [damaged[path] for path in sorted(files_of(row)) if path in damaged]
         if found:
             what = f"{row.kind.value} {row.checkpoint} is damaged: {_some(found)}"
-            yield Finding(what, way_out(warehouse, besides=row) if row == newest else _older(warehouse, row))
+            is_newest = newest is not None and row.checkpoint == newest.checkpoint
+            yield Finding(what, way_out(warehouse, besides=row) if is_newest else _older(warehouse, row))
 
 
 def _older(warehouse: Warehouse, row: CheckpointRecord) -> str:

@@ -10,8 +10,8 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -355,6 +355,20 @@ def _why_no_jvm(config: SparkConfig, log: tuple[Path, int] | None) -> str:
 def finds_open(config: SparkConfig) -> bool:
     """Return True if `open_session` returns a session that somebody else has opened in this process."""
     return config.connect_url is None and SparkContext._active_spark_context is not None  # noqa: SLF001 - no other way
+
+
+@contextmanager
+def stopped_at_end(config: SparkConfig) -> Iterator[Callable[[], SparkSession]]:
+    """Return a function that opens a session. It is stopped at the end, unless somebody else has opened it."""
+    with ExitStack() as stack:
+
+        def session() -> SparkSession:
+            own, opened = not finds_open(config), open_session(config)
+            if own:
+                stack.callback(opened.stop)
+            return opened
+
+        yield session
 
 
 def _quiet_accumulators(session: SparkSession) -> None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from jobs.storage.address import Root, parsed
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from jobs.warehouse.boundaries import boundary_names
@@ -44,3 +46,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tupl
     root = tmp_path_factory.mktemp("undisturbed")
     run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine())
     return read_cut(root)
+
+
+@pytest.fixture
+def url(each_store, monkeypatch: pytest.MonkeyPatch) -> Root:
+    """Return a warehouse of this test in an object store of each kind."""
+    for name, value in each_store.environment.items():
+        monkeypatch.setenv(name, value)
+    return parsed(f"{each_store.url()}/{uuid4().hex}/warehouse")

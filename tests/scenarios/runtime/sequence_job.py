@@ -301,9 +301,9 @@ def at_cut(root: Path, checkpoint: int) -> dict[str, list[tuple[object, ...]]]:
     return {str(each): sorted(pl.read_delta(str(root / each), version=versions[each]).rows()) for each in tables}
 
 
-def append_foreign(root: Path, n: int) -> None:
+def append_foreign(root: Root, n: int) -> None:
     row = {"split": ["x"], "n": [n], "key": [1], "value": [1], "_split": ["x"], "_position": [n]}
-    write_deltalake(str(root / BRONZE), pl.DataFrame(row).to_arrow(), mode="append")
+    write_deltalake(str(place_in(root, BRONZE)), pl.DataFrame(row).to_arrow(), mode="append")
 
 
 def dies_going_back(root: Path, checkpoint: int, boundary: str) -> None:

@@ -10,7 +10,10 @@ import pytest
 
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import RowKind
+from jobs.doctor.table_health import file_section
 from jobs.operators.scan.matching import opened
+from jobs.storage.address import Root
+from jobs.storage.place import place_in
 from jobs.tick.at_rest import forget as at_rest
 from jobs.tick.at_rest.forget import ErasureAsked, Forgotten, UnknownTableError, forget, preview_forget
 from jobs.tick.at_rest.roll_back import roll_back
@@ -19,12 +22,14 @@ from jobs.tick.cleaning import clean_up
 from jobs.warehouse.boundaries import KillAt, cross_freely
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.savepoint_copy import copy_savepoint
+from tests.cloud_stores import STORES
 from tests.scenarios.processes import killed
 from tests.scenarios.runtime.sequence_job import (
     BRONZE,
     GOLD,
     append_foreign,
     at,
+    build,
     copied,
     records,
     tick,
@@ -77,7 +82,13 @@ def shown(root: Path) -> dict[tuple[int, str], list[tuple[object, ...]]]:
 
 
 def rows_of(root: Path, table: str, version: int | None) -> list[tuple[object, ...]]:
-    return sorted(map(str, pl.read_delta(str(root / table), version=version).rows(named=True)))
+    return sorted(map(str, pl.read_delta(str(place_in(root, table)), version=version).rows(named=True)))
+
+
+def damage(root: Root) -> object:
+    """Return which files are missing or damaged, as the doctor finds."""
+    stores = JobStores(at(root), cross_freely)
+    return file_section(at(root), stores.rows(), stores.recorded_cuts(), 0, verify=True).values["damaged"]
 
 
 def without_key(found: dict[tuple[int, str], list[str]]) -> dict[tuple[int, str], list[str]]:
@@ -90,15 +101,15 @@ def of(found, names) -> dict[tuple[int, str], list[str]]:
 
 def prepared(root: Path) -> dict[tuple[int, str], list[str]]:
     """Lay out a job with three cuts, a savepoint and a row of others, and return what it shows."""
-
-    def make(made: Path) -> None:
-        ticks(made, 2)
-        savepoint_at_rest(at(made))
-        append_foreign(made, 1_000)
-        ticks(made, 1)
-
     copied(root, "forget", make)
     return shown(root)
+
+
+def make(root: Root) -> None:
+    ticks(root, 2)
+    savepoint_at_rest(at(root))
+    append_foreign(root, 1_000)
+    ticks(root, 1)
 
 
 def test_all_cuts_lose_the_rows_and_keep_all_others(tmp_path):
@@ -118,6 +129,9 @@ def test_all_cuts_lose_the_rows_and_keep_all_others(tmp_path):
     clean_up(at(tmp_path), grace_ms=0)
     assert shown(tmp_path) == after
     assert erase(tmp_path).record is None  # there is nothing left to find
+    tick(tmp_path, 1, plan=build({"a": 900, "b": 900}))  # keeps two checkpoints, and deletes state of older ones
+    assert done.record.checkpoint in records(tmp_path)
+    assert damage(tmp_path) == []
 
 
 @pytest.mark.parametrize("savepoint", [False, True])
@@ -192,6 +206,42 @@ def test_a_kill_leaves_nothing_or_the_next_start_finishes_all(tmp_path, boundary
     assert of(after, past) == without_key(of(before, past))
     clean_up(at(tmp_path), grace_ms=0)
     assert shown(tmp_path) == after
+
+
+REWRITING = "before:LogCommit:tables#3"
+IN_A_STORE = [pytest.param(REWRITING, store.values[0], marks=store.marks) for store in STORES]
+IN_A_STORE += [pytest.param("after:WriteSuccessors", "store_server")]
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("boundary", "each_store"), IN_A_STORE, indirect=["each_store"])
+def test_in_a_store_the_same_command_finishes_what_a_kill_left(url, boundary):
+    """Successors are written, or three log entries are rewritten, when the process dies. Nobody runs a tick."""
+    make(url)
+    before = shown(url)
+    name, _, occurrence = boundary.partition("#")
+    killed(dies_forgetting, url, name, int(occurrence or 1))
+    assert without_key(of(shown(url), before)) == without_key(before)
+    again = erase(url)
+    assert (again.record is None) == (boundary not in NOTHING_YET)
+    after = shown(url)
+    assert of(after, before) == without_key(before)
+    clean_up(at(url), grace_ms=0)
+    assert shown(url) == after
+    assert damage(url) == []
+
+
+def test_rows_that_another_program_may_have_copied_meanwhile_are_told(tmp_path):
+    """It commits after the search. So nobody has searched its files."""
+    prepared(tmp_path)
+
+    def writes(boundary: str) -> None:
+        if boundary == "after:WriteSuccessors":
+            append_foreign(tmp_path, 2_000)
+
+    (note,) = erase(tmp_path, boundary=writes).notes
+    assert f"another program wrote to {BRONZE} after the search" in note
+    assert erase(tmp_path).notes == ()
 
 
 def test_what_cannot_be_erased_now_is_refused_by_name(tmp_path):

@@ -56,13 +56,6 @@ S3_ONLY = pytest.mark.parametrize("each_store", STORES[:1], indirect=True)
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 
 
-@pytest.fixture
-def url(each_store, monkeypatch):
-    for name, value in each_store.environment.items():
-        monkeypatch.setenv(name, value)
-    return parsed(f"{each_store.url()}/{uuid4().hex}/warehouse")
-
-
 @pytest.fixture(scope="session")
 def s3_jars():
     fetch(jars_folder(), jar_set("s3a"))
