@@ -1,4 +1,4 @@
-"""The Dagster jobs besides the tick: savepoint, stop, cancellation, rollback, approval, rejection and clean-up.
+"""The Dagster jobs besides the tick: savepoint, stop, cancellation, rollback, erasure, approval, rejection, clean-up.
 
 They have another tag than ticks, so that a stop does not wait in Dagster's queue for the tick that it stops. A job that
 may not run beside a tick is refused, and the message names the holder.
@@ -6,7 +6,7 @@ may not run beside a tick is refused, and the message names the holder.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -14,19 +14,27 @@ import dagster as dg
 from rich.console import RenderableType
 
 from checkpointing.messages import SavepointKind
+from jobs.launch import spark_config
+from jobs.operators.scan.matching import PredicateError
 from jobs.pipeline.job_plan import JobPlan
 from jobs.settings import InvalidSettingsError, TickSettings
-from jobs.showing.plans import render_cleanup, render_rollback
+from jobs.showing.plans import render_cleanup, render_forget, render_rollback
 from jobs.showing.quantities import plural, size
 from jobs.sources.position_words import PositionWords
+from jobs.spark.programs import must_start_spark
+from jobs.spark.session import is_local, stopped_at_end
 from jobs.storage.address import parsed
 from jobs.tick.at_rest.cancellation import delete_checkpoints
+from jobs.tick.at_rest.erased_files import NotErasableError
+from jobs.tick.at_rest.forget import ErasureAsked, ForgetRefusedError, forget, preview_forget
 from jobs.tick.at_rest.request_client import Taken, Waiting, end_now, stop, take_savepoint
 from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
 from jobs.tick.cleaning import clean_up, plan_cleanup
 from jobs.tick.interrupts import ending_in_time
 from jobs.tick.rollback_plan import RollbackRefusedError
 from jobs.warehouse.cuts_table import CutsNotRecordedError
+from jobs.warehouse.job_stores import must_have_run
+from jobs.warehouse.log_rewriting import LogNotRewrittenError
 from jobs.warehouse.output_tables import TableMismatchError, TableNotCopyableError
 from jobs.warehouse.refusals import NotCancelledError, RollForwardError, SavepointRefusedError, TickRefusedError
 from jobs.warehouse.rollback_tables import TableNotRolledBackError
@@ -54,6 +62,10 @@ _REFUSALS: Final = (
     TableNotCopyableError,
     FileNotCopiedError,
     RollbackRefusedError,
+    ForgetRefusedError,
+    PredicateError,
+    NotErasableError,
+    LogNotRewrittenError,
     RollForwardError,
     TableNotRolledBackError,
     CutsNotRecordedError,
@@ -63,7 +75,7 @@ _REFUSALS: Final = (
 
 DRY_RUN: Final = "dry_run"
 LEAVE_OUTSIDE: Final = "leave_outside"
-_SETTINGS: Final = ("warehouse", "reader_grace_ms", OF_CANCEL)
+_SETTINGS: Final = ("warehouse", "reader_grace_ms", "spark_master", OF_CANCEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +141,7 @@ def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
             },
             f"Take tables, state and positions of {job} back to an older checkpoint, in one commit. No tick may run.",
         ),
+        _erasing_job(deployment),
         *_settling_jobs(deployment),
         _operation_job(
             deployment,
@@ -137,6 +150,24 @@ def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
             {DRY_RUN: _dry_run(), **setting_fields("reader_grace_ms")},
             f"Delete files that no retained checkpoint, savepoint or reader of {job} needs any more.",
         ),
+    )
+
+
+def _erasing_job(deployment: Deployment) -> dg.JobDefinition:
+    besides = dg.Field([dg.String], is_required=False, default_value=[], description="Leave these tables alone.")
+    return _operation_job(
+        deployment,
+        "forget",
+        _forget,
+        {
+            "table": dg.Field(dg.String, description="A table with all columns of the condition."),
+            "where": dg.Field(dg.String, description="Which rows, in Spark SQL: customer = 'c7'."),
+            "except": besides,
+            DRY_RUN: _dry_run(),
+            **setting_fields("spark_master", "reader_grace_ms"),
+        },
+        f"Erase rows from all tables, state, kept cuts and savepoints of {deployment.plan.job} that have the columns "
+        "of the condition. No tick may run.",
     )
 
 
@@ -264,6 +295,32 @@ def _rollback(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]
         "back_at": int(done.plan.target.checkpoint),
         "checkpoint": int(done.record.checkpoint),
         "delta_versions": dg.MetadataValue.json(versions),
+    }
+
+
+def _forget(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
+    config, warehouse = context.op_config, asked.warehouse
+    spark = replace(spark_config(asked.settings), connect_url=None)
+    grace_ms, rows = (
+        asked.settings.reader_grace_ms,
+        ErasureAsked(config["table"], config["where"], (*config["except"],)),
+    )
+    must_have_run(warehouse)
+    must_start_spark(workers_here=is_local(spark))
+    with stopped_at_end(spark) as session:
+        if config[DRY_RUN]:
+            plan = preview_forget(warehouse, rows, session)
+            return {"plan": _shown(context, render_forget(plan, grace_ms, done=None))}
+        done = forget(warehouse, rows, session)
+    for note in done.notes:
+        context.log.warning(note)
+    plan = done.plan
+    return {
+        "erased_rows": plan.rows,
+        "rows_by_table": dg.MetadataValue.json({str(each.table): each.rows for each in plan.matched}),
+        **({} if done.record is None else {"checkpoint": int(done.record.checkpoint)}),
+        "not_searched": dg.MetadataValue.json({str(each.table): each.why for each in plan.left}),
+        "report": _shown(context, render_forget(plan, grace_ms, done=done.record)),
     }
 
 

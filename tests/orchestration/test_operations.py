@@ -147,6 +147,26 @@ def test_a_clean_up_says_what_it_deletes(run_job, operate):
     assert "deleted_files" in told(operate("cleanup", reader_grace_ms="0"))
 
 
+@pytest.mark.spark
+def test_an_erasure_is_shown_and_then_done(run_job, operate, tmp_path, spark):
+    """The preview changes nothing. The report says what was not searched; a wrong condition is a refusal."""
+    run_job()
+    before = read_cut(tmp_path / "warehouse")
+    asked = {"table": str(BRONZE), "where": "key = 3", "except": [str(GOLD)]}
+    assert "forget plan" in told(operate("forget", **asked, dry_run=True))["plan"]
+    assert before == read_cut(tmp_path / "warehouse")
+    done = told(operate("forget", **asked))
+    assert {str(BRONZE), "_tidemark/numbers/state/by_key"} == set(done["rows_by_table"])
+    assert {str(GOLD): "left out with --except"} == done["not_searched"]
+    assert f"as forget {done['checkpoint']}" in done["report"]
+    assert (
+        42 == done["rows_by_table"][str(BRONZE)] == len(before[BRONZE]) - len(read_cut(tmp_path / "warehouse")[BRONZE])
+    )
+    refused = operate("forget", **asked | {"where": "rand() > key"})
+    assert not refused.success
+    assert "Write a condition" in failure(refused)
+
+
 REFUSED = [
     ("stop", {"kind": "drain"}, "nothing to stop"),
     ("savepoint", {"to": "warehouse"}, "is not empty"),

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -25,7 +26,7 @@ from jobs.tick.cleaning import clean_up
 from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.warehouse import Warehouse
-from tidemark import Expectation, FileSource, Pipeline, count, deduplicate, sum_of
+from tidemark import CutSource, Expectation, FileSource, Pipeline, Processed, broadcast, count, deduplicate, sum_of
 from tidemark.testing import Trial
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("spark")]
@@ -257,3 +258,86 @@ def answered(*words: str, trial: Trial) -> tuple[int, str]:
     told = [sys.executable, "-m", "tidemark", *words, "--warehouse", str(trial.warehouse)]
     done = subprocess.run(told, capture_output=True, text=True, check=False, timeout=280)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+# ------------------------------------------------------------------
+# Other shapes: an overwrite table, broadcast state, a table and a column with other names since, a job that reads cuts.
+
+
+NEWEST, SALES = "silver/newest", "bronze/sales"
+SHAPES = (BRONZE, NEWEST, "_tidemark/shop/state/large", "_tidemark/shop/state/large_broadcast")
+
+
+class KeepsNewest:
+    """Keeps the number of each customer's newest order, beside the limits of all customers."""
+
+    def process(self, inputs, state):
+        orders, _ = inputs
+        newest = pl.concat([state, orders.select("customer", "n")]).group_by("customer").agg(pl.col("n").max())
+        return Processed(state=newest, output=newest.select("n"))
+
+
+def shapes(data, *, renamed=False):
+    """Return the pipeline. Its second release calls the table of orders, and a column of it, otherwise."""
+    pipeline = Pipeline("shop", config=CONFIG, parallelism=2)
+    orders = pipeline.source("orders", FileSource(data / "orders", ORDERS))
+    (
+        broadcast(orders.select("customer", "amount", "n"), "customer", latest_by="n")
+        .connect(orders.key_by("customer"))
+        .process(
+            "large", KeepsNewest(), state=StructType().add("n", LongType()), output=StructType().add("n", LongType())
+        )
+        .table("silver/large")
+    )
+    days = orders.with_column("day", "n div 20", LongType())
+    days.overwrite(NEWEST, version="day", partition_by=["city"], id="newest")
+    if not renamed:
+        orders.table(BRONZE, id="bronze")
+    else:
+        sales = orders.with_column("client", "customer", StringType()).drop("customer")
+        sales.table(SALES, id="bronze", renamed_from=BRONZE).change_columns(renamed_from={"client": "customer"})
+    return pipeline
+
+
+def numbers(cut, table: str) -> list[int]:
+    return sorted(cut.polars(table).collect()["n"])
+
+
+def test_other_shapes_lose_the_rows_or_the_report_says_why_not(tmp_path, spark):
+    """A follower has only the rows of the person that it read before. A renamed column needs a condition of its own."""
+
+    def follower(_data):
+        pipeline = Pipeline("follower", config=CONFIG)
+        orders = pipeline.source("orders", CutSource(tmp_path / "shop" / "warehouse", "shop", BRONZE, schema=ORDERS))
+        orders.table("silver/orders", id="copied")
+        return pipeline
+
+    trial, following = Trial(shapes, tmp_path / "shop"), Trial(follower, tmp_path / "follower")
+    trial.deliver("orders/web", rows(0))
+    trial.run(spark_cores=1)
+    following.run(spark_cores=1)
+    trial.deliver("orders/web", rows(20))
+    trial.run(spark_cores=1)
+    before = everything(trial)
+    assert all(any(PERSON in str(found) for key, found in before.items() if key[1] == each) for each in SHAPES)
+    done = forget(at(trial), WHERE, lambda: spark)
+    assert {each.table for each in done.plan.matched} == {*SHAPES}
+    assert without_person(before) == {key: found for key, found in everything(trial).items() if key in before}
+    assert [each.table for each in done.plan.left] == ["silver/large"]
+    assert ["follower" in each for each in done.plan.followers] == [True]
+    assert numbers(following.run(spark_cores=1), "silver/orders") == [n for n in range(40) if n not in {27, 37}]
+    there = Warehouse(following.warehouse, ProtocolPaths(JobName("follower")))
+    assert forget(there, ErasureAsked("silver/orders", WHERE.predicate), lambda: spark).plan.rows == 2
+    assert holding(trial.warehouse / "bronze", PERSON)
+    later = Trial(partial(shapes, renamed=True), tmp_path / "shop")
+    later.deliver("orders/web", rows(40))
+    later.run(spark_cores=1)
+    plan = forget(at(trial), ErasureAsked(NEWEST, WHERE.predicate), lambda: spark).plan
+    assert {each.table: each.why for each in plan.left}[SALES] == "has no column customer"
+    assert PERSON in str(everything(later))
+    forget(at(trial), ErasureAsked(SALES, f"client = '{PERSON}'"), lambda: spark)
+    assert PERSON not in str(everything(later))
+    assert numbers(later.cuts.latest(), SALES) == [n for n in range(60) if n % 10 != 7]
+    assert numbers(later.cuts.latest(), NEWEST) == [n for n in range(40, 60) if n % 10 != 7]
+    clean_up(at(trial), grace_ms=0)
+    assert holding(trial.warehouse, PERSON) == []
