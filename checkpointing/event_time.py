@@ -193,6 +193,11 @@ class VertexTime:
         """How far the rows of each channel were at the last barrier. An end does not show here."""
         return self._now
 
+    @property
+    def reads_splits(self) -> bool:
+        """True if a channel comes from a split. Only its rows say how far it is."""
+        return any(declared is not None for declared in self._declared.values())
+
     def restore(
         self,
         watermark: Watermark,

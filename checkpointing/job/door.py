@@ -536,8 +536,9 @@ def is_time(job: Wiring, run: OperatorRun) -> bool:
     until_ms = run.collected_since_ms + job.setup.linger_ms
     if job.now_ms >= until_ms:
         return True
-    few = run.collected_rows < FEW_ROWS
-    return not (_more_is_coming(job, run.vertex.id) or (few and _barrier_is_near(job, until_ms)))
+    few, barriers = run.collected_rows < FEW_ROWS, [each for each in job.coordinator.pending if each.id > run.passed]
+    soon = run.fires_with_rows and (job.readers.awaits_barrier or barriers)
+    return not (soon or _more_is_coming(job, run.vertex.id) or (few and _barrier_is_near(job, until_ms)))
 
 
 def ask_again(job: Wiring, fact: SourceIdle) -> None:

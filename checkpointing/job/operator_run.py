@@ -298,6 +298,8 @@ class OperatorRun:
     """The barrier that the vertex is about to send on, with its watermark. It fires before (N4)."""
     firing_ms: int | None = None
     """The micro-batch that runs fires what is due by this time."""
+    rows_fire: bool = False
+    """True if rows of this tick were due at the barrier behind them, as those of short windows are."""
     now_ms: int | None = None
     """The time of the last barrier, by which state expires (N5)."""
     clock_ms: int = 0
@@ -388,7 +390,25 @@ class OperatorRun:
         place = sum(rows < rows_max for rows in list(before)[:-1])
         self.running, self.collected = tuple(self.collected[:place]), self.collected[place:]
         end_of_input = self.input_end is InputEnd.REACHED and not self.collected
-        return self._run(END_OF_TIME if end_of_input and self.vertex.fires else None, end_of_input=end_of_input)
+        due_ms = END_OF_TIME if end_of_input and self.vertex.fires else self._due_with_rows()
+        return self._run(due_ms, end_of_input=end_of_input)
+
+    @property
+    def fires_with_rows(self) -> bool:
+        """True if one micro-batch can run the last rows before a barrier and fire what is due at it (N4).
+
+        The time must be known before the rows have run. It is by the clock, or if it comes from vertices alone, whose
+        barriers carry it.
+        """
+        return self.vertex.fires and (self.vertex.by_clock or (self.time is not None and not self.time.reads_splits))
+
+    def _due_with_rows(self) -> int | None:
+        """Return by which time the micro-batch fires too, as the last one before a barrier. None: it fires nothing."""
+        trigger = self.trigger
+        if not self.fires_with_rows or trigger is None or trigger.unaligned or self.collected:
+            return None
+        barrier = trigger.barrier if self.time is None else self.time.foreseen(trigger.barrier, {})
+        return self._time_at(barrier) if self.rows_fire or self.fires_at(barrier) else None
 
     @property
     def fires_next(self) -> bool:
@@ -434,6 +454,7 @@ class OperatorRun:
         """Run a micro-batch without rows, which fires what is due before the barrier goes on."""
         if self.passing is None:
             raise TypeError(f"vertex {self.vertex.id} fires without a barrier")
+        self.rows_fire = self.rows_fire or self.passed in self.worked
         self.micro_batch += 1
         return self._run(self._time_at(self.passing), end_of_input=False)
 

@@ -306,6 +306,11 @@ class SourceReaders:
         every = self._pacing.every_rows
         return (every is not None and self._counted_rows() >= every) or self.cuts.barrier_due
 
+    @property
+    def awaits_barrier(self) -> bool:
+        """True if a checkpoint was asked for, and its barrier was not sent yet."""
+        return self._asked
+
     # -------------------------------------------------------------- facts
 
     def offered(self, slice_: SourceSlice) -> SubtaskId | None:
