@@ -5,7 +5,8 @@ have to be downloaded. Both name what never changes. So a view shows the cut unt
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, assert_never
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from jobs.reading.cut import Cut
 from jobs.reading.moments import ReadingError
 from jobs.reading.state_sql import Dialect, sql_name, sql_text, sql_type
 from jobs.storage.place import StoragePlace
+from jobs.warehouse.file_checks import is_ours
 from jobs.warehouse.table_snapshot import active_paths, paths_with_deletion_vectors
 
 _PARTITION: Final = "partition."
@@ -23,21 +25,39 @@ _PARTITION: Final = "partition."
 
 def view_name(table: str) -> str:
     """Return the name of a table's view: `gold_daily` for `gold/daily`."""
-    return "_".join(part.lstrip("_") for part in table.split("/"))
+    return _joined(table, "_")
+
+
+def view_names(tables: Iterable[str]) -> dict[str, str]:
+    """Return the name of each table's view. `gold/x_y` and `gold_x/y` become `gold__x_y` and `gold_x__y`."""
+    names: dict[str, str] = {}
+    left, between = tuple(tables), "_"
+    while left:
+        named = {table: _joined(table, between) for table in left}
+        times = Counter([*names.values(), *named.values()])
+        names |= {table: name for table, name in named.items() if times[name] == 1}
+        left = tuple(table for table, name in named.items() if times[name] > 1)
+        between += "_"
+    return names
+
+
+def _joined(table: str, between: str) -> str:
+    return between.join(part.lstrip("_") for part in table.split("/"))
 
 
 def cut_sql(cut: Cut, dialect: Dialect, schema: str) -> str:
     """Return statements that make a view of each output table of the cut, in a schema that they create.
 
-    The view of `gold/daily` is `gold_daily`. Raises what `Cut.polars` raises, and ReadingError for a table that DuckDB
+    The views are called as `view_names` says. Raises what `Cut.polars` raises, and ReadingError for a table that DuckDB
     cannot read without an extension.
     """
     heading = (
         f"-- cut {cut.checkpoint} of {cut.job}, published at {cut.published_at.isoformat(timespec='seconds')}\n"
         f"CREATE SCHEMA IF NOT EXISTS {sql_name(schema, dialect)};\n"
     )
+    names = view_names(cut.tables)
     views = (
-        f"CREATE OR REPLACE VIEW {sql_name(schema, dialect)}.{sql_name(view_name(table), dialect)} AS\n"
+        f"CREATE OR REPLACE VIEW {sql_name(schema, dialect)}.{sql_name(names[table], dialect)} AS\n"
         f"{_query(cut, table, dialect)};\n"
         for table in cut.tables
     )
@@ -49,9 +69,10 @@ def cut_dbt(cut: Cut) -> str:
 
     JSON is YAML, and no text in it needs other quotes. Raises what `cut_sql` raises.
     """
+    names = view_names(cut.tables)
     tables = [
         {
-            "name": view_name(table),
+            "name": names[table],
             "description": f"{table} at checkpoint {cut.checkpoint}, Delta version {cut.version(table)}",
             "config": {"meta": {"external_location": _for_format(f"({_query(cut, table, 'duckdb')})")}},
         }
@@ -81,7 +102,7 @@ def _query(cut: Cut, table: str, dialect: Dialect) -> str:
 def _files_query(cut: Cut, table: str) -> str:
     """Return a query of DuckDB's over the files of a table.
 
-    Old files may lack columns, or have others and smaller ones. No file holds the columns of its table's partitions.
+    Old files may lack columns, or have others and smaller ones. Files of other programs lack the columns of partitions.
     """
     opened = cut.opened(table)
     if paths_with_deletion_vectors(opened):
@@ -92,7 +113,7 @@ def _files_query(cut: Cut, table: str) -> str:
     columns = pa.schema(opened.schema().to_arrow())
     nothing = (f"CAST(NULL AS {_type(field.type)}) AS {_name(field.name)}" for field in columns)
     parts = [f"SELECT {', '.join(nothing)} WHERE false"]
-    for values, paths in _by_partition(opened):
+    for values, paths in _by_lacking(opened):
         constants = (f", {_constant(columns.field(name).type, value)} AS {_name(name)}" for name, value in values)
         files = ",\n    ".join(sql_text(duckdb_path(_address(cut.place(table), path))) for path in paths)
         reader = f"read_parquet([\n    {files}\n  ], union_by_name = true, hive_partitioning = false)"
@@ -102,16 +123,16 @@ def _files_query(cut: Cut, table: str) -> str:
     return f"SELECT {', '.join(cast)}\nFROM (\n  {rows}\n)"
 
 
-def _by_partition(opened: DeltaTable) -> Iterator[tuple[Sequence[tuple[str, object]], list[str]]]:
-    """Yield the partitions of a table, each with the paths of its files."""
+def _by_lacking(opened: DeltaTable) -> Iterator[tuple[Sequence[tuple[str, object]], list[str]]]:
+    """Yield the values that files lack, since only the log has them, each with the paths of these files."""
     actions = pa.table(opened.get_add_actions(flatten=True))
     by = [name for name in actions.column_names if name.startswith(_PARTITION)]
     found: dict[tuple[object, ...], list[str]] = {}
     rows = zip(*(actions.column(name).to_pylist() for name in by), strict=True) if by else [()] * actions.num_rows
     for path, values in zip(active_paths(opened), rows, strict=True):
-        found.setdefault(values, []).append(path)
+        found.setdefault(() if is_ours(path) else values, []).append(path)
     for values, paths in found.items():
-        yield [(name.removeprefix(_PARTITION), value) for name, value in zip(by, values, strict=True)], sorted(paths)
+        yield [(name.removeprefix(_PARTITION), value) for name, value in zip(by, values, strict=False)], sorted(paths)
 
 
 def _address(folder: StoragePlace, path: str) -> str:

@@ -18,7 +18,7 @@ from rich.text import Text
 from jobs.engine_paths import polars_reads, spark_address, typed
 from jobs.quality.verdict import verdicts_in
 from jobs.reading import Cut, Cuts, OperatorState, PendingCut, ReadingError
-from jobs.reading.cut_sql import view_name
+from jobs.reading.cut_sql import view_names
 from jobs.reading.moments import shown
 from jobs.showing.quantities import count, counted, plural
 from jobs.storage.address import Root, absolute
@@ -95,14 +95,15 @@ def recipes(cut: Cut) -> tuple[Recipe, ...]:
     spark: list[str] = []
     polars = ["import polars as pl"]
     duck = ["import duckdb", "from deltalake import DeltaTable"]
+    names = view_names(cut.tables)
     for table in cut.tables:
-        name, folder, version = view_name(table), cut.folder(table), cut.version(table)
+        name, folder, version = names[table], cut.folder(table), cut.version(table)
         through_delta = "" if polars_reads(cut.folder(table)) else ", use_pyarrow=True"
         for_spark = f'spark.read.format("delta").option("versionAsOf", {version}).load({spark_address(folder)!r})'
         spark.append(f"{name} = {for_spark}")
         polars.append(f"{name} = pl.scan_delta({folder!r}, version={version}{through_delta})")
         duck.append(f"{name} = DeltaTable({folder!r}, version={version}).to_pyarrow_table()")
-    duck.append(f'duckdb.sql("FROM {view_name(next(iter(cut.tables), "table"))} LIMIT 10")')
+    duck.append(f'duckdb.sql("FROM {next(iter(names.values()), "table")} LIMIT 10")')
     return Recipe("Spark", tuple(spark)), Recipe("Polars", tuple(polars)), Recipe("DuckDB", tuple(duck))
 
 

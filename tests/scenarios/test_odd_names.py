@@ -27,7 +27,7 @@ from jobs.operators.inputs import staged_rows
 from jobs.pipeline.planning import plan
 from jobs.pipelines import registry
 from jobs.reading import Cuts
-from jobs.reading.cut_sql import view_name
+from jobs.reading.cut_sql import cut_sql, view_name
 from jobs.showing.cut import recipes
 from jobs.sources.files.file_source import FileSource
 from jobs.tick.discovery import look_at_input
@@ -258,7 +258,7 @@ def test_columns_of_odd_names_pass_through_every_step(spark, tmp_path, form):
             rule, quarantine="quarantine/rows", id="rules"
         )
         kept.select(KEY, NUMBER).key_by(KEY).aggregate("by_step", n=count()).upsert("out/by_step")
-        rows.drop(TEXT).key_by(KEY).aggregate("by_task", n=count()).upsert("out/by_task")
+        rows.drop(TEXT).key_by(KEY).aggregate("by_task", n=count()).upsert("out_by/step")
         left = kept.select(KEY, NUMBER).key_by(KEY)
         right = rows.select(KEY, TEXT).key_by(KEY)
         join(left, right, "joined").table("out/joined")
@@ -274,9 +274,14 @@ def test_columns_of_odd_names_pass_through_every_step(spark, tmp_path, form):
     found = cut.polars("out/rows").collect().sort(NUMBER)
     assert [(*row, 2 * row[-1]) for row in ROWS] == found.select(*SCHEMA.names, "twice.`as` much").rows()
     assert [("ann", 1), ("bob", 1)] == sorted(cut.polars("out/by_step").select(KEY, "n").collect().rows())
-    assert [("ann", 2), ("bob", 1)] == sorted(cut.polars("out/by_task").select(KEY, "n").collect().rows())
+    assert [("ann", 2), ("bob", 1)] == sorted(cut.polars("out_by/step").select(KEY, "n").collect().rows())
     assert [5] == cut.polars("quarantine/rows").collect()[NUMBER].to_list()
     assert 3 == cut.polars("out/joined").collect().height
+    with duckdb.connect() as connection:
+        connection.execute(cut_sql(cut, "duckdb", 'a`b"c'))
+        sums = (("out_rows", '"am""ount"', 18), ("out__by_step", "n", 2), ("out_by__step", "n", 3))
+        for name, column, due in sums:
+            assert [(due,)] == connection.execute(f'SELECT sum({column}) FROM "a`b""c".{name}').fetchall()
 
 
 @pytest.mark.parametrize(
