@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import Final, cast
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import StructField, StructType
@@ -20,7 +21,8 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
-from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan, FilteredScan, TaskRule
+from jobs.operators.derived_scans import AddingScan, ChangesScan, FilteredScan, NewColumn
+from jobs.operators.expressions import Column, Expression
 from jobs.operators.in_time.measured_times import TimeColumn, TimesOfInput
 from jobs.operators.process import of_output
 from jobs.operators.scan.divided import Divided, Division
@@ -115,7 +117,7 @@ def scanned_input(
     scans = _filtered(found, plan.schema, steps.rules)
     if plan.of_changes:
         scans = tuple(ChangesScan(scan=scan) for scan in scans)
-    return Scanned(_copying(scans, plan.schema, steps.copies)) if scans else None
+    return Scanned(_adding(scans, plan.schema, steps.added)) if scans else None
 
 
 def stepped_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Stepped | None:
@@ -169,8 +171,10 @@ def _timed_scans(
     before = said.before or TaskSteps(_unchanged)
     if not isinstance(before, TaskSteps) or before.rules:
         return []
-    of = {copy.name: copy.of for copy in before.copies}
-    time = replace(said.column, name=of.get(said.column.name) or said.column.name)
+    of = {column.name: column.values for column in before.added}.get(said.column.name, Column(said.column.name))
+    if not isinstance(of, Column):
+        return []
+    time = replace(said.column, name=of.name)
     found: list[RowScan] = []
     for (split, offered_ms), slices in slices_by_split(segments, time).items():
         scans = _scans(plan, slices, warehouse)
@@ -180,20 +184,23 @@ def _timed_scans(
     return found
 
 
-def _filtered(scans: Sequence[RowScan], schema: StructType, rules: tuple[TaskRule, ...]) -> tuple[RowScan, ...]:
+def _filtered(scans: Sequence[RowScan], schema: StructType, rules: tuple[Expression, ...]) -> tuple[RowScan, ...]:
     if not rules:
         return tuple(scans)
-    read = dict.fromkeys(name for rule in rules for name in rule.columns)
-    tested = arrow_schema(StructType([schema[name] for name in read]))
+    tested = _read_by(rules, schema)
     return tuple(FilteredScan(scan=scan, rules=rules, tested=tested) for scan in scans)
 
 
-def _copying(scans: Sequence[RowScan], schema: StructType, copies: tuple[CopiedColumn, ...]) -> tuple[RowScan, ...]:
-    if not copies:
+def _adding(scans: Sequence[RowScan], schema: StructType, added: tuple[NewColumn, ...]) -> tuple[RowScan, ...]:
+    if not added:
         return tuple(scans)
-    names = dict.fromkeys(copy.of for copy in copies if copy.of is not None)
-    read = arrow_schema(StructType([schema[name] for name in names]))
-    return tuple(CopyingScan(scan=scan, copies=copies, read=read) for scan in scans)
+    read = _read_by([column.values for column in added], schema)
+    return tuple(AddingScan(scan=scan, added=added, read=read) for scan in scans)
+
+
+def _read_by(expressions: Sequence[Expression], schema: StructType) -> pa.Schema:
+    names = dict.fromkeys(name for each in expressions for name in each.columns)
+    return arrow_schema(StructType([schema[name] for name in names]))
 
 
 def _is_in_reach(scan: RowScan, warehouse: Root) -> bool:

@@ -23,7 +23,8 @@ from checkpointing.identifiers import TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.changes import KIND
-from jobs.operators.derived_scans import CopiedColumn, NullRule, TaskRule
+from jobs.operators.derived_scans import NewColumn
+from jobs.operators.expressions import Expression
 from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.process import AnyFunction, HoldsRows
 from jobs.sources.slice_reading import SliceReader
@@ -60,13 +61,13 @@ def kept_beside() -> tuple[str, ...]:
 class TaskSteps:
     """Steps that a task which scans files can do itself.
 
-    They choose columns, leave out rows that fail `rules`, and then add `copies` of columns under new names. `chain`
-    does the same in Spark.
+    They choose columns, keep the rows for which all `rules` are true, and then add columns. All of them read columns
+    of the file. `chain` does the same in Spark.
     """
 
     chain: Chain
-    rules: tuple[TaskRule, ...] = ()
-    copies: tuple[CopiedColumn, ...] = ()
+    rules: tuple[Expression, ...] = ()
+    added: tuple[NewColumn, ...] = ()
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         """Return the good rows with the chosen columns."""
@@ -150,7 +151,7 @@ class RowRule:
 
     name: str
     good: str | Callable[[], Column]
-    in_task: NullRule | None = None
+    in_task: Expression | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

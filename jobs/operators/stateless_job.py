@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.changes import INSERT, KIND
-from jobs.operators.derived_scans import NullRule
+from jobs.operators.expressions import Expression
 from jobs.operators.inputs import in_schema
 from jobs.operators.python_workers import reported
 from jobs.operators.scan.divided import Divided, divided_rows
@@ -73,7 +73,7 @@ def failed_rules(rules: Sequence[RowRule]) -> Column:
     return F.when(names != F.lit(""), names)
 
 
-def in_task(rules: Sequence[RowRule]) -> tuple[tuple[str, NullRule], ...]:
+def in_task(rules: Sequence[RowRule]) -> tuple[tuple[str, Expression], ...]:
     """Return the rules that a task can judge, with their names."""
     return tuple((rule.name, rule.in_task) for rule in rules if rule.in_task is not None)
 

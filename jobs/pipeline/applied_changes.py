@@ -1,6 +1,5 @@
 """Declares the table that a stream of changes makes: SCD type 1 or 2."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,7 +30,6 @@ from jobs.operators.applied_changes import (
     applied_output,
 )
 from jobs.operators.changes import KIND
-from jobs.operators.derived_scans import CopiedColumn
 from jobs.operators.spec import quoted
 from jobs.pipeline.columns import (
     InvalidPipelineError,
@@ -42,9 +40,8 @@ from jobs.pipeline.columns import (
     require_ordered,
     require_unique,
 )
-from jobs.pipeline.steps import copied
 from jobs.pipeline.streams import Stream
-from jobs.pipeline.vertices import AppliedVertex, Derivation
+from jobs.pipeline.vertices import AppliedVertex
 from jobs.sources.change_rows import BEFORE, COMMITTED_AT, DELETE, HEAD, LSN, TRUNCATE, UNCHANGED, XID
 from jobs.sources.change_rows import KIND as CHANGE_KIND
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
@@ -220,10 +217,6 @@ def _text(words: str) -> str:
 
 _NEVER: Final = "false"
 """The condition of a change that none meets."""
-_NAME: Final = re.compile(
-    r"(?!(?:true|false|null|current_\w+|(?:session_)?user|localtimestamp)$)[a-z_]\w*", re.IGNORECASE
-)
-"""A column's name that needs no quotes: Spark SQL takes the words that are left out for values."""
 
 
 def apply_changes(  # noqa: PLR0913 - each says one thing of the table
@@ -337,36 +330,14 @@ def _require_changes(where: str, changes: Stream) -> None:
 def _marked(changes: Stream, conditions: Conditions, sequence: DataType) -> Stream:
     """Return the changes with our columns: the place of each in the order, and whether it deletes its key, or all."""
     stream = _with_condition(changes, DELETES, conditions.deletes)
-    place = _column(changes.schema, conditions.sequence)
-    if place is None:
-        stream = stream.with_column(SEQUENCE, conditions.sequence, sequence)
-    else:
-        stream = _with_copy(stream, CopiedColumn(SEQUENCE, place), sequence)
+    stream = stream.with_column(SEQUENCE, conditions.sequence, sequence)
     return stream if conditions.truncates is None else _with_condition(stream, TRUNCATES, conditions.truncates)
 
 
 def _with_condition(stream: Stream, name: str, condition: str) -> Stream:
-    """Return the stream with a column that says whether the condition is true.
-
-    A task copies a plain column itself, or says no itself. Spark evaluates any other condition.
-    """
-    column = None if condition == _NEVER else _column(stream.schema, condition)
-    if condition == _NEVER or (column is not None and stream.schema[column].dataType == BooleanType()):
-        return _with_copy(stream, CopiedColumn(name, column, instead=False), BooleanType())
-    return stream.with_column(name, f"coalesce({condition}, false)", BooleanType())
-
-
-def _with_copy(stream: Stream, copy: CopiedColumn, kind: DataType) -> Stream:
-    value = "false" if copy.of is None else quoted([copy.of])
-    schema = StructType([*stream.schema.fields, StructField(copy.name, kind)])
-    return stream.after(copied(copy, kind), schema, Derivation(computed={copy.name: value}))
-
-
-def _column(rows: StructType, text: str) -> str | None:
-    """Return the column if this Spark SQL is nothing but its name, as it is declared. Words of SQL need quotes."""
-    is_quoted = len(text) > len("``") and text[0] == text[-1] == "`"
-    name = text[1:-1] if is_quoted else text
-    return name if name in rows.names and "`" not in name and (is_quoted or _NAME.fullmatch(name)) else None
+    """Return the stream with a column that says whether the condition is true."""
+    known = condition if condition == _NEVER else f"coalesce({condition}, false)"
+    return stream.with_column(name, known, BooleanType())
 
 
 def _require_distance(where: str, sequence: StructField, distance: Distance | None, *, by_rows: bool) -> None:

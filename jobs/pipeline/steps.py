@@ -1,16 +1,19 @@
 """Ready-made steps of a stream: each a function of a DataFrame, lazy and row by row."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import DataType, StructType
 
-from jobs.operators.derived_scans import CopiedColumn, TaskRule
+from jobs.operators.derived_scans import NewColumn
 from jobs.operators.spec import Chain, TaskSteps, TextSteps, kept_beside
-from jobs.pipeline.plain_conditions import plain_rules
+from jobs.pipeline.plain_expressions import plain_column, plain_condition
 from jobs.spark.columns import named
+
+if TYPE_CHECKING:
+    from jobs.operators.expressions import Expression
 
 
 def selected(columns: Sequence[str]) -> Chain:
@@ -31,26 +34,17 @@ def dropped(columns: Sequence[str]) -> Chain:
     return TaskSteps(drop)
 
 
-def with_column(name: str, expression: str | Callable[[], Column], kind: DataType) -> Chain:
-    """Return the step that adds or replaces a column; the expression is built once a session exists."""
+def with_column(name: str, expression: str | Callable[[], Column], kind: DataType, rows: StructType) -> Chain:
+    """Return the step that adds a column to these rows, or replaces one. A task does so itself if it is plain."""
 
-    def add(rows: DataFrame) -> DataFrame:
+    def add(frame: DataFrame) -> DataFrame:
         column = F.expr(expression) if isinstance(expression, str) else expression()
-        return rows.withColumn(name, column.cast(kind))
+        return frame.withColumn(name, column.cast(kind))
 
-    return TextSteps(add) if isinstance(expression, str) else add
-
-
-def copied(copy: CopiedColumn, kind: DataType) -> Chain:
-    """Return the step that adds a copy of a column, or replaces a column by it."""
-
-    def add(rows: DataFrame) -> DataFrame:
-        values = F.lit(copy.instead) if copy.of is None else named(copy.of)
-        if copy.of is not None and copy.instead is not None:
-            values = F.coalesce(values, F.lit(copy.instead))
-        return rows.withColumn(copy.name, values.cast(kind))
-
-    return TaskSteps(add, copies=(copy,))
+    if not isinstance(expression, str):
+        return add
+    values = plain_column(expression, kind, rows)
+    return TextSteps(add) if values is None else TaskSteps(add, added=(NewColumn(name, values),))
 
 
 def in_turn(chains: Sequence[Chain]) -> Chain | None:
@@ -66,17 +60,12 @@ def in_turn(chains: Sequence[Chain]) -> Chain | None:
     light = [chain for chain in chains if isinstance(chain, TaskSteps)]
     if len(light) < len(chains):
         return TextSteps(apply) if all(isinstance(chain, TaskSteps | TextSteps) for chain in chains) else apply
-    rules: list[TaskRule] = []
-    copies: dict[str, CopiedColumn] = {}
-    for steps in light:  # a task sees the names of the file, not those that steps before have given
-        reads = {*(name for rule in steps.rules for name in rule.columns), *(copy.of for copy in steps.copies)}
-        if any(copies[name].instead is not None for name in copies.keys() & reads):
-            return TextSteps(apply)
-        of = {name: copy.of for name, copy in copies.items()}
-        known = {name: read for name, read in of.items() if read is not None}
-        rules += [rule.over(known) for rule in steps.rules]
-        copies |= {copy.name: replace(copy, of=of.get(copy.of or "") or copy.of) for copy in steps.copies}
-    return TaskSteps(apply, tuple(rules), tuple(copies.values()))
+    rules: list[Expression] = []
+    added: dict[str, Expression] = {}
+    for steps in light:  # a task reads columns of the file, not those that steps before have made
+        rules.extend(rule.over(added) for rule in steps.rules)
+        added |= {column.name: column.values.over(added) for column in steps.added}
+    return TaskSteps(apply, tuple(rules), tuple(map(NewColumn, added.keys(), added.values())))
 
 
 def unchanged() -> Chain:
@@ -92,5 +81,5 @@ def filtered(condition: str | Callable[[], Column], rows: StructType) -> Chain:
 
     if not isinstance(condition, str):
         return keep
-    rules = plain_rules(condition, rows)
-    return TextSteps(keep) if rules is None else TaskSteps(keep, rules)
+    rule = plain_condition(condition, rows)
+    return TextSteps(keep) if rule is None else TaskSteps(keep, (rule,))

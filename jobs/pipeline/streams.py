@@ -16,10 +16,11 @@ from checkpointing.event_time import EventTime
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId, table_name, vertex_id
 from jobs.distribution import DISTRIBUTION
+from jobs.operators import expressions
 from jobs.operators.aggregate import output_schema
 from jobs.operators.changelog_aggregates import ROWS
 from jobs.operators.changes import KIND
-from jobs.operators.derived_scans import CopiedColumn, NullRule
+from jobs.operators.derived_scans import NewColumn
 from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
 from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.in_time.timers import HasTimers
@@ -48,9 +49,9 @@ from jobs.pipeline.columns import (
     require_unique,
     time_column,
 )
-from jobs.pipeline.plain_conditions import plain_copy
+from jobs.pipeline.plain_expressions import plain_condition
 from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, of_user, process_vertex, time_to_live
-from jobs.pipeline.steps import copied, dropped, filtered, selected, unchanged, with_column
+from jobs.pipeline.steps import dropped, filtered, selected, unchanged, with_column
 from jobs.pipeline.tables import (
     append_table,
     description_of,
@@ -83,7 +84,7 @@ from jobs.pipeline.vertices import (
 )
 from jobs.pipeline.windows import Window, emission, window_vertex
 from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
-from jobs.quality.rules import compile_row_rule, null_rule
+from jobs.quality.rules import compile_row_rule
 from jobs.sinks.port import Sink, UpsertSink
 from jobs.state.backend import Expires
 from jobs.state.files import NONE_RENAMED
@@ -137,14 +138,10 @@ def row_rules(where: str, rows: StructType, expectations: Sequence[Expectation])
         raise InvalidPipelineError(f"{where}: check_rows needs at least one expectation")
     _require_expected_columns(where, rows, expectations)
     try:
-        return tuple(RowRule(str(one), compile_row_rule(one), _in_task(one)) for one in expectations)
+        said = [(str(one), compile_row_rule(one)) for one in expectations]
     except InvalidExpectationError as error:
         raise InvalidPipelineError(f"{where}: {error}") from error
-
-
-def _in_task(expectation: Expectation) -> NullRule | None:
-    of_null = null_rule(expectation)
-    return None if of_null is None else NullRule(*of_null)
+    return tuple(RowRule(name, good, plain_condition(good, rows)) for name, good in said)
 
 
 def good_rows(rules: Sequence[RowRule]) -> Chain:
@@ -389,8 +386,7 @@ class Stream:
             )
         require_unique(f"with_column on {self.origin}", fields)
         derives = Derivation(computed={name: sql_of(expression)})
-        of = plain_copy(expression, type, self.schema) if isinstance(expression, str) else None
-        steps = with_column(name, expression, type) if of is None else copied(CopiedColumn(name, of=of), type)
+        steps = with_column(name, expression, type, self.schema)
         return self.after(steps, StructType(list(fields.values())), derives)
 
     def rename(self, columns: Mapping[str, str]) -> "Stream":
@@ -402,8 +398,8 @@ class Stream:
         require_columns(where, self.schema, said)
         fields = [StructField(said.get(each.name, each.name), each.dataType) for each in self.schema.fields]
         require_unique(where, [each.name for each in fields])
-        copies = tuple(CopiedColumn(new, of=old) for old, new in said.items())
-        steps = TaskSteps(lambda rows: rows.withColumnsRenamed(said), copies=copies)
+        added = tuple(NewColumn(new, expressions.Column(old)) for old, new in said.items())
+        steps = TaskSteps(lambda rows: rows.withColumnsRenamed(said), added=added)
         after = self.after(steps, StructType(fields), Derivation(renamed={new: old for old, new in said.items()}))
         time = self.time
         return after if time is None else replace(after, time=replace(time, name=said.get(time.name, time.name)))
@@ -694,7 +690,7 @@ class Stream:
 
     def _as_one_key(self) -> "KeyedStream":
         kind = BooleanType()
-        steps = copied(CopiedColumn(ALL, of=None, instead=True), kind)
+        steps = with_column(ALL, "true", kind, self.schema)
         schema = StructType([*self.schema.fields, StructField(ALL, kind)])
         return self.after(steps, schema, Derivation(computed={ALL: "true"})).key_by(ALL)
 

@@ -33,12 +33,6 @@ def compile_row_rule(expectation: Expectation) -> str:
     return rule(_Arguments(expectation, arguments))
 
 
-def null_rule(expectation: Expectation) -> tuple[str, bool] | None:
-    """Return the column of a valid expectation that asks only for null (True) or not null (False), None for others."""
-    wanted = _OF_NULL.get(expectation.type)
-    return None if wanted is None else (str(expectation.kwargs["column"]), wanted)
-
-
 def _check_arguments(
     expectation: Expectation, arguments: dict[str, Any], required: frozenset[str], optional: frozenset[str]
 ) -> None:
@@ -167,8 +161,6 @@ _SET: Final = frozenset({"column", "value_set"})
 _REGEX: Final = frozenset({"column", "regex"})
 _BOUNDS: Final = frozenset({"min_value", "max_value", "strict_min", "strict_max"})
 _PAIR: Final = frozenset({"column_A", "column_B"})
-
-_OF_NULL: Final = {"expect_column_values_to_not_be_null": False, "expect_column_values_to_be_null": True}
 
 _RULES: Final[Mapping[str, _Rule]] = {
     "expect_column_values_to_not_be_null": (_COLUMN, _NONE, lambda given: f"({given.column()} IS NOT NULL)"),

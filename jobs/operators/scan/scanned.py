@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StringType
 
 from checkpointing.key_groups import range_of
-from jobs.operators.derived_scans import NullRule, marked
+from jobs.operators.derived_scans import marked
 from jobs.operators.exchange import EXCHANGED, Splitter, owned_by, times_block, with_key_group
+from jobs.operators.expressions import Expression
 from jobs.operators.key_hash import can_hash, key_groups
 from jobs.operators.python_workers import freeze_imports, reported
 from jobs.operators.spec import Spec, StatelessSpec, arrow_schema
@@ -150,7 +151,7 @@ class StatelessScan:
 
     shares: tuple[tuple[RowScan, ...], ...]
     task: StatelessTask
-    rules: tuple[tuple[str, NullRule], ...]
+    rules: tuple[tuple[str, Expression], ...]
 
     def run_scans(self, shares: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Write the rows of these shares, and yield the reports. Raises ScanError."""

@@ -13,10 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
     DateType,
+    DecimalType,
+    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -28,12 +31,12 @@ from checkpointing.channel_items import StagedSegment
 from checkpointing.handles import FileHandle
 from checkpointing.job.restoring import CutDoesNotFitError
 from jobs.operators.changes import DELETE, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE
-from jobs.operators.derived_scans import CopiedColumn, NullRule
+from jobs.operators.expressions import evaluated
 from jobs.operators.inputs import read_input, scanned_input
-from jobs.operators.spec import InputPlan, TaskSteps, arrow_schema, schema_with_kind
+from jobs.operators.spec import InputPlan, arrow_schema, schema_with_kind
 from jobs.operators.top_rows import Order, TopRows, top_state
-from jobs.pipeline.plain_conditions import plain_rules
-from jobs.pipeline.steps import copied, dropped, in_turn
+from jobs.pipeline.plain_expressions import plain_column
+from jobs.pipeline.steps import dropped, filtered, in_turn, with_column
 from jobs.state.files import arrow_of, empty_frame
 from tests.unit.operators.test_rows_in_time import EPOCHS, in_epochs, spec_of
 from tests.unit.operators.test_rows_in_time import ROWS as TIMED
@@ -575,7 +578,7 @@ ROWS = StructType().add("k", LongType()).add("v", LongType()).add("gone", Boolea
 
 
 @pytest.mark.parametrize(("of_changes", "takes_changes"), [(False, False), (True, False), (True, True)])
-@pytest.mark.parametrize("steps", ["none", "copies", "rule and copies"])
+@pytest.mark.parametrize("steps", ["none", "added", "rule and added"])
 def test_a_task_derives_what_spark_derives(tmp_path, spark, of_changes, takes_changes, steps):
     values = {"k": [1, 2, 3, 4, 5, None], "v": [1, None, 3, None, 5, 6], "gone": [True, False, None, True, None, False]}
     kinds = [INSERT, DELETE, UPDATE_BEFORE, UPDATE_AFTER, None, UPDATE_BEFORE]
@@ -587,14 +590,14 @@ def test_a_task_derives_what_spark_derives(tmp_path, spark, of_changes, takes_ch
         path = tmp_path / f"{number}.parquet"
         pq.write_table(table, path)
         files.append(FileHandle(path.name, table.num_rows, path.stat().st_size, 1))
-    rule = TaskSteps(lambda rows: rows.filter("v IS NOT NULL"), (NullRule("v", null=False),))
-    copies = [
-        copied(CopiedColumn("d", "gone", instead=False), BooleanType()),
-        copied(CopiedColumn("s", "v"), LongType()),
-        copied(CopiedColumn("no", None, instead=False), BooleanType()),
+    rule = filtered("v IS NOT NULL", ROWS)
+    added = [
+        with_column("d", "coalesce(gone, false)", BooleanType(), ROWS),
+        with_column("s", "v", LongType(), ROWS),
+        with_column("no", "false", BooleanType(), ROWS),
         dropped(["gone"]),
     ]
-    chain = in_turn({"none": [], "copies": copies, "rule and copies": [rule, *copies]}[steps])
+    chain = in_turn({"none": [], "added": added, "rule and added": [rule, *added]}[steps])
     wanted = ROWS if steps == "none" else StructType([ROWS["k"], ROWS["v"]]).add("d", BooleanType())
     wanted = wanted if steps == "none" else wanted.add("s", LongType()).add("no", BooleanType())
     wanted = schema_with_kind(wanted) if takes_changes else wanted
@@ -612,7 +615,7 @@ def test_a_task_derives_what_spark_derives(tmp_path, spark, of_changes, takes_ch
     assert by_task
 
 
-COMPARED = (
+PLAIN = (
     StructType()
     .add("b", ByteType())
     .add("i", IntegerType())
@@ -623,57 +626,154 @@ COMPARED = (
     .add("due", DateType())
     .add("at", TimestampType())
     .add("until", TimestampType())
+    .add("m", DecimalType(20, 3))
+    .add("d", DoubleType())
+    .add("e", DoubleType())
+    .add("yes", BooleanType())
 )
-MOMENTS = [None, datetime(1960, 1, 1, 0, 0, 0, 1, tzinfo=UTC), datetime(2026, 3, 29, 2, 30, tzinfo=UTC)]
-COMPARED_VALUES = {
+TEXTS = [
+    None,
+    "",
+    "a",
+    "B",
+    "a ",
+    "x/a//b",
+    "/",
+    "aab",
+    "\N{LATIN SMALL LETTER E WITH ACUTE}",
+    "e\u0301",
+    "\U0001f600",
+    "\uffff",
+]
+DAYS = [None, date(1, 1, 1), date(2026, 2, 28), date(9999, 12, 31)]
+DOUBLES = [None, 0.0, -0.0, 1.5, 1e308, 5e-324, math.inf, -math.inf, math.nan]
+PLAIN_VALUES = {
     "b": [None, -128, -7, 0, 7, 127],
     "i": [None, -(2**31), -1, 0, 9, 2**31 - 1],
     "l": [None, -(2**63), -10, 0, 10, 2**63 - 1],
-    "s": [None, "", "a", "B", "a ", "\N{LATIN SMALL LETTER E WITH ACUTE}", "e\u0301", "\U0001f600", "\uffff"],
-    "day": [None, date(1, 1, 1), date(2026, 2, 28), date(9999, 12, 31)],
-    "at": MOMENTS,
+    "s": TEXTS,
+    "a b": TEXTS,
+    "day": DAYS,
+    "due": DAYS,
+    "at": [
+        *(None, 0, -1, 1_774_751_400_000_000, -62_135_596_800_000_000, -62_135_596_800_000_001),
+        *(253_402_300_799_999_999, 253_402_300_800_000_000, -(10**17), 10**17, -2_208_988_800_000_001),
+    ],
+    "until": [None, 0, 1_774_751_400_000_000],
+    "m": [None, Decimal("0.000"), Decimal("-0.001"), Decimal("9.000"), Decimal("99999999999999999.999")],
+    "d": DOUBLES,
+    "e": DOUBLES,
+    "yes": [None, True, False],
 }
-COMPARED_VALUES |= {"a b": COMPARED_VALUES["s"], "due": COMPARED_VALUES["day"], "until": MOMENTS}
+"""Times are microseconds: the years 1, 0, 1900, 9999 and 10000 begin among them."""
 
 
-def some_condition(chance):
-    def part():
-        kind = chance.choice(["numbers", "texts", "times", "list", "null"])
-        sign = chance.choice(["=", "==", "<>", "!=", "<", "<=", ">", ">="])
-        number = chance.choice(["b", "i", "l"]) + chance.choice(["", "", " % 3", "%7"])
-        numbers, texts = ["0", "-7", "9", "300", "123456789012345678"], ["''", "'a'", "'e\u0301'", "'B'"]
-        match kind:
-            case "numbers":
-                return f"{number} {sign} {chance.choice([*numbers, 'i', 'l'])}"
-            case "texts":
-                return f"{chance.choice(['s', '`a b`'])}{sign}{chance.choice([*texts, '`a b`'])}"
-            case "times":
-                return f"{chance.choice(['day ' + sign + ' due', 'until ' + sign + ' at'])}"
-            case "list":
-                of, column = chance.choice([(numbers, "b"), (numbers, "l"), (texts, "s")])
-                return f"{column} {chance.choice(['in', 'IN'])} ({', '.join(chance.choices(of, k=3))})"
-            case _:
-                return f"{chance.choice(['l', 's', 'at'])} is {chance.choice(['', 'NOT '])}null"
+class Drawn:
+    """Draws plain expressions of each type over the columns of PLAIN, some of them within one another."""
 
-    return chance.choice([" AND ", "\n and "]).join(part() for _ in range(chance.choice([1, 1, 2, 3])))
+    def __init__(self, chance):
+        self.one = chance.choice
+        self.some = chance.choices
+
+    def condition(self, depth=2):
+        if depth and self.one([True, False]):
+            more = f"{self.condition(depth - 1)} {self.one(['AND', 'or', 'OR'])} {self.condition(depth - 1)}"
+            return self.one([more, f"({more})", f"NOT ({more})", f"NOT {self.condition(0)}"])
+        sign = self.one(["=", "==", "<>", "!=", "<", "<=", ">", ">="])
+        number, text, numbers = self.number(), self.text(), ["0", "-7", "9", "300", "123456789012345678"]
+        words = ["''", "'a'", "'e\u0301'", "'B'", "'aab'"]
+        listed = f"({', '.join(self.some(numbers, k=3))})", f"({', '.join(self.some(words, k=2))})"
+        return self.one(
+            [
+                f"{number} {sign} {self.one([*numbers, 'i', 'l', 'i%3'])}",
+                f"{text}{sign}{self.one([*words, '`a b`'])}",
+                self.one([f"day {sign} due", f"until {sign} at", f"m {sign} {self.one(['0', '-1', '9'])}"]),
+                f"{number} {self.one(['in', 'NOT IN'])} {listed[0]}",
+                f"{text} {self.one(['in', 'NOT IN'])} {listed[1]}",
+                f"{self.one(['l', 's', 'at', 'd'])} is {self.one(['', 'NOT '])}null",
+                f"{number} {self.one(['', 'not '])}BETWEEN {self.one(numbers)} and {self.one(numbers)}",
+                f"{text} {self.one(['', 'not '])}like '{self.one(['%a', 'a%', '%a%', 'aab', '%/%'])}'",
+                f"yes = {self.one(['true', 'FALSE'])}",
+                f"coalesce({number} > 0, false)",
+                f"not({number}) = 1",
+            ]
+        )
+
+    def number(self):
+        return self.one(
+            [
+                *("b", "i", "l", "i % 3", "l%7", "l % 100 + 1", "b % 5 * 3 - i % 2", "length(s)", "hour(at)"),
+                *("length(s) - length(replace(s, 'a', ''))", "cast(b as bigint) * cast(i as bigint)", "coalesce(i, 0)"),
+                *("CASE WHEN i > 0 THEN b WHEN yes = true THEN -1 ELSE l END", "case i when 9 then 1 end"),
+                f"if({self.one(['l > 0', 's is null', 'not i = 9'])}, {self.one(['i, null', 'null, b', '3, 4'])})",
+            ]
+        )
+
+    def text(self):
+        pattern = self.one(["yyyy-MM-dd", "HH:mm", "yyyyMMdd", "yyyy-MM-dd HH:mm:ss", "dd.MM.yyyy HH", "mm/ss"])
+        return self.one(
+            [
+                *(
+                    "s",
+                    "`a b`",
+                    "concat(s, '-', `a b`)",
+                    "s || 'a'",
+                    "replace(s, 'a', 'bb')",
+                    "coalesce(s, `a b`, 'x')",
+                ),
+                *(f"split_part(s, '{self.one('/a')}', {self.one([1, 2, 3])})", f"date_format(at, '{pattern}')"),
+                *("CAST(l AS STRING)", "CASE WHEN s = 'a' OR i < 0 THEN 'one' WHEN b > 0 THEN s ELSE `a b` END"),
+            ]
+        )
+
+    def column(self):
+        return self.one(
+            [
+                (self.condition(), BooleanType()),
+                (self.number(), LongType()),
+                (self.text(), StringType()),
+                (self.one(["0.908 * l", "m * 2", "i", "l", "1.50*b", "m * 0.001", "b"]), DecimalType(30, 6)),
+                (
+                    self.one(["if(yes = true, d, null)", "d * e", "d + e", "d - 1", "2 * d", "d*0.1 - e", "d + 1.5"]),
+                    DoubleType(),
+                ),
+                (self.one(["to_date(at)", "date(until)", "cast(at AS date)", "day"]), DateType()),
+            ]
+        )
 
 
-def test_a_task_keeps_the_rows_for_which_spark_finds_a_plain_condition_true(spark):
-    """Nulls, the least and the greatest numbers, remainders of negative ones, and texts beyond ASCII too."""
-    chance = random.Random(5)  # noqa: S311 - test data
-    rows = [tuple(chance.choice(COMPARED_VALUES[name]) for name in COMPARED.names) for _ in range(400)]
-    found = pa.Table.from_pylist([dict(zip(COMPARED.names, row, strict=True)) for row in rows], arrow_schema(COMPARED))
+def _as_number(kind):
+    """Return the type by which values are compared that Python has no type for: days of other years."""
+    return pa.int32() if pa.types.is_date32(kind) else kind
+
+
+def test_a_task_computes_plain_expressions_as_spark_does(spark):
+    """With nulls, the least and the greatest numbers, years beyond four digits, and texts beyond ASCII and UTF-8."""
+    chance = random.Random(7)  # noqa: S311 - test data
+    drawn = Drawn(chance)
+    rows = [tuple(chance.choice(PLAIN_VALUES[name]) for name in PLAIN.names) for _ in range(400)]
+    found = pa.table(
+        [
+            pa.array(values, field.type if field.name not in ("at", "until") else pa.int64()).cast(field.type)
+            for values, field in zip(zip(*rows, strict=True), arrow_schema(PLAIN), strict=True)
+        ],
+        arrow_schema(PLAIN),
+    )
     (batch,) = found.combine_chunks().to_batches()
-    conditions = [some_condition(chance) for _ in range(250)]
-    judged = spark.createDataFrame(found).selectExpr(*(f"coalesce({each}, false)" for each in conditions)).toArrow()
+    columns = list({drawn.column(): None for _ in range(500)})
+    frame = spark.createDataFrame(found)
+    asked = [F.expr(text).cast(kind).alias(f"c{place}") for place, (text, kind) in enumerate(columns)]
+    wanted = frame.select(*asked).toArrow()
     kept = 0
-    for condition, by_spark in zip(conditions, judged.columns, strict=True):
-        rules = plain_rules(condition, COMPARED)
-        assert rules, condition
-        good = [all(each) for each in zip(*(rule.good(batch).to_pylist() for rule in rules), strict=True)]
-        assert by_spark.to_pylist() == good, condition
-        kept += sum(good)
-    assert kept
+    for (text, kind), by_spark in zip(columns, wanted.columns, strict=True):
+        plain = plain_column(text, kind, PLAIN)
+        assert plain is not None, (text, kind)
+        by_task = evaluated(plain, batch, by_spark.type, {})
+        ours, theirs = (each.cast(_as_number(each.type)).to_pylist() for each in (by_task, by_spark))
+        differ = [found for found in zip(rows, ours, theirs, strict=True) if repr(found[1]) != repr(found[2])]
+        assert not differ, (text, differ[:3])
+        kept += len(set(map(repr, ours))) > 1
+    assert kept > len(columns) // 2
 
 
 @settings(

@@ -13,8 +13,9 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructType, Tim
 from checkpointing.identifiers import VertexId
 from jobs.operators.applied_changes import DELETES, SEQUENCE
 from jobs.operators.changes import DELETE, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE
-from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan
+from jobs.operators.derived_scans import AddingScan, ChangesScan, NewColumn
 from jobs.operators.exchange import SUBTASK, Splitter, arrived, take_apart
+from jobs.operators.expressions import Call, Column, Constant
 from jobs.operators.in_time.measured_times import MicroBatchId, ObservedTimes, TimesOfInput, take_measured
 from jobs.operators.inputs import scanned_input
 from jobs.operators.scan.scanned import KeyedScan
@@ -76,11 +77,15 @@ def rows_of(scanned, **columns):
     return [row for batch in scanned.batches(pa.schema(columns)) for row in batch.to_pylist()]
 
 
+NO = Constant(False, pa.bool_())
+GONE = Call("coalesce", (Column("gone"), NO))
+
+
 def test_a_copy_has_the_values_of_its_column_under_another_name(tmp_path):
     """A null stays null, or becomes what is to stand instead. Without a column all values are that."""
     file = scan(tmp_path, k=[1, 2, 3], gone=[True, None, False])
-    copies = (CopiedColumn("d", "gone", instead=False), CopiedColumn("raw", "gone"), CopiedColumn("no", None, False))
-    copying = CopyingScan(scan=file, copies=copies, read=pa.schema([("gone", pa.bool_())]))
+    added = (NewColumn("d", GONE), NewColumn("raw", Column("gone")), NewColumn("no", NO))
+    copying = AddingScan(scan=file, added=added, read=pa.schema([("gone", pa.bool_())]))
     found = rows_of(copying, no=pa.bool_(), d=pa.bool_(), k=pa.int64(), raw=pa.bool_())
     assert [
         {"no": False, "d": True, "k": 1, "raw": True},
@@ -114,16 +119,16 @@ ROWS = ROWS.add("true", BooleanType()).add("false", BooleanType()).add("a.b", Bo
 @pytest.mark.parametrize(
     ("deletes", "copied"),
     [
-        ("gone", CopiedColumn(DELETES, "gone", instead=False)),
-        ("`gone`", CopiedColumn(DELETES, "gone", instead=False)),
-        (None, CopiedColumn(DELETES, None, instead=False)),
-        ("`true`", CopiedColumn(DELETES, "true", instead=False)),
+        ("gone", GONE),
+        ("`gone`", GONE),
+        (None, NO),
+        ("`true`", Call("coalesce", (Column("true"), NO))),
         ("true", None),
         ("GONE", None),
         ("word", None),
         ("a.b", None),
-        ("`a.b`", CopiedColumn(DELETES, "a.b", instead=False)),
-        ("gone or k = 1", None),
+        ("`a.b`", Call("coalesce", (Column("a.b"), NO))),
+        ("gone or k + 1 = 2", None),
     ],
 )
 def test_plain_conditions_of_changes_need_no_step_of_spark(tmp_path, deletes, copied):
@@ -136,7 +141,7 @@ def test_plain_conditions_of_changes_need_no_step_of_spark(tmp_path, deletes, co
         assert isinstance(chain, TextSteps)
     else:
         assert isinstance(chain, TaskSteps)
-        assert (copied, CopiedColumn(SEQUENCE, "seq")) == chain.copies
+        assert (NewColumn(DELETES, copied), NewColumn(SEQUENCE, Column("seq"))) == chain.added
 
 
 @pytest.mark.parametrize(
@@ -145,7 +150,9 @@ def test_plain_conditions_of_changes_need_no_step_of_spark(tmp_path, deletes, co
         (lambda rows: rows.select("k", "at"), 3),
         (lambda rows: rows.drop("word", "_split", "_position"), 3),
         (lambda rows: rows.rename({"at": "seen"}).drop("word"), 3),
+        (lambda rows: rows.with_column("word", "coalesce(word, 'none')", StringType()), 3),
         (lambda rows: rows.with_column("at", "at + interval 1 hour", TimestampType()), None),
+        (lambda rows: rows.with_column("at", "coalesce(at, at)", TimestampType()), None),
     ],
 )
 def test_tasks_measure_the_times_behind_steps_that_they_take_themselves(tmp_path, steps, greatest_ms):

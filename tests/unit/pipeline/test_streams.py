@@ -6,14 +6,24 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, BooleanType, DoubleType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.config import CheckpointConfig, CheckpointingMode
 from checkpointing.graph import TableMode, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import InvalidNameError
-from jobs.operators.derived_scans import CopiedColumn, NullRule
+from jobs.operators.derived_scans import NewColumn
+from jobs.operators.expressions import Call, Column, of_null
 from jobs.operators.process import NamedOutputs, UnknownOutputError, of_output
 from jobs.operators.spec import TaskSteps, TextSteps
 from jobs.pipeline import Processed, first_of, max_of, sum_of
@@ -705,23 +715,29 @@ def test_tasks_read_a_column_under_the_name_that_the_file_has():
     rows = Pipeline("renamed").source("rows", SequenceSource({"a": 10}))
     twice = rows.rename({"key": "one", "n": "two"}).rename({"one": "two", "two": "one"})
     assert {"key", "n"}.isdisjoint(twice.schema.names)
-    rule = TaskSteps(lambda frame: frame, (NullRule("two", null=False),))
+    rule = TaskSteps(lambda frame: frame, (of_null("two", null=False),))
     found = in_turn([*(step.chain for step in twice.steps), rule])
     assert isinstance(found, TaskSteps)
-    assert {"two": "key", "one": "n"} == {copy.name: copy.of for copy in found.copies}
-    assert ["key"] == [each.column for each in found.rules]
+    assert {"two": Column("key"), "one": Column("n")} == {column.name: column.values for column in found.added}
+    assert [("key",)] == [each.columns for each in found.rules]
     compared = in_turn([*(step.chain for step in twice.where("two <= one").steps)])
     assert [("key", "n")] == [rule.columns for rule in compared.rules]
-    filled = TaskSteps(lambda frame: frame, copies=(CopiedColumn("three", "two", instead=True),))
-    assert isinstance(in_turn([filled, TaskSteps(lambda frame: frame, (NullRule("three", null=False),))]), TextSteps)
+    sevens = Call("remainder", (Column("key"),), (7,))
+    computed = TaskSteps(lambda frame: frame, added=(NewColumn("two", sevens),))
+    (rule,) = in_turn([computed, rule]).rules
+    assert rule == Call("is_valid", (sevens,))
 
 
 @pytest.mark.parametrize(
     "condition",
     [
-        *("n > 1 OR n < 0", "NOT n = 1", "n = 1.0", "n = 1L", "n <=> 1", "n + 1 = 2", "n = m", "n % 0 = 0", "n = 'a'"),
+        *("n = 1.0", "n = 1L", "n <=> 1", "n + 1 = 2", "n = m", "n % 0 = 0", "n = 'a'", "n % -7 = 0", "n * 2 > 0"),
         *("_split % 2 = 0", r"_split = 'a\'b'", "_split = 1", "true = key", "n = null", "n IN (1, null)", "n = 1 AND"),
-        *("n = 1 -- n", "abs(n) = 1", "n BETWEEN 1 AND 2"),
+        *("n = 1 -- n", "n = 1 /* one */", "abs(n) = 1", "N = 1", "n", "true", "n = 1 = true", "_split LIKE 'a_c'"),
+        *("_split LIKE '%'", "n = 1 n", "n IN ()", "(n = 1", "case n when 1 then true", "upper(_split) = 'A'", "1 = n"),
+        *("hour(n) = 1", "length(n) = 1", "split_part(_split, '', 1) = 'a'", "split_part(_split, 'a', 0) = 'a'"),
+        *("date_format(n, 'HH') = '01'", "cast(n as int) = 1", "n - key = 0", "NOT n", "n = 1 OR 'a'"),
+        *("if(n = 1, null, null) = 1", "null = null", "if(n = 1, 'a', 1) = 1", "if(true, n, 1) = 1"),
     ],
 )
 def test_spark_judges_what_is_no_plain_condition(condition):
@@ -735,5 +751,5 @@ def test_a_task_copies_a_column_that_is_named_alone():
     rows = numbers().with_column("true", "n", LongType())
     assert isinstance(rows.steps[-1].chain, TaskSteps)
     assert isinstance(rows.with_column("m", "`true`", LongType()).steps[-1].chain, TaskSteps)
-    for expression, kind in (("true", LongType()), ("n", StringType()), ("n + 0", LongType()), ("N", LongType())):
+    for expression, kind in (("true", LongType()), ("n", IntegerType()), ("n + 1", LongType()), ("N", LongType())):
         assert isinstance(rows.with_column("m", expression, kind).steps[-1].chain, TextSteps)

@@ -1,0 +1,243 @@
+"""Expressions over columns that tasks evaluate themselves, exactly as Spark does, and which never fail.
+
+`jobs.pipeline.plain_expressions` makes them from Spark SQL, and knows the types.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Memo = dict["Expression", Any]
+"""What is evaluated already for the rows of one batch."""
+
+
+class Expression(Protocol):
+    """A value for each row."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        ...
+
+    def over(self, of: Mapping[str, "Expression"]) -> "Expression":
+        """Return the same expression for rows in which the columns `of` are not there yet, but computed so."""
+        ...
+
+    def evaluate(self, rows: pa.RecordBatch, memo: Memo) -> Any:  # noqa: ANN401 - an array, or a scalar for all rows
+        """Return the values for these rows: an array, or a scalar that all of them have."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The values of a column."""
+
+    name: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column."""
+        return (self.name,)
+
+    def over(self, of: Mapping[str, Expression]) -> Expression:
+        """Return what the column is computed from."""
+        return of.get(self.name, self)
+
+    def evaluate(self, rows: pa.RecordBatch, memo: Memo) -> pa.Array:
+        """Return the column."""
+        del memo
+        return rows.column(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same value in all rows. A task gives it the type `kind`."""
+
+    value: Any
+    kind: pa.DataType
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def over(self, of: Mapping[str, Expression]) -> Expression:
+        """Return the constant."""
+        del of
+        return self
+
+    def evaluate(self, rows: pa.RecordBatch, memo: Memo) -> pa.Scalar:
+        """Return the value."""
+        del rows, memo
+        return pa.scalar(self.value, self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of `FUNCTIONS` over values. `options` are what it must know before it sees any."""
+
+    function: str
+    values: tuple[Expression, ...]
+    options: tuple[Any, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that its values read."""
+        return tuple(dict.fromkeys(name for value in self.values for name in value.columns))
+
+    def over(self, of: Mapping[str, Expression]) -> Expression:
+        """Return the call over values of other columns."""
+        return Call(self.function, tuple(value.over(of) for value in self.values), self.options)
+
+    def evaluate(self, rows: pa.RecordBatch, memo: Memo) -> Any:  # noqa: ANN401 - an array or a scalar
+        """Return what the function makes of its values. Each call is made once for the rows of a batch."""
+        if self not in memo:
+            memo[self] = FUNCTIONS[self.function](*(each.evaluate(rows, memo) for each in self.values), *self.options)
+        return memo[self]
+
+
+def evaluated(expression: Expression, rows: pa.RecordBatch, kind: pa.DataType, memo: Memo) -> pa.Array:
+    """Return the values for these rows, in this type. The type holds all of them."""
+    found = expression.evaluate(rows, memo)
+    if isinstance(found, pa.Scalar):
+        return pa.repeat(found.cast(kind), rows.num_rows)
+    return found.cast(kind)
+
+
+def of_null(column: str, *, null: bool) -> Call:
+    """Return whether a column is null, or with `null=False` whether it is not."""
+    return Call("is_null" if null else "is_valid", (Column(column),))
+
+
+# ------------------------------------------------------------------
+# The functions. `jobs.pipeline.plain_expressions` gives them only values for which Spark says the same.
+
+_DAY_US: Final = 86_400_000_000
+_EPOCH_DAY: Final = np.datetime64(0, "D")
+
+
+def _remainder(numbers: pa.Array, divisor: int) -> pa.Array:
+    """Return remainders that have the sign of the number, as in Spark."""
+    wide = numbers.cast(pa.int64())
+    return pc.subtract(wide, pc.multiply(pc.divide(wide, divisor), divisor))
+
+
+def _is_in(values: pa.Array, among: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
+    found = pc.is_in(values.cast(kind), value_set=pa.array(among, kind))
+    return pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))
+
+
+def _case(*parts: Any) -> Any:  # noqa: ANN401 - arrays or scalars
+    """Return the value behind the first condition that is true: conditions, then as many values, then the last one."""
+    count = len(parts) // 2
+    value = parts[-1]
+    for condition, then in zip(reversed(parts[:count]), reversed(parts[count:-1]), strict=True):
+        value = pc.if_else(pc.fill_null(condition, fill_value=False), then, value)
+    return value
+
+
+def _length(texts: pa.Array) -> pa.Array:
+    """Return how many code points texts have. Spark counts what is no UTF-8 by the first byte of each."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        counts = [None if text is None else _counted(text) for text in texts.cast(pa.binary()).to_pylist()]
+        return pa.array(counts, pa.int32())
+    return pc.utf8_length(texts)
+
+
+def _counted(text: bytes) -> int:
+    at = count = 0
+    while at < len(text):
+        first = text[at]
+        at += 2 if 0xC2 <= first < 0xE0 else 3 if 0xE0 <= first < 0xF0 else 4 if 0xF0 <= first < 0xF5 else 1  # noqa: PLR2004
+        count += 1
+    return count
+
+
+def _split_part(texts: pa.Array, delimiter: str, number: int) -> pa.Array:
+    """Return the part with this number, from 1 on; an empty text where there are fewer parts."""
+    lists = pc.split_pattern(texts, delimiter, max_splits=number)
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    places = np.asarray(lists.offsets)[:-1].astype(np.int64) + number - 1
+    found = lists.values.take(pa.array(places, mask=lengths < number))
+    return pc.if_else(pc.is_valid(texts), pc.fill_null(found, ""), pa.scalar(None, texts.type))
+
+
+def _microseconds(times: pa.Array) -> np.ndarray:
+    return np.asarray(pc.fill_null(times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()), 0))
+
+
+def _hour(times: pa.Array) -> pa.Array:
+    hours = _microseconds(times) % _DAY_US // 3_600_000_000
+    return pa.array(hours.astype(np.int32), mask=_nulls(times))
+
+
+def _day(times: pa.Array) -> pa.Array:
+    return pa.array((_microseconds(times) // _DAY_US).astype(np.int32), pa.int32(), mask=_nulls(times)).cast(
+        pa.date32()
+    )
+
+
+def _nulls(values: pa.Array) -> np.ndarray:
+    return np.asarray(pc.is_null(values))
+
+
+def _date_format(times: pa.Array, parts: tuple[str, ...]) -> pa.Array:
+    """Return times as texts. A part is a text itself, or a letter of `_PARTS`. Few values are formatted, each once."""
+    finest = min(_FINEST[part] for part in parts if part in _FINEST)
+    rounded = pa.array(_microseconds(times) // finest, mask=_nulls(times)).dictionary_encode()
+    texts = [_formatted(number * finest, parts) for number in rounded.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(rounded.indices)
+
+
+def _formatted(microseconds: int, parts: tuple[str, ...]) -> str:
+    days, rest = divmod(microseconds, _DAY_US)
+    month = (_EPOCH_DAY + days).astype("datetime64[M]")
+    year, of_year = divmod(int(month.astype(np.int64)), 12)
+    year += 1970
+    seconds = rest // 1_000_000
+    numbers = {
+        "M": of_year + 1,
+        "d": int((_EPOCH_DAY + days - month.astype("datetime64[D]")).astype(np.int64)) + 1,
+        "H": seconds // 3600,
+        "m": seconds // 60 % 60,
+        "s": seconds % 60,
+    }
+    years = f"{'-' if year < 0 else '+' if year > 9999 else ''}{abs(year):04}"  # noqa: PLR2004 - four digits
+    return "".join(years if part == "y" else f"{numbers[part]:02}" if part in numbers else part for part in parts)
+
+
+_FINEST: Final = {"y": _DAY_US, "M": _DAY_US, "d": _DAY_US, "H": 3_600_000_000, "m": 60_000_000, "s": 1_000_000}
+"""The letters of a format, and the microseconds in the unit of each."""
+
+
+FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    **{
+        name: getattr(pc, name)
+        for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "is_null", "is_valid")
+    },
+    **{name: getattr(pc, name) for name in ("add", "subtract", "multiply", "coalesce")},
+    "and": pc.and_kleene,
+    "or": pc.or_kleene,
+    "not": pc.invert,
+    "cast": lambda values, kind: values.cast(kind),
+    "remainder": _remainder,
+    "is_in": _is_in,
+    "case": _case,
+    "length": _length,
+    "replace": pc.replace_substring,
+    "split_part": _split_part,
+    "starts_with": pc.starts_with,
+    "ends_with": pc.ends_with,
+    "contains": pc.match_substring,
+    "concat": lambda *texts: pc.binary_join_element_wise(*texts, ""),
+    "hour": _hour,
+    "day": _day,
+    "date_format": _date_format,
+}
+"""Each function by its name."""
