@@ -346,13 +346,15 @@ class KeyedTask:
         place = self.target.table if isinstance(self.target, AppendTarget) else elsewhere
         if place is None or output.is_empty():
             return ()
-        by = self.target.partitioned_by if isinstance(self.target, AppendTarget) else ()
-        return self.writer.write_partitions(place, arrow_of(output, self.output_schema), by)
+        rows = arrow_of(output, self.output_schema)
+        if isinstance(self.target, AppendTarget):
+            return self.writer.write_partitions(place, rows, self.target.partitioned_by)
+        return (self.writer.write_channel(place, rows),)
 
     def _write_changes(self, changes: pl.DataFrame | None) -> tuple[FileHandle, ...]:
         if self.channel is None or changes is None or changes.is_empty():
             return ()
-        return (self.writer.write(self.channel, arrow_of(changes, with_kind(self.output_schema))),)
+        return (self.writer.write_channel(self.channel, arrow_of(changes, with_kind(self.output_schema))),)
 
     def _staged(self, written: tuple[FileHandle, ...]) -> tuple[tuple[TableName, FileHandle], ...]:
         if not isinstance(self.target, AppendTarget):

@@ -256,7 +256,7 @@ class NamedOutputs:
     def write(self, writer: StagedFiles, rows: Mapping[str, pl.DataFrame]) -> tuple[FileHandle, ...]:
         """Write one file for each output that has rows. Raises StagedFileError."""
         return tuple(
-            writer.write(self.channel, arrow_of(frame, self.schemas[name]), folder=folder_of([(OUTPUT, name)]))
+            writer.write_channel(self.channel, arrow_of(frame, self.schemas[name]), folder=folder_of([(OUTPUT, name)]))
             for name, frame in rows.items()
             if not frame.is_empty()
         )

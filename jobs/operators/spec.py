@@ -76,9 +76,13 @@ class TaskSteps:
 
 @dataclass(frozen=True, slots=True)
 class TextSteps:
-    """Steps that Spark takes and that texts declare, so that they are the same in every micro-batch."""
+    """Steps that Spark takes and that texts declare, so that they are the same in every micro-batch.
+
+    `sql` are those of the texts that no task evaluates itself.
+    """
 
     chain: Chain
+    sql: tuple[str, ...]
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         """Return the rows after the steps."""

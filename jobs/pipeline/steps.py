@@ -44,7 +44,7 @@ def with_column(name: str, expression: str | Callable[[], Column], kind: DataTyp
     if not isinstance(expression, str):
         return add
     values = plain_column(expression, kind, rows)
-    return TextSteps(add) if values is None else TaskSteps(add, added=(NewColumn(name, values),))
+    return TextSteps(add, (expression,)) if values is None else TaskSteps(add, added=(NewColumn(name, values),))
 
 
 def in_turn(chains: Sequence[Chain]) -> Chain | None:
@@ -59,7 +59,10 @@ def in_turn(chains: Sequence[Chain]) -> Chain | None:
 
     light = [chain for chain in chains if isinstance(chain, TaskSteps)]
     if len(light) < len(chains):
-        return TextSteps(apply) if all(isinstance(chain, TaskSteps | TextSteps) for chain in chains) else apply
+        texts = [chain for chain in chains if isinstance(chain, TextSteps)]
+        if len(light) + len(texts) < len(chains):
+            return apply
+        return TextSteps(apply, tuple(sql for chain in texts for sql in chain.sql))
     rules: list[Expression] = []
     added: dict[str, Expression] = {}
     for steps in light:  # a task reads columns of the file, not those that steps before have made
@@ -82,4 +85,4 @@ def filtered(condition: str | Callable[[], Column], rows: StructType) -> Chain:
     if not isinstance(condition, str):
         return keep
     rule = plain_condition(condition, rows)
-    return TextSteps(keep) if rule is None else TaskSteps(keep, (rule,))
+    return TextSteps(keep, (condition,)) if rule is None else TaskSteps(keep, (rule,))

@@ -151,7 +151,9 @@ def good_rows(rules: Sequence[RowRule]) -> Chain:
         return rows.filter(failed_rules(rules).isNull())
 
     known = in_task(rules)
-    return TaskSteps(keep, tuple(rule for _, rule in known)) if len(known) == len(rules) else TextSteps(keep)
+    if len(known) < len(rules):
+        return TextSteps(keep, tuple(rule.name for rule in rules if rule.in_task is None))
+    return TaskSteps(keep, tuple(rule for _, rule in known))
 
 
 def sql_of(expression: str | Callable[[], Column]) -> str | None:

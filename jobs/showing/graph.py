@@ -12,7 +12,7 @@ from checkpointing.identifiers import EdgeId
 from jobs.operators.in_time.joins import AsOfJoin
 from jobs.operators.in_time.rows import OverRows
 from jobs.operators.in_time.timers import WithTimers
-from jobs.operators.spec import KeyedInput, KeyedSpec
+from jobs.operators.spec import Chain, KeyedInput, KeyedSpec, TaskSteps, TextSteps
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.tables import keeps_time
 from jobs.showing.quantities import count, plural, seconds
@@ -104,9 +104,22 @@ def _read(plan: JobPlan, edge: EdgeId) -> str:
     upstream, spec = plan.graph.vertex(edge.upstream), plan.vertices[edge.downstream].spec
     what = "lazy slices" if upstream.kind is VertexKind.SOURCE else "files"
     exchanged = _exchanged(spec, spec.inputs[edge.input]) if isinstance(spec, KeyedSpec) else ""
-    output = plan.vertices[edge.downstream].inputs[edge.input].output
-    named = "" if output is None else f", output {output}"
-    return f"{upstream.id}{named}  {plural(upstream.parallelism, 'channel')} of {what}{exchanged}"
+    read = plan.vertices[edge.downstream].inputs[edge.input]
+    named = "" if read.output is None else f", output {read.output}"
+    return (
+        f"{upstream.id}{named}  {plural(upstream.parallelism, 'channel')} of {what}{exchanged}{_by_spark(read.chain)}"
+    )
+
+
+def _by_spark(steps: Chain | None) -> str:
+    """Return what only Spark can compute before the operator. Then tasks do not read the rows from files alone."""
+    match steps:
+        case None | TaskSteps():
+            return ""
+        case TextSteps(sql=sql):
+            return f", Spark computes {'; '.join(sql)}"
+        case _:
+            return ", Spark calls a function"
 
 
 def _exchanged(spec: KeyedSpec, given: KeyedInput) -> str:

@@ -205,13 +205,15 @@ def _folder(table: TableName, by: tuple[str, ...], values: tuple[str | None, ...
 
 
 class Encoding(Enum):
-    """How integers are stored in a file. Texts are stored with a dictionary either way."""
+    """How values are stored in a file. Texts are stored with a dictionary, except in a channel's."""
 
     PLAIN = "plain"
     """Plain and compressed: every engine reads it."""
     DIFFERENCES = "differences"
     """Differences from one value to the next (Parquet: DELTA_BINARY_PACKED), in half the time and three quarters of the
     space. Spark, delta-rs, DuckDB and Polars read it. Some older engines do not, so only state uses it."""
+    CHANNEL = "channel"
+    """As plain, without a dictionary: texts are read in half the time, and take a tenth more space."""
 
 
 class StagedFileError(OSError):
@@ -239,7 +241,7 @@ class StagedFiles:
     def write(
         self, table: TableName, rows: pa.Table, encoding: Encoding = Encoding.PLAIN, *, folder: str = ""
     ) -> FileHandle:
-        """Write these rows to a new file staged for `table` (also a state's or a channel's) and return its handle.
+        """Write these rows to a new file staged for `table` (also a state's) and return its handle.
 
         `folder` is the folder of a partition (`checkpointing.partitions`), if the file is to lie in one.
         Raise StagedFileError if the file can't be written, for example because the disk is full.
@@ -249,6 +251,14 @@ class StagedFiles:
             handle = self._handle(table, rows, content, folder)
             _place(self.root, handle.path, content)
         return handle
+
+    def write_channel(self, channel: TableName, rows: pa.Table, *, folder: str = "") -> FileHandle:
+        """Write rows for the vertices behind this one, as `write` does. Nobody asks for bounds of their values."""
+        with self.watch.writing():
+            content = _parquet(rows, Encoding.CHANNEL)
+            path = self._path(channel, folder)
+            _place(self.root, path, content)
+        return FileHandle(path, rows.num_rows, content.size, zlib.crc32(content))
 
     def write_partitions(self, table: TableName, rows: pa.Table, by: tuple[str, ...]) -> tuple[FileHandle, ...]:
         """Write rows (at least one) to one file for each partition by these columns. Return the files' handles.
@@ -348,7 +358,7 @@ def _options(schema: pa.Schema, encoding: Encoding) -> dict[str, Any]:
     return {
         "compression": "zstd",
         "compression_level": 1,
-        "use_dictionary": texts or False,
+        "use_dictionary": (encoding is not Encoding.CHANNEL and texts) or False,
         "column_encoding": packed or None,
     }
 

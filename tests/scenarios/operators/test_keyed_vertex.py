@@ -405,7 +405,7 @@ def test_equal_keys_keep_their_key_group_and_their_count(bench, spark, name):
     vertex.run(rows)
     vertex.plan = counted(kind, through_expressions)
     vertex.run(rows)
-    vertex.plan = counted(kind, TextSteps(through_expressions))
+    vertex.plan = counted(kind, TextSteps(through_expressions, ()))
     vertex.run(rows)
     outputs = vertex.run(rows).outputs
     shown = vertex.read([file for output in outputs for file in output.emitted])

@@ -192,7 +192,12 @@ def written(expression):
     table = StagedTable(table_name("bronze/rows"), TableMode.APPEND, SHOWN)
     spec = StatelessSpec(vertex=vertex_id("rows"), schema=SHOWN, table=table)
     return VertexPlan(
-        spec, (InputPlan(ROWS_OF_PLANNED_JOBS, chain=in_turn([with_column("x", expression, StringType())])),)
+        spec,
+        (
+            InputPlan(
+                ROWS_OF_PLANNED_JOBS, chain=in_turn([with_column("x", expression, StringType(), ROWS_OF_PLANNED_JOBS)])
+            ),
+        ),
     )
 
 
@@ -212,7 +217,11 @@ def plans(bench):
 def test_each_micro_batch_has_its_own_rows_and_state(bench, monkeypatch, characters):
     """With steps and without, and also if its work is too large to be handed over."""
     monkeypatch.setattr(planned_jobs, "_CHARACTERS_MAX", characters)
-    for steps in ([], [selected(["n", "k"])], [with_column("n", "n * 10", LongType()), selected(["k", "n"])]):
+    for steps in (
+        [],
+        [selected(["n", "k"])],
+        [with_column("n", "n * 10", LongType(), ROWS_OF_PLANNED_JOBS), selected(["k", "n"])],
+    ):
         vertex = bench(summed(*steps))
         times = 10 if len(steps) > 1 else 1
         assert [times * total for total in (3, 6, 11)] == [
@@ -223,7 +232,7 @@ def test_each_micro_batch_has_its_own_rows_and_state(bench, monkeypatch, charact
 
 def test_texts_that_say_the_same_are_planned_once(bench):
     """Also in a step that writes rows without state."""
-    vertex = bench(written("concat(cast(n as string), '!')"))
+    vertex = bench(written("concat(upper(cast(n as string)), '!')"))
     assert [["1!"], ["2!", "3!"]] == [emitted(vertex, rows(*each))["x"].to_list() for each in ([1], [2, 3])]
     assert 1 == plans(vertex)
 
@@ -242,7 +251,7 @@ def test_values_of_every_type_pass_through_a_plan(bench, name):
     schema = StructType().add("v", kind)
     shown = StructType().add("v", kind).add("x", LongType())
     table = StagedTable(table_name("bronze/rows"), TableMode.APPEND, shown)
-    chain = in_turn([with_column("x", "1", LongType())])
+    chain = in_turn([with_column("x", "abs(1)", LongType(), schema)])
     spec = StatelessSpec(vertex=vertex_id("rows"), schema=shown, table=table)
     vertex = bench(VertexPlan(spec, (InputPlan(schema, chain=chain),)))
     given = pa.table([pa.array([*values, None], arrow_schema(schema).field("v").type)], arrow_schema(schema))
@@ -270,17 +279,18 @@ def test_what_may_change_is_planned_each_time(bench, spark, expression):
 def test_a_step_in_python_is_planned_each_time(bench, spark):
     """Nobody knows what it reads. Neither does Spark's planner know what a registered function reads."""
     number = iter(range(1, 9))
-    vertex = bench(summed(with_column("n", lambda: F.lit(next(number)), LongType())))
+    vertex = bench(summed(with_column("n", lambda: F.lit(next(number)), LongType(), ROWS_OF_PLANNED_JOBS)))
     assert [1, 3] == [emitted(vertex, rows(7))["total"].item() for _ in range(2)]
     spark.udf.register("twice", lambda n: 2 * n, LongType())
-    vertex = bench(summed(with_column("n", "twice(n)", LongType())))
+    vertex = bench(summed(with_column("n", "twice(n)", LongType(), ROWS_OF_PLANNED_JOBS)))
     assert [14, 28] == [emitted(vertex, rows(7))["total"].item() for _ in range(2)]
     assert 0 == plans(vertex)
 
 
 def test_a_plan_goes_when_its_job_fails(bench):
     """Spark may keep an error in a plan. The next micro-batch gets a new one."""
-    vertex = bench(summed(with_column("n", "if(n = 13, raise_error('a bad row'), n)", LongType())))
+    fails = "if(n = 13, raise_error('a bad row'), n)"
+    vertex = bench(summed(with_column("n", fails, LongType(), ROWS_OF_PLANNED_JOBS)))
     assert 1 == emitted(vertex, rows(1))["total"].item()
     with pytest.raises(MicroBatchError, match=r"micro-batch 2 of vertex sums failed: .*a bad row"):
         vertex.run(rows(13))
@@ -304,7 +314,7 @@ def test_vertices_use_one_plan_at_the_same_time(spark, tmp_path):
 def test_threads_that_share_the_jvms_threads_get_no_plan(bench, monkeypatch):
     """A job could get the work of another one. With PYSPARK_PIN_THREAD=false the gateway is of another class."""
     monkeypatch.setattr(planned_jobs, "ClientServer", type("NoGateway", (), {}))
-    vertex = bench(summed(with_column("n", "n * 10", LongType())))
+    vertex = bench(summed(with_column("n", "n * 10", LongType(), ROWS_OF_PLANNED_JOBS)))
     assert [10, 30] == [emitted(vertex, rows(number))["total"].item() for number in (1, 2)]
     assert 0 == plans(vertex)
 
@@ -366,7 +376,7 @@ STEPPED = pa.table(
     }
 )
 CHOICE = (dropped(["note"]), selected(["delay", "route"]))
-PLUS_ONE = with_column("delay", "delay + 1", LongType())
+PLUS_ONE = with_column("delay", "delay + 1", LongType(), WIDE)
 
 
 def rules(*kinds):
@@ -378,7 +388,8 @@ def rules(*kinds):
 
 
 NULLS = rules(("not_", "delay"), ("not_", "route"), ("", "note"), ("not_", "temp"))
-POSITIVE = rules(("", Expectation("expect_column_values_to_be_between", {"column": "delay", "min_value": 0})))
+SMALL = rules(("", Expectation("expect_column_values_to_be_between", {"column": "delay", "max_value": 7})))
+NAMED = rules(("", Expectation("expect_column_values_to_match_regex", {"column": "route", "regex": "^[A-Z]{3}-"})))
 
 
 def plan_of(*steps, schema=CHOSEN, checks=()):
@@ -406,8 +417,9 @@ def segments(warehouse):
         ((), True),
         (CHOICE, True),
         ((good_rows(NULLS), *CHOICE), True),
-        ((good_rows(POSITIVE), *CHOICE), False),
-        ((good_rows((*NULLS, *POSITIVE)),), False),
+        ((good_rows((*NULLS, *SMALL)),), True),
+        ((good_rows(NAMED), *CHOICE), False),
+        ((good_rows((*NULLS, *NAMED)),), False),
         ((PLUS_ONE,), False),
         ((*CHOICE, PLUS_ONE), False),
         ((PLUS_ONE, *CHOICE), False),
@@ -418,7 +430,9 @@ def test_tasks_scan_files_unless_a_step_is_sparks(tmp_path, steps, by_tasks):
     assert by_tasks == (scanned_input(reads, segments(tmp_path), tmp_path) is not None)
 
 
-@pytest.mark.parametrize(("checks", "by_tasks"), [((), True), (NULLS, True), ((*NULLS, *POSITIVE), False)])
+@pytest.mark.parametrize(
+    ("checks", "by_tasks"), [((), True), (NULLS, True), ((*NULLS, *SMALL), True), ((*NULLS, *NAMED), False)]
+)
 def test_a_vertex_with_row_rules_scans_files_if_its_tasks_can_judge_all(checks, by_tasks):
     assert by_tasks == may_scan(plan_of(schema=WIDE, checks=checks).spec, 0)
 
@@ -455,7 +469,10 @@ def test_the_good_rows_are_those_of_spark(bench, monkeypatch, kept):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("checks", "failing"), [(NULLS, 5), (NULLS[:2], 3), (NULLS[2:3], 2), (NULLS[3:], 2)])
+@pytest.mark.parametrize(
+    ("checks", "failing"),
+    [(NULLS, 5), (NULLS[:2], 3), (NULLS[2:3], 2), (NULLS[3:], 2), (SMALL, 1), (NULLS[:2] + SMALL, 3)],
+)
 def test_failing_rows_are_those_of_spark_with_the_names_of_their_rules(bench, monkeypatch, checks, failing):
     ours, theirs = both_ways(bench, monkeypatch, plan_of(schema=WIDE, checks=checks))
     assert set(ours) == {"bronze/routes", "quarantine/routes"}
@@ -465,18 +482,19 @@ def test_failing_rows_are_those_of_spark_with_the_names_of_their_rules(bench, mo
         assert rows.to_dicts().__repr__() == theirs[table].to_dicts().__repr__()
 
 
-UPPER = with_column("loud", "upper(route)", StringType())
+UPPER = with_column("loud", "upper(route)", StringType(), WIDE)
 RENAMED = TaskSteps(lambda rows: rows.withColumnsRenamed({"note": "n"}))
-HALF = with_column("half", "temp / 2", DoubleType())
+HALF = with_column("half", "temp / 2", DoubleType(), WIDE)
+LENGTH = with_column("n", "length(loud)", LongType(), StructType([*WIDE, StructField("loud", StringType())]))
 DIVIDED = {
     "one computed column beside copies": ((UPPER,), ["route"], ["loud"]),
     "a column that is replaced, and computed again": ((PLUS_ONE, PLUS_ONE), ["delay"], ["delay"]),
-    "rows that are left out": ((filtered("delay > 5 OR route IS NULL", WIDE),), ["route", "delay"], []),
+    "rows that are left out": ((filtered("abs(delay) > 5 OR route IS NULL", WIDE),), ["route", "delay"], []),
     "no row is left": ((UPPER, filtered("length(loud) > 99", WIDE)), ["route"], ["loud"]),
     "no row of one file is left": ((filtered("coalesce(delay, 0) < 6", WIDE), HALF), ["delay", "temp"], ["half"]),
     "chosen, renamed and computed": ((UPPER, selected(["loud", "note"]), RENAMED), ["route"], ["loud"]),
-    "a constant": ((with_column("one", "1", LongType()),), [], ["one"]),
-    "computed from what is computed": ((UPPER, with_column("n", "length(loud)", LongType())), ["route"], ["loud", "n"]),
+    "a constant": ((with_column("one", "abs(1)", LongType(), WIDE),), [], ["one"]),
+    "computed from what is computed": ((UPPER, LENGTH), ["route"], ["loud", "n"]),
 }
 
 
@@ -509,7 +527,7 @@ def test_a_task_puts_what_spark_computes_beside_what_it_reads_itself(bench, spar
 )
 def test_spark_sees_all_columns_where_a_step_reads_more_than_columns(bench, sql):
     """Spark knows the name of a file only where it reads the file itself."""
-    steps = (UPPER, with_column("more", sql, StringType()))
+    steps = (UPPER, with_column("more", sql, StringType(), WIDE))
     plan = plan_of(
         *steps, schema=StructType([*WIDE, StructField("loud", StringType()), StructField("more", StringType())])
     )

@@ -446,6 +446,7 @@ def test_explaining_shows_channels_and_tables(planned) -> None:
     assert "input 0: flights  3 channels of lazy slices\n" in text
     assert "input 0: bronze_flights  1 channel of files, exchanged by origin" in text
     assert "input 1: bronze_weather  1 channel of files, exchanged by origin" in text
+    assert "files, exchanged by wind_band, Spark computes floor(wind_speed / 5) * 5" in text
     assert "silver/flights  append, 24 columns, judged at every barrier by suite silver_flights" in text
     assert "gold/delays_by_wind  upsert by wind_band, 3 columns" in text
 
