@@ -40,7 +40,7 @@ from jobs.operators.reports import TaskReport, report_batch, times_read
 from jobs.operators.top_rows import TopRows
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import Expires, RangeState, StateBackend
-from jobs.state.files import KeyGroupError, arrow_of, conform, empty_frame
+from jobs.state.files import KeyGroupError, arrow_of, conform, empty_frame, parts_of
 from jobs.state.key_joins import one_form
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
 from jobs.state.merge import (
@@ -346,15 +346,15 @@ class KeyedTask:
         place = self.target.table if isinstance(self.target, AppendTarget) else elsewhere
         if place is None or output.is_empty():
             return ()
-        rows = arrow_of(output, self.output_schema)
         if isinstance(self.target, AppendTarget):
-            return self.writer.write_partitions(place, rows, self.target.partitioned_by)
-        return (self.writer.write_channel(place, rows),)
+            return self.writer.write_partitions(place, arrow_of(output, self.output_schema), self.target.partitioned_by)
+        return (self.writer.write_channel(place, parts_of(output, self.output_schema), self.output_schema),)
 
     def _write_changes(self, changes: pl.DataFrame | None) -> tuple[FileHandle, ...]:
         if self.channel is None or changes is None or changes.is_empty():
             return ()
-        return (self.writer.write_channel(self.channel, arrow_of(changes, with_kind(self.output_schema))),)
+        schema = with_kind(self.output_schema)
+        return (self.writer.write_channel(self.channel, parts_of(changes, schema), schema),)
 
     def _staged(self, written: tuple[FileHandle, ...]) -> tuple[tuple[TableName, FileHandle], ...]:
         if not isinstance(self.target, AppendTarget):

@@ -19,7 +19,7 @@ from checkpointing.partitions import folder_of
 from jobs.operators.broadcast import BroadcastRows
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import Expires
-from jobs.state.files import arrow_of, conform, empty_frame
+from jobs.state.files import conform, empty_frame, parts_of
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
 from jobs.state.merge import DELETED, KEY_GROUP, apply_delta, change_of, superseded, without_unchanged
 
@@ -256,7 +256,12 @@ class NamedOutputs:
     def write(self, writer: StagedFiles, rows: Mapping[str, pl.DataFrame]) -> tuple[FileHandle, ...]:
         """Write one file for each output that has rows. Raises StagedFileError."""
         return tuple(
-            writer.write_channel(self.channel, arrow_of(frame, self.schemas[name]), folder=folder_of([(OUTPUT, name)]))
+            writer.write_channel(
+                self.channel,
+                parts_of(frame, self.schemas[name]),
+                self.schemas[name],
+                folder=folder_of([(OUTPUT, name)]),
+            )
             for name, frame in rows.items()
             if not frame.is_empty()
         )

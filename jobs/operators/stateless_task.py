@@ -71,7 +71,7 @@ class StatelessTask:
             return ()
         typed = rows.select(self.schema.names).cast(self.schema)
         if self.table is None:
-            return (self.writer.write_channel(place, typed),)
+            return (self.writer.write_channel(place, iter([typed]), self.schema),)
         if self.version is not None:
             return self.writer.write_newest(place, typed, self.partitioned_by, self.version)
         return self.writer.write_partitions(place, typed, self.partitioned_by)
@@ -81,7 +81,7 @@ class StatelessTask:
         if self.channel is None:
             return ()
         schema = with_kind(self.schema) if self.emits_changes else self.schema
-        return (self.writer.write_channel(self.channel, rows.select(schema.names).cast(schema)),)
+        return (self.writer.write_channel(self.channel, iter([rows.select(schema.names).cast(schema)]), schema),)
 
     def _write_failed(self, rows: pa.Table) -> tuple[tuple[TableName, FileHandle], ...]:
         if self.quarantine is None or self.failed is None:

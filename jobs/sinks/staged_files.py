@@ -252,13 +252,23 @@ class StagedFiles:
             _place(self.root, handle.path, content)
         return handle
 
-    def write_channel(self, channel: TableName, rows: pa.Table, *, folder: str = "") -> FileHandle:
-        """Write rows for the vertices behind this one, as `write` does. Nobody asks for bounds of their values."""
+    def write_channel(
+        self, channel: TableName, parts: Iterator[pa.Table], schema: pa.Schema, *, folder: str = ""
+    ) -> FileHandle:
+        """Write rows for the vertices behind this one to one file, each part as a row group, and return its handle.
+
+        Only one part and the file's bytes are in memory, here and where the file is read. Nobody asks for bounds of
+        its values. Raises as `write` does.
+        """
+        rows, sink = 0, pa.BufferOutputStream()
         with self.watch.writing():
-            content = _parquet(rows, Encoding.CHANNEL)
-            path = self._path(channel, folder)
+            with pq.ParquetWriter(sink, schema, **_options(schema, Encoding.CHANNEL)) as writer:
+                for part in parts:
+                    writer.write_table(part, row_group_size=max(1, part.num_rows))
+                    rows += part.num_rows
+            content, path = sink.getvalue(), self._path(channel, folder)
             _place(self.root, path, content)
-        return FileHandle(path, rows.num_rows, content.size, zlib.crc32(content))
+        return FileHandle(path, rows, content.size, zlib.crc32(content))
 
     def write_partitions(self, table: TableName, rows: pa.Table, by: tuple[str, ...]) -> tuple[FileHandle, ...]:
         """Write rows (at least one) to one file for each partition by these columns. Return the files' handles.

@@ -2,7 +2,7 @@
 
 import base64
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -57,6 +57,14 @@ def conform(rows: pl.DataFrame, schema: pa.Schema, operator: str, what: str) -> 
 def arrow_of(rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     """Return a frame that conforms to `schema` as an Arrow table of it."""
     return rows.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)
+
+
+_PART_ROWS: Final = 65_536
+
+
+def parts_of(rows: pl.DataFrame, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield a frame that conforms to `schema` as Arrow tables of at most 65,536 rows, one after the other."""
+    return (arrow_of(part, schema) for part in rows.iter_slices(_PART_ROWS))
 
 
 # ------------------------------------------------------------------
