@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bench.machine import machine, versions
 from bench.plan import FLINK_PYTHON, FULL, PATHWAY_PYTHON, QUICK, ROOT, Extent, program
-from bench.programs import ProgramFailedError, Result, run
+from bench.programs import Measured, ProgramFailedError, Result, run
 from bench.report import reached, write
 from bench.rows import ROWS, Figures, Row
 
@@ -28,6 +28,7 @@ def main(
     events: Annotated[int, typer.Option(help="Events of Nexmark, if not 10M, or 1M with --quick.")] = 0,
     *,
     quick: Annotated[bool, typer.Option(help="Less of everything: minutes, and coarser figures.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with a run of programs of one round that was cut.")] = False,
 ) -> None:
     """Measure the rows, print them, and write bench/results.json and bench/results.md."""
     console, extent = Console(stderr=True), QUICK if quick else FULL
@@ -38,7 +39,7 @@ def main(
         "machine": machine() | {"extent": "quick" if quick else "full"},
     }
     try:
-        results = _run_all(console, rows, extent)
+        results = _run_all(console, rows, extent, resume=resume)
     finally:
         shutil.rmtree(ROOT / "scratch", ignore_errors=True)
     found, lacking = _figures(rows, results, extent)
@@ -59,7 +60,7 @@ def _chosen(only: str) -> tuple[Row, ...]:
     return tuple(row for row in ROWS if row.id in wanted or not (wanted or row.apart))
 
 
-def _run_all(console: Console, rows: Sequence[Row], extent: Extent) -> dict[str, list[Result]]:
+def _run_all(console: Console, rows: Sequence[Row], extent: Extent, *, resume: bool) -> dict[str, list[Result]]:
     """Run every program that a row needs, all of them once in each round. A failed program is left out from then on."""
     results: dict[str, list[Result]] = {}
     failed: set[str] = set()
@@ -69,19 +70,23 @@ def _run_all(console: Console, rows: Sequence[Row], extent: Extent) -> dict[str,
         for number in range(1, extent.rounds + 1):
             for name in names:
                 progress.update(work, description=f"round {number}: {name}")
-                if name not in failed and not _run_one(console, name, extent, results):
+                if name not in failed and not _run_one(console, name, extent, results, resume=resume):
                     failed.add(name)
                 progress.advance(work)
     return {name: found for name, found in results.items() if name not in failed}
 
 
-def _run_one(console: Console, name: str, extent: Extent, results: dict[str, list[Result]]) -> bool:
+def _run_one(console: Console, name: str, extent: Extent, results: dict[str, list[Result]], *, resume: bool) -> bool:
     """Run a program, unless one round of it is enough. Return True if it gave a result."""
-    asked = program(name, extent)
+    asked, measured = program(name, extent), Measured(ROOT / "measured")
     if asked.once and name in results:
         return True
+    kept = measured.find(asked) if resume and asked.once else None
     try:
-        results.setdefault(name, []).append(run(asked))
+        found = kept or run(asked)
+        results.setdefault(name, []).append(found)
+        if asked.once:
+            measured.keep(asked, found)
     except (ProgramFailedError, OSError) as error:
         console.print(f"[red]{name}[/]: {error}", highlight=False)
         return False

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final
@@ -15,6 +16,7 @@ Result = Mapping[str, Any]
 """A program's printed result, with the time of its whole process as the runner measured it: `process_s`."""
 
 TIMEOUT_S: Final = 1_800
+_ROOT: Final = Path(__file__).resolve().parents[1]
 _WORDS_KEPT: Final = 15
 
 
@@ -37,6 +39,41 @@ def module(name: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", name, *arguments)
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Keeps results of programs in a folder, so that a run that was cut goes on.
+
+    A result counts as long as the program has the same command, and its code and the machine's start are the same.
+    """
+
+    folder: Path
+
+    def find(self, program: Program) -> Result | None:
+        """Return what the program has measured; None if it has not."""
+        path = self._path(program)
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def keep(self, program: Program, result: Result) -> None:
+        """Keep a result."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._path(program).write_text(json.dumps(result))
+
+    def _path(self, program: Program) -> Path:
+        of_peer = any("peers" in word for word in program.command)
+        code = _git("ls-tree", "-r", "HEAD", *(("bench/peers", "bench/nexmark") if of_peer else ()))
+        changed = _git("diff", "HEAD", *(("--", "bench/peers", "bench/nexmark") if of_peer else ()))
+        said = (program.command, sorted(program.environment.items()), code, changed, _BOOT.read_text())
+        return self.folder / f"{sha256(repr(said).encode()).hexdigest()[:32]}.json"
+
+
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def _git(*words: str) -> str:
+    command = ("git", *words)
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=_ROOT).stdout  # noqa: S603
+
+
 def run(program: Program) -> Result:
     """Run a program to its end. Return its result. Raise ProgramFailedError if it has none."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -50,7 +87,7 @@ def run(program: Program) -> Result:
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 timeout=TIMEOUT_S,
-                cwd=Path(__file__).resolve().parents[1],
+                cwd=_ROOT,
                 env=environment | dict(program.environment),
             )
         except subprocess.TimeoutExpired as error:

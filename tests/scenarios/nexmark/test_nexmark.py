@@ -3,6 +3,7 @@
 `make nexmark` runs each query by itself, over 1M events, at two parallelisms, with two kills.
 """
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bench.nexmark.generate import Extent, delivered, lay_out
 from bench.nexmark.queries import IN_TIME, QUERIES, AuctionHouse, bids_in_time, declared, q7, q8
 from bench.peers import nexmark_streaming
 from bench.plan import QUICK
+from bench.programs import Measured, Program
 from jobs.operators import execute
 from jobs.operators.stateless_job import divided_job
 from tidemark import Pipeline, count, tumbling
@@ -154,3 +156,12 @@ def test_the_better_setting_of_a_peer_counts_and_a_query_without_figures_is_name
     lines = figures.markdown(found)
     assert [line for line in lines if line.startswith("| q0 ")] == ["| q0 | 2.0 | 4.0 | 0 | 4.0 | 8.0 | 0 |"]
     assert figures.picture(found).count("<text") == 1 + 8 + 1 + 2 * 2
+
+
+def test_a_run_of_the_bench_that_was_cut_goes_on(tmp_path):
+    """What the same program has measured counts. A peer with another setting has not been measured."""
+    measured = Measured(tmp_path / "measured")
+    row, batch = (Program("q0", ("bench.peers.flink", "q0", how)) for how in ("row", "mini-batch"))
+    measured.keep(row, {"total_s": 1.5})
+    assert [{"total_s": 1.5}, None] == [measured.find(each) for each in (row, batch)]
+    assert measured.find(replace(row, environment={"THREADS": "2"})) is None
