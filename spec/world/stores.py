@@ -509,7 +509,7 @@ class World:
         """Decides what fails between a process and these stores."""
         self.cuts_before: frozenset[CheckpointId] = frozenset()
         """The recorded cuts before the newest change of them. A list that lags behind shows them."""
-        self.searches = Generation(0)
+        self.searches: Generation | None = None
         """The newest generation that has searched for rows to erase."""
         self.lease: Lease | None = None
         self.looks: tuple[CleanUpLook, ...] = ()
