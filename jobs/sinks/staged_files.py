@@ -360,16 +360,21 @@ def _parquet(rows: pa.Table, encoding: Encoding) -> pa.Buffer:
 
 
 def _options(schema: pa.Schema, encoding: Encoding) -> dict[str, Any]:
-    """Return how files are written. With zstd, a dictionary is worth its cost for texts, but not for numbers."""
+    """Return how files are written. With zstd, a dictionary is worth its cost for texts, but not for numbers.
+
+    A file says no bounds of doubles: Arrow leaves NaN out of them, and Spark and DuckDB would then miss such rows.
+    """
     kinds = {field.name: field.type for field in schema}
     texts = [name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
     integers = [name for name, kind in kinds.items() if pa.types.is_integer(kind)]
+    bounded = [name for name, kind in kinds.items() if not (pa.types.is_nested(kind) or pa.types.is_floating(kind))]
     packed = dict.fromkeys(integers if encoding is Encoding.DIFFERENCES else (), "DELTA_BINARY_PACKED")
     return {
         "compression": "zstd",
         "compression_level": 1,
         "use_dictionary": (encoding is not Encoding.CHANNEL and texts) or False,
         "column_encoding": packed or None,
+        "write_statistics": bounded or False,
     }
 
 

@@ -5,6 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -73,3 +74,12 @@ def test_bounds_that_another_writer_made_too_narrow_are_found(tmp_path, kind):
         log.write_text("\n".join(map(json.dumps, lines)))
         found = [name for name, _ in files_with_narrow_bounds(warehouse, TABLE, 0)]
         assert ([add["path"]] if narrow else []) == found
+
+
+def test_the_footer_of_a_file_has_no_bounds_of_doubles(tmp_path):
+    """Arrow leaves NaN out of them. Then Spark finds no row of `k = NaN`, and DuckDB takes NaN for 0.0."""
+    staged = StagedFiles(str(tmp_path), JobName("shop"), Generation(1), VertexId("rows"), 0)
+    rows = pa.table({"n": [1, 2], "k": [0.0, float("nan")], "v": [{"k": 0.0}, {"k": float("nan")}]})
+    footer = pq.ParquetFile(tmp_path / staged.write(TableName("bronze/rows"), rows).path).metadata.row_group(0)
+    bounded = {footer.column(place).path_in_schema: footer.column(place).is_stats_set for place in range(3)}
+    assert {"n": True, "k": False, "v.k": False} == bounded
