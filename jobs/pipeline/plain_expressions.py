@@ -75,7 +75,7 @@ class _NotPlainError(Exception):
 class _Typed:
     """An expression, and the type that it has in Spark. A whole number also has bounds.
 
-    A decimal is at most `greatest` away from zero, and has as many digits behind the point as its type.
+    The digits of a decimal before the point are at most `greatest`, those behind it are as many as its type has.
     """
 
     expression: Expression
@@ -301,7 +301,7 @@ def _bounds(kind: DataType) -> tuple[int, int]:
     if kind in _WHOLE:
         return -(2 ** (_BITS[kind] - 1)), 2 ** (_BITS[kind] - 1) - 1
     if isinstance(kind, DecimalType):
-        most = 10 ** (kind.precision - kind.scale)
+        most = 10 ** (kind.precision - kind.scale) - 1
         return -most, most
     return 0, 0
 
@@ -325,7 +325,7 @@ def _number(text: str) -> _Typed:
     if "." not in text:
         whole = IntegerType() if abs(value) < 2**31 else LongType()
         return _Typed(Constant(int(value), pa.int64()), whole, int(value), int(value))
-    scale, most = -int(exponent), int(abs(value)) + 1
+    scale, most = -int(exponent), int(abs(value))
     kind = DecimalType(max(len(digits), scale), scale)
     if kind.precision > _DIGITS_MAX:
         raise _NotPlainError
@@ -336,7 +336,7 @@ def _of(
     function: str, kind: DataType, *values: _Typed, options: tuple[Any, ...] = (), least: int = 0, greatest: int = 0
 ) -> _Typed:
     """Return a call of a function. Its first value must differ by row, since functions take arrays."""
-    if values[0].constant is not None:
+    if not values[0].expression.columns:
         raise _NotPlainError
     return _Typed(Call(function, tuple(each.expression for each in values), options), kind, least, greatest)
 
@@ -408,6 +408,8 @@ def _of_whole(name: str, left: _Typed, right: _Typed) -> _Typed:
     ends = [(a, b) for a in (left.least, left.greatest) for b in (right.least, right.greatest)]
     found = [a + b if name == "add" else a - b if name == "subtract" else a * b for a, b in ends]
     kind = _same_kind([left, right])
+    if not (left.expression.columns or right.expression.columns):
+        raise _NotPlainError
     if min(found) < _bounds(kind)[0] or max(found) > _bounds(kind)[1]:
         raise _NotPlainError
     arrow = pa.int64()
@@ -420,7 +422,10 @@ def _of_whole(name: str, left: _Typed, right: _Typed) -> _Typed:
 
 def _of_doubles(name: str, *sides: _Typed) -> _Typed:
     """Return what IEEE 754 says. One side may be a number in the text."""
-    if any(each.kind != DoubleType() and not isinstance(each.constant, int | Decimal) for each in sides):
+    numbers = (*_WHOLE, DoubleType())
+    if any(each.kind != DoubleType() and each.constant is None for each in sides):
+        raise _NotPlainError
+    if any(each.kind not in numbers and not isinstance(each.kind, DecimalType) for each in sides):
         raise _NotPlainError
     found = [
         each.expression if each.constant is None else Constant(float(each.constant), pa.float64()) for each in sides
@@ -433,7 +438,7 @@ def _product_of_decimals(left: _Typed, right: _Typed) -> _Typed:
     sides, scale, precision = (one, two), of_one.scale + of_two.scale, of_one.precision + of_two.precision + 1
     if precision > _DIGITS_MAX or (one.constant is not None and two.constant is not None):
         raise _NotPlainError
-    most = sides[0].greatest * sides[1].greatest
+    most = (one.greatest + 1) * (two.greatest + 1) - 1
     found = Call("multiply", tuple(each.expression for each in sides))
     return _Typed(found, DecimalType(precision, scale), -most, most)
 
@@ -461,7 +466,7 @@ def _cast(value: _Typed, kind: DataType) -> _Typed:
             return _retyped(value, kind)
     elif isinstance(kind, DecimalType) and (value.kind in _WHOLE or isinstance(value.kind, DecimalType)):
         exact, of_exact = _as_decimal(value)
-        if of_exact.scale <= kind.scale and exact.greatest <= 10 ** (kind.precision - kind.scale):
+        if of_exact.scale <= kind.scale and exact.greatest < 10 ** (kind.precision - kind.scale):
             return _retyped(exact, kind)
     elif value.kind in _WHOLE and kind == StringType():
         return _of("cast", kind, value, options=(pa.string(),))

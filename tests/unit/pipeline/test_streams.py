@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
+    DecimalType,
     DoubleType,
     IntegerType,
     LongType,
@@ -28,6 +29,7 @@ from jobs.operators.process import NamedOutputs, UnknownOutputError, of_output
 from jobs.operators.spec import TaskSteps, TextSteps
 from jobs.pipeline import Processed, first_of, max_of, sum_of
 from jobs.pipeline.columns import InvalidPipelineError
+from jobs.pipeline.plain_expressions import plain_column, plain_condition
 from jobs.pipeline.planning import plan
 from jobs.pipeline.steps import in_turn
 from jobs.pipeline.top import top
@@ -737,6 +739,7 @@ def test_tasks_read_a_column_under_the_name_that_the_file_has():
         *("_split LIKE '%'", "n = 1 n", "n IN ()", "(n = 1", "case n when 1 then true", "upper(_split) = 'A'", "1 = n"),
         *("hour(n) = 1", "length(n) = 1", "split_part(_split, '', 1) = 'a'", "split_part(_split, 'a', 0) = 'a'"),
         *("date_format(n, 'HH') = '01'", "cast(n as int) = 1", "n - key = 0", "NOT n", "n = 1 OR 'a'"),
+        *("1 + 1 = 2", "split_part(cast(1 + 1 as string), 'a', 1) = '2'"),
         *("if(n = 1, null, null) = 1", "null = null", "if(n = 1, 'a', 1) = 1", "if(true, n, 1) = 1"),
     ],
 )
@@ -753,3 +756,13 @@ def test_a_task_copies_a_column_that_is_named_alone():
     assert isinstance(rows.with_column("m", "`true`", LongType()).steps[-1].chain, TaskSteps)
     for expression, kind in (("true", LongType()), ("n", IntegerType()), ("n + 1", LongType()), ("N", LongType())):
         assert isinstance(rows.with_column("m", expression, kind).steps[-1].chain, TextSteps)
+
+
+def test_a_number_that_a_decimal_cannot_hold_is_left_to_spark():
+    """Ten has a digit too many for decimal(1, 0), as a constant and as a remainder. A sum with true is an error."""
+    rows = StructType().add("m", DecimalType(1, 0)).add("n", LongType()).add("d", DoubleType())
+    assert plain_condition("m < 10", rows) is None
+    assert [True, False] == [plain_column(each, DoubleType(), rows) is None for each in ("d + true", "d + 1")]
+    assert plain_condition("m < 9", rows) is not None
+    fits = [plain_column(each, DecimalType(1, 0), rows) for each in ("10", "n % 11", "n % 10", "9")]
+    assert [True, True, False, False] == [each is None for each in fits]
