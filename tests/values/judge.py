@@ -36,7 +36,9 @@ _RAW: Final = re.compile(
 )
 """What no user should have to read."""
 _KIND: Final = re.compile(r"(\w+(?:Error|Exception)): ")
-OWN_KINDS: Final = frozenset({"MicroBatchError", "MeanOverflowError", "SinkRefusedError", "SumOverflowError"})
+OWN_KINDS: Final = frozenset(
+    {"MicroBatchError", "MeanOverflowError", "PartitionError", "SinkRefusedError", "SumOverflowError"}
+)
 """The kinds of error by which Tidemark refuses a row. Others are accidents."""
 _WAY_OUT: Final = re.compile(
     r"[;:,.] (?:or |and )?(rename|name|take|turn|use|cast|make|derive|drop|write|leave|choose|declare|give|correct|"
@@ -260,6 +262,7 @@ def _is_sentence(said: str, case: Case, operator: str) -> bool:
         _table(operator).partition("/")[2],
         "/data/in",
         "on in:",
+        "on bronze:",
         "source in:",
         "KafkaSource",
         "public.",

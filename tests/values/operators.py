@@ -148,7 +148,13 @@ def _overwrite(rows: Stream, of: Roles, table: str) -> Stream:
     return _present(rows, of.filled("{k} IS NOT NULL")).overwrite(table, version=of.key, id=_id(table))
 
 
-@_operator("partitioned append", "SELECT * FROM raw", exact_zeros=True)
+_PARTITION: Final = "CASE WHEN CAST({k} AS STRING) NOT IN ('', '__HIVE_DEFAULT_PARTITION__') THEN {k} END"
+"""A value as a partition column shows it: Spark, too, writes these texts as null."""
+
+
+@_operator(
+    "partitioned append", f"SELECT {{id}}, {_PARTITION} AS {{k}}, {{v}}, {{n}}, {{gone}} FROM raw", exact_zeros=True
+)
 def _partitioned(rows: Stream, of: Roles, table: str) -> Stream:
     return rows.table(table, id=_id(table), partition_by=[of.key])
 

@@ -1,6 +1,7 @@
 """Compares operators over odd values with Spark SQL over all rows at once: a fixed share of what nights draw."""
 
 from decimal import Decimal
+from typing import Final
 
 import pyarrow as pa
 import pytest
@@ -62,6 +63,7 @@ KNOWN = {
         ("count", "deduplicate", "top", "inner join", "apply_changes", "enrich", "function", "broadcast"),
     ),
 }
+PARTITIONED: Final = ("partitioned append", "partitioned upsert")
 
 
 @pytest.mark.parametrize("case", KNOWN.values(), ids=KNOWN)
@@ -71,6 +73,17 @@ def test_what_users_met_is_as_spark_sql_has_it(spark, tmp_path, case):
     judge.judge(case)
     assert [] == [each.written() for each in judge.judgement.differences]
     assert set(case.operators) == {operator for operator, _, _ in judge.judgement.crossed}
+
+
+def test_an_empty_text_that_lays_out_a_table_is_null_or_as_a_key_refused(spark, tmp_path):
+    """Delta cannot tell it from null. Spark writes null, and Tidemark refuses a key that would be another key then."""
+    judge = Judge(spark, tmp_path, tries=0)
+    rows = [("", "x", 1), ("a", "y", 2), (None, "z", 3)]
+    judge.judge(case_of((StringType(), StringType(), LongType()), ("k", "v", "n"), rows, PARTITIONED))
+    assert [] == [each.written() for each in judge.judgement.differences]
+    (refused,) = judge.judgement.refused
+    assert "PartitionError: table ...: key k is ..., which a partition ... of Delta cannot tell" in refused
+    assert {"partitioned append"} == {operator for operator, _, _ in judge.judgement.crossed}
 
 
 def test_tables_show_what_spark_sql_shows_of_all_rows_at_once(spark, tmp_path):
