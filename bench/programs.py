@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -43,10 +43,12 @@ def module(name: str, *arguments: str) -> tuple[str, ...]:
 class Measured:
     """Keeps results of programs in a folder, so that a run that was cut goes on.
 
-    A result counts as long as the program has the same command, and its code and the machine's start are the same.
+    A result counts as long as the program has the same command, the files of its code below `root` are the same, and
+    the machine has not started again. Only Linux says when it has.
     """
 
     folder: Path
+    root: Path = _ROOT
 
     def find(self, program: Program) -> Result | None:
         """Return what the program has measured; None if it has not."""
@@ -60,18 +62,25 @@ class Measured:
 
     def _path(self, program: Program) -> Path:
         of_peer = any("peers" in word for word in program.command)
-        code = _git("ls-tree", "-r", "HEAD", *(("bench/peers", "bench/nexmark") if of_peer else ()))
-        changed = _git("diff", "HEAD", *(("--", "bench/peers", "bench/nexmark") if of_peer else ()))
-        said = (program.command, sorted(program.environment.items()), code, changed, _BOOT.read_text())
+        code = _hashed(self.root, _PEERS if of_peer else _OURS)
+        started = _BOOT.read_text() if _BOOT.exists() else ""
+        said = (program.command, sorted(program.environment.items()), code, started)
         return self.folder / f"{sha256(repr(said).encode()).hexdigest()[:32]}.json"
 
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_PEERS: Final = ("bench/peers", "bench/nexmark")
+_OURS: Final = ("bench", "checkpointing", "jobs", "orchestration", "tidemark", "requirements.lock")
 
 
-def _git(*words: str) -> str:
-    command = ("git", *words)
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=_ROOT).stdout  # noqa: S603
+def _hashed(root: Path, places: Iterable[str]) -> str:
+    """Return a hash of the files at these places, without compiled ones and the bench's own results."""
+    found = sha256()
+    for place in places:
+        for path in sorted([root / place, *(root / place).rglob("*")]):
+            if path.is_file() and "__pycache__" not in path.parts and path.stem != "results":
+                found.update(f"{path.relative_to(root)} {sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()
 
 
 def run(program: Program) -> Result:

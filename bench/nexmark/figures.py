@@ -174,8 +174,7 @@ def freshness(results: Results, extent: Extent) -> Figures:
 
 def markdown(figures: Figures) -> list[str]:
     """Return the lines of a table: seconds, CPU seconds and memory by query and system."""
-    ran_in = [name for name in TITLES if any(name in ran for ran in figures["by_query"].values())]
-    systems = {OURS: "Tidemark", **{name: TITLES[name][0] for name in ran_in}}
+    systems = {OURS: "Tidemark", **{name: TITLES[name][0] for name in _that_ran(figures)}}
     cells = " | ".join(f"{title}: s | CPU s | MB" for title in systems.values())
     lines = [
         "## Nexmark",
@@ -190,6 +189,11 @@ def markdown(figures: Figures) -> list[str]:
     for name, ran in figures["by_query"].items():
         lines.append(f"| {name} | " + " | ".join(_cells(ran.get(system)) for system in systems) + " |")
     return [*lines, ""]
+
+
+def _that_ran(figures: Figures) -> list[str]:
+    """Return the systems that ran at least one query, beside Tidemark."""
+    return [name for name in TITLES if any(name in ran for ran in figures["by_query"].values())]
 
 
 def _cells(ran: Mapping[str, float] | None) -> str:
@@ -243,7 +247,7 @@ def picture(figures: Figures) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="20" y="24" font-weight="bold">{title}</text>',
-        *_legend([name for name in TITLES if any(name in ran for ran in figures["by_query"].values())]),
+        *_legend(_that_ran(figures)),
         *_scale(y),
         *bars,
         "</svg>",

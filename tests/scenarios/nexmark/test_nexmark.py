@@ -158,9 +158,19 @@ def test_the_better_setting_of_a_peer_counts_and_a_query_without_figures_is_name
 
 
 def test_a_run_of_the_bench_that_was_cut_goes_on(tmp_path):
-    """What the same program has measured counts. A peer with another setting has not been measured."""
-    measured = Measured(tmp_path / "measured")
+    """What the same program has measured counts, without git too. Another setting or code has not been measured."""
+    measured = Measured(tmp_path / "measured", tmp_path)
     row, batch = (Program("q0", ("bench.peers.flink", "q0", how)) for how in ("row", "mini-batch"))
-    measured.keep(row, {"total_s": 1.5})
-    assert [{"total_s": 1.5}, None] == [measured.find(each) for each in (row, batch)]
+    ours, result = Program("q0", ("bench.ours.nexmark", "q0")), {"total_s": 1.5}
+    peer, job = (tmp_path / place for place in ("bench/peers/flink.py", "jobs/tick/tick.py"))
+    for path in (peer, job):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    for program in (row, ours):
+        measured.keep(program, result)
+    assert [result, None, result] == [measured.find(each) for each in (row, batch, ours)]
     assert measured.find(replace(row, environment={"THREADS": "2"})) is None
+    job.write_text("changed")
+    assert [result, None] == [measured.find(each) for each in (row, ours)]
+    peer.write_text("changed")
+    assert measured.find(row) is None
