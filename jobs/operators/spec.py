@@ -158,6 +158,11 @@ class RowRule:
     in_task: Expression | None = None
 
 
+def left_to_spark(rules: Iterable[RowRule]) -> tuple[str, ...]:
+    """Return the names of the rules that no task can judge."""
+    return tuple(rule.name for rule in rules if rule.in_task is None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatelessSpec:
     """A vertex that writes its rows to files: all go to `table`, the failing ones also to `quarantine`.

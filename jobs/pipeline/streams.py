@@ -26,7 +26,7 @@ from jobs.operators.in_time.measured_times import TimeColumn
 from jobs.operators.in_time.timers import HasTimers
 from jobs.operators.in_time.windows import END, LATE, Windows
 from jobs.operators.process import KeyedFunction
-from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps, quoted
+from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps, left_to_spark, quoted
 from jobs.operators.stateless_job import failed_rules, in_task
 from jobs.pipeline.aggregates import AggregateColumn, derived_columns, named_aggregates
 from jobs.pipeline.columns import (
@@ -150,10 +150,8 @@ def good_rows(rules: Sequence[RowRule]) -> Chain:
     def keep(rows: DataFrame) -> DataFrame:
         return rows.filter(failed_rules(rules).isNull())
 
-    known = in_task(rules)
-    if len(known) < len(rules):
-        return TextSteps(keep, tuple(rule.name for rule in rules if rule.in_task is None))
-    return TaskSteps(keep, tuple(rule for _, rule in known))
+    by_spark = left_to_spark(rules)
+    return TextSteps(keep, by_spark) if by_spark else TaskSteps(keep, tuple(rule for _, rule in in_task(rules)))
 
 
 def sql_of(expression: str | Callable[[], Column]) -> str | None:

@@ -12,7 +12,7 @@ from checkpointing.identifiers import EdgeId
 from jobs.operators.in_time.joins import AsOfJoin
 from jobs.operators.in_time.rows import OverRows
 from jobs.operators.in_time.timers import WithTimers
-from jobs.operators.spec import Chain, KeyedInput, KeyedSpec, TaskSteps, TextSteps
+from jobs.operators.spec import Chain, KeyedInput, KeyedSpec, StatelessSpec, TaskSteps, TextSteps, left_to_spark
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.tables import keeps_time
 from jobs.showing.quantities import count, plural, seconds
@@ -43,7 +43,8 @@ def _lines(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
     yield from _watermark(plan, vertex)
     yield from _bound(plan, vertex)
     for table in vertex.tables:
-        yield Text.assemble(("⇒ ", "green"), (table.name, "green"), f"  {_how(plan, table)}")
+        rules = _rules_by_spark(plan, vertex, table)
+        yield Text.assemble(("⇒ ", "green"), (table.name, "green"), f"  {_how(plan, table)}{rules}")
 
 
 def _watermark(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
@@ -120,6 +121,15 @@ def _by_spark(steps: Chain | None) -> str:
             return f", Spark computes {'; '.join(sql)}"
         case _:
             return ", Spark calls a function"
+
+
+def _rules_by_spark(plan: JobPlan, vertex: Vertex, table: Table) -> str:
+    """Return the row rules of a quarantine that only Spark can judge."""
+    spec = plan.vertices[vertex.id].spec
+    if not isinstance(spec, StatelessSpec) or spec.quarantine is None or spec.quarantine.name != table.name:
+        return ""
+    rules = left_to_spark(spec.rules)
+    return f", Spark judges {'; '.join(rules)}" if rules else ""
 
 
 def _exchanged(spec: KeyedSpec, given: KeyedInput) -> str:

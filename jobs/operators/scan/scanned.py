@@ -16,7 +16,7 @@ from jobs.operators.exchange import EXCHANGED, Splitter, owned_by, times_block, 
 from jobs.operators.expressions import Expression
 from jobs.operators.key_hash import can_hash, key_groups
 from jobs.operators.python_workers import freeze_imports, reported
-from jobs.operators.spec import Spec, StatelessSpec, arrow_schema
+from jobs.operators.spec import Spec, StatelessSpec, arrow_schema, left_to_spark
 from jobs.operators.stateless_task import StatelessTask
 from jobs.sources.slice_reading import RowScan
 from jobs.state.merge import KEY_GROUP
@@ -79,7 +79,7 @@ class Scanned:
 def may_scan(spec: Spec, number: int) -> bool:
     """Return whether a task can do all that happens to the rows of this input before the operator."""
     if isinstance(spec, StatelessSpec):
-        judges = spec.quarantine is None or all(rule.in_task is not None for rule in spec.rules)
+        judges = spec.quarantine is None or not left_to_spark(spec.rules)
         return judges and not spec.emits_changes
     keyed = spec.inputs[number]
     if keyed.is_broadcast:

@@ -451,6 +451,20 @@ def test_explaining_shows_channels_and_tables(planned) -> None:
     assert "gold/delays_by_wind  upsert by wind_band, 3 columns" in text
 
 
+def test_explaining_names_the_row_rules_that_only_spark_can_judge() -> None:
+    """A quarantine that tasks fill themselves has none."""
+    pipeline = example()
+    rows = numbers(pipeline)
+    begins = Expectation("expect_column_values_to_match_regex", {"column": "split", "regex": "^a"})
+    rows.check_rows(NOT_NULL, begins, quarantine="quarantine/numbers", id="checked")
+    rows.check_rows(NOT_NULL, quarantine="quarantine/known", id="known")
+    console = Console(record=True, width=200, file=StringIO())
+    console.print(render_graph(plan(pipeline)))
+    text = console.export_text()
+    assert f"quarantine/numbers  append, 7 columns, Spark judges {begins}\n" in text
+    assert "quarantine/known  append, 7 columns\n" in text
+
+
 def test_explaining_needs_neither_spark_nor_great_expectations() -> None:
     """No session is opened and no judge imported, so it is fast."""
     program = """
