@@ -108,11 +108,6 @@ def evaluated(expression: Expression, rows: pa.RecordBatch, kind: pa.DataType, m
     return found.cast(kind)
 
 
-def of_null(column: str, *, null: bool) -> Call:
-    """Return whether a column is null, or with `null=False` whether it is not."""
-    return Call("is_null" if null else "is_valid", (Column(column),))
-
-
 # ------------------------------------------------------------------
 # The functions. `jobs.pipeline.plain_expressions` gives them only values for which Spark says the same.
 

@@ -23,13 +23,13 @@ from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths, table_of_state
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.operators.expressions import of_null
 from jobs.operators.key_hash import can_hash, key_groups
 from jobs.operators.process import Processed
 from jobs.operators.scan.scanned import may_scan
 from jobs.operators.spec import RowRule, StagedTable, StatelessSpec, quarantine_schema
 from jobs.pipeline import Pipeline
 from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.plain_expressions import plain_condition
 from jobs.pipeline.planning import plan
 from jobs.reading import Cuts
 from jobs.sources.hybrid import SequenceSource
@@ -303,7 +303,7 @@ def test_keys_of_other_types_and_rules_of_sparks_are_left_to_spark():
     assert may_scan(counted(StringType()).spec, 0)
     assert not may_scan(counted(StringType("UTF8_LCASE")).spec, 0)
     assert not may_scan(counted(StructType().add("a", StringType())).spec, 0)
-    known = RowRule("known", "a is not null", of_null("a", null=False))
+    known = RowRule("known", "a is not null", plain_condition("a is not null", StructType().add("a", StringType())))
     long = RowRule("long", "a > 'm'")
     assert may_scan(stateless(), 0)
     assert may_scan(stateless(known), 0)

@@ -24,7 +24,7 @@ from checkpointing.graph import TableMode, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import InvalidNameError
 from jobs.operators.derived_scans import NewColumn
-from jobs.operators.expressions import Call, Column, of_null
+from jobs.operators.expressions import Call, Column
 from jobs.operators.process import NamedOutputs, UnknownOutputError, of_output
 from jobs.operators.spec import TaskSteps, TextSteps
 from jobs.pipeline import Processed, first_of, max_of, sum_of
@@ -717,7 +717,7 @@ def test_tasks_read_a_column_under_the_name_that_the_file_has():
     rows = Pipeline("renamed").source("rows", SequenceSource({"a": 10}))
     twice = rows.rename({"key": "one", "n": "two"}).rename({"one": "two", "two": "one"})
     assert {"key", "n"}.isdisjoint(twice.schema.names)
-    rule = TaskSteps(lambda frame: frame, (of_null("two", null=False),))
+    rule = TaskSteps(lambda frame: frame, (plain_condition("two IS NOT NULL", twice.schema),))
     found = in_turn([*(step.chain for step in twice.steps), rule])
     assert isinstance(found, TaskSteps)
     assert {"two": Column("key"), "one": Column("n")} == {column.name: column.values for column in found.added}
