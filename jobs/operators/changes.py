@@ -108,3 +108,10 @@ def as_changes(found: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     kind = pl.when(pl.col(TIMES) > 0).then(pl.lit(INSERT)).otherwise(pl.lit(DELETE)).alias(KIND)
     times = pl.int_ranges(0, pl.col(TIMES).abs()).alias(TIMES)
     return net.select(*columns, kind, times).explode(TIMES).drop(TIMES)
+
+
+def as_inserts(found: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return the changes of counted rows of which none is taken back."""
+    if (found[TIMES] > 1).any():
+        found = found.with_columns(pl.int_ranges(0, pl.col(TIMES)).alias(TIMES)).explode(TIMES)
+    return found.select(*columns, pl.lit(INSERT).alias(KIND))

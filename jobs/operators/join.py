@@ -1,8 +1,9 @@
 """Joins two streams by key, each append-only or a changelog, and puts out the changes of the joined table.
 
-The state of a key holds the rows of both sides that were added and not taken back. Each different row is kept once,
-with its count. A micro-batch joins only what it changes: new left rows with the kept right rows, and the other way
-round. So its cost grows with the rows of the touched keys and with the changes put out, never with the whole state.
+The state of a key holds the rows of both sides that were added and not taken back. Each different row of a changelog is
+kept once, with its count, and so are rows of an append-only side if many are equal. A micro-batch joins only what it
+changes: new left rows with the kept right rows, and the other way round. So its cost grows with the rows of the touched
+keys and with the changes put out, never with the whole state.
 
 - A null in the key matches nothing, as in SQL.
 - An outer side's row without a match is put out with nulls. The first match of its key takes that row back, and the
@@ -21,8 +22,10 @@ import polars as pl
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from jobs.operators.changes import (
+    KIND,
     TIMES,
     as_changes,
+    as_inserts,
     as_lists,
     counted,
     kept,
@@ -34,6 +37,7 @@ from jobs.state.key_joins import join_by_key
 LEFT: Final = "_left"
 RIGHT: Final = "_right"
 """The state columns: the kept rows of each side."""
+_FIRST_ROWS: Final = 1_000
 
 
 class JoinType(Enum):
@@ -82,12 +86,21 @@ class JoinFunction:
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the new state, and as output the changes of the joined table, with their kinds."""
         on = list(self.keys)
-        left = _side(state, LEFT, [*on, *self.left], weighed(inputs[0], self.keys, self.keys, self.left))
-        right = _side(state, RIGHT, [*on, *self.right], weighed(inputs[1], self.right_keys, self.keys, self.right))
+        left, right = (
+            weighed(rows, keys, self.keys, others)
+            for rows, keys, others in zip(inputs, (self.keys, self.right_keys), (self.left, self.right), strict=True)
+        )
+        only_adds = not any(KIND in rows.columns for rows in inputs)
+        side = _grown if only_adds else _changed
+        sides = (
+            side(state, LEFT, [*on, *self.left], left),
+            side(state, RIGHT, [*on, *self.right], right),
+        )
         columns = [*on, *self.left, *(() if self.how.has_left_alone else self.right)]
-        parts = self._changes(left, right, on)
+        parts = self._changes(*sides, on)
         found = pl.concat([part.select(*_present(part, columns), TIMES) for part in parts], how="diagonal")
-        return Processed(state=self._kept(left.after, right.after, state), output=as_changes(found, columns))
+        output = as_inserts if only_adds and self.how is JoinType.INNER else as_changes
+        return Processed(state=self._kept(sides[0].after, sides[1].after, state), output=output(found, columns))
 
     def _changes(self, left: _Side, right: _Side, on: Sequence[str]) -> list[pl.DataFrame]:
         """Return the counted rows by which the joined table changes. Parts may lack the columns of one side."""
@@ -154,11 +167,29 @@ def _others(rows: StructType, keys: Sequence[str]) -> StructType:
     return StructType([field for field in rows.fields if field.name not in keys])
 
 
-def _side(state: pl.DataFrame, name: str, columns: Sequence[str], arrived: pl.DataFrame) -> _Side:
+def _changed(state: pl.DataFrame, name: str, columns: Sequence[str], arrived: pl.DataFrame) -> _Side:
+    """Return a side whose rows are added and taken back."""
     before = kept(state, name, columns).cast(arrived.schema)
     after = counted([before, arrived], columns).filter(pl.col(TIMES) > 0)
     gone = before.with_columns(-pl.col(TIMES))
     return _Side(before, after, counted([after, gone], columns).filter(pl.col(TIMES) != 0))
+
+
+def _grown(state: pl.DataFrame, name: str, columns: Sequence[str], arrived: pl.DataFrame) -> _Side:
+    """Return a side whose rows are only added. Equal ones are counted if there are many: it takes longer than a join.
+
+    Rows of a key lie together in the state, so its first rows tell if they repeat.
+    """
+    before = kept(state, name, columns).cast(arrived.schema)
+    after = [before, arrived]
+    if any(_repeat(rows.head(_FIRST_ROWS), columns) for rows in after):
+        return _Side(before, counted(after, columns), arrived)
+    return _Side(before, pl.concat(after), arrived)
+
+
+def _repeat(rows: pl.DataFrame, columns: Sequence[str]) -> bool:
+    """Return whether more than a tenth of the rows are equal to others."""
+    return 10 * counted([rows], columns).height < 9 * rows.height
 
 
 def _matches(left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str]) -> pl.DataFrame:

@@ -20,12 +20,14 @@ from jobs.operators.changes import (
     KIND,
     TIMES,
     as_changes,
+    as_inserts,
     as_lists,
     counted,
     kept,
     weighed,
 )
 from jobs.operators.process import Processed
+from jobs.state.key_joins import join_by_key
 
 ROWS: Final = "_top_rows"
 """The state column with the kept rows."""
@@ -78,8 +80,12 @@ class TopRows:
         was, first = self._first(before), self._first(after)
         kept_rows = after if self.changelog else first.drop(_AHEAD, _ABOVE)
         held = as_lists(kept_rows, self.keys, ROWS, state.schema[ROWS])
-        shown = pl.concat([self._shown(first), self._shown(was).with_columns(-pl.col(TIMES))])
-        return Processed(state=held.select(state.columns), output=as_changes(shown, shown.drop(TIMES).columns))
+        is_new = join_by_key(first.select(self.keys).unique(), was.select(self.keys), self.keys, "anti")
+        again, new = (self._shown(join_by_key(first, is_new, self.keys, how)) for how in ("anti", "semi"))
+        changed = pl.concat([again, self._shown(was).with_columns(-pl.col(TIMES))])
+        columns = changed.drop(TIMES).columns
+        output = pl.concat([as_changes(changed, columns), as_inserts(new, columns)])
+        return Processed(state=held.select(state.columns), output=output)
 
     def held(self, rows: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
         """Return the new state of the keys of these rows, of an append-only stream: the lists of their first rows."""
@@ -95,6 +101,8 @@ class TopRows:
         columns = [*self.keys, *self.columns]
         arrived = weighed(rows, self.keys, self.keys, self.columns)
         before = kept(state, ROWS, columns).cast(arrived.schema)
+        if not self.changelog:
+            return before, pl.concat([before, arrived])
         return before, counted([before, arrived], columns).filter(pl.col(TIMES) > 0)
 
     def _first(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -104,7 +112,7 @@ class TopRows:
         # Without another column than the keys, a key's rows are equal.
         by = [*(order.column for order in self.order), *rest] or list(self.keys)
         falling = falling or [False] * len(by)
-        ordered = rows.sort(by, descending=falling, nulls_last=falling)
+        ordered = self._near(rows).sort(by, descending=falling, nulls_last=falling)
         ahead = (pl.col(TIMES).cum_sum() - pl.col(TIMES)).over(self.keys).alias(_AHEAD)
         above = pl.col(_AHEAD).min().over([*self.keys, *(order.column for order in self.order)]).alias(_ABOVE)
         placed = ordered.with_columns(ahead).with_columns(above)
@@ -112,6 +120,19 @@ class TopRows:
             return placed.filter(pl.col(_ABOVE) < self.n)
         first = placed.filter(pl.col(_AHEAD) < self.n)
         return first.with_columns(pl.min_horizontal(pl.col(TIMES), self.n - pl.col(_AHEAD)))
+
+    def _near(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows that may be first as far as the first column of the order tells, so that few are sorted."""
+        if not self.order:
+            return rows
+        by = self.order[0]
+        values, kind = rows[by.column], rows.schema[by.column]
+        if values.null_count() or not (kind.is_integer() or kind.is_temporal()):
+            return rows
+        if self.n == 1:
+            best = pl.col(by.column).max() if by.descending else pl.col(by.column).min()
+            return rows.filter(pl.col(by.column) == best.over(self.keys))
+        return rows.filter(pl.col(by.column).rank("min", descending=by.descending).over(self.keys) <= self.n)
 
     def _shown(self, first: pl.DataFrame) -> pl.DataFrame:
         """Return these rows as they are put out."""
