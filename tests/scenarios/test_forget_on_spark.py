@@ -219,6 +219,27 @@ def test_folders_that_have_the_person_s_name_are_named_and_go(tmp_path, spark):
     assert sorted(row["n"] for row in found) == sorted(row["n"] for row in due)
 
 
+def in_other_letters(data):
+    pipeline = Pipeline("shop", config=CONFIG)
+    orders = pipeline.source("orders", FileSource(data / "orders", ORDERS)).table(BRONZE, id="bronze")
+    buyers = orders.rename({"customer": "Customer"})
+    buyers.table(SILVER, id="silver", partition_by=["Customer"])
+    buyers.key_by("Customer").aggregate("totals", rows=count()).upsert(TOTALS)
+    return pipeline
+
+
+def test_a_column_in_other_letters_is_the_same_column(tmp_path, spark):
+    """As in Spark, case does not count: in a table, in the names of its folders, and in the key of a state."""
+    trial = Trial(in_other_letters, tmp_path)
+    trial.deliver("orders/web", rows(0))
+    trial.run(spark_cores=1)
+    before = everything(trial)
+    plan = forget(at(trial), ErasureAsked(BRONZE, f"CUSTOMER = '{PERSON}'"), lambda: spark).plan
+    assert {each.table for each in plan.matched} == {BRONZE, SILVER, TOTALS, "_tidemark/shop/state/totals"}
+    assert ((), (SILVER,)) == (plan.left, plan.folders)
+    assert without_person(before) == {key: found for key, found in everything(trial).items() if key in before}
+
+
 def test_what_a_condition_may_say(tmp_path, spark):
     """A refused condition claims nothing. Rows of a key that do not match keep the state of the key whole."""
     trial = laid_out(tmp_path, 2)

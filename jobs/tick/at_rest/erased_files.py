@@ -67,10 +67,19 @@ class SearchedTable:
         """Whether it is state of an operator."""
         return is_state_table(self.name)
 
+    def named(self, column: str) -> tuple[str, ...]:
+        """Return the table's own name of a column. As in Spark, case does not count, so there may be several names."""
+        return tuple(name for name in self.schema.names if name.lower() == column.lower())
+
+    def own(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Return the table's own names of these columns."""
+        return tuple(name for column in columns for name in self.named(column))
+
     def within(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return the paths of fields inside structs, lists and maps that have the name of one of these columns."""
         inside = (path for each in self.schema for path in _inside(each.type, each.name))
-        return tuple(path for path in inside if path.rpartition(".")[2] in columns)
+        wanted = {each.lower() for each in columns}
+        return tuple(path for path in inside if path.rpartition(".")[2].lower() in wanted)
 
 
 def _inside(kind: pa.DataType, path: str) -> Iterator[str]:
@@ -196,7 +205,7 @@ def older_rows_would_return(
     rows of a key match or none.
     """
     keys = _keys(warehouse, table)
-    if not keys or set(columns) <= set(keys) or not matched:
+    if not keys or set(table.own(columns)) <= set(keys) or not matched:
         return False
     files = {each.path: each for each in table.files}
     gone = pa.concat_tables(_rows(warehouse, files[path], keys, matched[path], match=True) for path in matched)
@@ -251,7 +260,7 @@ class Successors:
         the predicate's `columns`. Raises OSError and ArrowException.
         """
         files = {each.path: each for each in table.files}
-        named = bool(set(table.partitioned_by) & set(columns))
+        named = not set(table.partitioned_by).isdisjoint(table.own(columns))
         return [
             ErasedFile(table=table.name, path=path, into=self._written(table, files[path], places, named=named))
             for path, places in sorted(matched.items())

@@ -247,7 +247,10 @@ def _why_not(table: SearchedTable, asked: ErasureAsked, columns: Collection[str]
     """Return why a table is not searched. Empty if it is."""
     if table.name in asked.besides:
         return "left out with --except"
-    lacks = [name for name in columns if name not in table.schema.names]
+    lacks = [name for name in columns if not table.named(name)]
+    several = next((found for name in columns if len(found := table.named(name)) > 1), None)
+    if several is not None:
+        return f"has the columns {' and '.join(several)}, and case does not say which one the predicate means"
     inside = table.within(lacks)
     if inside:
         return f"has {inside[0]} only inside another column, which the predicate does not reach"
@@ -262,7 +265,7 @@ def _places(
     table: SearchedTable,
     older: Mapping[str, Sequence[str]],
 ) -> dict[str, list[int]]:
-    schema = pa.schema([table.schema.field(name) for name in columns])
+    schema = pa.schema([table.schema.field(name) for name in table.own(columns)])
     files = [ReadFile(each.path, each.partition, each.inline) for each in table.files]
     return matching_rows(spark, str(warehouse.root), predicate, schema, files, older)
 
@@ -289,7 +292,7 @@ def _plan(
 ) -> ForgetPlan:
     records = [row for row in stores.rows() if isinstance(row, CheckpointRecord)]
     hit = {each.table for each in matched}
-    named = {each.name for each in searched if set(each.partitioned_by) & set(columns)}
+    named = {each.name for each in searched if not set(each.partitioned_by).isdisjoint(each.own(columns))}
     return ForgetPlan(
         job=stores.warehouse.paths.job,
         newest=newest,

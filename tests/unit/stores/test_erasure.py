@@ -15,6 +15,7 @@ from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import ProtocolPaths, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, Claim, ErasedFile, Holder, RowKind, VertexRecord
 from jobs.tick.at_rest.erased_files import NotErasableError, SearchedFile, SearchedTable, must_be_erasable
+from jobs.tick.at_rest.forget import ErasureAsked, _why_not
 from jobs.warehouse.checkpoints import Appended, CheckpointStore
 from jobs.warehouse.log_rewriting import LogNotRewrittenError
 from jobs.warehouse.warehouse import Warehouse
@@ -101,3 +102,14 @@ def test_what_a_successor_would_not_show_the_same_is_refused_by_name(tmp_path, f
     (log / file).write_text(content)
     with pytest.raises((NotErasableError, LogNotRewrittenError), match=f"{why}.*--except"):
         must_be_erasable(warehouse, table, {})
+
+
+def test_a_column_of_several_names_is_not_searched():
+    """Spark would not say either which of two columns a condition means. A column inside another one is named."""
+    inside = pa.struct([("City", pa.string())])
+    schema = pa.schema([("customer", pa.string()), ("Customer", pa.string()), ("N", pa.int64()), ("home", inside)])
+    table = SearchedTable(TableName("gold/sums"), schema, (), has_log=True)
+    asked = ErasureAsked("bronze/orders", "n = 1")
+    assert _why_not(table, asked, ["n"]) == ""
+    assert _why_not(table, asked, ["n", "customer"]).startswith("has the columns customer and Customer, and case ")
+    assert _why_not(table, asked, ["n", "city"]).startswith("has home.City only inside another column")
