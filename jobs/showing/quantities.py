@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from checkpointing.coordinator.failure_policy import NEVER_TOLERATED
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.metadata.record import CheckpointRecord
@@ -186,6 +187,8 @@ def renaming_line(event: ColumnsRenamed) -> str:
 
 
 def failure_line(checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> str:
-    """Return the line about a checkpoint that failed. The whole report of a suite is the tick's error."""
+    """Return the line about a checkpoint that failed. If the tick ends for its reason, the tick's error says it."""
+    if reason in NEVER_TOLERATED:
+        return f"checkpoint {checkpoint} failed, and the tick ends"
     why = sentence_of(message or reason.message).rstrip(":")
     return f"checkpoint {checkpoint} failed: {why}; its rows belong to the next one"

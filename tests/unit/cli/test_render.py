@@ -592,11 +592,13 @@ def test_a_checkpoint_rolled_forward_is_no_row_of_this_tick(told, record):
 
 
 def test_a_failed_checkpoint_says_why_and_what_becomes_of_its_rows(told):
-    """Without a message of its own, the failure shows the message of its reason."""
+    """Without a message of its own, it shows the message of its reason. What ends the tick, the tick's error says."""
     display, lines = told
     display.failed(CheckpointId(7), CheckpointFailureReason.CHECKPOINT_EXPIRED, "")
+    display.failed(CheckpointId(8), CheckpointFailureReason.QUALITY, "suite good rejects 5 rows")
     assert [
-        "checkpoint 7 failed: the checkpoint expired before it completed; its rows belong to the next one"
+        "checkpoint 7 failed: the checkpoint expired before it completed; its rows belong to the next one",
+        "checkpoint 8 failed, and the tick ends",
     ] == lines()
 
 
