@@ -3,6 +3,7 @@
 `jobs.pipeline.plain_expressions` makes them from Spark SQL, and knows the types.
 """
 
+import codecs
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -137,12 +138,10 @@ def _case(*parts: Any) -> Any:  # noqa: ANN401 - arrays or scalars
 
 def _length(texts: pa.Array) -> pa.Array:
     """Return how many code points texts have. Spark counts what is no UTF-8 by the first byte of each."""
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        counts = [None if text is None else _counted(text) for text in texts.cast(pa.binary()).to_pylist()]
-        return pa.array(counts, pa.int32())
-    return pc.utf8_length(texts)
+    if _is_utf8(texts):
+        return pc.utf8_length(texts)
+    counts = [None if text is None else _counted(text) for text in texts.cast(pa.binary()).to_pylist()]
+    return pa.array(counts, pa.int32())
 
 
 def _counted(text: bytes) -> int:
@@ -156,11 +155,59 @@ def _counted(text: bytes) -> int:
 
 def _split_part(texts: pa.Array, delimiter: str, number: int) -> pa.Array:
     """Return the part with this number, from 1 on; an empty text where there are fewer parts."""
-    lists = pc.split_pattern(texts, delimiter, max_splits=number)
+    lists = pc.split_pattern(_as_java_reads(texts), delimiter, max_splits=number)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     places = np.asarray(lists.offsets)[:-1].astype(np.int64) + number - 1
     found = lists.values.take(pa.array(places, mask=lengths < number))
     return pc.if_else(pc.is_valid(texts), pc.fill_null(found, ""), pa.scalar(None, texts.type))
+
+
+_KELVIN: Final = "\u212a"
+"""The only letter outside of ASCII whose small letter is in ASCII."""
+
+
+def _lower(texts: pa.Array) -> pa.Array:
+    """Return texts of which one equals a text of ASCII exactly if it does in lower case."""
+    return pc.ascii_lower(pc.replace_substring(texts, _KELVIN, "k"))
+
+
+def _regexp_extract(texts: pa.Array, pattern: str, group: int) -> pa.Array:
+    """Return the text of a group, named `g` and its number, in the first match; else an empty text."""
+    found = pc.struct_field(pc.extract_regex(_as_java_reads(texts), pattern), f"g{group}")
+    return pc.if_else(pc.is_valid(texts), pc.fill_null(found, ""), pa.scalar(None, texts.type))
+
+
+def _as_java_reads(texts: pa.Array) -> pa.Array:
+    """Return texts in which characters stand in place of what is no UTF-8."""
+    if _is_utf8(texts):
+        return texts
+    raw = texts.cast(pa.binary()).to_pylist()
+    return pa.array([None if text is None else text.decode("utf-8", _REPLACED) for text in raw], pa.string())
+
+
+def _is_utf8(texts: pa.Array) -> bool:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+_SURROGATE: Final = 0xED
+_REPLACED: Final = "tidemark.replaced_as_in_java"
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """Put one character in place of what is no UTF-8, as Python does, but also of a whole surrogate, as Java does."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    text, end = error.object, error.end
+    while text[error.start] == _SURROGATE and end < min(error.start + 3, len(text)) and text[end] & 0xC0 == 0x80:  # noqa: PLR2004
+        end += 1
+    return "\ufffd", end
+
+
+codecs.register_error(_REPLACED, _replaced)
 
 
 def _microseconds(times: pa.Array) -> np.ndarray:
@@ -227,6 +274,8 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "length": _length,
     "replace": pc.replace_substring,
     "split_part": _split_part,
+    "lower": _lower,
+    "regexp_extract": _regexp_extract,
     "starts_with": pc.starts_with,
     "ends_with": pc.ends_with,
     "contains": pc.match_substring,

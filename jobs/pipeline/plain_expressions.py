@@ -63,8 +63,16 @@ _WHOLE: Final = tuple(_DIGITS)
 _BITS: Final[Mapping[DataType, int]] = dict(zip(_WHOLE, (8, 16, 32, 64), strict=True))
 _ALIKE: Final = (StringType(), DateType(), TimestampType(), TimestampNTZType())
 _DIGITS_MAX: Final = 38
+_CHARACTER: Final = r"[A-Za-z0-9 _=&/:#,;@%~<>!\"-]"
+_ATOM: Final = rf"(?:{_CHARACTER}|\[\^?(?:[A-Za-z0-9]-[A-Za-z0-9]|[A-Za-z0-9 _=/:#,;@%~<>!\"]|&(?!&))+\])[*+?]?"
+_PATTERN: Final = re.compile(rf"(?:{_ATOM}|(?P<opens>\()|\)|\||(?<![^(|])\^)(?![*+?])")
+"""A part of a regular expression that Java and RE2 read alike. They repeat no groups."""
 _PART: Final = re.compile(r"yyyy|MM|dd|HH|mm|ss|[-:/. _]")
 _FORMAT: Final = re.compile(rf"({_PART.pattern})+")
+
+
+class _LoweredText(DataType):
+    """Texts in lower case. Only those of ASCII are known here, so that others can't be told apart from each other."""
 
 
 class _NotPlainError(Exception):
@@ -185,7 +193,8 @@ class _Reader:
         among = tuple(each.constant for each in listed)
         if None in among or isinstance(value.kind, DecimalType):
             raise _NotPlainError
-        kind = pa.int64() if value.kind in _WHOLE else _arrow(value.kind)
+        is_text = isinstance(value.kind, _LoweredText)
+        kind = pa.int64() if value.kind in _WHOLE else pa.string() if is_text else _arrow(value.kind)
         return _of("is_in", BooleanType(), value, options=(among, kind))
 
     def _between(self, value: _Typed) -> _Typed:
@@ -378,6 +387,10 @@ def _compared(how: str, left: _Typed, right: _Typed) -> _Typed:
     """Return a comparison. A constant stands on the right, and a decimal is compared with whole numbers only."""
     if left.constant is not None:
         raise _NotPlainError
+    if isinstance(left.kind, _LoweredText):
+        if how not in ("equal", "not_equal") or not isinstance(right.constant, str) or not right.constant.isascii():
+            raise _NotPlainError
+        return _of(how, BooleanType(), left, right)
     if isinstance(left.kind, DecimalType) and right.constant is not None and right.kind in _WHOLE:
         return _of(how, BooleanType(), left, _cast(right, left.kind))
     _same_kind([left, right])
@@ -518,6 +531,33 @@ def _split_part(values: Sequence[_Typed]) -> _Typed:
     return _of("split_part", StringType(), values[0], options=(delimiter, number))
 
 
+def _lower(values: Sequence[_Typed]) -> _Typed:
+    _must_be(StringType(), values, 1)
+    return _of("lower", _LoweredText(), values[0])
+
+
+def _regexp_extract(values: Sequence[_Typed]) -> _Typed:
+    """Return the text of a group. Spark's is empty if nothing matches, or the group has no part in it."""
+    values = [*values, _number("1")] if len(values) == 2 else values  # noqa: PLR2004 - Spark's default is the first
+    _must_be(StringType(), values, 3)
+    pattern, number = (each.constant for each in values[1:])
+    if not isinstance(pattern, str) or not pattern or values[2].kind != IntegerType():
+        raise _NotPlainError
+    named, at, groups = "", 0, 0
+    while at < len(pattern):
+        part = _PATTERN.match(pattern, at)
+        if part is None:
+            raise _NotPlainError
+        groups += part["opens"] is not None
+        named += f"(?P<g{groups}>" if part["opens"] else part[0]
+        at = part.end()
+    with suppress(re.error):
+        re.compile(named)  # its groups end
+        if 0 <= number <= groups:
+            return _of("regexp_extract", StringType(), values[0], options=(f"(?P<g0>{named})", number))
+    raise _NotPlainError
+
+
 def _hour(values: Sequence[_Typed]) -> _Typed:
     _must_be(TimestampType(), values, 1)
     return _of("hour", IntegerType(), values[0], greatest=23)
@@ -558,6 +598,9 @@ _CALLS: Final[Mapping[str, Callable[[Sequence[_Typed]], _Typed]]] = {
     "char_length": _length,
     "replace": _replace,
     "split_part": _split_part,
+    "lower": _lower,
+    "lcase": _lower,
+    "regexp_extract": _regexp_extract,
     "hour": _hour,
     "date": _day,
     "to_date": _day,

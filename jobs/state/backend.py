@@ -19,6 +19,7 @@ from checkpointing.key_groups import KeyGroupRange
 from jobs.sinks.staged_files import Encoding, StagedFiles
 from jobs.state.files import StateTooLargeError, arrow_of, empty_frame, frame_of, read_verified
 from jobs.state.keyed_rows import FoundKeys, KeyedRows, noting_order
+from jobs.state.mapped_files import MAPPED, MappedFiles
 from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, apply_delta, in_range
 from jobs.state.worker_copy import COPIES, Aged, Copy, RangeName, WorkerCopies
 from jobs.storage.place import storage_at, together
@@ -199,6 +200,7 @@ class RangeState:
     lapsed: Aged | None = None
     due: str | None = None
     copies: WorkerCopies = COPIES
+    mapped: MappedFiles = MAPPED
 
     def load(self) -> KeyedRows:
         """Return the live rows of the range: `_key_group` and the state row.
@@ -230,18 +232,21 @@ class RangeState:
             before = before.among.beneath.at(before.places)
             written_now = pl.lit(None, pl.Int64).alias(self.aged.column)
             delta = delta.with_columns(written_now).select(self._file_schema().names)
-        after = apply_delta(before, delta, self.keys)
         kind = KeyedFileKind.BASE if self.outdated else self.backend.kind_after(self.files, delta.height)
         rows = delta
         if kind is KeyedFileKind.BASE:
-            every = after.frame()
+            every = apply_delta(before, delta, self.keys).frame()
             every = every if self.remembered is None else self.remembered(every)
             if self.due is not None and delta.height * _MANY_TIMES < every.height:
                 every = every.sort(self.due)
-            after = KeyedRows.of(every)
-            rows = after.frame().with_columns(pl.lit(value=False).alias(DELETED))
+            rows = every.with_columns(pl.lit(value=False).alias(DELETED))
         content = arrow_of(rows, self._file_schema())
         handle = self.backend.keep(self.operator, self.writer, self.table, content)
+        rows, is_mapped = self.mapped.keep(self._name, handle.path, rows)
+        if kind is KeyedFileKind.BASE:
+            after = KeyedRows.of(rows.drop(DELETED), is_mapped=is_mapped)
+        else:
+            after = apply_delta(before, rows, self.keys, are_mapped=is_mapped)
         written = KeyedFile(handle, kind, self.range.first, self.range.last, self.version)
         self._remember(written, after)
         return written
@@ -253,18 +258,25 @@ class RangeState:
     def _remember(self, written: KeyedFile, after: KeyedRows) -> None:
         paths = tuple(file.file.path for file in live_files([*self.files, written]))
         self.copies.keep(self._name, Copy(paths, after, self.aged))
+        self.mapped.keep_only(self._name, paths)
 
     def _read(self, file: KeyedFile) -> StateChange:
         schema, aged = self._file_schema(), self.aged or self.lapsed
         if self.aged is None and aged is not None:
             schema = schema.append(pa.field(aged.column, pa.int64()))
-        content = read_verified(self.writer.root, self.operator, file.file, schema, self.renamed)
-        rows = in_range(frame_of(content), self.range)
+        every, is_mapped = self.mapped.read(
+            self._name,
+            file.file.path,
+            empty_frame(schema).schema,
+            lambda: frame_of(read_verified(self.writer.root, self.operator, file.file, schema, self.renamed)),
+        )
+        rows = in_range(every, self.range)
         if aged is not None and file.touched_ms is not None:
             rows = rows.with_columns(pl.col(aged.column).fill_null(file.touched_ms))
         if self.aged is None and aged is not None and aged.now_ms is not None:
             rows = rows.filter(~_is_over(aged, aged.now_ms)).drop(aged.column)
-        return StateChange(file.kind, file.key_groups, rows if self.due is None else noting_order(rows, self.due))
+        rows = rows if self.due is None else noting_order(rows, self.due)
+        return StateChange(file.kind, file.key_groups, rows, is_mapped and rows.height == every.height)
 
     def _nothing(self) -> pl.DataFrame:
         return empty_frame(self._file_schema()).drop(DELETED)

@@ -5,7 +5,7 @@ become a layer of their own, and the older layers only mark their rows of the sa
 so that each is more than twice as large as the next one. So there are few of them, and a row is seldom copied.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -18,10 +18,11 @@ _PLACE = "\0"
 
 @dataclass(frozen=True, slots=True)
 class RowLayer:
-    """Some rows. `counts` says for each whether it still counts, None if all do."""
+    """Some rows. `counts` says for each whether it still counts, None if all do. They may lie in a mapped file."""
 
     rows: pl.DataFrame
     counts: pl.Series | None = None
+    is_mapped: bool = False
 
     @property
     def live(self) -> pl.DataFrame:
@@ -64,7 +65,7 @@ class RowLayer:
         counts = self.having(~places)
         if 2 * int(counts.sum()) < self.rows.height:
             return RowLayer(self.rows.filter(counts))
-        return RowLayer(self.rows, counts)
+        return RowLayer(self.rows, counts, self.is_mapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +80,19 @@ class KeyedRows:
     beneath: "KeyedRows | None" = None
 
     @staticmethod
-    def of(rows: pl.DataFrame) -> "KeyedRows":
+    def of(rows: pl.DataFrame, *, is_mapped: bool = False) -> "KeyedRows":
         """Return these rows as one layer."""
-        return KeyedRows(rows.clear(), () if rows.is_empty() else (RowLayer(rows),))
-
-    @staticmethod
-    def of_parts(nothing: pl.DataFrame, parts: Iterable[pl.DataFrame]) -> "KeyedRows":
-        """Return these rows, each part as a layer of its own. `nothing` has the columns and no row."""
-        return KeyedRows(nothing, tuple(RowLayer(part) for part in parts))
+        return KeyedRows(rows.clear(), () if rows.is_empty() else (RowLayer(rows, None, is_mapped),))
 
     def hiding(self, column: str) -> "KeyedRows":
         """Return the rows without a column. It copies none."""
-        layers = (RowLayer(layer.rows.drop(column), layer.counts) for layer in self.layers)
+        layers = (RowLayer(layer.rows.drop(column), layer.counts, layer.is_mapped) for layer in self.layers)
         return KeyedRows(self.nothing.drop(column), tuple(layers), self)
 
     def filled(self, column: str, value: int) -> "KeyedRows":
         """Return the rows with a value in place of the nulls of a column."""
         rows = (each.rows.with_columns(pl.col(column).fill_null(value)) for each in self.layers)
-        layers = (RowLayer(now, layer.counts) for now, layer in zip(rows, self.layers, strict=True))
+        layers = (RowLayer(now, layer.counts, layer.is_mapped) for now, layer in zip(rows, self.layers, strict=True))
         return KeyedRows(self.nothing, tuple(layers))
 
     @property
@@ -120,8 +116,8 @@ class KeyedRows:
         return min((value for value in of_layers if isinstance(value, int)), default=None)
 
     def estimated_size(self) -> int:
-        """Return the size in memory in bytes, of replaced rows too, as they are still there."""
-        return sum(int(layer.rows.estimated_size()) for layer in self.layers)
+        """Return the size in memory in bytes, of replaced rows too, as they are still there. Mapped rows take none."""
+        return sum(int(layer.rows.estimated_size()) for layer in self.layers if not layer.is_mapped)
 
     def find(self, touched: pl.DataFrame, keys: Sequence[str]) -> "FoundKeys":
         """Return the rows of these keys. Null is a key like any other."""
@@ -195,21 +191,27 @@ class FoundKeys:
         )
         return self.among.at(tuple(places))
 
-    def replaced_by(self, rows: pl.DataFrame) -> KeyedRows:
+    def replaced_by(self, rows: pl.DataFrame, *, are_mapped: bool = False) -> KeyedRows:
         """Return all rows with these in place of the found ones. Any further key must be new."""
         layers = [layer.without(where) for layer, where in zip(self.among.layers, self.places, strict=True)]
         kept = [layer for layer in layers if not layer.rows.is_empty()]
-        return KeyedRows(self.among.nothing, _merged(kept if rows.is_empty() else [*kept, RowLayer(rows)]))
+        kept += [] if rows.is_empty() else [RowLayer(rows, None, are_mapped)]
+        return KeyedRows(self.among.nothing, _merged(kept))
 
 
 def _merged(layers: Sequence[RowLayer]) -> tuple[RowLayer, ...]:
-    """Return the layers, the newest ones merged until each is more than twice as large as the next."""
+    """Return the layers, the newest ones merged until each is more than twice as large as the next.
+
+    A layer in a mapped file stays alone. There are as many of them as state has files.
+    """
     first = len(layers) - 1
-    size = sum(layer.rows.height for layer in layers[first:])
-    while first > 0 and layers[first - 1].rows.height <= 2 * size:
+    if first < 0 or layers[first].is_mapped:
+        return tuple(layers)
+    size = layers[first].rows.height
+    while first > 0 and layers[first - 1].rows.height <= 2 * size and not layers[first - 1].is_mapped:
         first -= 1
         size += layers[first].rows.height
-    newest = layers[max(first, 0) :]
+    newest = layers[first:]
     if len(newest) <= 1:
         return tuple(layers)
     return (*layers[:first], RowLayer(pl.concat([layer.live for layer in newest], rechunk=True)))

@@ -27,16 +27,22 @@ _BEFORE = "\0"
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The content of one state file: all rows of a range (BASE) or the touched keys of it (DELTA)."""
+    """The content of one state file: all rows of a range (BASE) or the touched keys of it (DELTA).
+
+    The rows may lie in a mapped file.
+    """
 
     kind: KeyedFileKind
     range: KeyGroupRange
     rows: pl.DataFrame
+    are_mapped: bool = False
 
 
 def in_range(rows: pl.DataFrame, key_groups: KeyGroupRange) -> pl.DataFrame:
     """Return the rows whose key group lies in the range; files of another parallelism hold more."""
-    return rows.filter(pl.col(KEY_GROUP).is_between(key_groups.first, key_groups.last))
+    groups = rows[KEY_GROUP]
+    inside = groups.is_between(key_groups.first, key_groups.last)
+    return rows if inside.all() else rows.filter(inside)
 
 
 def apply_change(state: KeyedRows, change: StateChange, keys: Sequence[str]) -> KeyedRows:
@@ -44,21 +50,31 @@ def apply_change(state: KeyedRows, change: StateChange, keys: Sequence[str]) -> 
     match change.kind:
         case KeyedFileKind.BASE:
             replaced = state.where(pl.col(KEY_GROUP).is_between(change.range.first, change.range.last))
-            return replaced.replaced_by(_live(change.rows))
+            live = _live(change.rows)
+            return replaced.replaced_by(live, are_mapped=change.are_mapped and live.height == change.rows.height)
         case KeyedFileKind.DELTA:
-            return apply_delta(state.find(change.rows, keys), change.rows, keys)
+            found = state.find(change.rows, keys)
+            return apply_delta(found, change.rows, keys, are_mapped=change.are_mapped)
 
 
-def apply_delta(found: FoundKeys, delta: pl.DataFrame, keys: Sequence[str]) -> KeyedRows:
-    """Return the state in which these keys were found, after a delta that touches none but them."""
+def apply_delta(found: FoundKeys, delta: pl.DataFrame, keys: Sequence[str], *, are_mapped: bool = False) -> KeyedRows:
+    """Return the state in which these keys were found, after a delta that touches none but them.
+
+    The rows of the delta may lie in a mapped file.
+    """
+    live = _live(delta).select(found.rows.columns)
+    are_mapped = are_mapped and live.height == delta.height
     if found.all_change or found.rows.is_empty():
-        return found.replaced_by(_live(delta).select(found.rows.columns))
+        return found.replaced_by(live, are_mapped=are_mapped)
     unchanged = found.rows.join(delta, on=list(keys), how="anti", nulls_equal=True)
-    return found.replaced_by(pl.concat([unchanged, _live(delta)]))
+    if unchanged.is_empty():
+        return found.replaced_by(live, are_mapped=are_mapped)
+    return found.replaced_by(pl.concat([unchanged, live]))
 
 
 def _live(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.filter(~pl.col(DELETED)).drop(DELETED)
+    """Return the rows that are no tombstones. They are copied only if there is one."""
+    return (rows.filter(~pl.col(DELETED)) if rows[DELETED].any() else rows).drop(DELETED)
 
 
 def change_of(before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:

@@ -20,7 +20,8 @@ from checkpointing.key_groups import KeyGroupRange
 from checkpointing.metadata.paths import staged_name_in
 from jobs.sinks.staged_files import MEAN_NULL, PartitionError, StagedFiles, partitions
 from jobs.state.files import arrow_of, empty_frame, frame_of, read_verified
-from jobs.state.keyed_rows import FoundKeys, KeyedRows
+from jobs.state.keyed_rows import FoundKeys, KeyedRows, RowLayer
+from jobs.state.mapped_files import MAPPED, MappedFiles
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
 from jobs.storage.place import storage_at, together
 
@@ -49,6 +50,7 @@ class UpsertRange:
     all_files: bool = False
     file_rows_max: int = FILE_ROWS_MAX
     copies: WorkerCopies = COPIES
+    mapped: MappedFiles = MAPPED
 
     def load(self) -> KeyedRows:
         """Return the range's rows, a layer for each file; raise StateFileError if one is missing or damaged.
@@ -58,11 +60,11 @@ class UpsertRange:
         """
         nothing = empty_frame(self.schema)
         copy = self.copies.newest(self._name, nothing.schema)
-        parts = {} if copy is None else dict(zip(copy.paths, (layer.rows for layer in copy.rows.layers), strict=True))
+        parts = {} if copy is None else dict(zip(copy.paths, copy.rows.layers, strict=True))
         lacking = [file for file in self.files if file.file.path not in parts]
         read = together(storage_at(self.writer.root), self._read, lacking)
-        parts |= {file.file.path: rows for file, rows in zip(lacking, read, strict=True)}
-        return KeyedRows.of_parts(nothing, [parts[file.file.path] for file in self.files])
+        parts |= {file.file.path: layer for file, layer in zip(lacking, read, strict=True)}
+        return KeyedRows(nothing, tuple(parts[file.file.path] for file in self.files))
 
     def write(self, current: KeyedRows, output: pl.DataFrame, gone: pl.DataFrame) -> tuple[KeyedFile, ...]:
         """Write the range with `output` in place of the rows of its keys, and without the keys that are `gone`.
@@ -82,14 +84,14 @@ class UpsertRange:
         ]
         written = list(self._written(pl.concat([current.nothing, *kept, newest])))
         stay = [
-            (file, layer.rows)
+            (file, layer)
             for file, layer, is_again in zip(self.files, current.layers, again, strict=False)
             if not is_again
         ]
-        files, rows = [each for each, _ in (*stay, *written)], [each for _, each in (*stay, *written)]
-        self.copies.keep(
-            self._name, Copy(tuple(each.file.path for each in files), KeyedRows.of_parts(current.nothing, rows))
-        )
+        files, layers = [each for each, _ in (*stay, *written)], [each for _, each in (*stay, *written)]
+        paths = tuple(each.file.path for each in files)
+        self.copies.keep(self._name, Copy(paths, KeyedRows(current.nothing, tuple(layers))))
+        self.mapped.keep_only(self._name, paths)
         return tuple(files)
 
     def _files_again(self, current: KeyedRows, found: FoundKeys, newest: pl.DataFrame) -> list[bool]:
@@ -106,13 +108,15 @@ class UpsertRange:
             for file, layer, where in zip(self.files, current.layers, found.places, strict=True)
         ]
 
-    def _written(self, rows: pl.DataFrame) -> Iterator[tuple[KeyedFile, pl.DataFrame]]:
+    def _written(self, rows: pl.DataFrame) -> Iterator[tuple[KeyedFile, RowLayer]]:
         """Write these rows to files of about the same size in each partition. Yield each file and its rows."""
         for _, part in self._by_partition(rows):
             files = -(-part.height // self.file_rows_max)
             for piece in _pieces(part, -(-part.height // files)):
                 (handle,) = self.writer.write_partitions(self.table, arrow_of(piece, self.schema), self.partitioned_by)
-                yield KeyedFile(handle, KeyedFileKind.BASE, self.range.first, self.range.last, self.version), piece
+                layer, is_mapped = self.mapped.keep(self._name, handle.path, piece)
+                file = KeyedFile(handle, KeyedFileKind.BASE, self.range.first, self.range.last, self.version)
+                yield file, RowLayer(layer, None, is_mapped)
 
     def _by_partition(self, rows: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
         """Return the rows of each partition that has any, and its folder."""
@@ -138,8 +142,14 @@ class UpsertRange:
             rows = rows.with_columns(pl.when(~means_null).then(pl.col(name)).alias(name))
         return rows
 
-    def _read(self, file: KeyedFile) -> pl.DataFrame:
-        return frame_of(read_verified(self.writer.root, self.operator, file.file, self.schema, self.renamed))
+    def _read(self, file: KeyedFile) -> RowLayer:
+        rows, are_mapped = self.mapped.read(
+            self._name,
+            file.file.path,
+            empty_frame(self.schema).schema,
+            lambda: frame_of(read_verified(self.writer.root, self.operator, file.file, self.schema, self.renamed)),
+        )
+        return RowLayer(rows, None, are_mapped)
 
     @property
     def _name(self) -> RangeName:

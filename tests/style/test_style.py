@@ -309,6 +309,7 @@ OTHERS = {
     "jobs/project.py": "finds pyproject.toml",
     "jobs/quality/judge.py": "sets the environment of Great Expectations",
     "jobs/reading/cuts.py": "takes a path from a reader",
+    "jobs/state/mapped_files.py": "keeps files on a local disk of Spark's",
     "jobs/tick/class_archive.py": "keeps an archive of the JVM's classes",
     "jobs/tick/driver.py": "names the file of a trace",
     "jobs/tick/interrupts.py": "sends a signal to its own process",

@@ -37,7 +37,7 @@ from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
 from jobs.sources.files.file_source import FileSource
 from jobs.state.files import empty_frame
-from jobs.state.keyed_rows import KeyedRows
+from jobs.state.keyed_rows import KeyedRows, RowLayer
 from jobs.state.merge import KEY_GROUP
 
 KEYS = ("k",)
@@ -137,7 +137,7 @@ def test_a_new_key_has_a_mean_beside_keys_of_several_layers():
         return function.partials(pl.DataFrame({KEY_GROUP: groups, "key": keys, "value": keys}), types)
 
     old = [partials([1, 2, 3]), partials([4])]
-    state = KeyedRows.of_parts(old[0].clear(), old)
+    state = KeyedRows(old[0].clear(), tuple(map(RowLayer, old)))
     new = partials([1, 4, 5])
     merged = function.merged(new, state.find(new, ("key",)).rows)
     assert dict(function.results(merged).select("key", "mean").rows()) == {1: 1.0, 4: 4.0, 5: 5.0}

@@ -2,6 +2,7 @@
 
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import polars as pl
@@ -26,6 +27,7 @@ from jobs.state.backend import (
 )
 from jobs.state.files import StateFileError, StateTooLargeError, schema_of
 from jobs.state.keyed_rows import KeyedRows, RowLayer, noting_order
+from jobs.state.mapped_files import MappedFiles
 from jobs.state.merge import DELETED, KEY_GROUP, change_of, without_unchanged
 from jobs.state.upsert_range import FILE_ROWS_MAX, UpsertRange
 from jobs.state.worker_copy import CopyUses, WorkerCopies
@@ -34,13 +36,14 @@ SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
 MAX_PARALLELISM = 8
 KEYS = [None, "a", "b", "c", "d", "e", "f", "g"]
 TABLE = TableName("_tidemark/j/state/op")
+UNMAPPED = MappedFiles(None)
 
 
 def key_group(key):
     return KEYS.index(key) * 5 % MAX_PARALLELISM
 
 
-def backend(root, files, own, policy, copies, micro_batch=1):
+def backend(root, files, own, policy, copies, micro_batch=1, mapped=UNMAPPED):
     return RangeState(
         operator="op",
         table=TABLE,
@@ -52,6 +55,7 @@ def backend(root, files, own, policy, copies, micro_batch=1):
         version=Version(Generation(1), micro_batch),
         backend=IncrementalBackend(policy),
         copies=copies,
+        mapped=mapped,
     )
 
 
@@ -90,10 +94,12 @@ POLICIES = st.builds(CompactionPolicy, ratio=st.sampled_from([0.1, 1.0, 100.0]),
     POLICIES,
     st.sampled_from([0, 1 << 30]),
     st.lists(st.integers(1, 4), min_size=2, max_size=3),
+    st.booleans(),
 )
-def test_state_equals_a_dict(batches, policy, copy_bytes_max, parallelisms):
+def test_state_equals_a_dict(batches, policy, copy_bytes_max, parallelisms, maps):
     """This holds after any micro-batches, at any parallelism, read by a worker with a new, old or no copy."""
     with tempfile.TemporaryDirectory() as root:
+        mapped = MappedFiles(Path(root) / "mapped" if maps else None, bytes_min=1)
         model, files, workers = {}, [], [WorkerCopies(copy_bytes_max), WorkerCopies(copy_bytes_max)]
         for phase, parallelism in enumerate(parallelisms):
             files = restored(files, parallelism)
@@ -105,12 +111,14 @@ def test_state_equals_a_dict(batches, policy, copy_bytes_max, parallelisms):
                         continue
                     worker = workers[(number + subtask) % 2]
                     ranged = ranges(parallelism)[subtask]
-                    written = step(backend(root, files[subtask], ranged, policy, worker, 100 * phase + number), own)
+                    written = step(
+                        backend(root, files[subtask], ranged, policy, worker, 100 * phase + number, mapped), own
+                    )
                     if written is not None:
                         files[subtask] = live_files([*files[subtask], written])
             for worker in [WorkerCopies(), *workers]:
                 parts = [
-                    content(backend(root, own, ranged, policy, worker))
+                    content(backend(root, own, ranged, policy, worker, mapped=mapped))
                     for own, ranged in zip(files, ranges(parallelism), strict=True)
                 ]
                 assert model == {key: value for part in parts for key, value in part.items()}
@@ -444,7 +452,7 @@ COLUMNS = {"k": pl.Int64, "city": pl.String, "v": pl.Int64}
 GOLD = TableName("gold/t")
 
 
-def upsert(root, files, copies, *, number=0, by=(), rows_max=4, all_files=False):
+def upsert(root, files, copies, *, number=0, by=(), rows_max=4, all_files=False, mapped=UNMAPPED):
     """Return a range over these files."""
     return UpsertRange(
         operator="sums",
@@ -459,6 +467,7 @@ def upsert(root, files, copies, *, number=0, by=(), rows_max=4, all_files=False)
         all_files=all_files,
         file_rows_max=rows_max,
         copies=copies,
+        mapped=mapped,
     )
 
 
@@ -479,21 +488,22 @@ CITY_CHANGES = st.lists(
 )
 
 
-@given(CITY_CHANGES, st.sampled_from([(), ("city",)]))
-def test_a_range_shows_what_a_dict_would_hold(changes, by):
+@given(CITY_CHANGES, st.sampled_from([(), ("city",)]), st.booleans())
+def test_a_range_shows_what_a_dict_would_hold(changes, by, maps):
     """An up-to-date copy, an older copy and the files alone show the same rows. Each file has rows of one partition.
 
     Hypothesis picks the worker of each change: one of two, or a new one. So a worker often has an older copy.
     """
     with TemporaryDirectory() as root:
         workers, files, expected = [WorkerCopies(), WorkerCopies()], (), {}
+        mapped = MappedFiles(Path(root) / "mapped" if maps else None, bytes_min=1)
         for number, (rows, perhaps_gone, worker, is_all) in enumerate(changes):
             gone = perhaps_gone - set(rows)
             copies = [*workers, WorkerCopies()][worker]
-            held = upsert(root, files, copies, number=number, by=by, all_files=is_all)
+            held = upsert(root, files, copies, number=number, by=by, all_files=is_all, mapped=mapped)
             files = held.write(held.load(), frame(rows), frame(dict.fromkeys(gone, ("a", 0))))
             expected = {k: row for k, row in (expected | rows).items() if k not in gone}
-            assert expected == content_of(upsert(root, files, copies, by=by).load())
+            assert expected == content_of(upsert(root, files, copies, by=by, mapped=mapped).load())
             assert expected == content_of(upsert(root, files, WorkerCopies(), by=by).load())
             assert all(1 <= each.file.rows <= 4 for each in files)
             assert sum(each.file.rows for each in files) == len(expected)
@@ -515,6 +525,35 @@ def test_a_worker_with_an_older_copy_reads_only_files_that_it_lacks(tmp_path):
     assert {k: ("a", k) for k in range(1, 12)} | {0: ("b", 9)} == found
     with pytest.raises(StateFileError):
         upsert(tmp_path, changed, WorkerCopies(), number=2).load()
+
+
+def test_a_worker_maps_what_another_one_has_written_or_read(tmp_path):
+    """Its Parquet file may even be gone. The rows count as no worker's memory, and go with the range's files."""
+    mapped = MappedFiles(tmp_path / "local", bytes_min=1)
+    copies = [WorkerCopies() for _ in range(4)]
+    first = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), copies[0], mapped=UNMAPPED), {"a": 1, "b": 2})
+    read = backend(str(tmp_path), [first], WHOLE, CompactionPolicy(), copies[1], 2, mapped)
+    second = step(read, {"b": 3})
+    files = [first, second]
+    for file in files:
+        (tmp_path / file.file.path).unlink()
+    found = backend(str(tmp_path), files, WHOLE, CompactionPolicy(), copies[2], 3, mapped)
+    assert {"a": 1, "b": 3} == content(found)
+    assert all(layer.is_mapped for layer in found.load().layers)
+    assert found.load().estimated_size() == 0
+    with pytest.raises(StateFileError, match="is missing"):
+        backend(str(tmp_path), files, WHOLE, CompactionPolicy(), WorkerCopies(), 3, UNMAPPED).load()
+    step(replace(found, outdated=True), {"c": 4})
+    assert 1 == len(list((tmp_path / "local").rglob("*.arrow")))
+
+
+def test_a_full_disk_only_means_that_nothing_is_mapped(tmp_path):
+    (tmp_path / "local").write_text("no folder")
+    mapped = MappedFiles(tmp_path / "local", bytes_min=1)
+    file = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), WorkerCopies(), mapped=mapped), {"a": 1})
+    again = backend(str(tmp_path), [file], WHOLE, CompactionPolicy(), WorkerCopies(), mapped=mapped)
+    assert {"a": 1} == content(again)
+    assert not any(layer.is_mapped for layer in again.load().layers)
 
 
 def test_files_whose_rows_do_not_change_stay(tmp_path):

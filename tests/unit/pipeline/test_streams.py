@@ -739,6 +739,23 @@ def test_tasks_read_a_column_under_the_name_that_the_file_has():
         *("_split LIKE '%'", "n = 1 n", "n IN ()", "(n = 1", "case n when 1 then true", "upper(_split) = 'A'", "1 = n"),
         *("hour(n) = 1", "length(n) = 1", "split_part(_split, '', 1) = 'a'", "split_part(_split, 'a', 0) = 'a'"),
         *("date_format(n, 'HH') = '01'", "cast(n as int) = 1", "n - key = 0", "NOT n", "n = 1 OR 'a'"),
+        *("lower(_split) = 'ä'", "lower(_split) < 'a'", "lower(_split) = _split", "length(lower(_split)) = 1"),
+        *(
+            f"regexp_extract(_split, '{pattern}', 1) = 'a'"
+            for pattern in (
+                "(a.b)",
+                "(a)*",
+                "(a",
+                "a",
+                "(a{2})",
+                "(?:a)",
+                "(a+?)",
+                "([a&&b])",
+                "(a$)",
+                "(b^a)",
+                "([ä])",
+            )
+        ),
         *("1 + 1 = 2", "split_part(cast(1 + 1 as string), 'a', 1) = '2'"),
         *("if(n = 1, null, null) = 1", "null = null", "if(n = 1, 'a', 1) = 1", "if(true, n, 1) = 1"),
     ],

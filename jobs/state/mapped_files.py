@@ -1,0 +1,105 @@
+"""Keeps the rows of large state files a second time, uncompressed on a local disk, where all workers map them (D5).
+
+Spark's tasks take turns among Python workers. So a worker often lacks a file that another one has written, and to
+decode it takes longer than the rest of the micro-batch's work. A mapped file needs no decoding, and the workers of an
+executor share its pages. The operating system may drop these pages, so they count as no worker's memory.
+
+Spark names folders for such files, and deletes them when the executor ends. Without one, and if the disk is full, no
+file is mapped.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import polars as pl
+import pyarrow as pa
+
+from jobs.state.files import frame_of
+
+MAPPED_BYTES_MIN: Final = 4 * 1024 * 1024
+"""Rows that take less memory are decoded as fast as they are mapped."""
+_FOLDERS: Final = "SPARK_LOCAL_DIRS"
+
+
+@dataclass(slots=True, eq=False)
+class MappedFiles:
+    """The mapped files in one folder. They belong to ranges of state or of upsert tables, by name."""
+
+    folder: Path | None
+    bytes_min: int = MAPPED_BYTES_MIN
+    _is_full: bool = field(default=False)
+
+    def read(
+        self, of: object, path: str, schema: pl.Schema, decoded: Callable[[], pl.DataFrame]
+    ) -> tuple[pl.DataFrame, bool]:
+        """Return the rows of a file with these columns, and whether they are mapped. If not yet, they are `decoded`."""
+        found = self._find(of, path, schema)
+        return (found, True) if found is not None else self.keep(of, path, decoded())
+
+    def keep(self, of: object, path: str, rows: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
+        """Keep the rows of a file, and return them mapped, and True. If they are few or it fails, return them so."""
+        if self.folder is None or self._is_full or rows.estimated_size() < self.bytes_min:
+            return rows, False
+        place = self._place(of)
+        part = place / f"{uuid4()}.part"
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            content = rows.rechunk().to_arrow(compat_level=pl.CompatLevel.newest())
+            with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, content.schema) as writer:
+                writer.write_table(content)
+            part.rename(place / _name(path))
+        except OSError:
+            self._is_full = True
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+        found = self._find(of, path, rows.schema)
+        return (rows, False) if found is None else (found, True)
+
+    def keep_only(self, of: object, paths: tuple[str, ...]) -> None:
+        """Delete the range's files besides these. A worker that has mapped one still has it."""
+        if self.folder is None:
+            return
+        known = {_name(path) for path in paths}
+        with suppress(OSError):
+            for file in self._place(of).iterdir():
+                if file.name not in known and file.suffix == _SUFFIX:
+                    file.unlink(missing_ok=True)
+
+    def _find(self, of: object, path: str, schema: pl.Schema) -> pl.DataFrame | None:
+        """Return the rows that were kept of a file, None if there are none with these columns."""
+        if self.folder is None:
+            return None
+        with suppress(OSError, pa.ArrowException):
+            rows = frame_of(pa.ipc.open_file(pa.memory_map(str(self._place(of) / _name(path)))).read_all())
+            return rows if rows.schema == schema else None
+        return None
+
+    def _place(self, of: object) -> Path:
+        return (self.folder or Path()) / "tidemark-mapped" / _digest(repr(of))
+
+
+_SUFFIX: Final = ".arrow"
+
+
+def _name(path: str) -> str:
+    return _digest(path) + _SUFFIX
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _folder() -> Path | None:
+    """Return the first of the folders that Spark names for its executor."""
+    named = os.environ.get(_FOLDERS, "").split(",")[0]
+    return Path(named) if named else None
+
+
+MAPPED: Final = MappedFiles(_folder())
+"""The mapped files of this process's executor."""
