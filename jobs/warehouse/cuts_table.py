@@ -13,10 +13,11 @@ from deltalake import Schema
 from pydantic import BaseModel, ConfigDict, Field
 
 from checkpointing.commit.cleanup import Reservation, discardable, is_forgotten, standing
+from checkpointing.commit.erasure import successors, without
 from checkpointing.identifiers import CheckpointId, InvalidNameError, TableName
 from checkpointing.metadata.codec import ROW_CHARACTERS_MAX, UnreadableRowError, decode, encode
 from checkpointing.metadata.files import files_of
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, ErasedFile
 from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.storage.json_files import document, read_document
 from jobs.storage.place import StoragePlace, both, locked
@@ -299,6 +300,7 @@ def _with_all_columns(table: KnownTable) -> Metadata | None:
 BYTES_MAX: Final = 1024 * 1024
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SUFFIX: Final = ".json"
+_ENTRY: Final = ".entry"
 _LOCK: Final = "lock"
 
 
@@ -377,6 +379,22 @@ class ReservationStore:
         else:
             self._entry(name).replace(encode(row, writer=self._warehouse.writer).encode())
 
+    def erase(self, erased: Iterable[ErasedFile]) -> None:
+        """Let successors take the place of erased files in the entries beside reservations (K6). Raises OSError.
+
+        An entry has bounds of values, and small files of state whole. Readers that have opened the cut go on with the
+        erased files. Those that join them later read the successors.
+        """
+        into = successors(erased)
+        if not into or not self._folder.is_folder():
+            return
+        with self.locked():
+            for name in [each.name for each in self._folder.entries() if each.name.endswith(_ENTRY)]:
+                row = self.row(name.removesuffix(_ENTRY))
+                left = None if row is None else without(row, into)
+                if left != row:
+                    self.keep_row(name.removesuffix(_ENTRY), left)
+
     def reserve(self, name: str, cut: RecordedCut, lease_ms: int, *, kept: bool, reader: str = "") -> None:
         """Write a reservation of that cut, for `lease_ms` from now. It is durable on return."""
         now_ms = self._warehouse.now_ms()
@@ -432,7 +450,7 @@ class ReservationStore:
 
     def _entry(self, name: str) -> StoragePlace:
         self._place(name)
-        return self._folder / f"{name}.entry"
+        return self._folder / f"{name}{_ENTRY}"
 
     def _place(self, name: str) -> StoragePlace:
         if not _NAME.fullmatch(name):

@@ -210,10 +210,16 @@ class JobStores:
     ) -> TablePublished | PublishFailed:
         """Publish a table, see `Publisher.publish`, or into its outside sink, see `OutsideSinks.publish`.
 
-        What is published `again` is durable then: recorded cuts name it, so nobody makes it durable later.
+        What is published `again` is durable then: recorded cuts name it, so nobody makes it durable later. The entries
+        beside reservations lose erased files first, so a table shows the erasure only when no entry has their bounds.
         """
         if publication.outside:
             return self.outside.publish(publication, checkpoint)
+        try:
+            ReservationStore(self.warehouse).erase(publication.erased)
+        except OSError as error:
+            said = f"the entries beside reservations cannot be written again ({error.strerror or error})"
+            return PublishFailed(checkpoint, publication.table, said)
         with self._lock(publication.table):
             answer = self._publisher.publish(publication, checkpoint, again=again, by=by)
             if isinstance(answer, TablePublished):

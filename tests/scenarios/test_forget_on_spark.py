@@ -240,6 +240,24 @@ def test_a_column_in_other_letters_is_the_same_column(tmp_path, spark):
     assert without_person(before) == {key: found for key, found in everything(trial).items() if key in before}
 
 
+def test_the_entry_beside_a_reservation_names_the_successors(tmp_path, spark):
+    """It has no bound of an erased value. Who has opened the cut reads on, and who joins finds all else as it was."""
+    trial = laid_out(tmp_path, 1)
+    entry = trial.warehouse / "_tidemark/shop/reservations/run-1.entry"
+    with trial.cuts.reserved("run-1") as cut:
+        before = ordered(pl.from_arrow(cut.state("totals").arrow()))
+        assert PERSON in entry.read_text()
+        assert PERSON in str(before)
+        forget(at(trial), WHERE, lambda: spark)
+        assert PERSON not in entry.read_text()
+        clean_up(at(trial), grace_ms=0)
+        assert ordered(pl.from_arrow(cut.state("totals").arrow())) == before
+        with trial.cuts.reserved("run-1") as joined:
+            assert joined.checkpoint == cut.checkpoint
+            found = ordered(pl.from_arrow(joined.state("totals").arrow()))
+        assert found == [row for row in before if PERSON not in str(row)]
+
+
 def test_what_a_condition_may_say(tmp_path, spark):
     """A refused condition claims nothing. Rows of a key that do not match keep the state of the key whole."""
     trial = laid_out(tmp_path, 2)
