@@ -181,6 +181,13 @@ class ObjectStore:
 
     root: StoreUrl
 
+    def __post_init__(self) -> None:
+        """Raise StoreError if the library is missing."""
+        if find_spec("obstore") is None:
+            raise StoreError(
+                f"{self.root} needs obstore, which is not installed", "pip install 'tidemark-spark[object-stores]'"
+            )
+
     @property
     def look_ms(self) -> int:
         """Return two seconds, because a LIST costs money."""
@@ -322,9 +329,7 @@ def _all_below(client: "Client", prefix: str | None) -> "Iterator[ObjectMeta]":
 
 @lru_cache(maxsize=64)
 def _client_of(url: str) -> "Client":
-    """Return this process's client of a store; raise StoreError if its library is missing."""
-    if find_spec("obstore") is None:
-        raise StoreError(f"{url} needs the package obstore, which is missing", "pip install 'tidemark-spark[s3]'")
+    """Return this process's client of a store."""
     from obstore.store import from_url  # noqa: PLC0415 - an extra
 
     return from_url(

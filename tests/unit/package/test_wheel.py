@@ -166,6 +166,7 @@ def test_the_command_of_this_environment_belongs_to_this_distribution():
 
 
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FORMER_EXTRAS = {"s3": "object-stores"}
 LOCK = (ROOT / "requirements.lock").read_text()
 EXIT = "except Exception as error: sys.exit(str(error))"
 JOINING = (
@@ -192,6 +193,11 @@ JOINING = (
             "suites",
             "import pathlib; from jobs.pipelines.flights import build\ntry: build(pathlib.Path('data'))\n" + EXIT,
         ),
+        (
+            "obstore",
+            "object-stores",
+            "from tidemark import Cuts\ntry: Cuts('gs://lake/warehouse', 'shop').latest()\n" + EXIT,
+        ),
         ("hypothesis", "spec", "runpy.run_module('spec.machines', run_name='__main__')"),
         ("hypothesis", "spec", "runpy.run_module('spec.bugs', run_name='__main__')"),
     ],
@@ -206,8 +212,15 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(missing, e
 
 def test_the_extra_for_developers_has_all_others():
     """`pip install --editable '.[dev]'` gives a whole environment."""
-    others = sorted(set(DECLARED["optional-dependencies"]) - {"dev"})
+    others = sorted(set(DECLARED["optional-dependencies"]) - {"dev", *FORMER_EXTRAS})
     assert f"{DECLARED['name']}[{','.join(others)}]" == DECLARED["optional-dependencies"]["dev"][0]
+
+
+@pytest.mark.parametrize(("before", "now"), FORMER_EXTRAS.items())
+def test_a_former_name_of_an_extra_installs_the_same(before, now):
+    """So a project that was written for an older version can still be installed."""
+    assert [f"{DECLARED['name']}[{now}]"] == DECLARED["optional-dependencies"][before]
+    assert now in DECLARED["optional-dependencies"]
 
 
 def test_the_lock_file_has_the_packages_of_each_extra():
