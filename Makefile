@@ -69,6 +69,7 @@ test-all: SHARE := --share all
 test-all: LEFT_OUT := and not browser
 test-all: machine $(ENV) ## every test, with a kill at every effect boundary, all matrices, and what takes long
 	@$(BIN)/python .ci/fetch_azurite.py
+	@$(BIN)/python .ci/fetch_mysql.py
 	@$(MAKE) --jobs=3 $(CLASSES) types test-pure SHARE='$(SHARE)' LEFT_OUT='$(LEFT_OUT)'
 	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) $(LEFT_OUT)" $(SHARE)
 

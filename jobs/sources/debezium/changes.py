@@ -20,7 +20,10 @@ from jobs.sources.staged.source import StagedChanges
 from jobs.sources.staged.tables import NewColumns, SnapshotMode, TrackedColumn, TrackedTable, is_type
 from jobs.spark.jars import DEBEZIUM
 
-_FIXED: Final = ("connector.class", "offset.", "schema.history", "name", "topic.prefix", "table.", "snapshot.mode")
+_FIXED: Final = (
+    *("connector.class", "offset.", "schema.history", "name", "topic.prefix", "table.", "snapshot.mode"),
+    "database.ssl.",
+)
 """Settings of the engine that the source itself makes."""
 
 
@@ -44,7 +47,8 @@ class DebeziumSource(StagedChanges[DebeziumNote]):
         """Read these tables of the database in the URL, with their changes.
 
         `url` is `mariadb://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://...` for MySQL, or `env:NAME` of an environment
-        variable that holds it. `staged` is a folder for the files of changes, which all processes of the job reach.
+        variable that holds it. Behind it, `?ssl-mode=verify-ca&ssl-ca=FILE` asks for an encrypted connection. `staged`
+        is a folder for the files of changes, which all processes of the job reach.
         `schema` gives the columns of each table, as in `{"giro": "id int, balance decimal(12,2)"}`. Then the pipeline
         is built without the server. `snapshot` says whether the first rows of the tables come in one cut, in parts, or
         not at all. `new_columns` says what happens to a column that a table gets later: with `evolve` the next tick

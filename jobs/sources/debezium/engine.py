@@ -10,6 +10,7 @@ stops, so it does not outlive the process that reads it.
 | `S`              | a number, a space, and the schema of the events with this number                                 |
 | `E`              | the number of the schema, a space, and an event                                                  |
 | `T`, `D`, `N`    | the begin or end of a transaction, a change of a table, a notification: offset, a tab, and event |
+| `C`              | the offset behind the event before, which is a transaction of its own: a TRUNCATE                |
 | `H`              | a line of the schema history, which goes before the event that needs it                          |
 | `I`              | nothing: the place was reached                                                                   |
 | `F`              | why the engine ended                                                                             |
@@ -20,6 +21,7 @@ counts are the copies in the staged log, from which the next engine begins.
 
 import json
 import os
+import secrets
 import select
 import shutil
 import sys
@@ -109,8 +111,8 @@ class Delivery:
             return []
         kind = {f"{PREFIX}.transaction": "T", PREFIX: "D", f"{PREFIX}.notifications": "N"}.get(topic)
         source = record.sourceRecord()
+        offset = {str(name): _plain(each) for name, each in dict(source.sourceOffset()).items()}
         if kind is not None:
-            offset = {str(name): _plain(each) for name, each in dict(source.sourceOffset()).items()}
             line = f"{kind}{json.dumps(offset)}\t{value}"
             if kind == "T" and json.loads(str(value)).get("status") == "BEGIN":  # its offset is where it begins
                 return [*self.reached((str(offset.get("file")), int(offset.get("pos") or 0))), line]
@@ -122,6 +124,9 @@ class Delivery:
             self._schemas.put(schema, number)
             lines.append(f"S{number} {self._converter.asJsonSchema(schema)}")
         lines.append(f"E{number} {value}")
+        if str(source.value().getString("op")) == "t":  # TRUNCATE commits itself, and Debezium tells no end of it
+            gtid = _plain(source.value().getStruct("source").getString("gtid"))
+            lines.append(f"C{json.dumps(behind(offset, gtid))}")
         return lines
 
     def _history_lines(self) -> list[str]:
@@ -132,6 +137,27 @@ class Delivery:
             whole = file.read().rpartition(b"\n")[0]
         self._read += len(whole) + 1 if whole else 0
         return [f"H{line}" for line in whole.decode().splitlines() if line]
+
+
+def behind(offset: dict[str, Any], gtid: str | None) -> dict[str, Any]:
+    """Return the offset behind a statement with this GTID, if it has one.
+
+    With GTIDs, Debezium's own offset lies before the statement, and an engine that goes on there repeats it. The GTIDs
+    that were read are a set: MariaDB's `0-1-9` is the newest of domain 0, MySQL's `uuid:1-9` has all of a server.
+    """
+    if not gtid:
+        return offset
+    known = [each.strip() for each in str(offset.get("gtids") or "").split(",") if each.strip()]
+    server, is_mysql, number = gtid.rpartition(":")
+    if is_mysql:
+        known = [each for each in known if not each.startswith(f"{server}:")] + [
+            f"{next((each for each in known if each.startswith(f'{server}:')), server)}:{number}"
+        ]
+    else:
+        domain = f"{gtid.partition('-')[0]}-"
+        known = [*(each for each in known if not each.startswith(domain)), gtid]
+    place = {name: each for name, each in offset.items() if name in ("ts_sec", "file", "pos", "server_id")}
+    return place | {"gtids": ",".join(known)}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
@@ -162,6 +188,8 @@ class DebeziumEngine:
             "notification.enabled.channels": "sink",
             "notification.sink.topic.name": f"{PREFIX}.notifications",
         }
+        if settings["certificates"]:
+            named |= _trusting(settings["certificates"], folder / "trusted")
         if settings["offset"]:
             _write_offset(offsets, settings["offset"])
         self.delivery = Delivery(lines, history)
@@ -241,6 +269,29 @@ def _write_offset(path: Path, offset: dict[str, Any]) -> None:
     values.put(_bytes(key), _bytes(json.dumps(offset, separators=(",", ":"))))
     store.set(values, None).get()
     store.stop()
+
+
+def _trusting(certificates: str, path: Path) -> dict[str, str]:
+    """Write the certificates of a PEM text into a store of Java's. Return the properties that name it.
+
+    Debezium hands them to its reader of the log. Its client of MariaDB knows the store by another name.
+    """
+    store = jpype.JClass("java.security.KeyStore").getInstance("PKCS12")
+    word = secrets.token_hex(16)  # such a store has a password, and the certificates in it are public
+    store.load(None, word)
+    text = jpype.JClass("java.io.ByteArrayInputStream")(jpype.JArray(jpype.JByte)(certificates.encode()))
+    found = jpype.JClass("java.security.cert.CertificateFactory").getInstance("X.509").generateCertificates(text)
+    for number, each in enumerate(found):
+        store.setCertificateEntry(f"{number}", each)
+    out = jpype.JClass("java.io.FileOutputStream")(str(path))
+    store.store(out, word)
+    out.close()
+    return {
+        "database.ssl.truststore": str(path),
+        "database.ssl.truststore.password": word,
+        "driver.trustStore": str(path),
+        "driver.trustStorePassword": word,
+    }
 
 
 def _converter(*, schemas: bool) -> Any:  # noqa: ANN401

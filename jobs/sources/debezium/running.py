@@ -34,13 +34,17 @@ _CHUNK: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What an engine needs. `secrets` are the values in `properties` that no message may have."""
+    """What an engine needs. `secrets` are the values in `properties` that no message may have.
+
+    `certificates` are those that the engine trusts, as the text of a PEM file. Without them it trusts Java's own.
+    """
 
     connector: str
     properties: Mapping[str, str]
     offset: Mapping[str, object]
     history: Sequence[str]
     secrets: Sequence[str]
+    certificates: str = ""
 
     def __repr__(self) -> str:
         """Return no property: some are secret."""
@@ -54,6 +58,7 @@ class EngineSettings:
                 "properties": dict(self.properties),
                 "offset": dict(self.offset),
                 "history": list(self.history),
+                "certificates": self.certificates,
                 "jars": list(jars),
             }
         )
@@ -159,6 +164,8 @@ class RunningEngine:
             case "T" | "D" | "N":
                 offset, _, event = text.partition("\t")
                 return Said(kind, event, offset)
+            case "C":
+                return Said(kind, "", text)
             case _:
                 return Said(kind, text)
 

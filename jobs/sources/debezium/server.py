@@ -6,10 +6,12 @@ milliseconds, and each answer that does not fit becomes one sentence with the wa
 
 import os
 import re
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import pymysql
 
@@ -24,14 +26,70 @@ _ANSWER_S: Final = 30
 _REFUSED_LOGIN: Final = (1044, 1045, 1698, 1251, 2059)
 _NO_DATABASE: Final = 1049
 _NOT_ALLOWED: Final = (1142, 1227)
+_ENCRYPTED_ONLY: Final = 3159
+_NO_ENCRYPTION: Final = 2026
+_NOT_TRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 _NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,64}")
 _DECIMAL_DIGITS_MAX: Final = 38
 
 ANEW: Final = "read the tables anew, with an empty folder of staged files and another id of the source"
 """How to begin a new series of changes, with a new snapshot."""
+_ENCRYPT: Final = "let the URL end with ?ssl-mode=required, or ?ssl-mode=verify-ca&ssl-ca=FILE"
 NAMES: Final[Mapping[str, str]] = {"mariadb": "MariaDB", "mysql": "MySQL"}
 GRANTS: Final = "SELECT, RELOAD, SHOW DATABASES, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"
 """What the user of the source needs. MariaDB also calls the last one BINLOG MONITOR."""
+
+
+class Encryption(NamedTuple):
+    """Says how the connection to a server is encrypted.
+
+    | mode              | encrypts | a trusted authority signed the certificate | the certificate is the host's |
+    |-------------------|----------|--------------------------------------------|-------------------------------|
+    | `disabled`        |          |                                            |                               |
+    | `required`        | yes      |                                            |                               |
+    | `verify-ca`       | yes      | yes                                        |                               |
+    | `verify-identity` | yes      | yes                                        | yes                           |
+    """
+
+    mode: str = "disabled"
+    authority: str = ""
+    """The path of a PEM file with the certificates that are trusted. Without one, the machine's own are."""
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return what the client library needs. Raise SourceError if the file cannot be read."""
+        if self.mode == "disabled":
+            return None
+        try:
+            made = ssl.create_default_context(cafile=self.authority or None)
+        except OSError as error:  # also what ssl raises
+            raise SourceError(
+                f"{self.authority}, which ssl-ca in the URL of the database names, is no readable file of certificates "
+                f"({error.strerror or error}): name a PEM file"
+            ) from None
+        made.check_hostname = self.mode == "verify-identity"
+        if self.mode == "required":
+            made.verify_mode = ssl.CERT_NONE
+        return made
+
+    def properties(self, connector: str) -> dict[str, str]:
+        """Return it as Debezium's property. The engine makes the store of trusted certificates (`engine.py`)."""
+        return {"database.ssl.mode": _ENGINE_MODES[connector][self.mode]}
+
+    def certificates(self) -> str:
+        """Return the text of the trusted certificates, or an empty one for those of the machine."""
+        return Path(self.authority).read_text(encoding="utf-8", errors="replace") if self.authority else ""
+
+
+_ENGINE_MODES: Final[Mapping[str, Mapping[str, str]]] = {
+    "mariadb": {"disabled": "disable", "required": "trust", "verify-ca": "verify-ca", "verify-identity": "verify-full"},
+    "mysql": {
+        "disabled": "disabled",
+        "required": "required",
+        "verify-ca": "verify_ca",
+        "verify-identity": "verify_identity",
+    },
+}
+"""What Debezium's connectors call the modes of `Encryption`."""
 
 
 class LogPlace(NamedTuple):
@@ -89,7 +147,14 @@ class BinlogServer:
             "database.port": str(parts.port or _PORT),
             "database.user": unquote(parts.username or ""),
             "database.password": unquote(parts.password or ""),
+            **self.encryption.properties(self.connector),
         }
+
+    @property
+    def encryption(self) -> Encryption:
+        """Return what the URL says of it."""
+        said = dict(parse_qsl(self._parts().query))
+        return Encryption(said.get("ssl-mode", "disabled").lower().replace("_", "-"), said.get("ssl-ca", ""))
 
     def named(self) -> str:
         """Return the server's kind and place for messages."""
@@ -100,7 +165,7 @@ class BinlogServer:
     @contextmanager
     def connected(self) -> Iterator["Questions"]:
         """Yield a connection to ask. Raises SourceError, also for what the server does not answer inside."""
-        parts = self._parts()
+        parts, encrypted = self._parts(), self.encryption.context()
         try:
             connection = pymysql.connect(
                 host=str(parts.hostname),
@@ -112,6 +177,8 @@ class BinlogServer:
                 read_timeout=_ANSWER_S,
                 write_timeout=_ANSWER_S,
                 autocommit=True,
+                ssl=encrypted,
+                ssl_disabled=encrypted is None,
             )
             try:
                 yield Questions(self, connection)
@@ -125,9 +192,10 @@ class BinlogServer:
         words = " ".join(str(error.args[1] if len(error.args) > 1 else error).split())
         told, user = without(words, self.secrets), unquote(self._parts().username or "")
         if code in _REFUSED_LOGIN:
+            closed = "" if self.encryption.mode != "disabled" else f". If it wants encryption, {_ENCRYPT}"
             return SourceError(
                 f"{self.named()} refuses the login of user {user!r} ({told}): correct user and password in the URL, or "
-                f"GRANT {GRANTS} ON *.* TO the user"
+                f"GRANT {GRANTS} ON *.* TO the user{closed}"
             )
         if code == _NO_DATABASE:
             return SourceError(f"{self.named()} has no such database ({told}): correct the end of the URL")
@@ -135,6 +203,18 @@ class BinlogServer:
             return SourceError(
                 f"{self.named()} does not let user {user!r} read its changes ({told}): "
                 f"GRANT {GRANTS} ON *.* TO {user!r}"
+            )
+        if _NOT_TRUSTED in words:
+            return SourceError(
+                f"{self.named()} has a certificate that is not trusted ({told}): let ssl-ca in the URL name a file "
+                "with the certificate of the authority that signed it, and the host be one for which it was made"
+            )
+        if code == _ENCRYPTED_ONLY:
+            return SourceError(f"{self.named()} lets nobody in without encryption ({told}): {_ENCRYPT}")
+        if code == _NO_ENCRYPTION:
+            return SourceError(
+                f"{self.named()} has no encryption, which ssl-mode in the URL asks for ({told}): give the server a "
+                "certificate, or leave ssl-mode out"
             )
         return SourceAwayError(
             f"{self.named()} cannot be reached ({told}): start the server, or correct the URL. The next tick goes on "
@@ -152,13 +232,22 @@ class BinlogServer:
         with suppress(ValueError):
             parts = urlsplit(url)
             known = parts.scheme in NAMES and parts.hostname and _NAME.fullmatch(parts.path.strip("/"))
-            if known and not parts.query and (parts.port or _PORT):
+            if known and _is_encryption(parts.query) and (parts.port or _PORT):
                 return parts
         raise SourceError(
             "the URL of the database cannot be read (it is not shown, it may hold a password): write "
             "mariadb://USER:PASSWORD@HOST:PORT/DATABASE, mysql://... for MySQL, or env:NAME of an environment "
-            "variable. Write a character such as @ or / in the password as %40 or %2F"
+            "variable. Write a character such as @ or / in the password as %40 or %2F. For an encrypted connection, "
+            f"let it end with ?ssl-mode=MODE, which is one of {', '.join(_ENGINE_MODES['mysql'])}, and &ssl-ca=FILE"
         )
+
+
+def _is_encryption(query: str) -> bool:
+    """Return True if the part of a URL behind `?` is empty, or says how the connection is encrypted."""
+    said = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    names = [name for name, value in said]
+    mode = dict(said).get("ssl-mode", "disabled").lower().replace("_", "-")
+    return len({*names}) == len(names) and {*names} <= {"ssl-mode", "ssl-ca"} and mode in _ENGINE_MODES["mysql"]
 
 
 class Questions:

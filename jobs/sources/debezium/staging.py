@@ -8,7 +8,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -117,6 +117,7 @@ class DebeziumReading:
             offset=offset,
             history=history,
             secrets=server.secrets,
+            certificates=server.encryption.certificates(),
         )
 
 
@@ -241,6 +242,24 @@ class EventRows:
 
 def _row_type(table: TrackedTable) -> StructType:
     return StructType([StructField(column.name, spark_type(column.type)) for column in table.columns])
+
+
+def _history_at(offset: Mapping[str, Any], lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines of the schema history that an engine needs which goes on at this offset.
+
+    Without GTIDs, an engine that gets later lines too takes their changes for done, and does not tell them again. With
+    GTIDs it leaves them out itself, and places of two servers cannot be compared.
+    """
+    place = offset.get("file"), offset.get("pos")
+    if offset.get("gtids") or None in place:
+        return tuple(lines)
+    return tuple(line for line in lines if _place(json.loads(line).get("position") or {}) <= _place(offset))
+
+
+def _place(said: Mapping[str, Any]) -> tuple[int, int]:
+    """Return a place of the server's log as a pair of numbers that can be compared."""
+    number = str(said.get("file", "")).rpartition(".")[2]
+    return (int(number) if number.isdecimal() else -1, int(said.get("pos") or 0))
 
 
 class DebeziumStaging:
@@ -399,6 +418,11 @@ class DebeziumStaging:
                     self._offset = json.loads(said.offset)
                     if boundary is not None and boundary.is_end and rows.total >= changes:
                         return True
+                case "C":
+                    rows.end()
+                    self._offset = json.loads(said.offset)
+                    if rows.total >= changes:
+                        return True
                 case "H":
                     self._note_history(said.text)
                 case "D":
@@ -462,7 +486,7 @@ class DebeziumStaging:
         is_first = draft.publish(
             self._behind + 1,
             offset=self._offset,
-            history=tuple(self._history.values()),
+            history=_history_at(self._offset, self._history.values()),
             reached=None if place is None else (place.file, place.position),
         )
         self._behind += 1

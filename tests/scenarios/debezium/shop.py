@@ -1,4 +1,4 @@
-"""Helps tests of MariaDB changes: runs SQL, and makes sources."""
+"""Helps tests of MariaDB and MySQL changes: runs SQL, and makes sources."""
 
 from jobs.sources.debezium.changes import DebeziumSource
 from tests.scenarios.postgres.reading import newest
@@ -6,8 +6,8 @@ from tests.scenarios.postgres.reading import newest
 TABLES = (
     "CREATE TABLE giro (id int PRIMARY KEY, balance int NOT NULL, note text)",
     "CREATE TABLE savings (id int PRIMARY KEY, balance int NOT NULL)",
-    "INSERT INTO giro SELECT seq, 100, concat('n', seq) FROM seq_1_to_10",
-    "INSERT INTO savings SELECT seq, 100 FROM seq_1_to_10",
+    "INSERT INTO giro VALUES " + ", ".join(f"({each}, 100, 'n{each}')" for each in range(1, 11)),
+    "INSERT INTO savings VALUES " + ", ".join(f"({each}, 100)" for each in range(1, 11)),
 )
 TOTAL = 2_000
 """The sum of both tables, which no transfer changes."""

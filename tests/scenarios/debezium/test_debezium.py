@@ -1,6 +1,7 @@
-"""Tests DebeziumSource on a real MariaDB server, with Debezium's engine: nothing is lost, twice, or half in a slice."""
+"""Tests DebeziumSource on real MariaDB and MySQL servers, with Debezium: nothing is lost, twice, or half in a slice."""
 
 import datetime as dt
+import itertools
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ import pymysql
 import pytest
 
 from jobs.sources.debezium import running
+from jobs.sources.debezium.engine import behind
+from jobs.sources.debezium.server import Encryption
 from jobs.sources.port import SourceAwayError, SourceError
 from tests.scenarios.debezium.shop import TOTAL, balances, transactions
 from tests.scenarios.postgres.reading import all_rows, polled, rows_of, slices
@@ -44,6 +47,7 @@ def test_a_snapshot_and_then_each_change_also_by_another_engine(shop):
     snapshot = rows_of(source, *first)
     assert [21] == [piece.rows for piece in first]
     assert {"snapshot"} == {*snapshot["_kind"]}
+    packed = {"doc": '{"a":1}'} if "mysql" == shop.server.connector else {}  # as MySQL's log has it, and no snapshot
     assert EXPECTED == snapshot.filter(pl.col("_table").str.ends_with("types"))[f"{shop.name}_types"][0]
     shop.sql("BEGIN", "UPDATE giro SET balance = 90 WHERE id = 1", "UPDATE savings SET balance = 110 WHERE id = 1")
     shop.sql("INSERT INTO savings VALUES (11, 0)", "SAVEPOINT a", "DELETE FROM savings", "ROLLBACK TO a", "COMMIT")
@@ -54,7 +58,7 @@ def test_a_snapshot_and_then_each_change_also_by_another_engine(shop):
     update = ["update_before", "update_after"]
     assert [[*update, *update, "insert"], ["insert"], ["delete", "insert"], ["delete"]] == transactions(changes)
     assert (
-        EXPECTED | {"id": Decimal(7)}
+        EXPECTED | packed | {"id": Decimal(7)}
         == changes.filter(pl.col("_table").str.ends_with("types"))[f"{shop.name}_types"][0]
     )
     assert None not in {*changes["_committed_at"]}
@@ -74,6 +78,41 @@ def test_a_snapshot_and_then_each_change_also_by_another_engine(shop):
     assert shop.table("savings") == balances(whole, shop, "savings")
     assert [*range(whole.height)] == [*whole["_position"]]
     assert all(whole.equals(all_rows(grown, rows_max=size)) for size in (1, 3, 50))
+
+
+@pytest.mark.parametrize(
+    ("known", "gtid", "wanted"),
+    [
+        ("0-1-9,1-2-7", "0-3-10", "1-2-7,0-3-10"),  # the newest of domain 0, by whichever server
+        ("", "0-1-1", "0-1-1"),
+        ("a-a:1-9,b-b:1-3", "a-a:10", "b-b:1-3,a-a:1-9:10"),
+        ("b-b:1-3", "a-a:1", "b-b:1-3,a-a:1"),
+    ],
+)
+def test_an_offset_behind_a_statement_has_its_gtid(known, gtid, wanted):
+    """Nothing else is left of the transaction in it."""
+    offset = {"file": "binlog.000001", "pos": 7, "gtids": known, "transaction_id": gtid, "event": 1}
+    assert {"file": "binlog.000001", "pos": 7, "gtids": wanted} == behind(offset, gtid)
+    assert offset == behind(offset, None)
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(590)
+def test_a_truncate_is_a_transaction_of_its_own(truncated_shop):
+    """It is read although nothing follows it, and another engine does not repeat it."""
+    shop = truncated_shop
+    source = shop.source()
+    position = [*slices(source)][-1].end
+    for _ in range(2):
+        shop.sql("TRUNCATE savings", "TRUNCATE giro")
+        seen = [*slices(source, position)]
+        assert [["truncate"], ["truncate"]] == transactions(rows_of(source, *seen))
+        source.close()
+        shop.sql("INSERT INTO savings VALUES (1, 7)")
+        source = shop.source()
+        rest = [*slices(source, seen[-1].end)]
+        assert [["insert"]] == transactions(rows_of(source, *rest))
+        position = rest[-1].end
 
 
 POLLS = """
@@ -202,7 +241,7 @@ def test_an_unfit_server_or_login_is_refused_in_a_sentence(shop, monkeypatch):
     """No engine starts for these, and the password is in no message."""
     server = shop.server
     shop.sql("CREATE TABLE plain (a int)")
-    shop.sql("CREATE OR REPLACE USER weak@127.0.0.1 IDENTIFIED BY 's3cret-canary'")
+    shop.sql("CREATE USER weak@127.0.0.1 IDENTIFIED BY 's3cret-canary'")
     shop.sql(f"GRANT SELECT ON {shop.name}.* TO weak@127.0.0.1")
     weak = server.url(shop.name, "weak:s3cret-canary")
     monkeypatch.setenv("NO_SHOP", "")
@@ -213,24 +252,66 @@ def test_an_unfit_server_or_login_is_refused_in_a_sentence(shop, monkeypatch):
         assert "s3cret-canary" not in str(error.value)
         return str(error.value)
 
+    other = {"mariadb": "mysql", "mysql": "mariadb"}[server.connector]
     assert "cannot be reached" in refused(url=f"mariadb://u:s3cret-canary@127.0.0.1:1/{shop.name}")
     assert "refuses the login of user 'weak'" in refused(url=weak.replace("canary", "canaryX"))
     assert "has no such database" in refused(url=server.url("nothing"))
     assert "GRANT SELECT, RELOAD" in refused(url=weak)
-    assert "let the URL begin with mariadb://" in refused(url=server.url(shop.name).replace("mariadb:", "mysql:"))
+    url = server.url(shop.name).replace(server.connector, other)
+    assert f"let the URL begin with {server.connector}://" in refused(url=url)
     assert "has no table nothing" in refused(tables=["nothing"])
     assert "has no primary key" in refused(tables=["plain"])
     assert "NO_SHOP is not set" in refused(url="env:NO_SHOP")
     assert "write mariadb://USER" in refused(url="postgresql://u:s3cret-canary@h/d")
+    assert "write mariadb://USER" in refused(url=f"{weak}?ssl-mode=sometimes")
+    assert "write mariadb://USER" in refused(url=f"{weak}?timeout=5")
     assert "name each table once" in refused(tables=["shop.giro"])
     assert "which DebeziumSource makes itself" in refused(settings={"snapshot.mode": "never"})
+    assert "which DebeziumSource makes itself" in refused(settings={"database.ssl.mode": "required"})
     assert "its value would be in the open" in refused(settings={"database.ssl.keystore.password": "s3cret-canary"})
+    if "mariadb" == server.connector:  # MySQL makes certificates itself
+        assert "has no encryption, which ssl-mode in the URL asks for" in refused(url=f"{weak}?ssl-mode=required")
     shop.sql("SET GLOBAL binlog_row_image = 'MINIMAL'")
     try:
         assert "SET GLOBAL binlog_row_image='FULL'" in refused()
     finally:
         shop.sql("SET GLOBAL binlog_row_image = 'FULL'")
     assert not shop.staged.exists()
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(590)
+def test_the_connection_is_encrypted_and_the_certificate_is_checked(encrypted_shop, certificates, monkeypatch):
+    """The server lets nobody in without encryption. The client library checks its certificate, and so does Debezium."""
+    shop, folders = encrypted_shop, itertools.count()
+    shop.sql("CREATE USER reader@127.0.0.1 IDENTIFIED BY 's3cret-canary'", "GRANT ALL ON *.* TO reader@127.0.0.1")
+
+    def source(words):
+        url = f"{shop.server.url('own', 'reader:s3cret-canary')}{words}"
+        return shop.source(url=url, staged=shop.staged / f"{next(folders)}")
+
+    def refused(words, kind=SourceError):
+        with pytest.raises(kind) as error:
+            polled(source(words))
+        assert "s3cret-canary" not in str(error.value)
+        return str(error.value)
+
+    own, another = f"&ssl-ca={certificates}/ca.pem", f"&ssl-ca={certificates}/other.pem"
+    assert "let the URL end with ?ssl-mode=required" in refused("")
+    for words in ("?ssl-mode=verify-ca", f"?ssl-mode=verify-ca{another}", f"?ssl-mode=verify-identity{another}"):
+        assert "has a certificate that is not trusted" in refused(words)
+    nowhere = refused("?ssl-mode=verify-ca&ssl-ca=nowhere.pem")
+    assert "nowhere.pem, which ssl-ca in the URL of the database names, is no readable file of certificates" in nowhere
+    assert not shop.staged.exists()
+    for words in ("?ssl-mode=required", f"?ssl-mode=VERIFY_CA{own}", f"?ssl-mode=verify-identity{own}"):
+        reading = source(words)
+        first = [*slices(reading)]
+        shop.sql("UPDATE giro SET balance = balance + 1 WHERE id = 1")
+        assert (20, 2) == (first[0].rows, sum(piece.rows for piece in slices(reading, first[-1].end)))
+        reading.close()
+    monkeypatch.setattr(Encryption, "certificates", lambda _: (certificates / "other.pem").read_text())
+    assert "Debezium's engine" in refused(f"?ssl-mode=verify-ca{own}", SourceAwayError)
+    assert [] == [path for path in shop.staged.rglob("*.parquet") if b"s3cret-canary" in path.read_bytes()]
 
 
 CHANGES = (
@@ -269,16 +350,14 @@ def test_a_log_that_was_purged_or_reset_is_named(own_shop):
     """Without its binary log, a server cannot go on behind the staged changes."""
     shop = own_shop
     source = shop.source()
-    position = [*slices(source)][-1].end
+    position, begun = [*slices(source)][-1].end, shop.sql("SHOW MASTER STATUS")[0][0]
     shop.sql("FLUSH BINARY LOGS", "UPDATE giro SET balance = 1 WHERE id = 1", "FLUSH BINARY LOGS")
-    files = [row[0] for row in shop.sql("SHOW BINARY LOGS")]
+    newest = shop.sql("SHOW BINARY LOGS")[-1][0]
     source.close()
-    shop.sql(f"PURGE BINARY LOGS TO '{files[-1]}'")
-    with pytest.raises(
-        SourceError, match=r"no longer has binlog.000001 of its binary log.*empty folder of staged files"
-    ):
+    shop.sql(f"PURGE BINARY LOGS TO '{newest}'")
+    with pytest.raises(SourceError, match=rf"no longer has {begun} of its binary log.*empty folder of staged files"):
         polled(source, position)
-    with pytest.raises(SourceError, match=r"no longer has binlog.000001"):
+    with pytest.raises(SourceError, match=rf"no longer has {begun}"):
         source.health()
     shop.sql("RESET MASTER")
     with pytest.raises(SourceError, match=r"was restored from a backup, or its log was reset"):

@@ -68,10 +68,10 @@ def test_no_cut_shows_a_part_of_a_transfer(trial, own_shop):
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/databases.md"
 
 
-def test_the_guide_works(own_mariadb, tmp_path):
+def test_the_guide_works(own_server, tmp_path):
     """A user who has only the rights of the guide gets the first cut by its pipeline, and then a change."""
     text = GUIDE.read_text()
-    with own_mariadb.connect() as connection, connection.cursor() as cursor:
+    with own_server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE shop")
         cursor.execute("USE shop")
         for statement in re.search(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[1].split(";\n"):
@@ -81,7 +81,7 @@ def test_the_guide_works(own_mariadb, tmp_path):
             if block.path is not None:
                 write(block, tmp_path)
         assert len((tmp_path / "shop/pipeline.py").read_text().splitlines()) <= 30
-        url = own_mariadb.url("shop", "reader:secret")
+        url = own_server.url("shop", "reader:secret")
         environment = os.environ | {"SHOP_URL": url, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}
 
         def run():
