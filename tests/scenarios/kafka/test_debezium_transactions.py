@@ -1,11 +1,16 @@
 """Reads two tables from Kafka that a real Debezium writes: no cut shows a part of a transaction of the database."""
 
+import itertools
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
-from tests.maria_server import MariaServer
+from jobs.cli.errors import ExitCode
+from jobs.cli.main import execute
+from tests.binlog_servers import MariaServer
 from tests.scenarios.debezium.shop import TOTAL, Shop
 from tests.scenarios.debezium.test_debezium import Transfers
 from tests.scenarios.kafka.debezium_to_kafka import Connector
@@ -13,6 +18,8 @@ from tests.scenarios.kafka.topics import TopicMaker
 from tests.scenarios.kafka.transfers_job import TABLES
 from tidemark.testing import Trial
 
+JOB = "tests.scenarios.kafka.transfers_job:build"
+_NUMBERS = itertools.count()
 MOMENTS = ("after:RunMicroBatch#2", "before:AppendRow", "before:PublishTable#2")
 
 
@@ -25,20 +32,31 @@ def shop(tmp_path):
     server.close()
 
 
+@pytest.fixture
+def prefix(broker):
+    """Make the topics, and return what their names begin with."""
+    made = f"bank{os.getpid()}x{next(_NUMBERS)}"
+    maker = TopicMaker(broker.servers)
+    maker.made(f"{made}.transaction", 1, {})
+    for name in TABLES:
+        maker.made(f"{made}.own.{name}", 2, {})
+    return made
+
+
+@pytest.fixture
+def trial(broker, prefix, tmp_path, spark):
+    made = Trial(JOB, tmp_path / "trial")
+    made.data.mkdir(parents=True)
+    told = {"servers": broker.servers, "prefix": prefix, "transactions": f"{prefix}.transaction", "rows": 40}
+    (made.data / "kafka.json").write_text(json.dumps(told))
+    return made
+
+
 @pytest.mark.spark
 @pytest.mark.dear
 @pytest.mark.timeout(590)
-def test_no_cut_shows_a_part_of_a_transfer(broker, shop, tmp_path, spark):
+def test_no_cut_shows_a_part_of_a_transfer(broker, shop, trial, prefix):
     """Transfers run while ticks are killed, and Debezium is killed and repeats transactions."""
-    prefix = f"bank{os.getpid()}"
-    maker = TopicMaker(broker.servers)
-    maker.made(f"{prefix}.transaction", 1, {})
-    for name in TABLES:
-        maker.made(f"{prefix}.own.{name}", 2, {})
-    trial = Trial("tests.scenarios.kafka.transfers_job:build", tmp_path / "trial")
-    trial.data.mkdir(parents=True)
-    told = {"servers": broker.servers, "prefix": prefix, "transactions": f"{prefix}.transaction", "rows": 40}
-    (trial.data / "kafka.json").write_text(json.dumps(told))
     with Connector(shop.server.url("own"), tuple(TABLES), broker.servers, prefix) as connector:
         with Transfers(shop):
             connector.wait_for(20)
@@ -58,6 +76,51 @@ def test_no_cut_shows_a_part_of_a_transfer(broker, shop, tmp_path, spark):
         connector.catch_up(shop)
     trial.run(slice_rows_max=2_000)
     must_have_all(trial.cuts.latest(), shop)
+
+
+@pytest.mark.spark
+@pytest.mark.dear
+@pytest.mark.timeout(590)
+def test_who_goes_back_shows_no_part_of_a_transfer(broker, shop, trial, prefix, tmp_path):
+    """A rollback, a savepoint at rest, one of a tick that runs, and another warehouse from each; transfers go on."""
+    copies = {name: tmp_path / name for name in ("at-rest", "of-a-tick")}
+    own = ["--warehouse", str(trial.warehouse)]
+    with Connector(shop.server.url("own"), tuple(TABLES), broker.servers, prefix) as connector:
+        with Transfers(shop):
+            connector.wait_for(20)
+            trial.run(checkpoints=3, spark_cores=1)
+            assert ExitCode.DONE == execute(["savepoint", "shop", *own, "--to", str(copies["at-rest"])])
+            connector.wait_for(connector.transactions + 20)
+            command = [sys.executable, "-m", "tidemark", "run", JOB, *own, "--data", str(trial.data)]
+            with subprocess.Popen([*command, "--set", "spark_cores=1", "--set", "checkpoints=8"]) as tick:
+                newest = trial.cuts.latest().checkpoint
+                while trial.cuts.latest().checkpoint == newest:
+                    assert tick.poll() is None
+                assert ExitCode.DONE == execute(["savepoint", "shop", *own, "--to", str(copies["of-a-tick"])])
+            assert 0 == tick.returncode
+            first, *_, last = must_be_whole(trial.cuts)
+            rows = shown(first)
+            assert rows != shown(last)
+            assert ExitCode.DONE == execute(["rollback", "shop", *own, str(first.checkpoint)])
+            assert rows == shown(trial.cuts.latest())
+            trial.run(checkpoints=2, spark_cores=1)
+        connector.catch_up(shop)
+    for name, copy in copies.items():
+        fork = Trial(JOB, trial.warehouse.parent)
+        fork.warehouse = tmp_path / f"fork-{name}"
+        origin = next(path for path in copy.rglob("_tidemark")).parent
+        words = [JOB, "--data", str(trial.data), "--warehouse", str(fork.warehouse), "--from", str(origin)]
+        assert ExitCode.DONE == execute(["run", *words, "--set", "slice_rows_max=60"])
+        assert len(must_be_whole(fork.cuts)) > 1
+        must_have_all(fork.cuts.latest(), shop)
+    trial.run(slice_rows_max=200)
+    must_be_whole(trial.cuts)
+    must_have_all(trial.cuts.latest(), shop)
+
+
+def shown(cut):
+    """Return the rows of both tables."""
+    return [cut.polars(f"silver/{name}").collect().sort("id").rows() for name in TABLES]
 
 
 def must_be_whole(cuts):
