@@ -18,6 +18,7 @@ from checkpointing.commit.two_phase import Entries
 from checkpointing.handles import FileHandle
 from checkpointing.partitions import Value
 from jobs.storage.folder import Folder
+from jobs.storage.objects import DELTA_CLIENT
 from jobs.storage.place import (
     StoragePlace,
     SyncedNames,
@@ -228,7 +229,7 @@ class DeltaLog:
         """
         known = self.known()
         if self._is_copy:
-            return self._opened(DeltaTable(str(self.folder))).loaded
+            return self._opened(self._read_whole()).loaded
         is_behind = known.loaded.version() < known.version()
         return (self._updated(known, known.version()) if is_behind else known).loaded
 
@@ -252,7 +253,10 @@ class DeltaLog:
             with suppress(Exception):  # whatever it is, delta-rs may succeed, or says what is wrong with the log
                 table, self.checkpoint_at = copied(self.folder)
                 return self._opened(table, is_copy=True)
-        return self._opened(DeltaTable(str(self.folder)))
+        return self._opened(self._read_whole())
+
+    def _read_whole(self) -> DeltaTable:
+        return DeltaTable(str(self.folder), storage_options=DELTA_CLIENT)
 
     def _opened(self, table: DeltaTable, *, is_copy: bool = False) -> KnownTable:
         self._table, self._is_copy, self._looked = KnownTable(table, self.folder.name), is_copy, True
