@@ -45,7 +45,7 @@ from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS
 from tidemark import CutSource, DeltaSource, count, max_of, sum_of
 from tidemark.testing import TickFailedError, Trial
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("spark")]
 
 PAUSE_MS = 300
 

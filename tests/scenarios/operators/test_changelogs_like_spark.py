@@ -61,7 +61,7 @@ from tidemark import (
 )
 from tidemark.testing import Trial
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 OVER = {

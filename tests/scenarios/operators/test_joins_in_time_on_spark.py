@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from tidemark import FileSource, Pipeline, as_of, join
 from tidemark.testing import Trial
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 BEGIN = datetime(2026, 3, 28, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)

@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from tidemark import FileSource, Pipeline, count, distinct, over, sum_of, tumbling
 from tidemark.testing import Trial
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.timeout(900), pytest.mark.usefixtures("spark")]
 
 BEGIN = datetime(2026, 3, 28, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)

@@ -17,7 +17,7 @@ from jobs.operators.in_time.measured_times import MicroBatchId, ObservedTimes, T
 from tidemark import FileSource, Pipeline, count, cumulative, hopping, join, session, sum_of, tumbling
 from tidemark.testing import TickFailedError, Trial
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 BEGIN = datetime(2026, 3, 28, 12, tzinfo=UTC)
 DELAY = timedelta(minutes=10)

@@ -43,6 +43,7 @@ def require_answer(cut, orders, customers):
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("version", sorted(path.name.removesuffix(".tar.gz") for path in HERE.glob("*.tar.gz")))
 def test_a_released_warehouse_is_read_and_goes_on(tmp_path, version):
     with tarfile.open(HERE / f"{version}.tar.gz") as archive:
