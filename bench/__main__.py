@@ -28,7 +28,7 @@ def main(
     events: Annotated[int, typer.Option(help="Events of Nexmark, if not 10M, or 1M with --quick.")] = 0,
     *,
     quick: Annotated[bool, typer.Option(help="Less of everything: minutes, and coarser figures.")] = False,
-    resume: Annotated[bool, typer.Option(help="Go on with a run of programs of one round that was cut.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with a run that was cut.")] = False,
 ) -> None:
     """Measure the rows, print them, and write bench/results.json and bench/results.md."""
     console, extent = Console(stderr=True), QUICK if quick else FULL
@@ -70,23 +70,24 @@ def _run_all(console: Console, rows: Sequence[Row], extent: Extent, *, resume: b
         for number in range(1, extent.rounds + 1):
             for name in names:
                 progress.update(work, description=f"round {number}: {name}")
-                if name not in failed and not _run_one(console, name, extent, results, resume=resume):
+                if name not in failed and not _run_one(console, name, extent, results, number, resume=resume):
                     failed.add(name)
                 progress.advance(work)
     return {name: found for name, found in results.items() if name not in failed}
 
 
-def _run_one(console: Console, name: str, extent: Extent, results: dict[str, list[Result]], *, resume: bool) -> bool:
-    """Run a program, unless one round of it is enough. Return True if it gave a result."""
+def _run_one(
+    console: Console, name: str, extent: Extent, results: dict[str, list[Result]], number: int, *, resume: bool
+) -> bool:
+    """Run a program in a round, unless one round of it is enough. Return True if it gave a result."""
     asked, measured = program(name, extent), Measured(ROOT / "measured")
     if asked.once and name in results:
         return True
-    kept = measured.find(asked) if resume and asked.once else None
+    kept = measured.find(asked, number) if resume else None
     try:
         found = kept or run(asked)
         results.setdefault(name, []).append(found)
-        if asked.once:
-            measured.keep(asked, found)
+        measured.keep(asked, found, number)
     except (ProgramFailedError, OSError) as error:
         console.print(f"[red]{name}[/]: {error}", highlight=False)
         return False

@@ -43,33 +43,33 @@ def module(name: str, *arguments: str) -> tuple[str, ...]:
 class Measured:
     """Keeps results of programs in a folder, so that a run that was cut goes on.
 
-    A result counts as long as the program has the same command, the files of its code below `root` are the same, and
-    the machine has not started again. Only Linux says when it has.
+    A result counts for its round as long as the program has the same command, the files of its code below `root` are
+    the same, and the machine has not started again. Only Linux says when it has.
     """
 
     folder: Path
     root: Path = _ROOT
 
-    def find(self, program: Program) -> Result | None:
-        """Return what the program has measured; None if it has not."""
-        path = self._path(program)
+    def find(self, program: Program, in_round: int = 1) -> Result | None:
+        """Return what the program has measured in a round; None if it has not."""
+        path = self._path(program, in_round)
         return json.loads(path.read_text()) if path.exists() else None
 
-    def keep(self, program: Program, result: Result) -> None:
-        """Keep a result."""
+    def keep(self, program: Program, result: Result, in_round: int = 1) -> None:
+        """Keep a result of a round."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._path(program).write_text(json.dumps(result))
+        self._path(program, in_round).write_text(json.dumps(result))
 
-    def _path(self, program: Program) -> Path:
+    def _path(self, program: Program, in_round: int) -> Path:
         of_peer = any("peers" in word for word in program.command)
         code = _hashed(self.root, _PEERS if of_peer else _OURS)
         started = _BOOT.read_text() if _BOOT.exists() else ""
-        said = (program.command, sorted(program.environment.items()), code, started)
+        said = (program.command, sorted(program.environment.items()), code, in_round, started)
         return self.folder / f"{sha256(repr(said).encode()).hexdigest()[:32]}.json"
 
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_PEERS: Final = ("bench/peers", "bench/nexmark")
+_PEERS: Final = ("bench/peers", "bench/nexmark", "bench/measures.py", "bench/timed_workload.py", "bench/workload.py")
 _OURS: Final = ("bench", "checkpointing", "jobs", "orchestration", "tidemark", "requirements.lock")
 
 

@@ -51,6 +51,7 @@ def chained_to_the_end(data):
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(600)
 def test_windows_behind_joins_in_time(tmp_path):
     """A join puts a row out long after its time, and no window behind it closes before."""
@@ -95,6 +96,7 @@ def computed(data):
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(600)
 def test_times_go_on_where_spark_sees_some_columns_only(tmp_path, monkeypatch):
     """The rows' times are measured by the task that reads the other columns."""
@@ -164,7 +166,7 @@ def test_the_better_setting_of_a_peer_counts_and_a_query_without_figures_is_name
 
 
 def test_a_run_of_the_bench_that_was_cut_goes_on(tmp_path):
-    """What the same program has measured counts, without git too. Another setting or code has not been measured."""
+    """What the same program has measured counts in its round. Another setting or code has not been measured."""
     measured = Measured(tmp_path / "measured", tmp_path)
     row, batch = (Program("q0", ("bench.peers.flink", "q0", how)) for how in ("row", "mini-batch"))
     ours, result = Program("q0", ("bench.ours.nexmark", "q0")), {"total_s": 1.5}
@@ -176,6 +178,9 @@ def test_a_run_of_the_bench_that_was_cut_goes_on(tmp_path):
         measured.keep(program, result)
     assert [result, None, result] == [measured.find(each) for each in (row, batch, ours)]
     assert measured.find(replace(row, environment={"THREADS": "2"})) is None
+    assert measured.find(row, 2) is None
+    measured.keep(row, {"total_s": 2.5}, 2)
+    assert [1.5, 2.5] == [measured.find(row, number)["total_s"] for number in (1, 2)]
     job.write_text("changed")
     assert [result, None] == [measured.find(each) for each in (row, ours)]
     peer.write_text("changed")
