@@ -55,8 +55,9 @@ def changes_of(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -
 
 
 def added(changes: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that the changes add."""
-    return changes.filter(pl.col(KIND).is_in(ADDING)).drop(KIND)
+    """Return the rows that the changes add. They are copied only if there are others."""
+    are_added = changes[KIND].is_in(ADDING)
+    return (changes if are_added.all() else changes.filter(are_added)).drop(KIND)
 
 
 def deleted_keys(changes: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
