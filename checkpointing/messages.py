@@ -76,9 +76,10 @@ class SubtaskOutput:
     """What one subtask wrote in a micro-batch.
 
     `emitted` goes into the downstream channels, and may be the same files as a table's. `staged` are the append tables'
-    new files. `state` has the new state files; if a BASE is among them, older ones no longer count. `ranges` has all
-    files of the upsert ranges that were written: the new ones, and those that a range keeps. `due_ms` is the earliest
-    event time at which something of the state that it wrote is due, or of all state if the micro-batch fired (N4).
+    new files. `state` has the new state files; if a BASE is among them, older ones no longer count. Older ones whose
+    paths are among `ended` do not count either: their rows are over, or lie in a new file too. `ranges` has all files
+    of the upsert ranges that were written: the new ones, and those that a range keeps. `due_ms` is the earliest event
+    time at which something of the state that it wrote is due, or of all state if the micro-batch fired (N4).
     """
 
     emitted: tuple[FileHandle, ...] = ()
@@ -86,6 +87,7 @@ class SubtaskOutput:
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
     due_ms: int | None = None
+    ended: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,11 +221,12 @@ class LiveFiles:
         A range that was written keeps the files whose rows did not change, and these were live before. If nothing was
         written, the lists stay the same objects.
         """
-        if not output.state and not output.ranges:
+        if not output.state and not output.ranges and not output.ended:
             return (), ()
         self._snapshot = None
         before = {keyed.file.path: keyed for keyed in self._files()}
-        self.state = _after(self.state, output.state)
+        still = tuple(keyed for keyed in self.state if keyed.file.path not in output.ended)
+        self.state = _after(still, output.state)
         written = {entry.table: entry for entry in output.ranges}
         kept = tuple(entry for entry in self.ranges if entry.table not in written)
         self.ranges = (*kept, *output.ranges)

@@ -87,8 +87,8 @@ class BroadcastState:
         found = loaded.find(new, keys)
         written: tuple[RangeFiles, ...] = ()
         if subtask == WRITER:
-            file = state.write(found, new.with_columns(pl.lit(value=False).alias(DELETED)))
-            written = (RangeFiles(self.table, (file,)),)
+            change = state.write(found, new.with_columns(pl.lit(value=False).alias(DELETED)))
+            written = (RangeFiles(self.table, change.files),)
         replaced = found.replaced_by(new).frame().drop(KEY_GROUP)
         return BroadcastRows(replaced, has_changed=not new.is_empty(), written=written)
 

@@ -347,6 +347,7 @@ def _output(reports: Iterable[TaskReport]) -> SubtaskOutput:
         emitted=tuple(file for report in own for file in report.emitted),
         staged=tuple(entry for report in own for entry in report.staged),
         state=tuple(file for report in own for file in report.state),
+        ended=tuple(path for report in own for path in report.ended),
         ranges=tuple(entry for report in own for entry in report.ranges),
         due_ms=min((report.due_ms for report in own if report.due_ms is not None), default=None),
     )

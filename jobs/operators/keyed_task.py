@@ -39,7 +39,7 @@ from jobs.operators.python_workers import freeze_imports
 from jobs.operators.reports import TaskReport, report_batch, times_read
 from jobs.operators.top_rows import TopRows
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.backend import Expires, RangeState, StateBackend
+from jobs.state.backend import NOTHING_WRITTEN, Expires, RangeState, StateBackend, StateWritten
 from jobs.state.files import KeyGroupError, arrow_of, conform, empty_frame, parts_of
 from jobs.state.key_joins import one_form
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
@@ -90,7 +90,7 @@ class Computed:
     """
 
     output: pl.DataFrame
-    state: tuple[KeyedFile, ...]
+    state: StateWritten = NOTHING_WRITTEN
     changes: pl.DataFrame | None = None
     gone: pl.DataFrame | None = None
     named: Mapping[str, pl.DataFrame] = field(default_factory=dict)
@@ -191,7 +191,8 @@ class KeyedTask:
             subtask=subtask,
             emitted=(*(emitted if self.emits else ()), *self.outputs.write(self.writer, made.named)),
             staged=self._staged(written),
-            state=made.state,
+            state=made.state.files,
+            ended=made.state.ended,
             ranges=(*self._ranges(subtask, own, arrived, made), *(seen.written if seen is not None else ())),
             due_ms=made.due_ms,
             copies=COPIES.take_uses(),
@@ -217,12 +218,12 @@ class KeyedTask:
         """
         empties = seen is not None and seen.has_changed
         if rows.is_empty() and not empties and not state.outdated:
-            return Computed(output=empty_frame(self.output_schema), state=())
+            return Computed(output=empty_frame(self.output_schema))
         loaded = state.load()
         if seen is not None and isinstance(function, AppliedChanges):
             rows = function.emptied(rows, loaded.frame() if empties else loaded.nothing, seen.rows)
             if rows.is_empty() and not state.outdated:
-                return Computed(output=empty_frame(self.output_schema), state=())
+                return Computed(output=empty_frame(self.output_schema))
         partials = function.partials(rows, loaded.schema)
         found = loaded.find(partials, self.keys)
         before = found.rows
@@ -242,11 +243,11 @@ class KeyedTask:
             changes = changes_of(self._shown(function, before), output, self.keys)
         if not isinstance(function, ChangingAggregates):
             delta = new.select(before.columns).with_columns(pl.lit(value=False).alias(DELETED))
-            return Computed(output=output, state=(state.write(found, delta),), changes=changes)
+            return Computed(output=output, state=state.write(found, delta), changes=changes)
         held = new.select(before.columns).cast(before.schema)
         delta = change_of(before, held.drop(KEY_GROUP), partials.select(KEY_GROUP, *self.keys), self.keys)
         gone = delta.filter(DELETED).select(self.keys)
-        written = (state.write(found, delta),) if state.outdated or not delta.is_empty() else ()
+        written = state.write(found, delta) if state.outdated or not delta.is_empty() else NOTHING_WRITTEN
         return Computed(output=output, state=written, changes=changes, gone=gone)
 
     def _changed(
@@ -254,7 +255,7 @@ class KeyedTask:
     ) -> Computed:
         """Return the changes that the function puts out. The output is the rows that they add."""
         if touched.is_empty() and not state.outdated:
-            return Computed(output=empty_frame(self.output_schema), state=())
+            return Computed(output=empty_frame(self.output_schema))
         found = state.load().find(touched, self.keys)
         before = found.rows
         done = function.process([frame.drop(KEY_GROUP) for frame in rows], before.drop(KEY_GROUP))
@@ -267,7 +268,7 @@ class KeyedTask:
         on_read = self.expires is not None and self.expires.on_read
         if not on_read and (self.expires is not None or isinstance(function, TopRows)):
             delta = without_unchanged(delta, before, self.keys)
-        written = (state.write(found, delta),) if state.outdated or not delta.is_empty() else ()
+        written = state.write(found, delta) if state.outdated or not delta.is_empty() else NOTHING_WRITTEN
         return Computed(output=added(changes), state=written, changes=changes, gone=gone)
 
     def _applied(
@@ -277,7 +278,7 @@ class KeyedTask:
         changes = changes_of(self._shown(function, found.rows), self._shown(function, new), function.table_keys)
         return Computed(
             output=added(changes),
-            state=(state.write(found, delta),),
+            state=state.write(found, delta),
             changes=changes,
             gone=deleted_keys(changes, function.table_keys),
         )
@@ -292,12 +293,12 @@ class KeyedTask:
     def _process(self, state: RangeState, rows: Sequence[pl.DataFrame], seen: BroadcastRows | None) -> Computed:
         calls = self._calls()
         if not calls.are_due(rows, seen) and not state.outdated:
-            return Computed(output=empty_frame(self.output_schema), state=())
+            return Computed(output=empty_frame(self.output_schema))
         touched = rows[0].clear() if isinstance(self.function, HoldsRows) else self._touched(rows)
         called = calls.run(state.load(), rows, touched, seen)
         due_ms = self._next_due(self.function, called) if isinstance(self.function, FiresInTime) else None
         changed = state.outdated or not called.delta.is_empty()
-        written = (state.write(called.found, called.delta),) if changed else ()
+        written = state.write(called.found, called.delta) if changed else NOTHING_WRITTEN
         output = pl.concat([each.output for each in called.results])
         named = joined([each.outputs for each in called.results])
         made = Computed(output=output, state=written, named=named, due_ms=due_ms)
@@ -405,6 +406,7 @@ class KeyedTask:
             aged=None if self.expires is None else Aged(self.expires.expiry, self.now_ms),
             lapsed=self.lapsed,
             due=self.function.due if isinstance(self.function, FiresInTime) else None,
+            fired_ms=self.fires_ms if isinstance(self.function, FiresInTime) else None,
         )
 
     def _upsert_range(

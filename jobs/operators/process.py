@@ -439,7 +439,8 @@ class ProcessCalls:
         before, lost = found.rows, found.rows
         if not (before.is_empty() or after.is_empty()):
             lost = before.join(after, on=own, how="anti", nulls_equal=True)
-        kept = (KEY_GROUP, *own)
+        due = [self.function.due] if isinstance(self.function, FiresInTime) else []  # bounds of files say it
+        kept = (KEY_GROUP, *own, *due)
         nulls = [pl.lit(None, kind).alias(name) for name, kind in before.schema.items() if name not in kept]
         delta = pl.concat(
             [

@@ -42,6 +42,7 @@ class TaskReport:
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
     due_ms: int | None = None
+    ended: tuple[str, ...] = ()
     copies: CopyUses = NO_USES
     work: TaskWork = NO_WORK
     times: SplitTimes = ()

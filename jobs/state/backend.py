@@ -18,9 +18,10 @@ from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange
 from jobs.sinks.staged_files import Encoding, StagedFiles
 from jobs.state.files import StateTooLargeError, arrow_of, empty_frame, frame_of, read_verified
+from jobs.state.key_joins import join_by_key
 from jobs.state.keyed_rows import FoundKeys, KeyedRows, noting_order
 from jobs.state.mapped_files import MAPPED, MappedFiles
-from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, apply_delta, in_range
+from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, apply_delta, in_range, superseded, unchanged
 from jobs.state.worker_copy import COPIES, Aged, Copy, RangeName, WorkerCopies
 from jobs.storage.place import storage_at, together
 
@@ -32,10 +33,11 @@ from jobs.storage.place import storage_at, together
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """Write a base once the deltas hold `ratio` times its rows, or are `deltas_max` files.
+    """Write a base once the files hold `1 + ratio` times the rows that live, and merge more than `deltas_max` deltas.
 
-    Normally the size decides. Each base is then preceded by as many changed rows as it has. The number of files bounds
-    how many files an entry names and a cold worker opens. It must not make a large range rewrite itself often.
+    Normally the size decides. Each base is then preceded by as many replaced rows as it has. The number of deltas
+    bounds how many files an entry names and a cold worker opens. More of them are merged into one, without the base,
+    so that a large range of which little changes is not rewritten.
     """
 
     ratio: float = 1.0
@@ -47,16 +49,61 @@ class CompactionPolicy:
             raise ValueError(f"compaction ratio {self.ratio} and deltas_max {self.deltas_max} must be positive")
 
 
-def is_base_due(policy: CompactionPolicy, files: Sequence[KeyedFile], delta_rows: int) -> bool:
+def is_base_due(policy: CompactionPolicy, files: Sequence[KeyedFile], delta_rows: int, live_rows: int) -> bool:
     """Return whether to write a base instead of a delta of `delta_rows` after these state files (oldest first).
 
-    The first file of a range is a base, since it holds the same rows as a delta would. Sizes are counted in rows, which
-    are known before a file is written.
+    After the change, `live_rows` count. The first file of a range is a base, since it holds the same rows as a delta
+    would. Sizes are counted in rows, which are known before a file is written.
     """
     live = live_files(files)
-    base_rows = sum(file.file.rows for file in live if file.kind is KeyedFileKind.BASE)
-    deltas = [file.file.rows for file in live if file.kind is KeyedFileKind.DELTA]
-    return len(deltas) + 1 > policy.deltas_max or sum(deltas) + delta_rows >= policy.ratio * base_rows
+    return not live or sum(file.file.rows for file in live) + delta_rows >= (1 + policy.ratio) * live_rows
+
+
+def deltas_to_merge(policy: CompactionPolicy, files: Sequence[KeyedFile], delta_rows: int) -> int:
+    """Return how many of the newest files a delta of `delta_rows` is written together with.
+
+    None of them is a base. At least half of the deltas that may live are merged, and older ones as long as they have no
+    more rows than those together. So a row is merged a few times only, however many deltas follow.
+    """
+    live = live_files(files)
+    if sum(file.kind is KeyedFileKind.DELTA for file in live) < policy.deltas_max:
+        return 0
+    found, rows = 0, delta_rows
+    for file in reversed(live):
+        if file.kind is KeyedFileKind.BASE or (2 * found >= policy.deltas_max and file.file.rows > rows):
+            break
+        found, rows = found + 1, rows + file.file.rows
+    return found
+
+
+# ------------------------------------------------------------------
+# Finds state files whose rows are all over, by the times at which these were due (N4).
+#
+# A micro-batch that fires by a time has replaced or forgotten each row that was due by then. So a file with no other
+# rows no longer counts, unless it hides a row of an older file. Therefore files leave from the oldest on.
+
+
+def due_bounds(file: KeyedFile, due: str) -> tuple[int, int] | None:
+    """Return the least and the greatest time at which rows of a file are due; None if they are unknown.
+
+    They are if a row is never due, or if the file has no statistics of that column.
+    """
+    stats = json.loads(file.file.stats)
+    low, high = (stats.get(each, {}).get(due) for each in ("minValues", "maxValues"))
+    if stats.get("nullCount", {}).get(due) != 0 or not isinstance(low, int) or not isinstance(high, int):
+        return None
+    return low, high
+
+
+def number_over(files: Sequence[KeyedFile], due: str, fired_ms: int) -> int:
+    """Return how many of these files, from the oldest on, have only rows that were due by a time."""
+    bounds = (due_bounds(file, due) for file in files)
+    return next((place for place, each in enumerate(bounds) if each is None or each[1] > fired_ms), len(files))
+
+
+def some_over(files: Sequence[KeyedFile], due: str, fired_ms: int) -> list[KeyedFile]:
+    """Return those of the files that may have rows that were due by a time."""
+    return [file for file in files if (bounds := due_bounds(file, due)) is None or bounds[0] <= fired_ms]
 
 
 def live_files(files: Sequence[KeyedFile]) -> tuple[KeyedFile, ...]:
@@ -83,8 +130,12 @@ def _ends(later: KeyedFile, file: KeyedFile) -> bool:
 class StateBackend(Protocol):
     """Decides whether to write the whole range or its change, and writes it."""
 
-    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
-        """Return what to write after these live files, oldest first, when so many rows changed."""
+    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int, live_rows: int) -> KeyedFileKind:
+        """Return what to write after these live files, oldest first, when so many rows changed and so many live."""
+        ...
+
+    def merged_after(self, files: Sequence[KeyedFile], changed_rows: int) -> int:
+        """Return how many of these live files, the newest, a delta of so many rows takes the place of."""
         ...
 
     def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
@@ -98,9 +149,14 @@ class IncrementalBackend:
 
     policy: CompactionPolicy = field(default_factory=CompactionPolicy)
 
-    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
+    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int, live_rows: int) -> KeyedFileKind:
         """Return a base where one is due by size, else a delta."""
-        return KeyedFileKind.BASE if is_base_due(self.policy, files, changed_rows) else KeyedFileKind.DELTA
+        is_due = is_base_due(self.policy, files, changed_rows, live_rows)
+        return KeyedFileKind.BASE if is_due else KeyedFileKind.DELTA
+
+    def merged_after(self, files: Sequence[KeyedFile], changed_rows: int) -> int:
+        """Return how many there are too many."""
+        return deltas_to_merge(self.policy, files, changed_rows)
 
     def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
         """Write a file."""
@@ -112,10 +168,15 @@ class IncrementalBackend:
 class FullBackend:
     """Writes the whole range with each micro-batch, in one file (Flink: `HashMapStateBackend`, file storage)."""
 
-    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
+    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int, live_rows: int) -> KeyedFileKind:
         """Return a base."""
-        del files, changed_rows
+        del files, changed_rows, live_rows
         return KeyedFileKind.BASE
+
+    def merged_after(self, files: Sequence[KeyedFile], changed_rows: int) -> int:
+        """Return none: a base takes the place of all."""
+        del files, changed_rows
+        return 0
 
     def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
         """Write a file."""
@@ -133,10 +194,15 @@ class MemoryBackend:
 
     bytes_max: int
 
-    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
+    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int, live_rows: int) -> KeyedFileKind:
         """Return a base, so that each entry can be restored without another one."""
-        del files, changed_rows
+        del files, changed_rows, live_rows
         return KeyedFileKind.BASE
+
+    def merged_after(self, files: Sequence[KeyedFile], changed_rows: int) -> int:
+        """Return none: a base takes the place of all."""
+        del files, changed_rows
+        return 0
 
     def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
         """Put the file into its handle; raise StateTooLargeError above the limit."""
@@ -172,6 +238,20 @@ def keys_of(file: pa.Schema) -> tuple[str, ...] | None:
     return None if named is None else tuple(json.loads(named))
 
 
+@dataclass(frozen=True, slots=True)
+class StateWritten:
+    """What a micro-batch has written of a range: new files, and the paths of those that `ended`.
+
+    A file that has ended no longer counts. All of its rows are over, or lie in a new file too.
+    """
+
+    files: tuple[KeyedFile, ...] = ()
+    ended: tuple[str, ...] = ()
+
+
+NOTHING_WRITTEN = StateWritten()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeState:
     """The state of one operator in one range of key groups, read from these files (oldest first).
@@ -181,7 +261,8 @@ class RangeState:
     (D6). `renamed` are old column names by the new ones. `remembered` takes all rows of the range when they are written
     as a base, and returns those that are to stay. With `aged`, rows expire: `load` returns none that has expired, and a
     base has none (N5). `lapsed` is how they expired until the restored cut, if they no longer do. `due` is the column
-    with the time at which a row is due, if rows are (N4).
+    with the time at which a row is due, if rows are (N4). All rows that were due by `fired_ms` have been fired, so a
+    change has all of them.
     """
 
     operator: str
@@ -199,6 +280,7 @@ class RangeState:
     aged: Aged | None = None
     lapsed: Aged | None = None
     due: str | None = None
+    fired_ms: int | None = None
     copies: WorkerCopies = COPIES
     mapped: MappedFiles = MAPPED
 
@@ -222,8 +304,8 @@ class RangeState:
             self.copies.keep(self._name, Copy(tuple(paths), rows, self.aged))
         return rows if self.aged is None else rows.hiding(self.aged.column)
 
-    def write(self, before: FoundKeys, delta: pl.DataFrame) -> KeyedFile:
-        """Write the new state of the range and return its file: a base if the backend wants one, else the delta.
+    def write(self, before: FoundKeys, delta: pl.DataFrame) -> StateWritten:
+        """Write the new state of the range: a base if the backend wants one, else the delta.
 
         `delta` has the changed rows with their tombstones. `before` is what all keys of `delta`, at least, have in
         the rows that `load` returned. Raise what the backend raises if the rows can't be kept.
@@ -232,33 +314,75 @@ class RangeState:
             before = before.among.beneath.at(before.places)
             written_now = pl.lit(None, pl.Int64).alias(self.aged.column)
             delta = delta.with_columns(written_now).select(self._file_schema().names)
-        kind = KeyedFileKind.BASE if self.outdated else self.backend.kind_after(self.files, delta.height)
-        rows = delta
-        if kind is KeyedFileKind.BASE:
-            every = apply_delta(before, delta, self.keys).frame()
-            every = every if self.remembered is None else self.remembered(every)
-            if self.due is not None and delta.height * _MANY_TIMES < every.height:
-                every = every.sort(self.due)
-            rows = every.with_columns(pl.lit(value=False).alias(DELETED))
-        content = arrow_of(rows, self._file_schema())
-        handle = self.backend.keep(self.operator, self.writer, self.table, content)
-        rows, is_mapped = self.mapped.keep(self._name, handle.path, rows)
-        if kind is KeyedFileKind.BASE:
-            after = KeyedRows.of(rows.drop(DELETED), is_mapped=is_mapped)
-        else:
-            after = apply_delta(before, rows, self.keys, are_mapped=is_mapped)
-        written = KeyedFile(handle, kind, self.range.first, self.range.last, self.version)
-        self._remember(written, after)
-        return written
+        live = live_files(self.files)
+        over = 0 if self.due is None or self.fired_ms is None else number_over(live, self.due, self.fired_ms)
+        stay, ended = live[over:], live[:over]
+        needed = delta
+        if self.due is not None and self.fired_ms is not None and not self.outdated:
+            needed = self._needed(delta, before.rows, some_over(stay, self.due, self.fired_ms))
+            if needed.is_empty():
+                return self._written(None, stay, ended, apply_delta(before, delta, self.keys))
+        if self.outdated or self._wants_base(stay, before, delta, needed.height):
+            return self._write_base(apply_delta(before, delta, self.keys), needed.height)
+        merged = self.backend.merged_after(stay, needed.height)
+        if not merged:
+            file, mapped = self._kept(needed, KeyedFileKind.DELTA)
+            return self._written(file, stay, ended, apply_delta(before, delta, self.keys, mapped))
+        stay, ended = stay[:-merged], (*ended, *stay[-merged:])
+        for change in reversed(together(storage_at(self.writer.root), self._read, live[-merged:])):
+            needed = superseded(change.rows.select(needed.columns), needed, self.keys)
+        file, _ = self._kept(needed, KeyedFileKind.DELTA)
+        return self._written(file, stay, ended, apply_delta(before, delta, self.keys))
+
+    def _wants_base(self, stay: Sequence[KeyedFile], before: FoundKeys, delta: pl.DataFrame, changed_rows: int) -> bool:
+        """Return whether to write the whole range instead of so many rows of the change."""
+        added = delta.height - int(delta[DELETED].sum())
+        rows = before.among.height - before.rows.height + unchanged(before, delta, self.keys).height + added
+        return self.backend.kind_after(stay, changed_rows, rows) is KeyedFileKind.BASE
+
+    def _needed(self, delta: pl.DataFrame, before: pl.DataFrame, hiding: Sequence[KeyedFile]) -> pl.DataFrame:
+        """Return the delta without tombstones that hide no row, now that files whose rows are over have left.
+
+        A row that was due by now lies in a file that has left, or in one of the files `hiding`, which have such rows.
+        If these are large, all tombstones stay.
+        """
+        keys, gone = list(self.keys), delta.filter(DELETED)
+        if sum(file.file.rows for file in hiding) > gone.height:
+            return delta
+        later = before.filter((pl.col(self.due or "") <= self.fired_ms).fill_null(value=False).not_()).select(keys)
+        read = (change.rows.select(keys) for change in together(storage_at(self.writer.root), self._read, hiding))
+        needed = join_by_key(gone, pl.concat([later, *read]), keys, "semi")
+        return pl.concat([delta.filter(~pl.col(DELETED)), needed])
+
+    def _write_base(self, after: KeyedRows, changed_rows: int) -> StateWritten:
+        every = after.frame()
+        every = every if self.remembered is None else self.remembered(every)
+        if self.due is not None and changed_rows * _MANY_TIMES < every.height:
+            every = every.sort(self.due)
+        file, mapped = self._kept(every.with_columns(pl.lit(value=False).alias(DELETED)), KeyedFileKind.BASE)
+        rows = KeyedRows.of(every) if mapped is None else KeyedRows.of(mapped.drop(DELETED), is_mapped=True)
+        return self._written(file, (), (), rows)
+
+    def _kept(self, rows: pl.DataFrame, kind: KeyedFileKind) -> tuple[KeyedFile, pl.DataFrame | None]:
+        """Write a file. Return it, and its rows if they are mapped."""
+        handle = self.backend.keep(self.operator, self.writer, self.table, arrow_of(rows, self._file_schema()))
+        found, are_mapped = self.mapped.keep(self._name, handle.path, rows)
+        file = KeyedFile(handle, kind, self.range.first, self.range.last, self.version)
+        return file, found if are_mapped else None
+
+    def _written(
+        self, file: KeyedFile | None, stay: Sequence[KeyedFile], ended: Sequence[KeyedFile], after: KeyedRows
+    ) -> StateWritten:
+        """Keep a copy of the rows for the next micro-batch. Return what was written."""
+        new = () if file is None else (file,)
+        paths = tuple(keyed.file.path for keyed in (*stay, *new))
+        self.copies.keep(self._name, Copy(paths, after, self.aged))
+        self.mapped.keep_only(self._name, paths)
+        return StateWritten(new, tuple(keyed.file.path for keyed in ended))
 
     @property
     def _name(self) -> RangeName:
         return (self.writer.root, self.table, self.range.first, self.range.last)
-
-    def _remember(self, written: KeyedFile, after: KeyedRows) -> None:
-        paths = tuple(file.file.path for file in live_files([*self.files, written]))
-        self.copies.keep(self._name, Copy(paths, after, self.aged))
-        self.mapped.keep_only(self._name, paths)
 
     def _read(self, file: KeyedFile) -> StateChange:
         schema, aged = self._file_schema(), self.aged or self.lapsed

@@ -110,6 +110,11 @@ class KeyedRows:
             case several:
                 return pl.concat(several)
 
+    @property
+    def height(self) -> int:
+        """How many rows count."""
+        return sum(layer.rows.height if layer.counts is None else int(layer.counts.sum()) for layer in self.layers)
+
     def least(self, column: str) -> int | None:
         """Return the least value of a column with numbers; None if there is none."""
         of_layers = (layer.least(column) for layer in self.layers)

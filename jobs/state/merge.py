@@ -54,22 +54,28 @@ def apply_change(state: KeyedRows, change: StateChange, keys: Sequence[str]) -> 
             return replaced.replaced_by(live, are_mapped=change.are_mapped and live.height == change.rows.height)
         case KeyedFileKind.DELTA:
             found = state.find(change.rows, keys)
-            return apply_delta(found, change.rows, keys, are_mapped=change.are_mapped)
+            return apply_delta(found, change.rows, keys, change.rows if change.are_mapped else None)
 
 
-def apply_delta(found: FoundKeys, delta: pl.DataFrame, keys: Sequence[str], *, are_mapped: bool = False) -> KeyedRows:
+def apply_delta(
+    found: FoundKeys, delta: pl.DataFrame, keys: Sequence[str], mapped: pl.DataFrame | None = None
+) -> KeyedRows:
     """Return the state in which these keys were found, after a delta that touches none but them.
 
-    The rows of the delta may lie in a mapped file.
+    `mapped` has the rows of the delta in a mapped file. Tombstones may be left out there.
     """
-    live = _live(delta).select(found.rows.columns)
-    are_mapped = are_mapped and live.height == delta.height
+    written = delta if mapped is None else mapped
+    live, stay = _live(written).select(found.rows.columns), unchanged(found, delta, keys)
+    if stay.is_empty():
+        return found.replaced_by(live, are_mapped=mapped is not None and live.height == written.height)
+    return found.replaced_by(pl.concat([stay, live]))
+
+
+def unchanged(found: FoundKeys, delta: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the rows of found keys that a delta does not touch."""
     if found.all_change or found.rows.is_empty():
-        return found.replaced_by(live, are_mapped=are_mapped)
-    unchanged = found.rows.join(delta, on=list(keys), how="anti", nulls_equal=True)
-    if unchanged.is_empty():
-        return found.replaced_by(live, are_mapped=are_mapped)
-    return found.replaced_by(pl.concat([unchanged, live]))
+        return found.rows.clear()
+    return found.rows.join(delta, on=list(keys), how="anti", nulls_equal=True)
 
 
 def _live(rows: pl.DataFrame) -> pl.DataFrame:

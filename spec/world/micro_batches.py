@@ -144,8 +144,8 @@ class MicroBatches:
                 after, unmet = _end_keys(before | after)
                 pairs += unmet
             staged = self._appended(effect, pairs)
-            state = self._state_file(effect, index, own, before, after, JOINED_STATE) if after else ()
-            outputs.append(SubtaskOutput(staged.emitted, staged.staged, state))
+            written = self._state_file(effect, index, own, before, after, JOINED_STATE) if after else SubtaskOutput()
+            outputs.append(replace(written, emitted=staged.emitted, staged=staged.staged))
         return tuple(outputs)
 
     def _windowed(self, effect: RunMicroBatch, rows: list[int]) -> tuple[SubtaskOutput, ...]:
@@ -181,12 +181,12 @@ class MicroBatches:
     ) -> SubtaskOutput:
         staged = [(LATE_TABLE, tuple((row,) for row in late)), (WINDOWS_TABLE, tuple(over))]
         table = table_of_state(JOB, effect.vertex)
-        state = self._state_file(effect, index, own, before, changed, table) if changed else ()
+        written = self._state_file(effect, index, own, before, changed, table) if changed else SubtaskOutput()
         held = (before | changed) if effect.due_ms is not None else changed
         due = [last_ms(window_of(row)) for value in held.values() for row in _ints(value or ())]
-        return SubtaskOutput(
+        return replace(
+            written,
             staged=tuple((name, self._write(effect, name, rows=rows)) for name, rows in staged if rows),
-            state=state,
             due_ms=min(due, default=None),
         )
 
@@ -204,11 +204,11 @@ class MicroBatches:
                 continue
             before = self._state(effect, index, own)
             after = self._summed(effect, before, mine)
-            state: tuple[KeyedFile, ...] = ()
+            written = SubtaskOutput()
             if mine or outdated:
-                state = self._state_file(effect, index, own, before, after, state_table, whole=outdated)
+                written = self._state_file(effect, index, own, before, after, state_table, whole=outdated)
             whole = outdated or not fits
-            outputs.append(SubtaskOutput(state=state, ranges=(self._range(effect, own, current, after, whole=whole),)))
+            outputs.append(replace(written, ranges=(self._range(effect, own, current, after, whole=whole),)))
         first, *others = outputs
         return (replace(first, ranges=(*first.ranges, *self._all_counted(effect, pairs))), *others)
 
@@ -343,11 +343,17 @@ class MicroBatches:
         table: TableName,
         *,
         whole: bool = False,
-    ) -> tuple[KeyedFile, ...]:
-        is_base = whole or len(effect.state[index]) >= DELTAS_MAX
+    ) -> SubtaskOutput:
+        """Write a base, or a delta. Every other delta takes the place of the one before it."""
+        files = effect.state[index]
+        ended: tuple[str, ...] = ()
+        is_base = whole or len(files) >= DELTAS_MAX
+        last = files[-1] if files and not is_base and effect.micro_batch % 2 else None
+        if last is not None and last.kind is KeyedFileKind.DELTA and last.key_groups == own:
+            after, ended = self._read(last.file.path, effect).state | after, (last.file.path,)
         file = self._write(effect, table, state=before | after if is_base else after)
         kind = KeyedFileKind.BASE if is_base else KeyedFileKind.DELTA
-        return (KeyedFile(file, kind, own.first, own.last, _version(effect)),)
+        return SubtaskOutput(state=(KeyedFile(file, kind, own.first, own.last, _version(effect)),), ended=ended)
 
     def _range(
         self,

@@ -63,7 +63,8 @@ class Bench:
         ran = run_micro_batch(self.jobs, self.plan, effect, self.warehouse, JOB)
         done, self.copies = ran.finished, self.copies + ran.copies
         for subtask, output in enumerate(done.outputs):
-            self.state[subtask] = live_files([*self.state[subtask], *output.state])
+            still = [file for file in self.state[subtask] if file.file.path not in output.ended]
+            self.state[subtask] = live_files([*still, *output.state])
             self.ranges[subtask] = output.ranges or self.ranges[subtask]
         return done
 

@@ -148,7 +148,8 @@ class KeyedJob:
         )
         found = state.load().find(touched, KEYS)
         delta = change_of(found.rows, after, touched, KEYS)
-        return (*files, state.write(found, delta))
+        written = state.write(found, delta)
+        return (*(file for file in files if file.file.path not in written.ended), *written.files)
 
 
 def group_of(key: Key) -> int:

@@ -54,7 +54,8 @@ class Bench:
         if not reports:
             return None
         report = report_from(reports[0].column("report")[0].as_py())
-        self.files = live_files([*self.files, *report.state])
+        still = (file for file in self.files if file.file.path not in report.ended)
+        self.files = live_files([*still, *report.state])
         self.table_files = report.ranges[0].files if report.ranges else self.table_files
         return report
 

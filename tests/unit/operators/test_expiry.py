@@ -87,7 +87,8 @@ class Store:
         found = state.load().find(touched, KEYS)
         delta = change_of(found.rows, after, touched, KEYS)
         if outdated or not delta.is_empty():
-            self.live.take(SubtaskOutput(state=(state.write(found, delta),)))
+            written = state.write(found, delta)
+            self.live.take(SubtaskOutput(state=written.files, ended=written.ended))
 
     def stored(self):
         """Return the keys of all rows in files, whatever their age."""

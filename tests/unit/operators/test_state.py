@@ -8,19 +8,24 @@ from tempfile import TemporaryDirectory
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from checkpointing.event_time import END_OF_TIME
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId, job_name
+from checkpointing.job.operator_run import LiveFiles
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
+from checkpointing.messages import SubtaskOutput
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import (
+    NOTHING_WRITTEN,
     CompactionPolicy,
     FullBackend,
     IncrementalBackend,
     MemoryBackend,
     RangeState,
+    deltas_to_merge,
     is_base_due,
     keys_of,
     live_files,
@@ -31,6 +36,7 @@ from jobs.state.mapped_files import MappedFiles
 from jobs.state.merge import DELETED, KEY_GROUP, change_of, without_unchanged
 from jobs.state.upsert_range import FILE_ROWS_MAX, UpsertRange
 from jobs.state.worker_copy import CopyUses, WorkerCopies
+from spec.machines.judging import expect
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
 MAX_PARALLELISM = 8
@@ -60,7 +66,7 @@ def backend(root, files, own, policy, copies, micro_batch=1, mapped=UNMAPPED):
 
 
 def step(state, changes):
-    """Apply {key: value or None} to a backend. Return the file that it wrote, or None."""
+    """Apply {key: value or None} to a backend. Return what it wrote."""
     touched = pl.DataFrame(
         {KEY_GROUP: [key_group(key) for key in changes], "key": list(changes)},
         schema={KEY_GROUP: pl.Int32, "key": pl.String},
@@ -72,7 +78,14 @@ def step(state, changes):
         orient="row",
     )
     delta = change_of(found.rows, after, touched, ("key",))
-    return None if delta.is_empty() else state.write(found, delta)
+    return NOTHING_WRITTEN if delta.is_empty() else state.write(found, delta)
+
+
+def taken(files, written):
+    """Return the live files after a write, as the door keeps them."""
+    live = LiveFiles(tuple(files))
+    live.take(SubtaskOutput(state=written.files, ended=written.ended))
+    return live.state
 
 
 def content(state):
@@ -114,8 +127,7 @@ def test_state_equals_a_dict(batches, policy, copy_bytes_max, parallelisms, maps
                     written = step(
                         backend(root, files[subtask], ranged, policy, worker, 100 * phase + number, mapped), own
                     )
-                    if written is not None:
-                        files[subtask] = live_files([*files[subtask], written])
+                    files[subtask] = taken(files[subtask], written)
             for worker in [WorkerCopies(), *workers]:
                 parts = [
                     content(backend(root, own, ranged, policy, worker, mapped=mapped))
@@ -143,7 +155,7 @@ WHOLE = KeyGroupRange(first=0, last=MAX_PARALLELISM - 1)
 
 @pytest.fixture
 def written(tmp_path):
-    file = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), WorkerCopies()), {"a": 1})
+    (file,) = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), WorkerCopies()), {"a": 1}).files
     return tmp_path, file
 
 
@@ -183,20 +195,20 @@ def test_rows_are_found_by_all_columns_of_their_key(rows, wanted, keys):
 
 def test_a_state_of_which_little_changes_is_laid_out_by_the_time_at_which_it_is_due(tmp_path):
     def range_state(files, micro_batch):
-        made = backend(str(tmp_path), files, ranges(1)[0], CompactionPolicy(deltas_max=1), copies, micro_batch)
-        return replace(made, schema=pa.schema([("key", pa.string()), ("due", pa.int64())]), due="due")
+        made = backend(str(tmp_path), files, ranges(1)[0], CompactionPolicy(ratio=0.01), copies, micro_batch)
+        return replace(made, schema=DUE_SCHEMA, due="due")
 
     def write(files, micro_batch, rows):
         state, loaded = range_state(files, micro_batch), range_state(files, micro_batch).load()
         delta = pl.DataFrame(rows, schema={"key": pl.String, "due": pl.Int64}, orient="row").select(
             pl.lit(0, pl.Int32).alias(KEY_GROUP), "key", "due", pl.lit(value=False).alias(DELETED)
         )
-        return live_files([*files, state.write(loaded.find(delta, ("key",)), delta)])
+        return taken(files, state.write(loaded.find(delta, ("key",)), delta))
 
     copies = WorkerCopies()
     files = write((), 1, [(str(number), 97 - number) for number in range(90)])
     for micro_batch in (2, 3):
-        files = write(files, micro_batch, [(f"n{micro_batch}", 40), (f"m{micro_batch}", None)])
+        files = write(files, micro_batch, [(f"{micro_batch}", 40), (f"{micro_batch + 9}", None)])
     (file,) = files
     written = pl.read_parquet(tmp_path / file.file.path)
     assert written["due"].is_sorted()
@@ -265,7 +277,7 @@ def test_a_hit_an_outdated_copy_and_a_miss_give_the_same_rows(tmp_path):
     for number, changes in enumerate([{"a": 1, "b": 2}, {"a": 3, "c": 4}, {"b": None, "d": 5}]):
         for copies in [recent, behind][: 2 if number == 0 else 1]:
             backend(root, files, WHOLE, policy, copies, number).load()
-        files = [*files, step(backend(root, files, WHOLE, policy, recent, number), changes)]
+        files = taken(files, step(backend(root, files, WHOLE, policy, recent, number), changes))
         if number == 0:
             backend(root, files, WHOLE, policy, behind).load()
     expected = {"a": 3, "c": 4, "d": 5}
@@ -295,7 +307,7 @@ def test_every_backend_reads_the_files_of_the_others(batches):
             model = {k: v for k, v in {**model, **changes}.items() if v is not None}
             state = backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies(), number)
             written = step(replace(state, backend=used), changes)
-            files = files if written is None else live_files([*files, written])
+            files = taken(files, written)
             assert model == content(backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies()))
 
 
@@ -305,7 +317,7 @@ def test_full_and_memory_need_one_file_of_a_range(tmp_path, used):
     root, files = str(tmp_path), []
     for number, changes in enumerate([{"a": 1}, {"b": 2}, {"a": None}]):
         state = replace(backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies(), number), backend=used)
-        files = live_files([*files, step(state, changes)])
+        files = taken(files, step(state, changes))
         assert [KeyedFileKind.BASE] == [file.kind for file in files]
     on_disk = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")]
     assert (files[0].file.path in on_disk) is isinstance(used, FullBackend)
@@ -317,7 +329,7 @@ def test_a_damaged_inline_state_is_noticed(tmp_path):
     state = replace(
         backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), backend=MemoryBackend(100_000)
     )
-    file = step(state, {"a": 1})
+    (file,) = step(state, {"a": 1}).files
     damaged = replace(file, file=replace(file.file, inline="A" * len(file.file.inline)))
     with pytest.raises(StateFileError, match="is damaged"):
         backend(str(tmp_path), [damaged], WHOLE, CompactionPolicy(), WorkerCopies()).load()
@@ -344,7 +356,7 @@ def test_columns_inside_lists_and_structs_change_too(tmp_path):
         )
     ).select(pl.Series(KEY_GROUP, [0, 1], pl.Int32), pl.all())
     state = replace(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), schema=old)
-    file = state.write(state.load().find(rows, ["key"]), rows.with_columns(_deleted=pl.lit(value=False)))
+    (file,) = state.write(state.load().find(rows, ["key"]), rows.with_columns(_deleted=pl.lit(value=False))).files
     new = pa.schema([("key", pa.string()), ("waiting", pa.list_(WIDE)), ("right", WIDE)])
     evolved = replace(backend(str(tmp_path), [file], WHOLE, CompactionPolicy(), WorkerCopies()), schema=new)
     now = {"x": 1, "new": None}
@@ -355,12 +367,12 @@ def test_columns_inside_lists_and_structs_change_too(tmp_path):
 def test_an_outdated_range_is_written_as_a_whole(tmp_path):
     """After the first micro-batch, all its files have the declared columns, whatever the policy."""
     root, policy = str(tmp_path), CompactionPolicy(ratio=100.0)
-    first = step(backend(root, [], WHOLE, policy, WorkerCopies()), {"a": 1, "b": 2})
+    (first,) = step(backend(root, [], WHOLE, policy, WorkerCopies()), {"a": 1, "b": 2}).files
     wider = pa.schema([("key", pa.string()), ("value", pa.float64())])
     state = replace(backend(root, [first], WHOLE, policy, WorkerCopies(), 2), schema=wider, outdated=True)
     loaded = state.load()
     none = loaded.nothing
-    written = state.write(loaded.find(none, ["key"]), none.with_columns(pl.lit(value=False).alias("_deleted")))
+    (written,) = state.write(loaded.find(none, ["key"]), none.with_columns(_deleted=pl.lit(value=False))).files
     assert KeyedFileKind.BASE is written.kind
     assert wider.types == schema_of(root, written.file).types[1:-1]
     assert ("key",) == keys_of(schema_of(root, written.file))
@@ -395,6 +407,118 @@ def test_a_row_that_stays_as_it_is_is_in_no_delta(before, after):
 
 
 # ------------------------------------------------------------------
+# State whose rows are due at a time: what has been fired leaves the files.
+
+
+DUE_SCHEMA = pa.schema([("key", pa.string()), ("due", pa.int64())])
+
+
+def timed_step(state, changes, fires_ms=None, later=None):
+    """Write {key: due, or NEVER, or None for a row that is gone}. Then fire by a time, if any, all that is due.
+
+    A fired row is due again at its time in `later`, or it is gone.
+    """
+    loaded = state.load()
+    before = {key: NEVER if due is None else due for key, due in loaded.frame().select("key", "due").rows()}
+    then = {**before, **{key: due for key, due in changes.items() if due is not None}}
+    new = {**before, **changes}
+    fired = {key for key, due in new.items() if fires_ms is not None and due is not None and NEVER != due <= fires_ms}
+    new |= {key: (later or {}).get(key) for key in fired}
+    rows = [
+        (0, key, None if then[key] == NEVER else then[key], True)
+        if new[key] is None
+        else (0, key, None if new[key] == NEVER else new[key], False)
+        for key in (*fired, *(changes.keys() - fired))
+        if key in then
+    ]
+    schema = {KEY_GROUP: pl.Int32, "key": pl.String, "due": pl.Int64, DELETED: pl.Boolean}
+    delta = pl.DataFrame(rows, schema=schema, orient="row")
+    found = loaded.find(delta, ("key",))
+    return NOTHING_WRITTEN if delta.is_empty() else replace(state, fired_ms=fires_ms).write(found, delta)
+
+
+FIRED = "fired-is-gone"
+NEVER = -1
+DUES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from([*range(6), 99, NEVER, None]), max_size=2)
+EPOCHS = st.lists(
+    st.tuples(
+        DUES, st.none() | st.integers(0, 3), st.dictionaries(st.sampled_from("abcd"), st.integers(1, 3), max_size=1)
+    ),
+    min_size=4,
+    max_size=12,
+)
+SELDOM_BASES = st.builds(CompactionPolicy, ratio=st.just(100.0), deltas_max=st.integers(2, 9))
+
+
+HIDES = [({"a": 9, "b": 11}, None, {}), ({"a": 1}, None, {}), ({}, 3, {})]
+"""The second file has only rows that are fired, and hides one of the first file that is due later."""
+EARLIER = [({"a": 9, "b": 11}, None, {}), ({"a": 1}, 3, {})]
+"""The row that is fired was due later when its file was written."""
+
+
+@settings(deadline=None, max_examples=300)
+@example(epochs=HIDES, policy=CompactionPolicy(100.0), turns=[0] * 12, maps=False)
+@example(epochs=EARLIER, policy=CompactionPolicy(100.0), turns=[0] * 12, maps=True)
+@given(
+    epochs=EPOCHS,
+    policy=SELDOM_BASES | POLICIES,
+    turns=st.lists(st.integers(0, 2), min_size=12, max_size=12),
+    maps=st.booleans(),
+)
+def test_no_row_that_has_been_fired_comes_back(epochs, policy, turns, *, maps):
+    """Rows are due at any time, also at an earlier one than before. A worker without a copy reads the same rows."""
+    with tempfile.TemporaryDirectory() as root:
+        model, files, now_ms, workers = {}, (), 0, [WorkerCopies(), WorkerCopies(), WorkerCopies(0)]
+        mapped = MappedFiles(Path(root) / "mapped" if maps else None, bytes_min=1)
+        for number, ((changes, passes_ms, later), worker) in enumerate(zip(epochs, turns, strict=False)):
+            now_ms += passes_ms or 0
+            fires_ms = None if passes_ms is None else now_ms
+            again = {key: now_ms + ms for key, ms in later.items()}
+            state = backend(root, files, WHOLE, policy, workers[worker], number, mapped)
+            state = replace(state, schema=DUE_SCHEMA, due="due")
+            files = taken(files, timed_step(state, changes, fires_ms, again))
+            model = {key: due for key, due in {**model, **changes}.items() if due is not None}
+            over = {key for key, due in model.items() if fires_ms is not None and NEVER != due <= fires_ms}
+            model = {key: again.get(key) if key in over else due for key, due in model.items()}
+            model = {key: due for key, due in model.items() if due is not None}
+            for copies in (*workers, WorkerCopies()):
+                read = backend(root, files, WHOLE, policy, copies, mapped=mapped)
+                read = replace(read, schema=DUE_SCHEMA, due="due").load()
+                found = {key: NEVER if due is None else due for _, key, due in read.frame().rows()}
+                expect(found == model, FIRED, f"{found}, not {model}")
+
+
+def timed_state(root, files, number, copies):
+    state = backend(root, files, WHOLE, CompactionPolicy(), copies, number)
+    return replace(state, schema=DUE_SCHEMA, due="due")
+
+
+def test_files_whose_rows_have_all_been_fired_leave_whole(tmp_path):
+    """The rows of two windows lie in a file each. To fire the first window writes nothing, and its file leaves."""
+    root, files = str(tmp_path), ()
+    for number, (prefix, due) in enumerate([("a", 10), ("b", 20)]):
+        changes = {f"{prefix}{key}": due for key in range(9)}
+        files = taken(files, timed_step(timed_state(root, files, number, WorkerCopies()), changes))
+    first, second = files
+    fired = timed_step(timed_state(root, files, 3, WorkerCopies()), {}, 10)
+    assert ((), (first.file.path,)) == (fired.files, fired.ended)
+    assert (second,) == taken(files, fired)
+
+
+def test_only_tombstones_that_hide_a_row_are_written(tmp_path):
+    """The second file has one row of the first window. So its tombstone stays, and the eight others are not needed."""
+    root, copies = str(tmp_path), WorkerCopies()
+    files = taken((), timed_step(timed_state(root, (), 1, copies), {f"a{key}": 10 for key in range(9)}))
+    files = taken(files, timed_step(timed_state(root, files, 2, copies), {"a0": 10, **{f"b{k}": 20 for k in range(5)}}))
+    fired = timed_step(timed_state(root, files, 3, copies), {}, 10)
+    (file,) = fired.files
+    assert [("a0", True)] == pl.read_parquet(tmp_path / file.file.path).select("key", DELETED).rows()
+    assert (files[1], file) == taken(files, fired)
+    everything = timed_step(timed_state(root, taken(files, fired), 4, copies), {}, END_OF_TIME)
+    assert () == taken(taken(files, fired), everything)
+
+
+# ------------------------------------------------------------------
 # Decides when a base is due, and which files still count.
 
 
@@ -406,23 +530,49 @@ def file(kind, rows, number, first=0, last=9):
 
 
 @pytest.mark.parametrize(
-    ("files", "delta_rows", "due"),
+    ("files", "delta_rows", "live_rows", "due"),
     [
-        pytest.param([], 3, True, id="nothing yet"),
-        pytest.param([file(BASE, 100, 1)], 99, False, id="small delta"),
-        pytest.param([file(BASE, 100, 1)], 100, True, id="delta as big as the base"),
-        pytest.param([file(BASE, 100, 1), file(DELTA, 60, 2)], 40, True, id="deltas together as big"),
-        pytest.param([file(BASE, 100, 1), file(DELTA, 60, 2)], 39, False, id="together still smaller"),
-        pytest.param([file(DELTA, 500, 1), file(BASE, 100, 2)], 1, False, id="what a base ended does not count"),
-        pytest.param([file(BASE, 100, 1), *[file(DELTA, 1, n) for n in range(2, 5)]], 1, True, id="too many deltas"),
-        pytest.param(
-            [file(BASE, 100, 1), *[file(DELTA, 1, n) for n in range(2, 4)]], 1, False, id="as many as allowed"
-        ),
+        pytest.param([], 3, 3, True, id="nothing yet"),
+        pytest.param([file(BASE, 100, 1)], 99, 100, False, id="small delta"),
+        pytest.param([file(BASE, 100, 1)], 100, 100, True, id="half of all rows no longer count"),
+        pytest.param([file(BASE, 100, 1)], 100, 200, False, id="new rows replace none"),
+        pytest.param([file(BASE, 100, 1), file(DELTA, 60, 2)], 40, 100, True, id="half of all rows of several files"),
+        pytest.param([file(BASE, 100, 1), file(DELTA, 60, 2)], 39, 100, False, id="still less than half"),
+        pytest.param([file(DELTA, 500, 1), file(BASE, 100, 2)], 1, 100, False, id="what a base ended does not count"),
+        pytest.param([file(BASE, 100, 1)], 100, 0, True, id="no row lives"),
+        pytest.param([file(BASE, 9, 1), *[file(DELTA, 1, n) for n in range(2, 9)]], 1, 9, False, id="many deltas"),
     ],
 )
-def test_a_base_is_due_by_ratio_of_rows_or_number_of_deltas(files, delta_rows, due):
-    """The deltas have as many rows as the base, or there would be more than three of them."""
-    assert due == is_base_due(CompactionPolicy(ratio=1.0, deltas_max=3), files, delta_rows)
+def test_a_base_is_due_once_half_of_the_rows_in_files_no_longer_count(files, delta_rows, live_rows, due):
+    assert due == is_base_due(CompactionPolicy(ratio=1.0, deltas_max=3), files, delta_rows, live_rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "delta_rows", "merged"),
+    [
+        pytest.param([], 1, 0, id="no delta"),
+        pytest.param([1, 1, 1], 1, 0, id="as many as allowed after it"),
+        pytest.param([1, 1, 1, 1], 1, 4, id="too many"),
+        pytest.param([9, 1, 1, 1], 1, 3, id="a larger one stays"),
+        pytest.param([4, 1, 1, 1], 1, 4, id="one that is as large as the others together does not"),
+        pytest.param([90, 50, 9, 9], 1, 2, id="at least half of them, whatever they have"),
+    ],
+)
+def test_too_many_deltas_are_merged_and_the_base_stays(rows, delta_rows, merged):
+    files = [file(BASE, 1_000, 1), *(file(DELTA, each, 2 + place) for place, each in enumerate(rows))]
+    assert merged == deltas_to_merge(CompactionPolicy(deltas_max=4), files, delta_rows)
+
+
+def test_deltas_after_each_other_merge_a_row_a_few_times_only(tmp_path):
+    """512 keys, a delta each. With a base instead of every fifth delta, the files would have three times the rows."""
+    root, policy, files, written = str(tmp_path), CompactionPolicy(ratio=100.0, deltas_max=4), (), 0
+    copies, bases = WorkerCopies(), sum(range(0, 512, 5))
+    for number in range(512):
+        state = replace(backend(root, files, WHOLE, policy, copies, number), schema=DUE_SCHEMA, due="due")
+        change = timed_step(state, {f"k{number}": 1})
+        files, written = taken(files, change), written + sum(each.file.rows for each in change.files)
+        assert len(files) <= 5
+    assert 3 * written < bases
 
 
 def test_a_base_replaces_the_files_before_it_only_in_its_range():
@@ -531,9 +681,10 @@ def test_a_worker_maps_what_another_one_has_written_or_read(tmp_path):
     """Its Parquet file may even be gone. The rows count as no worker's memory, and go with the range's files."""
     mapped = MappedFiles(tmp_path / "local", bytes_min=1)
     copies = [WorkerCopies() for _ in range(4)]
-    first = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), copies[0], mapped=UNMAPPED), {"a": 1, "b": 2})
+    made = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), copies[0], mapped=UNMAPPED), {"a": 1, "b": 2})
+    (first,) = made.files
     read = backend(str(tmp_path), [first], WHOLE, CompactionPolicy(), copies[1], 2, mapped)
-    second = step(read, {"b": 3})
+    (second,) = step(read, {"b": 3}).files
     files = [first, second]
     for file in files:
         (tmp_path / file.file.path).unlink()
@@ -550,8 +701,8 @@ def test_a_worker_maps_what_another_one_has_written_or_read(tmp_path):
 def test_a_full_disk_only_means_that_nothing_is_mapped(tmp_path):
     (tmp_path / "local").write_text("no folder")
     mapped = MappedFiles(tmp_path / "local", bytes_min=1)
-    file = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), WorkerCopies(), mapped=mapped), {"a": 1})
-    again = backend(str(tmp_path), [file], WHOLE, CompactionPolicy(), WorkerCopies(), mapped=mapped)
+    made = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), WorkerCopies(), mapped=mapped), {"a": 1})
+    again = backend(str(tmp_path), made.files, WHOLE, CompactionPolicy(), WorkerCopies(), mapped=mapped)
     assert {"a": 1} == content(again)
     assert not any(layer.is_mapped for layer in again.load().layers)
 

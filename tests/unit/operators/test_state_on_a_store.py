@@ -23,7 +23,7 @@ def test_a_worker_without_a_copy_waits_for_one_request_however_many_files_there_
         root = f"s3://lake/{uuid4().hex}"
         for number in range(FILES):
             changes = {"a": number, KEYS[2 + number]: number}
-            files.append(step(backend(root, files, whole, policy, WorkerCopies(), number + 1), changes))
+            files += step(backend(root, files, whole, policy, WorkerCopies(), number + 1), changes).files
         before = len(slow.seen())
         found = content(backend(root, files, whole, policy, WorkerCopies(), FILES + 1))
         asked = [each for each in slow.seen()[before:] if each.kind == "GET"]

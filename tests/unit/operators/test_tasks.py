@@ -41,7 +41,7 @@ def test_a_report_survives_its_transport():
     keyed = KeyedFile(file, KeyedFileKind.DELTA, 0, 63, Version(Generation(2), 9))
     ranges = (RangeFiles(TableName("s/u"), (keyed,)),)
     work = TaskWork(task_ms=7, sync_ms=2, rows=9)
-    report = TaskReport(1, (file,), ((TableName("s/t"), file),), (keyed,), ranges, work=work)
+    report = TaskReport(1, (file,), ((TableName("s/t"), file),), (keyed,), ranges, ended=("a/a.parquet",), work=work)
     (batch,) = report_batch(report)
     assert report == report_from(batch.column("report")[0].as_py())
 
