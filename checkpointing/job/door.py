@@ -527,18 +527,26 @@ def _subtask(named: Task) -> SubtaskId:
 FEW_ROWS: Final = 10_000
 """A micro-batch of fewer rows takes about as long as one of a single row."""
 
+A_JOB_MS: Final = 100
+"""A Spark job of few rows takes about this long."""
+
 POLLS: Final = 10
 """Shortly before a barrier, an idle split is asked so many times as often."""
 
 
 def is_time(job: Wiring, run: OperatorRun) -> bool:
-    """Return whether a vertex shall run what it has collected. No segment waits longer than `linger_ms`."""
+    """Return whether a vertex shall run what it has collected. No segment waits longer than `linger_ms`.
+
+    If a barrier was asked for, its last rows can run with what it fires. Its checkpoint may have to wait until the one
+    before is complete, so a vertex waits for it no longer than the job takes that it saves.
+    """
     until_ms = run.collected_since_ms + job.setup.linger_ms
     if job.now_ms >= until_ms:
         return True
     few, barriers = run.collected_rows < FEW_ROWS, [each for each in job.coordinator.pending if each.id > run.passed]
-    soon = run.fires_with_rows and (job.readers.awaits_barrier or barriers)
-    return not (soon or _more_is_coming(job, run.vertex.id) or (few and _barrier_is_near(job, until_ms)))
+    asked = run.fires_with_rows and (job.readers.awaits_barrier or barriers)
+    waits = asked and job.now_ms < run.collected_since_ms + A_JOB_MS
+    return not (waits or _more_is_coming(job, run.vertex.id) or (few and _barrier_is_near(job, until_ms)))
 
 
 def ask_again(job: Wiring, fact: SourceIdle) -> None:
@@ -653,6 +661,7 @@ class Waking:
         for run in job.runs.values():
             if run.collected:
                 waits.append(run.collected_since_ms + self._linger_ms)
+                waits += [run.collected_since_ms + A_JOB_MS] if run.fires_with_rows else []
             timers.append(run.gate_wake_ms)
         waits += job.turns_at_ms()
         due = [at for at in timers if at is not None]

@@ -10,13 +10,14 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import AbortCheckpoint, Ignored, InputGate
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import CheckpointId, EdgeId, SubtaskId, TableName
-from checkpointing.job.door import FEW_ROWS, POLLS, Wiring
+from checkpointing.job.door import A_JOB_MS, FEW_ROWS, POLLS, Wiring
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
     AppendRow,
     EndTick,
     JudgeSuites,
     MicroBatchFailed,
+    MicroBatchFinished,
     NotifyAborted,
     NotifyComplete,
     PollFailed,
@@ -31,6 +32,7 @@ from checkpointing.messages import (
     SourceEnded,
     StopKind,
     StopRequested,
+    SubtaskOutput,
     SuitesJudged,
     TickOutcome,
 )
@@ -573,3 +575,26 @@ def test_two_checkpoints_in_flight_commit_in_order(job):
     second = story.commits()
     assert [(1, 0), (2, 1)] == [(row.checkpoint, row.parent) for row in (first, second)]
     assert [["out-1"], ["out-2"]] == [[each.path for each in row.tables[0].adds] for row in (first, second)]
+
+
+@pytest.mark.parametrize("completes", [True, False], ids=["the one before completes", "the one before goes on"])
+def test_rows_wait_for_a_barrier_that_fires_no_longer_than_a_job_takes(job, completes):
+    """Checkpoint 2 was asked for, and waits until checkpoint 1 is complete. Its barrier would fire with the rows."""
+    left, right, joined = job.two_sources().vertices
+    graph = replace(job.two_sources(), vertices=(left, right, replace(joined, fires=True, by_clock=True)))
+    story = job.story(graph, {"every_rows": 3})
+    story.offers("left", 3)
+    first = story.take(RunMicroBatch)
+    story.tell(MicroBatchFinished("joined", first.micro_batch, (SubtaskOutput(due_ms=story.now_ms + 50),)))
+    story.offers("left", 3)
+    story.is_idle("right")
+    assert [] == story.all(RunMicroBatch)
+    story.passes(A_JOB_MS - 1)
+    assert [] == story.all(RunMicroBatch)
+    if completes:
+        story.commits()
+    else:
+        assert story.wake_ms == story.now_ms + 1
+        story.passes(1)
+    (ran,) = story.all(RunMicroBatch)
+    assert (3, completes) == (sum(each.rows for each in ran.inputs[0].segments), ran.due_ms is not None)
