@@ -20,14 +20,7 @@ from checkpointing.channel_items import (
     SubtaskSnapshot,
 )
 from checkpointing.commit.recovery import completion
-from checkpointing.commit.two_phase import (
-    CheckpointCommitted,
-    CommitEffect,
-    CommitEnded,
-    Declined,
-    IdsReserved,
-    Saved,
-)
+from checkpointing.commit.two_phase import CheckpointCommitted, CommitEffect, CommitEnded, Declined, IdsReserved, Saved
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.messages import SchedulerStopped
@@ -526,10 +519,8 @@ def _subtask(named: Task) -> SubtaskId:
 
 FEW_ROWS: Final = 10_000
 """A micro-batch of fewer rows takes about as long as one of a single row."""
-
 A_JOB_MS: Final = 100
 """A Spark job of few rows takes about this long."""
-
 POLLS: Final = 10
 """Shortly before a barrier, an idle split is asked so many times as often."""
 
