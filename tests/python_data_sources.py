@@ -7,7 +7,11 @@
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, SimpleDataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadMaxRows
+
+try:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+except ImportError:  # Spark before 4.2 sets no limit
+    ReadMaxRows = None
 
 CALLS: list[tuple[str, object]] = []
 
@@ -82,12 +86,13 @@ class _Partitioned(DataSourceStreamReader):
     def getDefaultReadLimit(self):
         return ReadMaxRows(7)
 
-    def latestOffset(self, start, limit):
+    def latestOffset(self, start=None, limit=None):
+        start = start or self.initialOffset()
         if self.backwards:
             return {"topic": {"offset": 1}}
         if self.offsets == "bad":
             return {"topic": {1: 2}}
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.rows
+        most = limit.max_rows if ReadMaxRows and isinstance(limit, ReadMaxRows) else self.rows
         return {"topic": {"offset": min(start["topic"]["offset"] + most, self.rows)}}
 
     def partitions(self, start, end):

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pyarrow as pa
+import pyspark
 import pytest
 
 from checkpointing.identifiers import job_name
@@ -389,6 +390,7 @@ def test_a_cluster_decides_about_its_folders_itself():
 
 
 @pytest.mark.spark
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark 4.0 speaks to its workers over TCP only")
 def test_a_worker_is_reached_through_a_socket_of_the_private_folder(spark):
     """Each task asks its own descriptors: one of them is connected to the daemon's socket, and none is TCP."""
 
