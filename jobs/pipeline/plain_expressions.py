@@ -364,7 +364,7 @@ def _chosen(conditions: Sequence[_Typed], values: Sequence[_Typed]) -> _Typed:
     if not conditions or any(each.kind != BooleanType() or each.constant is not None for each in conditions):
         raise _NotPlainError
     known = [each for each in values if each.kind != NullType()]
-    if not known:
+    if not known or any(isinstance(each.kind, _LoweredText) for each in known):
         raise _NotPlainError
     kind = known[0].kind if len(known) == 1 else _same_kind(known)
     nothing = replace(known[0], expression=Constant(None, _arrow(kind)))

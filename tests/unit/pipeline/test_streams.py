@@ -740,6 +740,7 @@ def test_tasks_read_a_column_under_the_name_that_the_file_has():
         *("hour(n) = 1", "length(n) = 1", "split_part(_split, '', 1) = 'a'", "split_part(_split, 'a', 0) = 'a'"),
         *("date_format(n, 'HH') = '01'", "cast(n as int) = 1", "n - key = 0", "NOT n", "n = 1 OR 'a'"),
         *("lower(_split) = 'ä'", "lower(_split) < 'a'", "lower(_split) = _split", "length(lower(_split)) = 1"),
+        *("case when n = 1 then lower(_split) end = 'a'", "if(n = 1, lower(_split), null) = 'a'"),
         *(
             f"regexp_extract(_split, '{pattern}', 1) = 'a'"
             for pattern in (
