@@ -31,12 +31,12 @@ from jobs.tick.start_checks import must_be_repairable, must_not_be_ahead
 from jobs.warehouse.cleanup import JobTable
 from jobs.warehouse.cuts_table import Cut
 from jobs.warehouse.file_checks import damages, is_ours, logged_files
+from jobs.warehouse.internal_tables import is_own
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.log_entries import LogEntry, log_of, newest_entries
 from jobs.warehouse.log_lengths import EVERY_VERSIONS, log_length
 from jobs.warehouse.output_tables import shape_of
 from jobs.warehouse.refusals import TablesAheadError, TablesBehindError
-from jobs.warehouse.row_files import is_own
 from jobs.warehouse.table_rules import problems_of, purge
 from jobs.warehouse.table_snapshot import active_paths, paths_with_deletion_vectors
 from jobs.warehouse.warehouse import Warehouse

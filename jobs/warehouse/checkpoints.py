@@ -32,9 +32,8 @@ from checkpointing.metadata.record import CheckpointRecord, Claim, ManifestRefer
 from jobs.storage.place import beside, together
 from jobs.warehouse import log_lengths
 from jobs.warehouse.delta_log import DeltaLog, FaultHook, no_fault, remove
-from jobs.warehouse.internal_tables import opened
+from jobs.warehouse.internal_tables import RowFiles, is_own, opened
 from jobs.warehouse.log_entries import LogEntry, entries_after, entry_place, newest_entries
-from jobs.warehouse.row_files import RowFiles, is_own
 from jobs.warehouse.table_snapshot import KnownTable
 from jobs.warehouse.warehouse import Warehouse
 

@@ -24,8 +24,7 @@ from jobs.storage.place import StoragePlace, both, locked
 from jobs.warehouse import log_lengths
 from jobs.warehouse.checkpoints import SMALL_TABLE
 from jobs.warehouse.delta_log import DeltaLog, FaultHook, no_fault, remove
-from jobs.warehouse.internal_tables import opened
-from jobs.warehouse.row_files import RowFiles, is_own
+from jobs.warehouse.internal_tables import RowFiles, is_own, opened
 from jobs.warehouse.table_rules import Metadata
 from jobs.warehouse.table_snapshot import KnownTable
 from jobs.warehouse.warehouse import Warehouse

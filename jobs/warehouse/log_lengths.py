@@ -23,6 +23,7 @@ from jobs.storage.place import StoragePlace, sync_files
 from jobs.storage.port import Listed
 from jobs.warehouse.delta_log import DeltaLog
 from jobs.warehouse.file_checks import is_ours
+from jobs.warehouse.internal_tables import ROWS_FOLDER
 from jobs.warehouse.log_entries import (
     LOG_CHECKPOINT,
     entry_place,
@@ -30,7 +31,6 @@ from jobs.warehouse.log_entries import (
     log_of,
     log_versions,
 )
-from jobs.warehouse.row_files import FOLDER
 
 EVERY_VERSIONS: Final = 50
 EVERY_VERSIONS_IN_STORE: Final = 10
@@ -173,9 +173,9 @@ def _drop_log_before(version: int, folder: StoragePlace) -> bool:
 
 def _drop_old_files(log: DeltaLog, now_s: float, kept_s: float = GRACE_S) -> None:
     folder, active = log.folder, frozenset(log.known().paths())
-    for each in (folder / FOLDER).entries():
-        if f"{FOLDER}/{each.name}" not in active:
-            _drop_if_old(folder / FOLDER, each, now_s, kept_s)
+    for each in (folder / ROWS_FOLDER).entries():
+        if f"{ROWS_FOLDER}/{each.name}" not in active:
+            _drop_if_old(folder / ROWS_FOLDER, each, now_s, kept_s)
     for each in log_of(folder).entries():
         if _TEMPORARY.fullmatch(each.name):
             _drop_if_old(log_of(folder), each, now_s, kept_s)
