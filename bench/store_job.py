@@ -25,6 +25,7 @@ from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
 from jobs.sources.hybrid import SequenceSource
+from tests.local_server import free_port
 from tests.object_store import KEY, SECRET, Server, serving
 from tests.store_proxy import Proxy
 from tidemark import CheckpointConfig, Pipeline, count, sum_of
@@ -88,9 +89,7 @@ def slow_store(holding: Path | None = None) -> Iterator[Proxy]:
 @contextmanager
 def _versitygw(*, holding: Path) -> Iterator[Server]:
     """Run versitygw on a folder, which holds the objects."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(  # noqa: S603 - a program that somebody has installed
         [_VERSITYGW, "--port", f"127.0.0.1:{port}", "posix", str(holding)],
         env=os.environ | {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET},

@@ -6,17 +6,15 @@ tests are left out.
 
 import os
 import shutil
-import socket
 import subprocess
-import tempfile
-import time
 from pathlib import Path
+from typing import BinaryIO
 
 import pymysql
 
 from jobs.spark.jars import jars_folder
+from tests.local_server import LocalServer
 
-START_S = 120
 LOG = ("--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-image=FULL", "--sync-binlog=0")
 PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults")
 MYSQL = "8.0.33"
@@ -37,19 +35,17 @@ def without_mysql() -> str | None:
     return "MySQL's server is missing: fetch it with 'python .ci/fetch_mysql.py', 528 MB"
 
 
-class MariaServer:
-    """One server on 127.0.0.1 with a free port and a folder of its own."""
+class MariaServer(LocalServer):
+    """One server of MariaDB."""
 
+    start_s = 120
     connector = "mariadb"
     log = LOG
 
     def __init__(self, *options: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=self.connector))
+        super().__init__(self.connector)
         self.data, self.options = self.folder / "data", options or self.log
         self._install()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
         self.start()
         with self.connect() as connection:
             connection.cursor().execute("CREATE USER IF NOT EXISTS root@127.0.0.1")
@@ -62,40 +58,24 @@ class MariaServer:
         where = str(self.folder / "socket")
         return pymysql.connect(unix_socket=where, user="root", database=database, autocommit=True)
 
-    def start(self) -> None:
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *self._server(), *self._as_root(), f"--datadir={self.data}",
-                    f"--socket={self.folder / 'socket'}", f"--port={self.port}", "--bind-address=127.0.0.1",
-                    "--server-id=1", f"--pid-file={self.folder / 'pid'}", "--innodb-buffer-pool-size=32M",
-                    "--innodb-flush-log-at-trx-commit=2", *self.options,
-                ],
-                stdout=log,
-                stderr=log,
-            )  # fmt: skip
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                self.connect().close()
-            except pymysql.OperationalError as error:
-                if time.monotonic() > deadline or self.process.poll() is not None:
-                    raise AssertionError((self.folder / "log").read_text()) from error
-                time.sleep(0.1)
-            else:
-                return
+    def launched(self, log: BinaryIO) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [
+                *self._server(), *self._as_root(), f"--datadir={self.data}",
+                f"--socket={self.folder / 'socket'}", f"--port={self.port}", "--bind-address=127.0.0.1",
+                "--server-id=1", f"--pid-file={self.folder / 'pid'}", "--innodb-buffer-pool-size=32M",
+                "--innodb-flush-log-at-trx-commit=2", *self.options,
+            ],
+            stdout=log,
+            stderr=log,
+        )  # fmt: skip
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def close(self) -> None:
-        self.process.terminate()
+    def refusal(self) -> Exception | None:
         try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+            self.connect().close()
+        except pymysql.OperationalError as error:
+            return error
+        return None
 
     def _install(self) -> None:
         missing = [name for name in PROGRAMS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]

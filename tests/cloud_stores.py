@@ -30,7 +30,8 @@ from uuid import uuid4
 import pytest
 
 from jobs.spark.jars import jars_folder
-from tests.object_store import SECRET, Server, free_port
+from tests.local_server import free_port
+from tests.object_store import SECRET, Server
 
 STORES = [
     pytest.param("store_server", id="s3"),

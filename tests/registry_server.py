@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import tarfile
 import threading
@@ -15,6 +14,7 @@ from tempfile import mkdtemp
 import httpx2
 
 from jobs.spark.jars import JarsError, jars_folder
+from tests.local_server import free_port
 
 VERSION = "3.0.9"
 COORDINATE = f"io.apicurio:apicurio-registry-app:{VERSION}"
@@ -27,9 +27,7 @@ class Registry:
     """One registry. What it has stays over `kill` and `start`, and its port too."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ worker could read a path.
 
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.local_server import free_port
 from tests.wheel_environment import linked
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -164,12 +164,6 @@ def wait_for(words: str, log: Path, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is not None or time.monotonic() > until:
             raise RuntimeError(f"{log} has no {words!r}: {said[-2000:]}")
         time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def children(parent: int) -> list[int]:

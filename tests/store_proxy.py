@@ -23,7 +23,8 @@ from urllib.error import URLError
 from urllib.parse import unquote
 from urllib.request import urlopen
 
-from tests.object_store import Server, free_port, kind_of
+from tests.local_server import free_port
+from tests.object_store import Server, kind_of
 
 SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.'

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -12,6 +11,7 @@ from urllib.error import URLError
 import pytest
 from deltalake import DeltaTable
 
+from tests.local_server import free_port
 from tests.orchestration.browser.chromium import Page, waited
 from tests.orchestration.test_tick import FLIGHTS, lay_out
 
@@ -26,9 +26,7 @@ def address(tmp_path):
     home = tmp_path / "home"
     (home / ".dagster").mkdir(parents=True)
     shutil.copy(ROOT / "dagster.yaml", home)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = os.environ | {
         "DAGSTER_HOME": str(home),
         "TIDEMARK_DATA": str(tmp_path / "data"),

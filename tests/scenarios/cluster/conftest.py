@@ -25,6 +25,7 @@ from jobs.spark.session import SparkConfig, s3a_settings
 from jobs.storage.address import StoreUrl
 from jobs.storage.place import place_in
 from tests import spark_cluster
+from tests.local_server import free_port
 from tests.scenarios.modes.modes import exact, multiset
 from tests.wheel_environment import with_wheel, without_this_checkout
 
@@ -158,7 +159,7 @@ def driver(cluster, environment, january, store_server, tmp_path, monkeypatch):
 
 @pytest.fixture
 def serving(cluster, driver, monkeypatch):
-    port = spark_cluster.free_port()
+    port = free_port()
     monkeypatch.setenv("PYSPARK_PYTHON", str(spark_cluster.PYTHON))
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("SPARK_CONF_DIR", driver.variables["SPARK_CONF_DIR"])

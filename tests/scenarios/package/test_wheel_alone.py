@@ -1,6 +1,5 @@
 """A wheel alone is enough: installed into an empty environment, it makes a project that runs and that Dagster loads."""
 
-import socket
 import subprocess
 import time
 import urllib.request
@@ -9,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.local_server import free_port
 from tests.stock_project import counted_once, write_project
 from tests.wheel_environment import install, run, without_this_checkout
 
@@ -74,9 +74,7 @@ def test_its_own_tests_pass(shop):
 
 def test_dagster_serves_it(shop):
     """`dg dev` comes up with the project's code location loaded, and ends when it is interrupted."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = without_this_checkout() | {"DAGSTER_HOME": str(shop)}
     (shop / ".dagster").mkdir(exist_ok=True)
     log = (shop.parent / "dg.log").open("w+")
