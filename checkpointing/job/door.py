@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Final, assert_never
 
 from checkpointing.channel_items import (
-    Barrier,
     CancelMarker,
     ChannelItem,
     EndOfData,
@@ -35,12 +34,12 @@ from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Su
 from checkpointing.job.drafts import Compacting, Drafts, EpochLog, Passed, counts_of, time_record
 from checkpointing.job.hooks import Bystanders, FromBystander
 from checkpointing.job.operator_run import (
+    Foresight,
     InputEnd,
     Judged,
     Judgements,
     OperatorRun,
     objection,
-    of_split,
     snapshot_for,
     to_judge,
 )
@@ -131,6 +130,7 @@ class Wiring:
         )
         self.subtasks = Subtasks(SubtaskCheckpointing(subtask, last=last) for subtask in graph.subtasks())
         self.runs = operator_runs(setup)
+        self.foresight = Foresight(graph, self.runs)
         ended = ended_splits(graph, restored)
         self.readers = SourceReaders(graph.sources(), positions(graph, restored), pacing_of(setup), ended)
         self.credit = Credit(graph, setup.credit_bytes)
@@ -144,8 +144,6 @@ class Wiring:
         self.compacting = Compacting(graph, config, setup.renamed)
         self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
         self.drafts = Drafts(graph)
-        said = [each for vertex in graph.operators() for each in vertex.event_times if each is not None]
-        self._closes = any(each.close_after_ms is not None for each in said)
         self._held: list[told.TriggerTask] = []
         """Sources that were told of a checkpoint, and whose barriers wait for a cut of another job (A10)."""
         self.data_ended = restored is not None and restored.finished and self.readers.all_ended
@@ -382,33 +380,6 @@ class Wiring:
             self.to_subtask(subtask, fact)
 
     # -------------------------------------------------------------- subtasks
-
-    def turns_at_ms(self) -> list[int]:
-        """Return when a barrier would change something without any row, for each vertex for which it ever would."""
-        runs = self.runs.values()
-        at = [at_ms for run in runs if (at_ms := run.turns_at_ms()) is not None]
-        if any(run.time is not None and run.time.awaits_first_barrier for run in runs):
-            at += [self.now_ms for run in runs if run.waits_for_time]
-        return at
-
-    def comes_due(self) -> bool:
-        """Return whether a barrier would fire something or complete a partition of a table now (N4, N8).
-
-        Without rows, the clock alone brings that about, since a stream with `close_after` rests.
-        """
-        if not self._closes:
-            return False
-        barrier = Barrier(NO_CHECKPOINT, self.now_ms)
-        sent = {split.subtask: of_split(split, barrier) for split in self.readers.splits()}
-        for run in self.runs.values():
-            if run.time is None:
-                continue
-            channels = {each: sent[SubtaskId(each.edge.upstream, each.subtask)] for each in run.time.channels}
-            passed = run.time.foreseen(barrier, channels)
-            if run.fires_at(passed) or run.completes_partition_at(passed):
-                return True
-            sent |= dict.fromkeys(run.vertex.subtasks(), run.sent_on(passed))
-        return False
 
     def request_snapshots(self, run: OperatorRun) -> None:
         """Let every subtask take its snapshot if the vertex is idle at its barrier and the checkpoint has not ended.
@@ -654,7 +625,7 @@ class Waking:
                 waits.append(run.collected_since_ms + self._linger_ms)
                 waits += [run.collected_since_ms + A_JOB_MS] if run.fires_with_rows else []
             timers.append(run.gate_wake_ms)
-        waits += job.turns_at_ms()
+        waits += job.foresight.turns_at_ms(now_ms)
         due = [at for at in timers if at is not None]
         due += [at for at in waits if at is not None and at > now_ms]
         before, self._at_ms = self._at_ms, min(due, default=None)
@@ -964,7 +935,7 @@ class JobDoor:
         """Ask the `Ending` what to do. How the splits stand matters only when nothing moves."""
         job = self._job
         quiet = self._is_quiet()
-        turns = quiet and (any(at_ms <= job.now_ms for at_ms in job.turns_at_ms()) or job.comes_due())
+        turns = quiet and job.foresight.brings_on(job.readers.splits(), job.now_ms)
         decision = job.ending.next(
             job.now_ms,
             quiet=quiet,

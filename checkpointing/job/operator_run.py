@@ -655,6 +655,51 @@ def _by_input(segments: tuple[tuple[ChannelId, Segment], ...]) -> tuple[InputSeg
 
 
 # ------------------------------------------------------------------
+# Foresees what a barrier would bring about if no row came before it. Then time alone is a reason for a checkpoint.
+
+
+class Foresight:
+    """Answers for all vertices of a job what its next barrier would change without any row (N4, N8)."""
+
+    def __init__(self, graph: JobGraph, runs: Mapping[VertexId, OperatorRun]) -> None:
+        """Look at the vertices of a graph. `runs` has them in the order in which a barrier passes them."""
+        said = [each for vertex in graph.operators() for each in vertex.event_times if each is not None]
+        self._closes = any(each.close_after_ms is not None for each in said)
+        self._runs = runs
+
+    def brings_on(self, splits: Iterable[Split], now_ms: int) -> bool:
+        """Return whether a barrier that is sent now would change something."""
+        return any(at_ms <= now_ms for at_ms in self.turns_at_ms(now_ms)) or self._comes_due(splits, now_ms)
+
+    def turns_at_ms(self, now_ms: int) -> list[int]:
+        """Return when a barrier would change something, for each vertex for which it ever would."""
+        runs = self._runs.values()
+        at = [at_ms for run in runs if (at_ms := run.turns_at_ms()) is not None]
+        if any(run.time is not None and run.time.awaits_first_barrier for run in runs):
+            at += [now_ms for run in runs if run.waits_for_time]
+        return at
+
+    def _comes_due(self, splits: Iterable[Split], now_ms: int) -> bool:
+        """Return whether a barrier would fire something or complete a partition of a table now.
+
+        Without rows, the clock alone brings that about, since a stream with `close_after` rests.
+        """
+        if not self._closes:
+            return False
+        barrier = Barrier(NO_CHECKPOINT, now_ms)
+        sent = {split.subtask: of_split(split, barrier) for split in splits}
+        for run in self._runs.values():
+            if run.time is None:
+                continue
+            channels = {each: sent[SubtaskId(each.edge.upstream, each.subtask)] for each in run.time.channels}
+            passed = run.time.foreseen(barrier, channels)
+            if run.fires_at(passed) or run.completes_partition_at(passed):
+                return True
+            sent |= dict.fromkeys(run.vertex.subtasks(), run.sent_on(passed))
+        return False
+
+
+# ------------------------------------------------------------------
 # The asynchronous part of a snapshot: judgements of suites in progress, and the snapshots that wait for them (J3, B2).
 #
 # Invariant: a judgement is awaited only while its checkpoint is pending. When the checkpoint ends, its judgements are
