@@ -73,6 +73,15 @@ from spec.world.tick_door import SOMEBODY, Carrier
 # multiple of four is not shown: then the upsert table is empty.
 
 
+COMMITS_GO_ON: Final = "commits-go-on"
+"""As long as checkpoints wait for their commit, the commit waits for an answer."""
+SHOWN_ONCE: Final = "exactly-once"
+"""At each cut, and as it is now, a table shows each row before the barrier once, and no other row."""
+OUTSIDE_EXACT: Final = "outside-exact"
+"""An outside sink shows the rows before its newest checkpoint once. This checkpoint was committed, and is not older
+than the newest cut."""
+RECOVERS: Final = "recovers"
+"""A tick without trouble takes the job over and commits, whatever became of the ticks before it."""
 EXACTLY_ONCE: Final = CheckpointingMode.EXACTLY_ONCE
 SOURCE: Final = VertexId("source")
 SINK: Final = VertexId("sink")
@@ -203,14 +212,14 @@ class CommitWorld(World):
         at, newest = self.positions, max(self.cuts, default=NO_CHECKPOINT)
         for table, due in ((NUMBERS, range), (COUNT, counted)):
             shown = self.outside.shown.get(table, NO_CHECKPOINT)
-            expect(shown in at, "outside-exact", f"{shown} is outside, and it is not committed")
+            expect(shown in at, OUTSIDE_EXACT, f"{shown} is outside, and it is not committed")
             held, rows = self.shown_by(self.outside.paths.get(table, ())), due(at[shown])
-            expect(held == Counter(rows), "outside-exact", f"{dict(held)} is outside, due are {rows}")
-            expect(at[shown] >= at[newest], "outside-exact", f"{shown} is outside, the newest cut is {newest}")
+            expect(held == Counter(rows), OUTSIDE_EXACT, f"{dict(held)} is outside, due are {rows}")
+            expect(at[shown] >= at[newest], OUTSIDE_EXACT, f"{shown} is outside, the newest cut is {newest}")
 
     def _is_exact(self, name: TableName, version: int, rows: int, what: str) -> None:
         log = self.table(name)
-        expect(version <= log.version, "exactly-once", f"{what} needs version {version}, the newest is {log.version}")
+        expect(version <= log.version, SHOWN_ONCE, f"{what} needs version {version}, the newest is {log.version}")
         held = self.shown_by(log.versions[version])
         self._shows(held, range(rows) if name == NUMBERS else counted(rows), what)
 
@@ -220,7 +229,7 @@ class CommitWorld(World):
 
     @staticmethod
     def _shows(held: Counter[int], due: range, what: str) -> None:
-        expect(held == Counter(due), "exactly-once", f"{what}: {dict(held)}, due are {due}")
+        expect(held == Counter(due), SHOWN_ONCE, f"{what}: {dict(held)}, due are {due}")
 
 
 def _count_of(record: CheckpointRecord | None) -> set[str]:
@@ -305,7 +314,7 @@ class Coordinators(RuleBasedStateMachine):
         self.lives.append(life)
         life.tick.start(carrier.moment())
         self._advance(life, Luck.WELL)
-        expect(life in self.lives, "recovers", "the job was refused although nobody holds it")
+        expect(life in self.lives, RECOVERS, "the job was refused although nobody holds it")
         return life
 
     def _at_the_door(self) -> list[Life]:
@@ -572,7 +581,7 @@ class CommitMachine(Coordinators):
         self.world.judge()
         for life in self._ready():
             goes_on = bool(life.asked) or not life.waits
-            expect(goes_on, "commits-go-on", f"{life.waits} wait, and the commit asks for nothing")
+            expect(goes_on, COMMITS_GO_ON, f"{life.waits} wait, and the commit asks for nothing")
 
     def teardown(self) -> None:
         """A coordinator without trouble recovers and commits. Effects that come late change nothing then."""
@@ -583,7 +592,7 @@ class CommitMachine(Coordinators):
         life = self._start(known_dead=False)
         while life in self.lives and life.work is None:
             self._advance(life, Luck.WELL)
-        expect(life in self.lives, "recovers", "a coordinator without trouble did not recover")
+        expect(life in self.lives, RECOVERS, "a coordinator without trouble did not recover")
         before = position(newest_checkpoint(self.world.rows()))
         self._offer(life, 2, RowKind.CHECKPOINT)
         for _ in range(STEPS_MAX):
@@ -592,7 +601,7 @@ class CommitMachine(Coordinators):
         self.world.judge()
         newest = self.world.line()[-1] if self.world.line() else None
         done = newest is not None and newest.checkpoint == life.passed and newest.checkpoint in self.world.cuts
-        expect(done and position(newest) == before + 2, "recovers", "a coordinator without trouble did not commit")
+        expect(done and position(newest) == before + 2, RECOVERS, "a coordinator without trouble did not commit")
         seen = self._shown()
         while self.ghosts:
             self._done(self.ghosts.pop(), Luck.WELL)

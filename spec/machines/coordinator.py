@@ -22,14 +22,13 @@ from spec.machines.coordinator_driver import (
     TASKS,
     CoordinatorDriver,
 )
-from spec.machines.coordinator_model import OVER, CoordinatorModel, Fate, Known
+from spec.machines.coordinator_model import ENDS_ONCE, OVER, STATISTICS_ADD_UP, CoordinatorModel, Fate, Known
 from spec.machines.judging import expect, is_unwinding
 
 # ------------------------------------------------------------------
 # Judges a coordinator's statistics by the model: how checkpoints ended, and how long they took (E6).
 
 
-RULE_OF_STATISTICS = "statistics-add-up"
 _STATUS = {
     Fate.PENDING: CheckpointStatus.IN_PROGRESS,
     Fate.COMMITTING: CheckpointStatus.IN_PROGRESS,
@@ -47,7 +46,7 @@ def statistics_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> Non
     agree = (counts.in_progress, counts.completed) == (len(model.pending()), ended[Fate.COMPLETED])
     adds_up = counts.total == counts.in_progress + counts.completed + counts.failed
     right = agree and adds_up and model.refused_by_store <= counts.failed - ended[Fate.ABORTED] <= model.refused
-    expect(right, RULE_OF_STATISTICS, f"{counts}: {ended}, and {model.refused} requests began nothing")
+    expect(right, STATISTICS_ADD_UP, f"{counts}: {ended}, and {model.refused} requests began nothing")
     for known in tracker.history():
         _life_agrees(known, model.checkpoints[known.id])
     _newest_agree(tracker, model)
@@ -59,20 +58,20 @@ def _life_agrees(known: CheckpointStatistics, due: Known) -> None:
     begun, status, reason = due.begun_ms, _STATUS[due.fate], due.reason
     expect(
         (known.triggered_ms, known.status) == (begun, status),
-        RULE_OF_STATISTICS,
+        STATISTICS_ADD_UP,
         f"{known}: begun at {begun}, {status}",
     )
     expect(
-        known.failure is reason, RULE_OF_STATISTICS, f"checkpoint {known.id} failed for {known.failure}, not {reason}"
+        known.failure is reason, STATISTICS_ADD_UP, f"checkpoint {known.id} failed for {known.failure}, not {reason}"
     )
     heard = len(due.states)
-    expect(known.acknowledged_subtasks == heard, RULE_OF_STATISTICS, f"{known}: {heard} subtasks were heard")
+    expect(known.acknowledged_subtasks == heard, STATISTICS_ADD_UP, f"{known}: {heard} subtasks were heard")
     times = due.ended_ms
     if times is None or known.ended_ms is None:
         right = times is None and known.ended_ms is None
     else:
         right = times[0] <= known.ended_ms <= times[1]
-    expect(right, RULE_OF_STATISTICS, f"checkpoint {known.id} ended at {known.ended_ms}, between {times} is due")
+    expect(right, STATISTICS_ADD_UP, f"checkpoint {known.id} ended at {known.ended_ms}, between {times} is due")
 
 
 def _newest_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> None:
@@ -83,21 +82,21 @@ def _newest_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> None:
     aborted = [n for n, known in model.checkpoints.items() if known.fate is Fate.ABORTED]
     due = tuple(max(ids, default=None) for ids in (plain, savepoints, aborted))
     newest = (tracker.latest.completed, tracker.latest.savepoint, tracker.latest.failed)
-    expect(newest == due, RULE_OF_STATISTICS, f"the newest are {newest}, due are {due}")
+    expect(newest == due, STATISTICS_ADD_UP, f"the newest are {newest}, due are {due}")
 
 
 def summary_agrees(numbers: Sequence[int]) -> None:
     """Raise BrokenRuleError unless the summary lies within the numbers, with each percentile at its place."""
     summary = Distribution.of(numbers)
     if summary is None:
-        expect(not numbers, RULE_OF_STATISTICS, f"{numbers} have no summary")
+        expect(not numbers, STATISTICS_ADD_UP, f"{numbers} have no summary")
         return
     extent = (summary.count, summary.minimum, summary.maximum)
     right = extent == (len(numbers), min(numbers), max(numbers)) and min(numbers) <= summary.average <= max(numbers)
     for per_cent, value in ((50, summary.p50), (95, summary.p95), (99, summary.p99)):
         below, reached = sum(n < value for n in numbers), sum(n <= value for n in numbers)
         right = right and value in numbers and 100 * below < per_cent * len(numbers) <= 100 * reached
-    expect(right, RULE_OF_STATISTICS, f"{sorted(numbers)}: {summary}")
+    expect(right, STATISTICS_ADD_UP, f"{sorted(numbers)}: {summary}")
 
 
 _PROPERTIES = st.sampled_from(
@@ -276,7 +275,7 @@ class CoordinatorMachine(CoordinatorDriver):
     def books_agree(self) -> None:
         """What is pending and what is kept is what the model says; nothing full waits without a commit under way."""
         pending = [each.id for each in self.coordinator.pending]
-        expect(pending == self.model.pending(), "ends-once", f"pending {pending}, model {self.model.pending()}")
+        expect(pending == self.model.pending(), ENDS_ONCE, f"pending {pending}, model {self.model.pending()}")
         kept = [each.id for each in self.coordinator.store.checkpoints]
         expect(kept == self.model.kept, "retention", f"kept {kept}, model {self.model.kept}")
         full = [n for n, known in self.model.checkpoints.items() if known.is_full]

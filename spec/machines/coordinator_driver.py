@@ -29,13 +29,26 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.flink import messages as flink
 from spec.flink.coordinator import FlinkCoordinator
 from spec.flink.messages import shared_handles
-from spec.machines.coordinator_model import CoordinatorModel, Fate
+from spec.machines.coordinator_model import PAUSE, STATISTICS_ADD_UP, CoordinatorModel, Fate
 from spec.machines.judging import expect
 
 # ------------------------------------------------------------------
 # What a coordinator must do with requests that wait, and with its timer: told from facts and effects (A1 to A3).
 
 
+QUEUE: Final = "queue"
+"""Of the requests that wait, the most urgent one begins first: savepoints, then forced requests, then those of users. A
+full queue refuses the newest periodic request."""
+QUEUE_HELD: Final = "queue-held"
+"""A request waits only for a trigger under way, for pending checkpoints, for deletions, or for the minimum pause."""
+WAKE: Final = "wake"
+"""The coordinator asks to be woken when it is due next. With an interval, it triggers no later than the interval, or
+the pause if that is longer."""
+FIXED_RATE: Final = "fixed-rate"
+"""If the clock leaps over several intervals, one checkpoint begins for all of them. The timer then goes on at its old
+rate."""
+STATISTICS_NEVER_STEER: Final = "statistics-never-steer"
+"""What the coordinator does never depends on its statistics."""
 Urgency = tuple[bool, bool, bool, int]
 
 
@@ -72,13 +85,11 @@ class QueueModel:
                     self._refused(request)
                 case told.CreateLocation():
                     right = self.chosen is None or self.chosen in begun
-                    expect(right, "queue", f"{effect.checkpoint} is of {begun}, {self.chosen} is more urgent")
+                    expect(right, QUEUE, f"{effect.checkpoint} is of {begun}, {self.chosen} is more urgent")
                 case told.DiscardState():
                     self.deleting += 1
                 case told.FetchCheckpointId():
-                    expect(
-                        not self._deletes_too_much, "queue-held", f"a request begins beside {self.deleting} deletions"
-                    )
+                    expect(not self._deletes_too_much, QUEUE_HELD, f"a request begins beside {self.deleting} deletions")
                 case _:
                     pass
             if isinstance(effect, told.RequestFailed | told.RequestSucceeded):
@@ -107,14 +118,14 @@ class QueueModel:
             return
         is_forced = not first[1]
         held = most is not None and pending >= most and not is_forced
-        expect(held, "queue-held", f"{[*self.waiting]} wait for {pending} pending ones and {self.deleting} deletions")
+        expect(held, QUEUE_HELD, f"{[*self.waiting]} wait for {pending} pending ones and {self.deleting} deletions")
 
     def judge_next(self, next_ms: int | None, now_ms: int, *, runs: bool) -> None:
         """Judge the time of the next checkpoint. It is due at once if a request waits, and else by the interval."""
         if len(self.waiting) > self.is_fetching:
-            expect(next_ms == now_ms, "queue-held", f"{[*self.waiting]} wait at {now_ms}, the next is due at {next_ms}")
+            expect(next_ms == now_ms, QUEUE_HELD, f"{[*self.waiting]} wait at {now_ms}, the next is due at {next_ms}")
         elif not self.waiting:
-            expect((next_ms is not None) == runs, "queue-held", f"the timer runs: {runs}, the next is due at {next_ms}")
+            expect((next_ms is not None) == runs, QUEUE_HELD, f"the timer runs: {runs}, the next is due at {next_ms}")
 
     def _chooses(self) -> None:
         self.is_fetching = True
@@ -127,15 +138,15 @@ class QueueModel:
         periodic = [name for name, (_, _, is_periodic, _) in self.waiting.items() if is_periodic]
         if len(periodic) > self.is_fetching:
             newest = max(periodic, key=lambda name: self.waiting[name])
-            expect(request == newest, "queue", f"{request} is refused, {newest} can wait for the next interval")
+            expect(request == newest, QUEUE, f"{request} is refused, {newest} can wait for the next interval")
 
     def _bounded(self, fact: flink.FlinkFact) -> None:
         most = (self.settings.queue_max or 0) + self.is_fetching
         limited = self.settings.queue_max is not None
-        expect(not limited or len(self.waiting) <= most, "queue", f"{len(self.waiting)} requests wait, {most} may")
+        expect(not limited or len(self.waiting) <= most, QUEUE, f"{len(self.waiting)} requests wait, {most} may")
         if isinstance(fact, told.SchedulerStarted | told.SchedulerStopped | told.ShutDown) and not self.is_over:
             left = len(self.waiting) <= self.is_fetching
-            expect(left, "queue", f"{fact} leaves {[*self.waiting]} in the queue")
+            expect(left, QUEUE, f"{fact} leaves {[*self.waiting]} in the queue")
             self.is_over = isinstance(fact, told.ShutDown)
 
 
@@ -159,27 +170,25 @@ class TimerModel:
         for effect in effects:
             if isinstance(effect, told.WakeCoordinatorAt):
                 self.told_ms = effect.at_ms
-        expect(
-            wake_ms is None or wake_ms == self.told_ms, "wake", f"it is due at {wake_ms}, it asked for {self.told_ms}"
-        )
-        expect(wake_ms is None or wake_ms > now_ms, "wake", f"it is {now_ms}, and it is due at {wake_ms}")
+        expect(wake_ms is None or wake_ms == self.told_ms, WAKE, f"it is due at {wake_ms}, it asked for {self.told_ms}")
+        expect(wake_ms is None or wake_ms > now_ms, WAKE, f"it is {now_ms}, and it is due at {wake_ms}")
         interval_ms, pause_ms = self.settings.interval_ms, self.settings.min_pause_ms
         match fact:
             case told.SchedulerStarted() if interval_ms is not None:
                 self.is_running = True
                 right = wake_ms is not None and now_ms + pause_ms <= wake_ms <= now_ms + interval_ms
-                expect(right, "pause", f"started at {now_ms}, it triggers at {wake_ms}")
+                expect(right, PAUSE, f"started at {now_ms}, it triggers at {wake_ms}")
             case told.SchedulerStopped() | told.ShutDown():
                 self.is_running = False
             case _:
                 pass
         if self.is_running:
             late = wake_ms is None or wake_ms > now_ms + max(interval_ms or 0, pause_ms)
-            expect(not late, "wake", f"it is {now_ms}, and it triggers only at {wake_ms}")
+            expect(not late, WAKE, f"it is {now_ms}, and it triggers only at {wake_ms}")
 
     def refused(self, wake_ms: int | None, over_ms: int) -> None:
         """Judge a coordinator that has just refused the timer's request, only because of the pause."""
-        expect(wake_ms == over_ms, "pause", f"the pause is over at {over_ms}, it triggers again at {wake_ms}")
+        expect(wake_ms == over_ms, PAUSE, f"the pause is over at {over_ms}, it triggers again at {wake_ms}")
 
     def leapt(self, first_ms: int | None, begun: int, due_ms: int | None, wake_ms: int | None) -> None:
         """Judge a timer whose clock has leapt: firings that it missed count as one, and the rate stays fixed.
@@ -187,11 +196,11 @@ class TimerModel:
         `begun` checkpoints have begun since. The timer was due at `first_ms` before the leap, at `due_ms` right after
         it, and is at `wake_ms` now.
         """
-        expect(begun <= 1, "fixed-rate", f"{begun} checkpoints began for the firings that the clock leapt over")
-        expect(wake_ms == due_ms, "fixed-rate", f"due at {due_ms}, it triggers at {wake_ms}")
+        expect(begun <= 1, FIXED_RATE, f"{begun} checkpoints began for the firings that the clock leapt over")
+        expect(wake_ms == due_ms, FIXED_RATE, f"due at {due_ms}, it triggers at {wake_ms}")
         if first_ms is not None and due_ms is not None:
             keeps = (due_ms - first_ms) % (self.settings.interval_ms or 1) == 0
-            expect(keeps, "fixed-rate", f"due at {first_ms}, it triggers again at {due_ms}")
+            expect(keeps, FIXED_RATE, f"due at {first_ms}, it triggers again at {due_ms}")
 
 
 # ------------------------------------------------------------------
@@ -450,19 +459,15 @@ class CoordinatorTelling:
         """
         ids = [*self._lives]
         shown = {known.id: known for known in tracker.history()}
-        expect(
-            [*shown] == ids[::-1][: self._settings.history_max], "statistics-add-up", f"{[*shown]} are shown of {ids}"
-        )
+        expect([*shown] == ids[::-1][: self._settings.history_max], STATISTICS_ADD_UP, f"{[*shown]} are shown of {ids}")
         for checkpoint, known in shown.items():
             due = self._lives[checkpoint].measured
-            expect(dict(known.tasks) == due, "statistics-add-up", f"{known}: {due} was measured")
+            expect(dict(known.tasks) == due, STATISTICS_ADD_UP, f"{known}: {due} was measured")
         newest = {tracker.latest.completed, tracker.latest.savepoint, tracker.latest.failed, *self._model.pending()}
         for checkpoint in ids:
             known_still = checkpoint in shown or checkpoint in newest
             is_known = tracker.of(checkpoint) is not None
-            expect(
-                is_known == known_still, "statistics-add-up", f"{checkpoint} is known: {is_known}, due {known_still}"
-            )
+            expect(is_known == known_still, STATISTICS_ADD_UP, f"{checkpoint} is known: {is_known}, due {known_still}")
 
 
 def _said(fact: flink.FlinkFact) -> str:
@@ -706,11 +711,11 @@ class CoordinatorDriver(RuleBasedStateMachine):
 
     def _tell_twin(self, fact: flink.FlinkFact, effects: tuple[flink.FlinkEffect, ...]) -> None:
         if isinstance(fact, flink.TaskMeasured):
-            expect(not effects, "statistics-never-steer", f"{fact} caused {effects}")
+            expect(not effects, STATISTICS_NEVER_STEER, f"{fact} caused {effects}")
             return
         plain = replace(fact, metrics=NO_METRICS) if isinstance(fact, told.TaskAcknowledged) else fact
         other = self.twin.tell(plain)
-        expect(effects == other, "statistics-never-steer", f"{fact}: {effects}, with other statistics {other}")
+        expect(effects == other, STATISTICS_NEVER_STEER, f"{fact}: {effects}, with other statistics {other}")
 
     def _nobody_builds_on(self, effect: told.DiscardState) -> None:
         live = {handle for task in TASKS for handle in self.live[task].shared}

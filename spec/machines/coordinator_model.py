@@ -7,6 +7,7 @@ truth about shared files is the tasks' own: which of them a task still builds on
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import DiscardCause
@@ -18,6 +19,34 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.flink import messages as flink
 from spec.machines.judging import expect
 
+ACKNOWLEDGED: Final = "acknowledged"
+"""Each acknowledgement gets its answer: success, duplicate, unknown, foreign or discarded. An entry has exactly the
+states that its tasks acknowledged."""
+ANSWERED_ONCE: Final = "answered-once"
+"""A request is answered once, and only if somebody has asked."""
+COMMIT_ORDER: Final = "commit-order"
+"""Of the checkpoints that all tasks have acknowledged, the oldest is committed first, and one at a time."""
+CONCURRENT: Final = "concurrent"
+"""No checkpoint begins beside as many pending ones as the settings allow, unless it is forced."""
+ENDS_ONCE: Final = "ends-once"
+"""A checkpoint ends exactly when something ends it, once, and for that reason. Nothing begins for it afterwards."""
+NO_COMMIT_AFTER_ABORT: Final = "no-commit-after-abort"
+"""A checkpoint is committed only after all its tasks have acknowledged it, and never after it was declined."""
+FAILURES: Final = "failures"
+"""The job fails as soon as more failures in a row have come than it tolerates. Which failures count depends on their
+reason, as in Flink. After some reasons it fails at once."""
+PAUSE: Final = "pause"
+"""After a checkpoint, a periodic one begins only when the minimum pause is over. If the pause has refused it, it begins
+then."""
+PRIVATE: Final = "private"
+"""If a checkpoint fails or leaves the store, its private files are deleted, once. So are those of an acknowledgement
+that nobody waits for."""
+SHARED: Final = "shared"
+"""A shared file is deleted at a completion, as soon as all checkpoints that used it are older than those that are
+kept."""
+STATISTICS_ADD_UP: Final = "statistics-add-up"
+"""The statistics say of each checkpoint when it began and ended, how, and with which measurements. The counters add up,
+and each percentile is one of the numbers."""
 _COUNTED = {
     Reason.IO_EXCEPTION,
     Reason.CHECKPOINT_ASYNC_EXCEPTION,
@@ -146,19 +175,19 @@ class CoordinatorModel:
         goes = self._private_of_late(fact)
         acknowledged = self._acknowledge(fact)
         answers = [(e.result, e.accepted) for e in effects if isinstance(e, told.AnswerAcknowledge)]
-        expect([r for r, _ in answers] == acknowledged, "acknowledged", f"{acknowledged} is due, not {answers}")
+        expect([r for r, _ in answers] == acknowledged, ACKNOWLEDGED, f"{acknowledged} is due, not {answers}")
         left = self._complete(fact)
         self._aborted = []
         self.failures.fatal = 0
         for effect in effects:
             self._see(fact, effect)
-        expect(set(self._aborted) == ends, "ends-once", f"{fact} must end {ends}, it ended {self._aborted}")
+        expect(set(self._aborted) == ends, ENDS_ONCE, f"{fact} must end {ends}, it ended {self._aborted}")
         for checkpoint in (*self._aborted, *self._completed(fact)):
             self._judge_end(fact, effects, checkpoint, reason)
         self._count_failures(fact, effects, reason)
         for effect in effects:
             if isinstance(effect, told.RequestFailed) and effect.checkpoint is not None:
-                expect(effect.reason is reason, "ends-once", f"{effect} for {fact}")
+                expect(effect.reason is reason, ENDS_ONCE, f"{effect} for {fact}")
         spared = isinstance(fact, flink.CommitUnknown)
         for checkpoint in () if spared else [*self._aborted, *left]:
             goes |= self.checkpoints[checkpoint].private
@@ -183,7 +212,7 @@ class CoordinatorModel:
         answers = (e for e in effects if isinstance(e, told.RequestSucceeded | told.RequestFailed))
         names = {answer.request for answer in answers if answer.checkpoint == checkpoint}
         early = names <= self.periodic and not known.after_pause
-        expect(not early, "pause", f"{checkpoint} was triggered periodically before the pause was over")
+        expect(not early, PAUSE, f"{checkpoint} was triggered periodically before the pause was over")
 
     def latest_ms(self, fact: flink.FlinkFact) -> int:
         """Return what the time is once the fact was taken."""
@@ -299,9 +328,7 @@ class CoordinatorModel:
             properties = self.requests[refused[0]] if refused else CheckpointProperties()
             self.failures.failed(properties, Reason.IO_EXCEPTION, None, by_task=False)
         failed = sum(isinstance(effect, told.FailJob) for effect in effects)
-        expect(
-            failed == self.failures.fatal, "failures", f"{fact}: the job fails {failed} times, model {self.failures}"
-        )
+        expect(failed == self.failures.fatal, FAILURES, f"{fact}: the job fails {failed} times, model {self.failures}")
 
     # -------------------------------------------------------------- what an effect says
 
@@ -314,7 +341,7 @@ class CoordinatorModel:
             case told.CreateLocation():
                 self._begun(fact, effect)
             case told.TriggerTask():
-                expect(self.fate(effect.checkpoint) is Fate.PENDING, "ends-once", f"{effect} after its end")
+                expect(self.fate(effect.checkpoint) is Fate.PENDING, ENDS_ONCE, f"{effect} after its end")
                 self.checkpoints[effect.checkpoint].told = True
             case told.CommitCheckpoint():
                 self._commits(effect)
@@ -335,7 +362,7 @@ class CoordinatorModel:
         expect(fetched and rises, "ids-rise", f"{effect} for {fact} after {list(self.checkpoints)}")
         limit = self.settings.max_concurrent
         crowded = limit is not None and len(self.pending()) >= limit and not effect.properties.forced
-        expect(not crowded, "concurrent", f"{effect} while {self.pending()} are pending")
+        expect(not crowded, CONCURRENT, f"{effect} while {self.pending()} are pending")
         self.checkpoints[effect.checkpoint] = Known(
             effect.properties, self.now_ms, {*self._tasks}, after_pause=self._after_pause
         )
@@ -343,10 +370,10 @@ class CoordinatorModel:
     def _commits(self, effect: told.CommitCheckpoint) -> None:
         known = self.checkpoints[effect.checkpoint]
         alone = all(each.fate is not Fate.COMMITTING for each in self.checkpoints.values())
-        expect(known.is_full, "no-commit-after-abort", f"{effect.checkpoint} is committed: {known}")
+        expect(known.is_full, NO_COMMIT_AFTER_ABORT, f"{effect.checkpoint} is committed: {known}")
         first = min(n for n, each in self.checkpoints.items() if each.is_full)
-        expect(alone and first == effect.checkpoint, "commit-order", f"{effect.checkpoint} is not next")
-        expect(dict(effect.states) == known.states, "acknowledged", f"{effect.checkpoint} is committed otherwise")
+        expect(alone and first == effect.checkpoint, COMMIT_ORDER, f"{effect.checkpoint} is not next")
+        expect(dict(effect.states) == known.states, ACKNOWLEDGED, f"{effect.checkpoint} is committed otherwise")
         leaving = [] if known.properties.is_savepoint else [*self.kept, effect.checkpoint][: -self._retained]
         expect(list(effect.subsumed) == leaving, "retention", f"{leaving} leave, not {effect.subsumed}")
         known.fate = Fate.COMMITTING
@@ -356,7 +383,7 @@ class CoordinatorModel:
             return
         known = self.checkpoints[effect.checkpoint]
         ends = known.fate in (Fate.PENDING, Fate.COMMITTING)
-        expect(ends, "ends-once", f"{effect.checkpoint} is aborted after it was {known.fate}")
+        expect(ends, ENDS_ONCE, f"{effect.checkpoint} is aborted after it was {known.fate}")
         known.fate = Fate.ABORTED
         self._aborted.append(effect.checkpoint)
         newest = self.kept[-1] if self.kept else None
@@ -364,7 +391,7 @@ class CoordinatorModel:
 
     def _answers(self, effect: told.RequestSucceeded | told.RequestFailed) -> None:
         known = effect.request in self.requests
-        expect(known and effect.request not in self.answered, "answered-once", f"{effect} is its second answer")
+        expect(known and effect.request not in self.answered, ANSWERED_ONCE, f"{effect} is its second answer")
         self.answered.add(effect.request)
         if isinstance(effect, told.RequestFailed) and effect.checkpoint is None:
             self.refused += 1
@@ -379,10 +406,10 @@ class CoordinatorModel:
     ) -> None:
         gone = [h for effect in effects if isinstance(effect, told.DiscardState) for h in effect.handles]
         shared = {handle for handle in gone if handle in self.used_by}
-        expect(set(gone) - shared == private, "private", f"{fact}: {private} must go, gone are {set(gone) - shared}")
-        expect(len(gone) == len(set(gone)), "private", f"{gone} are deleted twice")
+        expect(set(gone) - shared == private, PRIVATE, f"{fact}: {private} must go, gone are {set(gone) - shared}")
+        expect(len(gone) == len(set(gone)), PRIVATE, f"{gone} are deleted twice")
         unused: set[str] = set()
         if isinstance(fact, told.CommitSucceeded) and self.kept and self.kept[-1] == fact.checkpoint:
             unused = {h for h, newest in self.used_by.items() if newest < self.kept[0] and h not in self.deleted}
-        expect(shared == unused, "shared", f"{fact}: {unused} must go, gone are {shared}; kept is {self.kept}")
+        expect(shared == unused, SHARED, f"{fact}: {unused} must go, gone are {shared}; kept is {self.kept}")
         self.deleted |= shared

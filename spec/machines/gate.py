@@ -6,7 +6,7 @@ Senders skip ids, so that newer barriers subsume older ones. They send in advanc
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -35,9 +35,13 @@ from checkpointing.gate import (
     TriggerCheckpoint,
 )
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
-from spec.machines.gate_model import GateModel
+from spec.machines.gate_model import POLICY, GateModel
 from spec.machines.judging import expect, is_unwinding
 
+GATE_REFUSES: Final = "gate-refuses"
+"""A gate refuses what breaks its protocol. A refusal leaves the gate unchanged."""
+IDLE_POLL: Final = "idle-poll"
+"""A poll that takes nothing leaves the gate unchanged."""
 EDGE = EdgeId(VertexId("upstream"), VertexId("vertex"))
 CHANNELS_MAX = 4
 TIMEOUT_MS = 50
@@ -219,9 +223,9 @@ class GateMachine(RuleBasedStateMachine):
             try:
                 self.gate.step(fact)
             except GateProtocolError:
-                expect(self.gate.snapshot() == before, "gate-refuses", f"{fact} is refused, and changed the gate")
+                expect(self.gate.snapshot() == before, GATE_REFUSES, f"{fact} is refused, and changed the gate")
             else:
-                expect(holds=False, invariant="gate-refuses", what=f"{fact} is taken")
+                expect(holds=False, invariant=GATE_REFUSES, what=f"{fact} is taken")
 
     @precondition(lambda self: len(self._open()) > 2)  # noqa: PLR2004
     @rule(really=st.sampled_from(_SELDOM))
@@ -311,7 +315,7 @@ class GateMachine(RuleBasedStateMachine):
     def _poll(self) -> None:
         before, had = self.gate.snapshot(), self.gate.has_deliverable()
         told = self._step(Polled())
-        expect(had or self.gate.snapshot() == before, "idle-poll", "a poll that took nothing changed the gate")
+        expect(had or self.gate.snapshot() == before, IDLE_POLL, "a poll that took nothing changed the gate")
         expect(bool(told) == had, "gate-tells", f"something can be taken: {had}, the poll tells {told}")
 
     def _step(self, fact: GateFact) -> tuple[GateEffect, ...]:
@@ -324,7 +328,7 @@ class GateMachine(RuleBasedStateMachine):
             if isinstance(effect, TriggerCheckpoint):
                 sent = self.barriers[effect.barrier.checkpoint]
                 forced = sent.alignment is AlignmentType.FORCED_ALIGNED
-                expect(not (forced and effect.unaligned), "policy", f"savepoint {sent.checkpoint} is unaligned")
+                expect(not (forced and effect.unaligned), POLICY, f"savepoint {sent.checkpoint} is unaligned")
                 self.model.judge_turn(effect, sent, by_timer=isinstance(fact, GateTimeAdvanced))
         if isinstance(fact, Polled):
             self.model.judge_late(effects, self.barriers)

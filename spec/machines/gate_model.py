@@ -56,6 +56,27 @@ ABORTS: Final = "gate-aborts"
 """A gate aborts exactly the checkpoints that a newer barrier, a marker, an end or the limit ends, and says why."""
 PENDING: Final = "gate-pending"
 """A gate says that a checkpoint is in progress from its first barrier or announcement until its end."""
+BLOCKED: Final = "blocked"
+"""While a checkpoint is in progress, an aligned gate blocks each channel whose barrier has come and that has not
+ended."""
+BOUNDED: Final = "bounded"
+"""A gate keeps no more than it needs: some pending checkpoints, the bytes of its limit and of one more item, and
+nothing of checkpoints that are complete."""
+COSTS: Final = "costs"
+"""A gate measures how long an alignment took, how many bytes it let through meanwhile, and how many it held back."""
+IGNORED: Final = "ignored"
+"""A gate drops exactly the barriers and markers of checkpoints that have ended or were skipped, and says so."""
+LIMIT: Final = "limit"
+"""A gate aborts a checkpoint because of the limit only if it holds more bytes than that."""
+OVERTAKES: Final = "overtakes"
+"""Once a barrier overtakes, no row that it has overtaken is let through before it."""
+POLICY: Final = "policy"
+"""Only a gate that may overtake triggers unaligned, only one with a limit aborts because of it, and at least once
+blocks no channel. A savepoint is always aligned."""
+REPLAY: Final = "replay"
+"""What was put aside comes before new items, in its own order. What was put aside last is replayed first."""
+TIMER: Final = "timer"
+"""A gate asks to be woken when an alignment has taken too long. The checkpoint turns unaligned then, and not before."""
 _SUBSUMED: Final = Reason.CHECKPOINT_DECLINED_SUBSUMED
 _MARKER: Final = Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
 _END: Final = Reason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
@@ -159,7 +180,7 @@ class GateTelling:
                 expect(len(effects) == 1, TELLS, f"more than {effects[0]} came of it: {effects[1:]}")
                 old = effects[0].item.checkpoint
                 obsolete = old in self.aborted if old in self.pending and self._tracks else self._is_obsolete(old)
-                expect(obsolete, "ignored", f"{effects[0]} is news: pending is {self.pending}, newest {self.newest}")
+                expect(obsolete, IGNORED, f"{effects[0]} is news: pending is {self.pending}, newest {self.newest}")
             case _ if isinstance(effects[-1], DeliverEnd):
                 self._ends(effects)
             case _:
@@ -176,7 +197,7 @@ class GateTelling:
         self._aborts(effects, self.pending if begins and not self._tracks else (), _SUBSUMED)
         wakes = [effect.at_ms for effect in effects if isinstance(effect, WakeGateAt)]
         due = self._wakes(barrier) if begins and barrier is not None else []
-        expect(wakes == due, "timer", f"{effects[0]} must be woken at {due}, not {wakes}")
+        expect(wakes == due, TIMER, f"{effects[0]} must be woken at {due}, not {wakes}")
         self._begun = {checkpoint} if begins else set()
         self.newest = max(self.newest, checkpoint)
 
@@ -188,11 +209,11 @@ class GateTelling:
     def _dropped(self, channel: ChannelId, checkpoint: CheckpointId, effects: tuple[GateEffect, ...]) -> None:
         dropped = [effect for effect in effects if isinstance(effect, Ignored)]
         if not self._is_obsolete(checkpoint):
-            expect(not dropped, "ignored", f"{dropped} is news: pending is {self.pending}, newest {self.newest}")
+            expect(not dropped, IGNORED, f"{dropped} is news: pending is {self.pending}, newest {self.newest}")
             return
         due = [(channel, checkpoint)]
         told = [(each.channel, each.item.checkpoint) for each in dropped if isinstance(each.item, Barrier)]
-        expect(told == due, "ignored", f"{due} is obsolete, dropped is {dropped}")
+        expect(told == due, IGNORED, f"{due} is obsolete, dropped is {dropped}")
 
     def _ends(self, effects: tuple[GateEffect, ...]) -> None:
         counts = self.config.checkpoint_after_tasks_finished and not self._buffers
@@ -254,7 +275,7 @@ class GateTelling:
         expect(effect.barrier in due, TELLS, f"{effect} for {sent}")
         if self.config.policy in _STOPPING:
             held = self.held_bytes()
-            expect(effect.bytes_held == held, "costs", f"{held} bytes are held, not {effect.bytes_held}")
+            expect(effect.bytes_held == held, COSTS, f"{held} bytes are held, not {effect.bytes_held}")
 
     # -------------------------------------------------------------- what is pending
 
@@ -404,7 +425,7 @@ class GateModel:
                 )
             case _:
                 due = not isinstance(first, Deliver | BarrierReceived)
-        expect(due, "replay", f"{item} of {channel} is to be replayed, not {first}")
+        expect(due, REPLAY, f"{item} of {channel} is to be replayed, not {first}")
 
     def take(self, effects: tuple[GateEffect, ...]) -> None:  # noqa: PLR0912 - one line an effect
         """Judge one step."""
@@ -414,7 +435,7 @@ class GateModel:
             match effect:
                 case Ignored(channel, item):
                     obsolete = isinstance(item, Barrier | CancelMarker)
-                    expect(obsolete and channel in self.channels, "ignored", f"{item} of {channel} is dropped")
+                    expect(obsolete and channel in self.channels, IGNORED, f"{item} of {channel} is dropped")
                 case Deliver(channel, segment):
                     self._delivered(channel, segment)
                 case DeliverEndOfData(channel):
@@ -438,7 +459,7 @@ class GateModel:
                 self.replays.append(self.aside)
                 self.aside = []
         if effects and isinstance(effects[-1], PutAside):
-            expect(not self._is_over_limit(), "bounded", f"{self.held_bytes()} bytes are held, and nothing is aborted")
+            expect(not self._is_over_limit(), BOUNDED, f"{self.held_bytes()} bytes are held, and nothing is aborted")
 
     def _is_over_limit(self) -> bool:
         limit = self.config.max_alignment_bytes
@@ -456,7 +477,7 @@ class GateModel:
         expect(bool(due) and due[0] == segment, "fifo", f"{segment} is not the next of {channel}")
         turned = self._overdue if self.in_flight is None else self.in_flight
         if sent.received < turned and (turned == self.in_flight or turned > self._over):
-            expect(not sent.overtaken(due[0], turned), "overtakes", f"{segment} of {channel} comes before {turned}")
+            expect(not sent.overtaken(due[0], turned), OVERTAKES, f"{segment} of {channel} comes before {turned}")
         sent.delivered.append(due[0])
 
     def _has_no_more(self, channel: ChannelId) -> None:
@@ -485,7 +506,7 @@ class GateModel:
         self._over = checkpoint
         self._at_trigger = {channel: len(sent.delivered) for channel, sent in self.channels.items()}
         overtakes = self.config.policy in _OVERTAKING
-        expect(overtakes or not effect.unaligned, "policy", f"{checkpoint} is unaligned")
+        expect(overtakes or not effect.unaligned, POLICY, f"{checkpoint} is unaligned")
         if effect.unaligned:
             self.in_flight = checkpoint
             return
@@ -508,13 +529,13 @@ class GateModel:
             return
         at_ms, delivered = self.started[effect.barrier.checkpoint]
         due = (self.now_ms - at_ms, self.bytes_delivered() - delivered)
-        expect(due == (effect.alignment_ms, effect.bytes_processed), "costs", f"{due} are due, not {effect}")
+        expect(due == (effect.alignment_ms, effect.bytes_processed), COSTS, f"{due} are due, not {effect}")
         undelivered = sum(sent.bytes_due for sent in self.channels.values())
         if self.config.policy is GatePolicy.ALIGNED_BLOCKING:
-            expect(effect.bytes_held == undelivered, "costs", f"{undelivered} bytes wait, not {effect.bytes_held}")
+            expect(effect.bytes_held == undelivered, COSTS, f"{undelivered} bytes wait, not {effect.bytes_held}")
         if self.config.policy is GatePolicy.ALIGNED_BUFFERING:
-            expect(effect.bytes_held == self.held_bytes(), "costs", f"{self.held_bytes()} bytes are held, not {effect}")
-        expect(effect.bytes_held <= undelivered, "costs", f"{undelivered} bytes wait, not {effect.bytes_held}")
+            expect(effect.bytes_held == self.held_bytes(), COSTS, f"{self.held_bytes()} bytes are held, not {effect}")
+        expect(effect.bytes_held <= undelivered, COSTS, f"{undelivered} bytes wait, not {effect.bytes_held}")
 
     def judge_turn(self, effect: TriggerCheckpoint, sent: Barrier, *, by_timer: bool) -> None:
         """Judge a checkpoint that turned unaligned. It turned upstream, or because its time was over.
@@ -529,7 +550,7 @@ class GateModel:
         timeout_ms = sent.alignment_timeout_ms
         late_ms = 0 if by_timer or self._overdue == checkpoint else 1
         due = timeout_ms is not None and self.now_ms >= sent.created_ms + timeout_ms + late_ms
-        expect(due, "timer", f"{checkpoint} of {sent.created_ms} turned unaligned at {self.now_ms}")
+        expect(due, TIMER, f"{checkpoint} of {sent.created_ms} turned unaligned at {self.now_ms}")
 
     def _aborted(self, effect: AbortCheckpoint) -> None:
         checkpoint = effect.checkpoint
@@ -538,10 +559,10 @@ class GateModel:
         self._over, self.in_flight = checkpoint, None
         limited = self.config.max_alignment_bytes != UNLIMITED
         by_limit = effect.reason is Reason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED
-        expect(limited or not by_limit, "policy", f"{checkpoint} was aborted for a limit that is none")
+        expect(limited or not by_limit, POLICY, f"{checkpoint} was aborted for a limit that is none")
         expect(
             self._is_over_limit() or not by_limit,
-            "limit",
+            LIMIT,
             f"{checkpoint} was aborted, {self.held_bytes()} bytes are held",
         )
 
@@ -552,7 +573,7 @@ class GateModel:
         if not any(sent.is_over for sent in self.channels.values()):
             at_ms, delivered = self.started[checkpoint]
             due = (self.now_ms - at_ms, self.bytes_delivered() - delivered)
-            expect(due == (effect.alignment_ms, effect.bytes_processed), "costs", f"{due} are due, not {effect}")
+            expect(due == (effect.alignment_ms, effect.bytes_processed), COSTS, f"{due} are due, not {effect}")
         recorded = {state.channel: list(state.segments) for state in effect.channels}
         expect(all(recorded.values()), "alignment", f"{effect} names channels without rows in flight")
         for channel, sent in self.channels.items():
@@ -569,11 +590,11 @@ class GateModel:
     def judge(self, gate: InputGate) -> None:
         """Judge the gate at rest."""
         pending = gate.pending()
-        expect(len(pending) <= TRACKED_MAX, "bounded", f"{len(pending)} checkpoints are pending")
+        expect(len(pending) <= TRACKED_MAX, BOUNDED, f"{len(pending)} checkpoints are pending")
         largest = max((_bytes(item) for sent in self.channels.values() for item in sent.items), default=0)
         most = self.config.max_alignment_bytes + largest
         limited = self.config.max_alignment_bytes != UNLIMITED
-        expect(not limited or self.held_bytes() <= most, "bounded", f"{self.held_bytes()} bytes are held")
+        expect(not limited or self.held_bytes() <= most, BOUNDED, f"{self.held_bytes()} bytes are held")
         self._blocks(gate.blocked(), pending)
         self.telling.judge_blocked(gate.blocked())
         due = {channel for channel, sent in self.channels.items() if not sent.ended}
@@ -585,17 +606,17 @@ class GateModel:
         """Nothing is recorded except for a checkpoint in flight, and no barrier is remembered longer than needed."""
         for channel in gate.snapshot().channels.channels:
             records = bool(channel.recorded) or channel.recording_for != NEVER
-            expect(not records or self.in_flight is not None, "bounded", f"{channel} records for nobody")
+            expect(not records or self.in_flight is not None, BOUNDED, f"{channel} records for nobody")
             kept = [n for n, _ in channel.overtakers if n <= self._complete]
-            expect(not kept, "bounded", f"the barriers {kept} are remembered, {self._complete} is complete")
+            expect(not kept, BOUNDED, f"the barriers {kept} are remembered, {self._complete} is complete")
 
     def _blocks(self, blocked: frozenset[ChannelId], pending: tuple[CheckpointId, ...]) -> None:
         waiting = {c for c, sent in self.channels.items() if pending and sent.received in pending and not sent.ended}
         expect(blocked <= waiting, "released", f"{blocked - waiting} are blocked, pending is {pending}")
         if self.config.policy in _ALIGNED:
-            expect(blocked == waiting, "blocked", f"{waiting - blocked} are not blocked, pending is {pending}")
+            expect(blocked == waiting, BLOCKED, f"{waiting - blocked} are not blocked, pending is {pending}")
         if self.config.policy is GatePolicy.AT_LEAST_ONCE:
-            expect(not blocked, "policy", f"{blocked} are blocked")
+            expect(not blocked, POLICY, f"{blocked} are blocked")
 
     def judge_dry(self, gate: InputGate) -> None:
         """Judge a gate that has nothing to give. What waits must wait for something that was not sent yet."""
@@ -618,11 +639,11 @@ class GateModel:
                 continue
             if barrier.created_ms + barrier.alignment_timeout_ms <= self.now_ms:
                 collected = checkpoint in self.started
-                expect(not collected or self._over >= checkpoint, "timer", f"{checkpoint} is overdue")
+                expect(not collected or self._over >= checkpoint, TIMER, f"{checkpoint} is overdue")
                 self._overdue = checkpoint
 
         timer_ms = getattr(gate.snapshot().handler, "timer_ms", None)
-        expect(timer_ms is None or timer_ms > self.now_ms, "timer", f"at {self.now_ms} the timer of {timer_ms} is left")
+        expect(timer_ms is None or timer_ms > self.now_ms, TIMER, f"at {self.now_ms} the timer of {timer_ms} is left")
 
     def judge_late(self, effects: tuple[GateEffect, ...], barriers: dict[CheckpointId, Barrier]) -> None:
         """Judge a barrier or an end. If the checkpoint was too old by then, it must have turned unaligned."""
@@ -633,7 +654,7 @@ class GateModel:
             timeout_ms = barriers[checkpoint].alignment_timeout_ms if turns else None
             if checkpoint in self.started and timeout_ms is not None and (ends or barrier == checkpoint):
                 late = self.now_ms > barriers[checkpoint].created_ms + timeout_ms
-                expect(not late or self._over >= checkpoint, "timer", f"{checkpoint} is too old at {self.now_ms}")
+                expect(not late or self._over >= checkpoint, TIMER, f"{checkpoint} is too old at {self.now_ms}")
 
     def judge_end(self, gate: InputGate) -> None:
         """Judge a gate whose channels have all ended, after all items were taken."""

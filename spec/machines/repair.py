@@ -21,7 +21,7 @@ from checkpointing.metadata.record import (
     CheckpointRecord,
     RowKind,
 )
-from spec.machines.commit import COUNT, GRAPH, NUMBERS, Coordinators, Life, Luck
+from spec.machines.commit import COUNT, GRAPH, NUMBERS, RECOVERS, Coordinators, Life, Luck
 from spec.machines.judging import BrokenRuleError, expect, is_unwinding
 from spec.world.tick_door import Visitor, doubt, rebuilt_cuts
 from spec.world.visits import others_than_the_newest, rolling_back
@@ -224,7 +224,7 @@ class RepairMachine(Coordinators):
         life = self._begun()
         while life in self.lives and life.work is None:
             self._advance(life, Luck.WELL)
-        expect(life in self.lives, "recovers", "a tick without trouble did not start")
+        expect(life in self.lives, RECOVERS, "a tick without trouble did not start")
         self._judge_contents()
         self.struck.clear()
         self.hole = None

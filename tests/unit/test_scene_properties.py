@@ -75,6 +75,14 @@ from spec.world.faults import NONE, Faults
 from spec.world.whole_job import DrivenJob, SmallJob, join_graph
 from tests.unit.full_entry import plain_entry
 
+ENDS_AS_ASKED: Final = "ends-as-asked"
+"""The strongest request decides how a tick ends: a failure, a stop now, the savepoint of a stop, a stop after a last
+checkpoint."""
+IN_ITS_FOLDERS: Final = "in-its-folders"
+"""An entry that names a file or table outside of its job's folders is refused, and nothing follows from it."""
+POLITE: Final = "polite"
+"""A new tick that cannot see the holder's lease, or sees one of an older generation, gives the holder time."""
+
 _FIRST = CheckpointId(1)
 
 
@@ -410,12 +418,12 @@ def test_every_entry_since_the_last_cut_is_made_durable():
 
 def test_a_holder_that_nobody_can_see_is_given_time():
     """A new tick cannot see the holder's lease, or sees one of an older generation."""
-    expect(a_holder_that_nobody_can_see_is_given_time(), "polite")
+    expect(a_holder_that_nobody_can_see_is_given_time(), POLITE)
 
 
 def test_a_tick_ends_as_it_was_asked():
     """The strongest request decides: a failure, a stop now, the savepoint of a stop, a stop after a last checkpoint."""
-    expect(a_tick_ends_as_it_was_asked(), "ends-as-asked")
+    expect(a_tick_ends_as_it_was_asked(), ENDS_AS_ASKED)
 
 
 def test_a_rollback_is_published_only_onto_what_it_was_planned_on():
@@ -430,7 +438,7 @@ def test_a_rollback_leaves_an_entry_behind_if_tables_are_lost():
 
 def test_rows_from_outside_name_nothing_outside():
     """Return whether a sound entry is read, and no effect follows an entry that names a file or table outside."""
-    expect(rows_from_outside_name_nothing_outside(), "in-its-folders")
+    expect(rows_from_outside_name_nothing_outside(), IN_ITS_FOLDERS)
 
 
 def test_a_tick_that_must_stop_begins_nothing():

@@ -177,13 +177,14 @@ def _is_restored(
 # The model of inputs that read named outputs: a cut with rows in flight is restored only if they are read on.
 #
 # The rows in flight of an input are in files of all outputs of its upstream vertex. The input takes those of its
-# output, and passes over the others. Rule `outputs-are-read-on`: a cut is refused exactly if an input that has rows in
-# flight reads another output than at the cut. An entry that does not say what was read is restored.
+# output, and passes over the others.
 #
 # The entry is the one that the product composes for the graph of then, and the check is that of a starting tick.
 
 
 READ_ON: Final = "outputs-are-read-on"
+"""A cut is refused exactly if an input with rows in flight reads another output than at the cut. An entry that does not
+say what was read is restored."""
 
 _SORT: Final = VertexId("sort")
 _READER: Final = VertexId("reader")

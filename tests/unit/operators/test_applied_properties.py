@@ -2,12 +2,8 @@
 
 In some tables a null keeps the value before, in some or all columns. In some, only some columns begin a version.
 
-Rule `applied-changes-add-up`: after each micro-batch, the table's changes up to it, added and taken back, are the table
-that a plain computation makes of all changes that have come. Now and then a change empties the table: it deletes every
-key that has an older one. If deletions are forgotten, the rule holds as long as no change comes later than is said.
-Rule `deletions-are-forgotten`: a state that forgets has no deletion of longer ago.
-Rule `superseded-changes-are-forgotten`: without history, a key's state has its newest change and its newest deletion at
-most, and the newest change with a value for each column in which nulls are ignored.
+Now and then a change empties the table: it deletes every key that has an older one. If deletions are forgotten, the
+table is right as long as no change comes later than is said.
 The functions are those that the product's tasks call.
 """
 
@@ -27,8 +23,13 @@ from jobs.state.merge import KEY_GROUP
 from spec.machines.judging import expect
 
 APPLIED: Final = "applied-changes-add-up"
+"""After each micro-batch, the table's changes up to it, added and taken back, are the table that a plain computation
+makes of all changes that have come."""
 FORGOTTEN: Final = "deletions-are-forgotten"
+"""A state that forgets deletions has none of longer ago than is said."""
 SUPERSEDED: Final = "superseded-changes-are-forgotten"
+"""Without history, a key's state has its newest change and its newest deletion at most, and the newest change with a
+value for each column in which nulls are ignored."""
 
 _BATCHES: Final = 10
 _VALUES: Final = {"v": pl.Int64(), "w": pl.Int64()}

@@ -257,7 +257,7 @@ def check_change(case, tmp_path):
 
 
 EXPIRED = "expired-is-gone"
-"""The rule that state returns the rows that have not expired by the last barrier, and no others."""
+"""State returns the rows that have not expired by the last barrier, and no others."""
 
 
 STEPS = st.one_of(

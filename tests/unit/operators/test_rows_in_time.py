@@ -34,7 +34,7 @@ ROWS = (
 )
 LATE_ROWS = StructType([*ROWS.fields, StructField("late_by_ms", LongType())])
 DECIDED = "rows-are-decided-at-barriers"
-"""The rule that rows are put out by the epochs that they are in, whatever the micro-batches and their order."""
+"""An epoch puts out what its rows call for, whatever its micro-batches and the order of its rows."""
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 START_MS = int(EPOCH.timestamp() * 1000)
 

@@ -1,9 +1,5 @@
 """The model of changes: an aggregate puts out changes, a filter is in between, and another aggregate takes them back.
 
-Rule `changes-add-up`: after each cut, the rows of all changes up to it, added and taken back, are the table at the cut,
-and the table is the batch computation over the source rows before it. Rule `changes-begin-together`: a cut is restored
-only if a vertex that takes changes has got all changes before it.
-
 The functions are those that the product's tasks call. The batch is plain Python.
 """
 
@@ -33,7 +29,10 @@ from jobs.state.merge import KEY_GROUP
 from spec.machines.judging import expect
 
 ADD_UP: Final = "changes-add-up"
+"""The changes up to a cut, added and taken back, are the table at the cut. It is the batch computation over the source
+rows before it."""
 TOGETHER: Final = "changes-begin-together"
+"""A cut is restored only if each vertex that takes changes has got all changes before the cut."""
 
 _BATCHES: Final = 12
 _ROWS: Final = StructType().add("k", LongType()).add("v", LongType())
@@ -162,11 +161,11 @@ def _restores(vertices: tuple[VertexRecord, ...]) -> bool:
 # ------------------------------------------------------------------
 # The model of joins over changes: random rows of both sides come and go, and the join puts out changes.
 #
-# Rule `joins-add-up`: after each micro-batch, the changes up to it, added and taken back, are the batch join of the
-# rows of both sides. The function is the one that the product's tasks call. The batch is plain Python.
+# The function is the one that the product's tasks call. The batch is plain Python.
 
 
 JOINS: Final = "joins-add-up"
+"""After each micro-batch, the changes up to it, added and taken back, are the batch join of the rows of both sides."""
 
 _BATCHES_OF_JOINING: Final = 10
 _LEFT: Final = StructType().add("k", LongType()).add("v", LongType())
@@ -238,12 +237,12 @@ def _batch(left: list[Row], right: list[Row], how: JoinType) -> Table:
 # ------------------------------------------------------------------
 # The model of top rows: random rows come and go, and the first rows of each key are put out as changes.
 #
-# Rule `top-rows-add-up`: after each micro-batch, the changes up to it, added and taken back, are the first rows of the
-# rows so far, and so is the table that keeps them by upsert. The functions are those that the product's tasks call.
-# The first rows are plain Python's.
+# The functions are those that the product's tasks call. The first rows are plain Python's.
 
 
 TOP_ROWS: Final = "top-rows-add-up"
+"""After each micro-batch, the changes up to it, added and taken back, are the first rows of the rows so far. So is the
+table that keeps them by upsert."""
 
 _BATCHES_OF_TOP_ROWS: Final = 10
 _ROWS_OF_TOP_ROWS: Final = StructType().add("k", LongType()).add("v", LongType()).add("w", LongType())

@@ -438,6 +438,7 @@ def timed_step(state, changes, fires_ms=None, later=None):
 
 
 FIRED = "fired-is-gone"
+"""A row that has been fired is in no state any more, although an older file still has it. All others are there."""
 NEVER = -1
 DUES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from([*range(6), 99, NEVER, None]), max_size=2)
 EPOCHS = st.lists(
