@@ -62,7 +62,7 @@ QUERIES: Final = {
         strftime(dateTime, '%H:%M') AS hm FROM bid""",
     "q11": """SELECT bidder, count(*) AS bid_count, min(dateTime) AS starts,
         max(dateTime) + INTERVAL 10 SECOND AS ends FROM (
-            SELECT *, sum(new) OVER (PARTITION BY bidder ORDER BY dateTime ROWS UNBOUNDED PRECEDING) AS session FROM (
+            SELECT *, sum(new) OVER (PARTITION BY bidder ORDER BY dateTime) AS session FROM (
                 SELECT *, CASE WHEN dateTime < lag(dateTime) OVER (PARTITION BY bidder ORDER BY dateTime)
                     + INTERVAL 10 SECOND THEN 0 ELSE 1 END AS new FROM bid)) GROUP BY bidder, session""",
     "q12": "SELECT bidder, count(*) AS bid_count FROM bid GROUP BY bidder",
