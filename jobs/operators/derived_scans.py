@@ -30,6 +30,10 @@ class AddingScan(ScanOfScan):
     added: tuple[NewColumn, ...]
     read: pa.Schema
 
+    def stored(self, columns: Sequence[str]) -> pa.Schema | None:
+        """Return the schema of the other scan's file, unless one of these columns is new. Raises ScanError."""
+        return None if {column.name for column in self.added} & {*columns} else ScanOfScan.stored(self, columns)
+
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows in `schema`. Raises ScanError."""
         added = {column.name: column.values for column in self.added}

@@ -255,7 +255,7 @@ def staged_rows(spark: SparkSession, schema: StructType, files: Sequence[FileHan
 
 
 def _whole(file: FileHandle, warehouse: Root) -> FileScan:
-    return FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes)
+    return FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes, staged=True)
 
 
 def renamed_rows(

@@ -4,6 +4,7 @@ Source: Spark's `Murmur3Hash` with seed 42 (`hash.scala`, `Murmur3_x86_32.java`)
 the next one, and a null leaves it as it is. All arithmetic is that of 32 bits, which wraps.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from checkpointing.key_groups import KeyGroupRange
+
 _SEED: Final = np.uint32(42)
 _LONG_DIGITS: Final = 18
 """Spark hashes a decimal of up to so many digits as a long, and a longer one as bytes."""
@@ -19,6 +22,9 @@ _DECIMAL_BYTES: Final = 16
 _FEW: Final = 128
 """Fewer rows than these are hashed one by one. Numpy takes as long for a word of one row as for a word of so many."""
 _PART_BYTES: Final = 1024 * 1024
+
+_SAID: Final = b"tidemark.key_groups"
+"""The entry of a file's footer that says which key groups its rows have."""
 
 _U32 = NDArray[np.uint32]
 
@@ -48,6 +54,36 @@ def key_groups(keys: Sequence[pa.Array], max_parallelism: int) -> pa.Array:
         hashed = _hashed(column, hashes)
         hashes = hashed if known is None else np.where(known, hashed, hashes)
     return pa.array(np.mod(hashes.view(np.int32), np.int32(max_parallelism)))
+
+
+def saying_groups(rows: pa.Table, keys: Sequence[str], max_parallelism: int) -> dict[bytes, bytes]:
+    """Return the metadata of a file with these rows: it says their first and last key group by these columns.
+
+    So a reader of the file can leave out rows that are not its own, unread. Nothing is said if there are no rows, or if
+    `key_groups` does not take the columns.
+    """
+    columns = [rows.column(key).combine_chunks() for key in keys if key in rows.schema.names]
+    if not rows.num_rows or len(columns) < len(keys) or not all(can_hash(column.type) for column in columns):
+        return {}
+    bounds = pc.min_max(key_groups(columns, max_parallelism)).as_py()
+    said = {"by": list(keys), "first": bounds["min"], "last": bounds["max"], "of": max_parallelism}
+    return {_SAID: json.dumps(said).encode()}
+
+
+def said_groups(
+    schema: pa.Schema, keys: Sequence[str], wanted: pa.Schema, max_parallelism: int
+) -> KeyGroupRange | None:
+    """Return the key groups by these columns of a file with this schema. None: the file does not say them.
+
+    The hash depends on the type, so a file does not say them for columns that are read in a `wanted` type of another
+    kind.
+    """
+    found = json.loads((schema.metadata or {}).get(_SAID, b"{}"))
+    if found.get("by") != list(keys) or found["of"] != max_parallelism:
+        return None
+    if any(schema.field(key).type != wanted.field(key).type for key in keys):
+        return None
+    return KeyGroupRange(first=found["first"], last=found["last"])
 
 
 def landing(count: int) -> list[int]:

@@ -22,6 +22,7 @@ from jobs.operators.changelog_aggregates import ChangingAggregates
 from jobs.operators.changes import added, changes_of, deleted_keys, with_kind
 from jobs.operators.exchange import Arrived, take_apart
 from jobs.operators.join import JoinFunction
+from jobs.operators.key_hash import saying_groups
 from jobs.operators.process import (
     AnyFunction,
     Called,
@@ -349,13 +350,20 @@ class KeyedTask:
             return ()
         if isinstance(self.target, AppendTarget):
             return self.writer.write_partitions(place, arrow_of(output, self.output_schema), self.target.partitioned_by)
-        return (self.writer.write_channel(place, parts_of(output, self.output_schema), self.output_schema),)
+        return (self._write_channel(place, output, self.output_schema),)
 
     def _write_changes(self, changes: pl.DataFrame | None) -> tuple[FileHandle, ...]:
         if self.channel is None or changes is None or changes.is_empty():
             return ()
-        schema = with_kind(self.output_schema)
-        return (self.writer.write_channel(self.channel, parts_of(changes, schema), schema),)
+        return (self._write_channel(self.channel, changes, with_kind(self.output_schema)),)
+
+    def _write_channel(self, channel: TableName, rows: pl.DataFrame, schema: pa.Schema) -> FileHandle:
+        """Write rows for the vertices behind this one. If they have the same keys, each subtask reads its own files."""
+        said: dict[bytes, bytes] = {}
+        if self.parallelism > 1:
+            of_keys = pa.schema([field for field in schema if field.name in self.keys])
+            said = saying_groups(arrow_of(rows.select(of_keys.names), of_keys), self.keys, self.max_parallelism)
+        return self.writer.write_channel(channel, parts_of(rows, schema), schema.with_metadata(said))
 
     def _staged(self, written: tuple[FileHandle, ...]) -> tuple[tuple[TableName, FileHandle], ...]:
         if not isinstance(self.target, AppendTarget):

@@ -46,6 +46,18 @@ class RowScan(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsStored(Protocol):
+    """Optional for a `RowScan`: it knows the schema of its file."""
+
+    def stored(self, columns: Sequence[str]) -> pa.Schema | None:
+        """Return the schema of a file that a vertex wrote, and in which these columns are as they are read; else None.
+
+        Raises what `batches` raises.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOfScan:
     """The beginning of a `RowScan` that changes the rows of another one, and has as many of them at most."""
@@ -61,6 +73,10 @@ class ScanOfScan:
     def may_repeat(self) -> bool:
         """Return whether several tasks may read the whole scan."""
         return self.scan.may_repeat
+
+    def stored(self, columns: Sequence[str]) -> pa.Schema | None:
+        """Return the schema of the other scan's file, if it knows it, and hands out these columns as they are."""
+        return self.scan.stored(columns) if isinstance(self.scan, KnowsStored) else None
 
 
 @runtime_checkable

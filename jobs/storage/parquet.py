@@ -1,6 +1,7 @@
 """Hands Parquet files of a storage to Arrow: a path, of which Arrow reads what it needs, or a whole object's bytes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,7 +84,8 @@ class FileScan:
     """The rows `first` to `end` (exclusive) of a Parquet file. `root` is the address of a storage, `name` a file there.
 
     `bytes` is the size of the whole file. With a `numbering`, its columns are not read, but made. `names` has the name
-    in the file of each column that may have another one there. Without `kept`, all rows of the part are read.
+    in the file of each column that may have another one there. Without `kept`, all rows of the part are read. A file is
+    `staged` if a vertex has written it.
     """
 
     root: str
@@ -94,6 +96,7 @@ class FileScan:
     numbering: Numbering | None = None
     names: tuple[tuple[str, str], ...] = ()
     kept: KeptRows | None = None
+    staged: bool = False
 
     @property
     def rows(self) -> int:
@@ -105,18 +108,33 @@ class FileScan:
         """Return whether each reader reads the columns that it needs. An object of a store is read whole."""
         return not isinstance(parsed(self.root), StoreUrl)
 
+    def stored(self, columns: Sequence[str]) -> pa.Schema | None:
+        """Return the schema of a staged file from which these columns are read as they are; else None.
+
+        Raises ScanError.
+        """
+        if not self.staged or not self.may_repeat:
+            return None
+        with self._named_errors():
+            schema = pq.read_schema(parquet_of(place_in(self.root, self.name)))
+        return schema if set(columns) <= set(schema.names) else None
+
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows in `schema`. A column that the file lacks is null, and a narrower type is widened.
 
         Raises ScanError.
         """
-        place = place_in(self.root, self.name)
+        with self._named_errors(), pq.ParquetFile(parquet_of(place_in(self.root, self.name))) as file:
+            for first, batch in self._kept(self._parts(file, schema)):
+                yield self._in_schema(batch, first, schema)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
         try:
-            with pq.ParquetFile(parquet_of(place)) as file:
-                for first, batch in self._kept(self._parts(file, schema)):
-                    yield self._in_schema(batch, first, schema)
+            yield
         except (pa.ArrowException, OSError) as error:
             why = (str(error).splitlines() or [type(error).__name__])[0]
+            place = place_in(self.root, self.name)
             raise ScanError(f"{place} cannot be read ({why}): put it back as it was") from error
 
     def _parts(self, file: pq.ParquetFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:

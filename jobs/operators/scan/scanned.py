@@ -10,15 +10,15 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StringType
 
-from checkpointing.key_groups import range_of
+from checkpointing.key_groups import KeyGroupRange, range_of
 from jobs.operators.derived_scans import marked
 from jobs.operators.exchange import EXCHANGED, Splitter, owned_by, times_block, with_key_group
 from jobs.operators.expressions import Expression
-from jobs.operators.key_hash import can_hash, key_groups
+from jobs.operators.key_hash import can_hash, key_groups, said_groups
 from jobs.operators.python_workers import freeze_imports, reported
 from jobs.operators.spec import Spec, StatelessSpec, arrow_schema, left_to_spark
 from jobs.operators.stateless_task import StatelessTask
-from jobs.sources.slice_reading import RowScan
+from jobs.sources.slice_reading import KnowsStored, RowScan
 from jobs.state.merge import KEY_GROUP
 
 
@@ -115,16 +115,33 @@ class KeyedScan:
             yield from times_block()
 
     def by_subtask(self, subtasks: Sequence[int]) -> dict[int, list[pa.RecordBatch]]:
-        """Return the rows of all parts that belong to these subtasks, with their key groups. Raises ScanError."""
+        """Return the rows of all parts that belong to these subtasks, with their key groups. Raises ScanError.
+
+        A file that says it has none of their rows is not read.
+        """
         of: dict[int, list[pa.RecordBatch]] = {subtask: [] for subtask in subtasks}
-        for batch in self._rows(chain.from_iterable(self.shares)):
-            for subtask, rows in of.items():
-                rows.append(self._owned(batch, subtask))
+        for scan in chain.from_iterable(self.shares):
+            said = self._said(scan)
+            takers = [each for each in of if said is None or said.intersection(self._range(each)) is not None]
+            for batch in self._rows((scan,) if takers else ()):
+                for subtask in takers:
+                    whole = said is not None and said.intersection(self._range(subtask)) == said
+                    of[subtask].append(batch if whole else self._owned(batch, subtask))
         return of
 
-    def _owned(self, rows: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
+    def _said(self, scan: RowScan) -> KeyGroupRange | None:
+        """Return the key groups of all rows of a part, if its file says them, and none of the rows go elsewhere."""
+        if self.splitter.broadcast or self.splitter.to_all is not None or not isinstance(scan, KnowsStored):
+            return None
+        stored = scan.stored(self.keys)
+        return None if stored is None else said_groups(stored, self.keys, self.splitter.schema, self.max_parallelism)
+
+    def _range(self, subtask: int) -> KeyGroupRange:
         to = self.splitter
-        own = range_of(subtask=subtask, parallelism=to.parallelism, max_parallelism=to.max_parallelism)
+        return range_of(subtask=subtask, parallelism=to.parallelism, max_parallelism=to.max_parallelism)
+
+    def _owned(self, rows: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
+        to, own = self.splitter, self._range(subtask)
         group = rows.column(KEY_GROUP)
         mine = pc.and_(pc.greater_equal(group, own.first), pc.less_equal(group, own.last))
         if to.to_all is None:

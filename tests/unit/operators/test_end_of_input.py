@@ -10,8 +10,10 @@ import pytest
 from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
+from checkpointing.key_groups import KeyGroupRange
 from jobs.operators.enrich import EnrichFunction
 from jobs.operators.exchange import BLOCK, SUBTASK, TAG, WAKING, Splitter
+from jobs.operators.key_hash import key_groups, said_groups
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.process import ForeignKeyError, NamedOutputs, Processed
 from jobs.operators.reports import report_from
@@ -332,3 +334,18 @@ def test_a_users_own_aggregate_is_checked_too(tmp_path):
     bench = Bench(str(tmp_path), Merging(), one, COUNT, COUNT, TableMode.UPSERT, 2)
     with pytest.raises(ForeignKeyError, match="k=all"):
         bench.run([("a", 1), ("b", 2)])
+
+
+def test_a_file_for_the_next_vertex_says_the_key_groups_of_its_rows(tmp_path):
+    """A single subtask says nothing, since it reads all files anyway."""
+    bench, channel = Bench(str(tmp_path)), TableName("_tidemark/j/channels/silver")
+    said = []
+    for parallelism in (1, 2):
+        task = replace(
+            bench._task(end=True), channel=channel, target=None, parallelism=parallelism, state=((),) * parallelism
+        )
+        (batch,) = task.carry_out(0, bench._sent(0, [("a", 1), ("b", 2)]))
+        (file,) = report_from(batch.column("report")[0].as_py()).emitted
+        said.append(said_groups(pq.read_schema(tmp_path / file.path), ("k",), OUTPUT, 8))
+    groups = key_groups([pa.array(["a", "b"])], 8).to_pylist()
+    assert [None, KeyGroupRange(first=min(groups), last=max(groups))] == said

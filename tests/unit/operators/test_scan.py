@@ -1,5 +1,7 @@
 """Tasks that read all files themselves keep the rows of their own subtasks, which are those that an exchange brings."""
 
+from dataclasses import dataclass
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -11,13 +13,15 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BooleanType, LongType, StringType, StructType, TimestampType
 
 from checkpointing.identifiers import VertexId
+from checkpointing.key_groups import range_of
 from jobs.operators.applied_changes import DELETES, SEQUENCE
 from jobs.operators.changes import DELETE, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE
 from jobs.operators.derived_scans import AddingScan, ChangesScan, NewColumn
-from jobs.operators.exchange import SUBTASK, Splitter, arrived, take_apart
+from jobs.operators.exchange import SUBTASK, Splitter, arrived, take_apart, with_key_group
 from jobs.operators.expressions import Call, Column, Constant
 from jobs.operators.in_time.measured_times import MicroBatchId, ObservedTimes, TimesOfInput, take_measured
 from jobs.operators.inputs import scanned_input
+from jobs.operators.key_hash import key_groups, saying_groups
 from jobs.operators.scan.scanned import KeyedScan
 from jobs.operators.spec import TaskSteps, TextSteps
 from jobs.pipeline import Pipeline
@@ -26,12 +30,15 @@ from jobs.pipeline.planning import plan
 from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError
+from jobs.sources.slice_reading import ScanOfScan
+from jobs.state.merge import KEY_GROUP
 from jobs.storage.parquet import FileScan
 from tests.unit.sources.test_delta_source import FEED, append, delta, poll, slices
 from tidemark import count
 
 SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string())])
 KEYS = 500
+GROUPS = 40
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +67,51 @@ def test_each_row_belongs_to_the_subtask_to_which_an_exchange_brings_it(scans, m
         for rows in (together, scan.by_subtask([subtask])):
             assert expected.equals(arrived({0: rows[subtask]}, [SCHEMA]).frames[0])
     assert 2 * KEYS - 1 == sum(rows.num_rows for parts in together.values() for rows in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedScan(ScanOfScan):
+    """Notes whose rows are read."""
+
+    read: list[int]
+    subtask: int
+
+    def batches(self, schema):
+        """Yield the rows, and note it."""
+        self.read.append(self.subtask)
+        yield from self.scan.batches(schema)
+
+
+@given(readers=st.integers(2, 8), writers=st.integers(2, 8), data=st.data())
+def test_a_task_reads_no_file_that_says_it_has_none_of_its_rows(tmp_path_factory, readers, writers, data):
+    """Each row arrives once, whoever wrote it: by other keys, in a type that is hashed otherwise, or with a new key."""
+    key_type = data.draw(st.sampled_from([pa.int64(), pa.int32()]))
+    by = data.draw(st.sampled_from(["key", "text"]))
+    keys = [*range(data.draw(st.integers(1, 99)))]
+    rows = pa.table({"key": pa.array(keys, key_type), "text": [str(key) for key in keys], "new": keys[::-1]})
+    replaced = data.draw(st.sampled_from(["key", "text"]))
+    derived = NewColumn(replaced, {"key": Column("new"), "text": Constant("t", pa.string())}[replaced])
+    owners = pc.divide(pc.multiply(key_groups([rows.column(by).combine_chunks()], GROUPS), writers), GROUPS)
+    folder, scans, read = tmp_path_factory.mktemp("said"), [], []
+    for writer in {*owners.to_pylist()}:
+        own = rows.filter(pc.equal(owners, writer))
+        pq.write_table(own.replace_schema_metadata(saying_groups(own, [by], GROUPS)), folder / f"{writer}.parquet")
+        file = FileScan(root=str(folder), name=f"{writer}.parquet", first=0, end=own.num_rows, bytes=1, staged=True)
+        watched = WatchedScan(scan=file, read=read, subtask=writer)
+        scans.append(AddingScan(scan=watched, added=(derived,), read=pa.schema([("new", pa.int64())])))
+    splitter = Splitter(tag=0, schema=SCHEMA, parallelism=readers, max_parallelism=GROUPS)
+    keyed = KeyedScan(shares=(tuple(scans),), keys=("key",), max_parallelism=GROUPS, splitter=splitter)
+    together, arriving = keyed.by_subtask(range(readers)), []
+    for subtask in range(readers):
+        read.clear()
+        alone = pa.Table.from_batches(keyed.by_subtask([subtask])[subtask], with_key_group(SCHEMA))
+        assert alone.equals(pa.Table.from_batches(together[subtask], alone.schema))
+        if (key_type, by, replaced, readers) == (pa.int64(), "key", "text", writers):
+            assert [subtask] * (alone.num_rows > 0) == read
+        own = range_of(subtask=subtask, parallelism=readers, max_parallelism=GROUPS)
+        assert all(own.first <= group <= own.last for group in alone[KEY_GROUP].to_pylist())
+        arriving += alone["key"].to_pylist()
+    assert keys == sorted(arriving)
 
 
 # ------------------------------------------------------------------
