@@ -44,6 +44,7 @@ from jobs.state.backend import NOTHING_WRITTEN, Expires, RangeState, StateBacken
 from jobs.state.files import KeyGroupError, arrow_of, conform, empty_frame, parts_of
 from jobs.state.key_joins import one_form
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
+from jobs.state.mapped_files import MAPPED
 from jobs.state.merge import (
     DELETED,
     KEY_GROUP,
@@ -175,6 +176,7 @@ class KeyedTask:
         own = range_of(subtask=subtask, parallelism=self.parallelism, max_parallelism=self.max_parallelism)
         _require_own(self.operator, subtask, own, arrived)
         yield from report_batch(self._report(subtask, own, arrived))
+        MAPPED.let_go()
 
     def _report(self, subtask: int, own: KeyGroupRange, arrived: Arrived) -> TaskReport:
         given = zip(arrived.frames, self.inputs, strict=False)

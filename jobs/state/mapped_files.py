@@ -8,6 +8,7 @@ Spark names folders for such files, and deletes them when the executor ends. Wit
 file is mapped.
 """
 
+import mmap
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
+from weakref import WeakSet
 
 import polars as pl
 import pyarrow as pa
@@ -34,6 +36,7 @@ class MappedFiles:
     folder: Path | None
     bytes_min: int = MAPPED_BYTES_MIN
     _is_full: bool = field(default=False)
+    _in_use: "WeakSet[mmap.mmap]" = field(default_factory=WeakSet)
 
     def read(
         self, of: object, path: str, schema: pl.Schema, decoded: Callable[[], pl.DataFrame]
@@ -71,12 +74,22 @@ class MappedFiles:
                 if file.name not in known and file.suffix == _SUFFIX:
                     file.unlink(missing_ok=True)
 
+    def let_go(self) -> None:
+        """Hand the pages of all files back to the system. It keeps them for the next reader while there is memory.
+
+        Else each worker would hold every range, since its tasks take turns among all of them.
+        """
+        for mapped in self._in_use:
+            mapped.madvise(mmap.MADV_DONTNEED)
+
     def _find(self, of: object, path: str, schema: pl.Schema) -> pl.DataFrame | None:
         """Return the rows that were kept of a file, None if there are none with these columns."""
         if self.folder is None:
             return None
-        with suppress(OSError, pa.ArrowException):
-            rows = frame_of(pa.ipc.open_file(pa.memory_map(str(self._place(of) / _name(path)))).read_all())
+        with suppress(OSError, pa.ArrowException), (self._place(of) / _name(path)).open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._in_use.add(mapped)
+            rows = frame_of(pa.ipc.open_file(pa.py_buffer(mapped)).read_all())
             return rows if rows.schema == schema else None
         return None
 

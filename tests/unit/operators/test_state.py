@@ -699,6 +699,28 @@ def test_a_worker_maps_what_another_one_has_written_or_read(tmp_path):
     assert 1 == len(list((tmp_path / "local").rglob("*.arrow")))
 
 
+def test_a_worker_holds_no_page_of_a_mapped_file_between_tasks(tmp_path):
+    """Nothing is lost: the next task finds the pages with the system."""
+    mapped = MappedFiles(tmp_path / "local", bytes_min=1)
+    rows, is_mapped = mapped.keep("range", "a.parquet", pl.DataFrame({"n": range(500_000)}))
+    total = rows["n"].sum()
+    assert (True, rows.height * 8) == (is_mapped, min(_resident(tmp_path), rows.height * 8))
+    mapped.let_go()
+    assert (0, total) == (_resident(tmp_path), rows["n"].sum())
+
+
+def _resident(folder):
+    """Return how many bytes of files below a folder this process has mapped and holds."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(" ")
+        if "-" in name and not name.endswith(":"):
+            inside = rest.endswith(".arrow") and str(folder) in rest
+        elif inside and name == "Rss:":
+            found += int(rest.split()[0]) * 1024
+    return found
+
+
 def test_a_full_disk_only_means_that_nothing_is_mapped(tmp_path):
     (tmp_path / "local").write_text("no folder")
     mapped = MappedFiles(tmp_path / "local", bytes_min=1)
