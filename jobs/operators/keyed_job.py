@@ -102,7 +102,7 @@ _FEW_BYTES: Final = 4 * 1024 * 1024
 _FEW_SUBTASKS: Final = 8
 """With so few rows and subtasks, one task runs all subtasks in turn. An exchange would take longer than their work."""
 _READ_BY_ALL_ROWS: Final = 2_000_000
-_READ_BY_ALL_BYTES: Final = 64 * 1024 * 1024
+_READ_BY_ALL_BYTES: Final = 256 * 1024 * 1024
 _READERS: Final = 4
 """So many rows are read by the tasks of so many subtasks, each for itself. That takes less than an exchange."""
 

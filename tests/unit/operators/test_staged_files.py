@@ -82,6 +82,17 @@ def test_integers_of_a_state_are_stored_as_differences(tmp_path):
     assert "RLE_DICTIONARY" in group.column(1).encodings
 
 
+def test_a_file_for_the_next_vertex_is_written_for_speed(tmp_path):
+    """Only texts that repeat have a dictionary: to build one of others takes time, and saves no space."""
+    rows = pa.table({"t": ["x", "y"] * 500, "own": [str(n) for n in range(1000)]})
+    handle = files(tmp_path).write_channel(TABLE, iter([rows[:500], rows[500:]]), rows.schema)
+    repeats, own = (pq.read_metadata(tmp_path / handle.path).row_group(0).column(place) for place in range(2))
+    assert ["LZ4", "LZ4"] == [repeats.compression, own.compression]
+    assert "RLE_DICTIONARY" in repeats.encodings
+    assert "RLE_DICTIONARY" not in own.encodings
+    assert rows.equals(pq.read_table(tmp_path / handle.path))
+
+
 def test_a_stopwatch_measures_writing_separately(monkeypatch, tmp_path):
     """The clock advances a second at each look. A write counts as one second, and the task as all since its start."""
     seconds = count()
