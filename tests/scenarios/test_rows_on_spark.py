@@ -331,7 +331,7 @@ def test_a_master_hooks_state_is_in_the_row_and_comes_back_after_a_death(tick, t
 # ------------------------------------------------------------------
 # Each mode of alignment on real Spark, on the worked example's two splits of which one is slow.
 #
-# `modes/test_modes.py` shows the same on the flights, with deaths at the worst moments; those tests are dear.
+# `modes/test_modes.py` lets flights die, aligned and unaligned, at the worst moments; those tests are dear.
 
 
 EXACT = {"fast": (205, 204), "slow": (200, 199)}

@@ -1,4 +1,4 @@
-"""Runs the flights pipeline over the first days of January in each mode, lets ticks die, and judges what cuts show."""
+"""Runs the flights pipeline over the first days of January, lets ticks die, and judges what cuts show."""
 
 import multiprocessing
 import os
@@ -7,25 +7,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import polars as pl
 from pyspark.sql import SparkSession
 
 from checkpointing.channel_items import StagedSegment
-from checkpointing.config import CheckpointConfig, CheckpointingMode
+from checkpointing.config import CheckpointConfig
 from checkpointing.event_time import BEFORE_TIME
 from checkpointing.identifiers import JobName, VertexId, job_name
-from checkpointing.job.door import JobDoor
 from checkpointing.job.restoring import in_flight
-from checkpointing.messages import Fact, MicroBatchFinished, NotifyAborted, RunMicroBatch
+from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
-from checkpointing.trace import TickStarted, TraceEntry, read
 from jobs.operators.spec import VertexPlan
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.planning import plan
@@ -39,7 +36,6 @@ from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.warehouse import Warehouse
-from tests.scenarios.processes import Dead
 
 DAYS: Final = 3
 KEYS: Final = ("origin", "time_hour")
@@ -133,21 +129,19 @@ REST_S = 0.8
 """Longer than a commit takes. No micro-batch runs during a commit either."""
 LOOK_AGAIN_S = 0.02
 
-Due = Callable[[str, "Fate"], bool]
-"""Takes a boundary's name and the tick's fate so far. Returns True if the tick dies there."""
+Due = Callable[[str, Path], bool]
+"""Takes a boundary's name and the warehouse. Returns True if the tick's process dies there."""
 
 
 class SlowWeather:
     """An engine that delays the first and the third micro-batch of the weather.
 
-    Each waits until nothing else runs, or until a checkpoint is declined. By then the flights have passed the barrier
-    that the weather has not reached, and have gone on as far as they can. So the test does not depend on the speed of
-    the machine.
+    Each waits until nothing else runs. By then the flights have passed the barrier that the weather has not reached,
+    and have gone on as far as they can. So the test does not depend on the speed of the machine.
     """
 
-    def __init__(self, engine: Engine, fate: "Fate") -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._fate = fate
         self._lock = threading.Lock()
         self._running = 0
         self._rested_since = time.monotonic()
@@ -168,37 +162,12 @@ class SlowWeather:
         self._engine.close()
 
     def _wait_for_rest(self) -> None:
-        declined = self._fate.declined
         self._rested_since = time.monotonic()
-        while self._fate.declined == declined and not self._fate.dead and not self._has_rested():
+        while not self._has_rested():
             time.sleep(LOOK_AGAIN_S)
 
     def _has_rested(self) -> bool:
         return not self._running and time.monotonic() - self._rested_since > REST_S
-
-
-@dataclass
-class Fate:
-    """Follows a tick over its boundaries: counts declined checkpoints, and lets the tick die once `due` returns True.
-
-    The process dies by SIGKILL, or the tick only pretends: from then on nothing that it does reaches the outside.
-    """
-
-    root: Path
-    due: Due = lambda *_: False
-    for_good: bool = False
-    dead: bool = False
-    declined: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __call__(self, name: str) -> None:
-        with self._lock:
-            self.declined += name == "after:NotifyAborted"
-            self.dead = self.dead or self.due(name, self)
-        if self.dead and self.for_good:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.dead:
-            raise Dead(name)
 
 
 # ------------------------------------------------------------------
@@ -261,39 +230,31 @@ def rows_in_flight(record: CheckpointRecord) -> int:
     return sum(segment.rows for _, segment in in_flight(record))
 
 
-def wrong_with(root: Path, *, duplicates: bool = False) -> list[str]:
+def wrong_with(root: Path) -> list[str]:
     """Return each difference between the tables at a retained cut.
 
     The tables show one moment if silver follows from bronze, without the rows that the checkpoint holds in flight, and
-    if gold follows from silver. With `duplicates`, silver may hold rows more often, as at least once allows. It may
-    never hold fewer rows.
+    if gold follows from silver.
     """
-    return [
-        f"cut {cut.record.checkpoint}: {problem}" for cut in cuts(root) for problem in _wrong(root, cut, duplicates)
-    ]
-
-
-def ahead(root: Path, cut: Cut) -> Rows:
-    """Return the rows of silver whose flights are not in bronze at that cut. The job will read them once more."""
-    return multiset(cut.tables["silver/flights"]) - multiset(_silver_of(root, cut))
+    return [f"cut {cut.record.checkpoint}: {problem}" for cut in cuts(root) for problem in _wrong(root, cut)]
 
 
 def newest(root: Path) -> Cut:
     return list(cuts(root))[-1]
 
 
-def _wrong(root: Path, cut: Cut, duplicates: bool) -> Iterator[str]:
+def _wrong(root: Path, cut: Cut) -> Iterator[str]:
     tables = cut.tables
     bad = tables["bronze/flights"].filter(pl.col("arr_delay").is_null())
-    yield from _differ("quarantine/flights", multiset(bad), multiset(tables["quarantine/flights"]), more=False)
+    yield from _differ("quarantine/flights", multiset(bad), multiset(tables["quarantine/flights"]))
     silver = multiset(_silver_of(root, cut))
-    yield from _differ("silver/flights", silver, multiset(tables["silver/flights"]), more=duplicates)
+    yield from _differ("silver/flights", silver, multiset(tables["silver/flights"]))
     for vertex in ("delays_by_route", "delays_by_wind", "delays_by_day"):
         gold, landed = f"gold/{vertex}", _landed(root, cut, "silver_flights", vertex, "silver/flights")
         expected = golds(landed, _watermark_ms(cut, vertex))[gold]
-        yield from _differ(gold, multiset(expected), multiset(tables[gold]), more=False)
+        yield from _differ(gold, multiset(expected), multiset(tables[gold]))
     for late in ("late/flights", "late/days"):
-        yield from _differ(late, Counter(), multiset(tables[late]), more=False)
+        yield from _differ(late, Counter(), multiset(tables[late]))
 
 
 def _silver_of(root: Path, cut: Cut) -> pl.DataFrame:
@@ -325,19 +286,18 @@ def _in(rows: pl.DataFrame, gone: Rows) -> pl.Series:
     return pl.Series(marks, dtype=pl.Boolean)
 
 
-def _differ(table: str, expected: Rows, there: Rows, *, more: bool) -> Iterator[str]:
+def _differ(table: str, expected: Rows, there: Rows) -> Iterator[str]:
     missing, surplus = (expected - there).total(), (there - expected).total()
-    if missing or (surplus and not more):
+    if missing or surplus:
         yield f"{table} lacks {missing} rows and has {surplus} that belong to another moment"
 
 
 # ------------------------------------------------------------------
-# Lists the modes of checkpointing, each with the moment at which its job dies, and runs the ticks of such a job.
+# The modes, each with the moment at which its job dies, and the ticks of such a job.
 
 
 ANY_PUBLICATION = "before:PublishTable:"
 HALF_PUBLISHED = "before:PublishTable:silver/flights"
-COMPLETE = "before:NotifyComplete"
 COMMITTED_BEFORE = 2
 WAIT_S = 280
 
@@ -346,31 +306,20 @@ def changed(**changes: object) -> CheckpointConfig:
     return CheckpointConfig(**(CONFIG.model_dump() | changes))
 
 
-def half_published(name: str, fate: Fate) -> bool:
+def half_published(name: str, root: Path) -> bool:
     """Return True while a checkpoint, the second or a later one, is committed and only some tables show it."""
-    return name == HALF_PUBLISHED and len(records(fate.root)) >= COMMITTED_BEFORE
+    return name == HALF_PUBLISHED and len(records(root)) >= COMMITTED_BEFORE
 
 
-def half_published_in_flight(name: str, fate: Fate) -> bool:
+def half_published_in_flight(name: str, root: Path) -> bool:
     """Return True in the same situation if the checkpoint also holds rows in flight.
 
     Silver may then publish nothing.
     """
     if not name.startswith(ANY_PUBLICATION):
         return False
-    committed = records(fate.root)
+    committed = records(root)
     return len(committed) >= COMMITTED_BEFORE and rows_in_flight(committed[-1]) > 0
-
-
-def half_published_after_a_decline(name: str, fate: Fate) -> bool:
-    return half_published(name, fate) and fate.declined > 0
-
-
-def ahead_of_its_barrier(name: str, fate: Fate) -> bool:
-    """Return True when a checkpoint is complete and its silver holds flights that the job will read once more."""
-    return (
-        name == COMPLETE and len(records(fate.root)) >= COMMITTED_BEFORE and bool(ahead(fate.root, newest(fate.root)))
-    )
 
 
 @dataclass(frozen=True)
@@ -383,11 +332,7 @@ class Mode:
 
 MODES: Mapping[str, Mode] = {
     "aligned": Mode(CONFIG, half_published),
-    "at_least_once": Mode(changed(mode=CheckpointingMode.AT_LEAST_ONCE), ahead_of_its_barrier),
     "unaligned": Mode(changed(unaligned=True), half_published_in_flight),
-    "alternating": Mode(changed(unaligned=True, alignment_timeout_ms=500), half_published_in_flight),
-    "concurrent": Mode(changed(max_concurrent=2), half_published),
-    "buffering": Mode(changed(max_alignment_bytes=4_000, every_rows=200), half_published_after_a_decline),
 }
 
 
@@ -403,19 +348,12 @@ class Job:
     connect_url: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def tick(self, fate: Fate | None = None) -> TickReport:
-        """Run a tick to any end. It takes the job over, because its last holder may have only pretended to die."""
-        fate = fate or Fate(self.root)
+    def tick(self, listener: TickListener | None = None, **how: Any) -> TickReport:
+        """Run a tick to any end."""
         engine = SparkEngine(SparkConfig(cores=2, connect_url=self.connect_url), TickListener(), self.spark)
         plan = planned(self.data, self.config, parallelism=self.parallelism)
-        settings = RuntimeSettings(warehouse=self.root, take_over=True, **self.settings)
-        return run_tick(plan, settings, engine=SlowWeather(engine, fate), boundary=fate)
-
-    def die(self, due: Due) -> bool:
-        fate = Fate(self.root, due)
-        with suppress(Dead):
-            self.tick(fate)
-        return fate.dead
+        settings = RuntimeSettings(warehouse=self.root, **self.settings)
+        return run_tick(plan, settings, listener, engine=SlowWeather(engine), **how)
 
     def be_killed(self, due: Due) -> int | None:
         server = multiprocessing.get_context("forkserver")
@@ -425,32 +363,12 @@ class Job:
         alone.kill()
         return alone.exitcode
 
-    def traces(self) -> list[list[TraceEntry]]:
-        """Return the facts and effects of all ticks' doors, oldest tick first."""
-        files = sorted(self.root.glob("_tidemark/*/traces/*.ndjson"), key=lambda file: int(file.stem))
-        return [list(read(file.read_bytes().splitlines(keepends=True))) for file in files]
-
-    def aborted(self) -> list[NotifyAborted]:
-        return [entry.body for trace in self.traces() for entry in trace if isinstance(entry.body, NotifyAborted)]
-
-    def pending_at_a_time(self) -> int:
-        """Return the largest number of checkpoints that were pending at once. It replays the traces on the door."""
-        return max(_pending_at_a_time(trace) for trace in self.traces())
-
 
 def _tick(job: Job, due: Due) -> None:
-    job.tick(Fate(job.root, due, for_good=True))
+    """Run a tick in a process of its own, until it dies by SIGKILL at the first boundary that is due."""
 
+    def die(name: str) -> None:
+        if due(name, job.root):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def _pending_at_a_time(trace: list[TraceEntry]) -> int:
-    door: JobDoor | None = None
-    most = 0
-    for entry in trace:
-        match entry.body:
-            case TickStarted(setup, now_ms):
-                door = JobDoor(setup)
-                door.start(now_ms)
-            case fact if isinstance(fact, get_args(Fact)):
-                door.step(fact)
-        most = max(most, len(door._job.coordinator.pending))
-    return most
+    job.tick(boundary=die)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from checkpointing.channel_items import AlignmentType, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
-from checkpointing.gate import GateConfig, GateEffect, GatePolicy, GateTimeAdvanced, ItemArrived, Polled
+from checkpointing.gate import GateConfig, GateEffect, GatePolicy, ItemArrived, Polled
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
 from spec.flink.gate_cases import FlinkGate, ItemHanded
 
@@ -42,9 +42,6 @@ class Story:
         while self.gate.has_deliverable():
             effects += self.poll()
         return effects
-
-    def at(self, now_ms: int) -> tuple[GateEffect, ...]:
-        return self.gate.tell(GateTimeAdvanced(now_ms))
 
     def blocked(self) -> list[int]:
         return sorted(channel.subtask for channel in self.gate.blocked())
