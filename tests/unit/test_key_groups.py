@@ -1,26 +1,10 @@
 """Tests key groups and job graphs."""
 
-from itertools import pairwise
-
 import pytest
 
 from checkpointing.graph import InvalidGraphError, JobGraph, Table, TableMode, Vertex, VertexKind
-from checkpointing.identifiers import ChannelId, EdgeId, InvalidNameError, TableName, VertexId, table_name
+from checkpointing.identifiers import EdgeId, InvalidNameError, TableName, VertexId, table_name
 from checkpointing.key_groups import InvalidParallelismError, key_group_ranges, range_of
-
-PAIRS = [(1, 1), (13, 1), (13, 2), (128, 7), (32767, 1), (32767, 13), (32768, 32768)]
-
-
-@pytest.mark.parametrize(("most", "parallelism"), PAIRS)
-def test_ranges_and_indexes_agree(most, parallelism):
-    """The ranges follow one another without a gap, and every key group belongs to the subtask of its range (D3)."""
-    sizes = {"parallelism": parallelism, "max_parallelism": most}
-    ranges = key_group_ranges(**sizes)
-    assert (0, most - 1) == (ranges[0].first, ranges[-1].last)
-    assert all(before.last + 1 == after.first for before, after in pairwise(ranges))
-    for subtask, owned in enumerate(ranges):
-        assert owned == range_of(subtask=subtask, **sizes)
-        assert {subtask} == {group * parallelism // most for group in (owned.first, owned.last)}
 
 
 @pytest.mark.parametrize(("most", "parallelism"), [(0, 1), (1, 0), (2, 3), (32769, 1), (-1, -1)])
@@ -67,17 +51,6 @@ def test_a_graph_that_is_no_pipeline_is_refused_by_name(vertices, edges, named):
     with pytest.raises(InvalidGraphError) as refused:
         JobGraph(vertices, edges)
     assert named == str(refused.value)
-
-
-def test_a_graph_knows_which_vertex_sends_to_which():
-    """There is one channel for each upstream subtask. An unknown vertex raises KeyError."""
-    graph = JobGraph((SOURCE, BRONZE), (IN,))
-    assert (ChannelId(IN, 0), ChannelId(IN, 1)) == graph.channels_into(BRONZE.id)
-    assert () == graph.channels_into(SOURCE.id)
-    assert (IN,) == graph.upstream(BRONZE.id)
-    assert () == graph.upstream(SOURCE.id)
-    with pytest.raises(KeyError, match="gold"):
-        graph.vertex(GOLD.id)
 
 
 @pytest.mark.parametrize("text", ["orders", "bronze/orders/2024", "/orders", "bronze/", "Bronze/orders", "../orders"])

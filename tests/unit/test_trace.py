@@ -1,6 +1,5 @@
 """Every fact and effect survives the trace, and a missing line is found."""
 
-import random
 from dataclasses import replace
 from typing import get_args
 
@@ -9,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.channel_items import RangeFiles
-from checkpointing.config import CheckpointConfig
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.graph import JobGraph, TableMode, Vertex, VertexKind
+from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFile
-from checkpointing.identifiers import CheckpointId, Generation, JobName, SplitId, VertexId
-from checkpointing.job.setup import JobSetup, TickLimits
+from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import (
     AppendRow,
     CutRecorded,
@@ -31,13 +28,10 @@ from checkpointing.messages import (
     TickOutcome,
     TimeAdvanced,
 )
-from checkpointing.metadata.record import Claim, Holder, ManifestReference, TickEnd
+from checkpointing.metadata.record import Holder, ManifestReference, TickEnd
 from checkpointing.trace import (
-    FORMAT,
     FilesTakenOut,
     TickBroken,
-    TickStarted,
-    Traced,
     UnreadableTraceError,
     decode,
     encode,
@@ -70,84 +64,14 @@ def test_a_message_survives_encoding_and_decoding(kind):
     comes_back()
 
 
-def test_the_start_survives_encoding_and_decoding():
-    """The door is built from this set-up, with its configuration and claim."""
-    source = Vertex(VertexId("numbers"), VertexKind.SOURCE, 1, splits=(SplitId("a"),))
-    holder = Holder(host="h", pid=1, started="s")
-    claim = Claim(
-        generation=Generation(3), holder=holder, first_id=CheckpointId(1), last_id=CheckpointId(9), at_ms=5, nonce="n"
-    )
-    setup = JobSetup(
-        graph=JobGraph((source,), ()),
-        config=CheckpointConfig(every_rows=7),
-        job=JobName("numbers"),
-        claim=claim,
-        at_version=4,
-        rows_per_epoch={source.id: 5},
-        limits=TickLimits(checkpoints=2),
-    )
-    started = TickStarted(setup, 12)
-    assert started == decode(encode(1, 12, started)).body
-
-
 def test_a_reason_is_written_by_its_name():
     """A reworded message of a reason breaks no old trace."""
     line = encode(1, 1, NotifyAborted(CheckpointId(3), CheckpointFailureReason.QUALITY, "no"))
     assert b'"reason":"QUALITY"' in line
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b'{"format":9,"number":1,"at_ms":1,"is":"Nothing","body":{}}',
-        b'{"format":"9","number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
-        b'{"format":9,"number":1,"at_ms":1,"is":"EndTick"}',
-        b'{"format":9,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
-        b'{"format":9,"number":1,"is":"EndTick","body":{}}',
-        b'{"format":9,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
-    ],
-)
-def test_a_line_that_is_no_entry_is_refused(line):
-    """The error has the text of the line."""
-    with pytest.raises(UnreadableTraceError):
-        decode(line)
-
-
-@pytest.mark.parametrize(("number", "whose"), [(FORMAT - 1, "an older"), (FORMAT + 1, "a newer")])
-def test_a_trace_of_another_format_is_refused_by_name(number, whose):
-    """Its entries are those of another core. The message names the other format and the way out."""
-    line = b'{"format":%d,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}\n' % number
-    with pytest.raises(UnreadableTraceError, match=f"line 1: written in format {number} by {whose} Tidemark.*install"):
-        list(read([line]))
-
-
 def lines(*bodies):
     return [encode(number, number * 10, body) for number, body in enumerate(bodies, start=1)]
-
-
-def test_a_line_that_a_crash_cut_off_is_left_out():
-    """A trace ends with its last whole line. A broken line before the end is named by its number."""
-    first, second = lines(TimeAdvanced(1), RowAppended("n", 2))
-    assert [TimeAdvanced(1)] == [entry.body for entry in read([first, second[:-5]])]
-    with pytest.raises(UnreadableTraceError, match="line 1"):
-        list(read([b"nonsense\n", first]))
-
-
-@pytest.mark.parametrize(("kept", "place"), [((0, 2), "line 2"), ((1, 2), "line 1"), ((0, 2, 1), "line 2")])
-def test_a_missing_or_swapped_line_is_named(kept, place):
-    """Lines are numbered, so none can be dropped or swapped unnoticed."""
-    written = lines(TimeAdvanced(1), TimeAdvanced(2), TimeAdvanced(3))
-    with pytest.raises(UnreadableTraceError, match=place):
-        list(read([written[index] for index in kept]))
-
-
-def test_time_never_goes_back():
-    """A line with an earlier time than the line above it is named."""
-    with pytest.raises(UnreadableTraceError, match="line 2 is of 10 ms"):
-        list(read([encode(1, 20, TimeAdvanced(1)), encode(2, 10, TimeAdvanced(2))]))
 
 
 # ------------------------------------------------------------------
@@ -201,38 +125,6 @@ class Job:
         publication = Publication(STATE, TableMode.STATE, files=files, changes=changes)
         return PublishTable(CheckpointId(self.checkpoint), publication)
 
-    def change(self, draw: random.Random, change: str) -> Traced:
-        subtask = draw.randrange(len(self.state))
-        own = self.state[subtask]
-        match change:
-            case "finished":
-                return self.finished([each for each in range(len(self.state)) if draw.random() < 0.5])
-            case "drop":
-                self.state[subtask] = tuple(each for each in own if draw.random() < 0.7)
-            case "move":
-                self.state[subtask] = tuple(draw.sample(own, len(own)))
-            case "copy":
-                self.state[subtask] = tuple(replace(each) for each in own)  # equal, and other objects
-            case "append":
-                return self.append()
-            case "publish":
-                return self.publish()
-            case _:
-                pass
-        return self.run()
-
-
-_changes = st.lists(st.sampled_from(["finished", "drop", "move", "copy", "append", "publish", "run"]), max_size=30)
-
-
-@given(changes=_changes, seed=st.integers(0, 999))
-def test_any_sequence_of_messages_comes_back_as_it_was(changes: list[str], seed: int) -> None:
-    """Whatever happens to the files of a job, the reader sees the whole lists."""
-    draw, job, files = random.Random(seed), Job(3), FilesTakenOut()  # noqa: S311 - a failure must be repeatable
-    bodies = [job.change(draw, change) for change in changes]
-    written = [encode(number, 1, body, files) for number, body in enumerate(bodies, start=1)]
-    assert bodies == [entry.body for entry in read(written)]
-
 
 def _bytes_of_a_checkpoint(files: int, subtasks: int) -> int:
     job, memory = Job(files, subtasks), FilesTakenOut()
@@ -245,14 +137,6 @@ def _bytes_of_a_checkpoint(files: int, subtasks: int) -> int:
 def test_a_line_does_not_grow_with_the_files_that_live() -> None:
     """A job of 10,000 files writes what one of 100 files writes."""
     assert _bytes_of_a_checkpoint(100, 100) < 1.2 * _bytes_of_a_checkpoint(1, 100)
-
-
-def test_every_file_is_in_full_only_once() -> None:
-    """The fact names a new file in full. The effects that follow name its number."""
-    job, memory = Job(0, 1), FilesTakenOut()
-    bodies = [job.finished([0]), job.run(), job.append(), job.publish()]
-    text = b"".join(encode(number, 1, body, memory) for number, body in enumerate(bodies, start=1))
-    assert 1 == text.count(job.state[0][0].file.path.encode())
 
 
 @pytest.mark.parametrize(

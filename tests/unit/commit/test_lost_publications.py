@@ -11,12 +11,10 @@ from checkpointing.commit.lost_publications import (
     corrected,
     decide_repairs,
     in_doubt,
-    lacks_cuts,
-    rebuilt,
 )
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableKeys, TableRecord, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, Statistics, TableKeys, TableRecord, VertexRecord
 
 T = "o/t"
 
@@ -86,37 +84,6 @@ def test_a_parent_whose_cut_was_corrected_to_an_empty_table_needs_no_older_entry
     assert None is again(seen(rows, {4: 3, 5: 6}, log(0, 0)))
 
 
-def test_a_hole_before_a_newer_publication_is_lost():
-    """An older checkpoint cannot be published after a newer one."""
-    lost = decide_repairs(seen(ROWS, CUTS, log(5, 5, v3=3, v5=5))).lost
-    assert [(T, 5, 5, 4)] == [(each.table, each.shows, each.cut, each.lacks) for each in lost]
-
-
-def test_a_table_does_not_lack_the_entry_that_it_shows():
-    """Its log has dropped the entry in order, and the cut with its version is lost. What the table shows is enough."""
-    dropped = LogSeen(version=5, shows=4, published={}, oldest=5)
-    assert [5] == again(seen((row(4), row(5, parent_version=5)), {5: 6}, dropped))
-
-
-def test_an_upsert_table_needs_only_the_newest_entries():
-    """Each entry names all its files, so a gap before them does not matter."""
-    rows = [row(each, mode=TableMode.UPSERT) for each in (3, 4, 5)]
-    assert [3, 4, 5] == again(seen(rows, CUTS, log(0, 0)))
-    assert [] == again(seen(rows, CUTS, log(5, 5, v3=3, v5=5)))
-
-
-def test_a_table_that_no_retained_entry_changes_is_lost_with_its_version():
-    """No entry says what it held."""
-    facts = seen([row(5, names=False)], {5: 2}, log(1, 1, v1=1))
-    assert {T} == in_doubt(facts)
-    assert None is again(facts)
-
-
-def test_a_pending_entry_is_left_to_the_roll_forward():
-    """Its cut is not recorded, so no table need show it."""
-    assert frozenset() == in_doubt(seen(ROWS, {3: 3, 4: 4}, shortened(4)))
-
-
 def test_a_pending_entry_brings_back_an_upsert_table_that_it_does_not_change():
     """It names all files of the table, so they are published at its parent's cut. No other entry is retained."""
     file = KeyedFile(FileHandle(f"{T}/2", 1, 1, 0), KeyedFileKind.BASE, 0, 127, Version(1, 2))
@@ -140,56 +107,3 @@ def test_the_oldest_entry_that_a_log_has_must_have_published_the_cut():
     of_others = LogSeen(6, 6, {5: Entry(4), 6: Entry(6)}, oldest=5)
     assert not of_others.is_as_published(5, Wanted(5, until=5))
     assert of_others.is_as_published(4, Wanted(4, until=4))
-
-
-# ------------------------------------------------------------------
-# Rebuilds a lost cut if entries and logs prove it. A cut is never guessed.
-
-
-QUIET = "o/quiet"
-LOG = LogSeen(5, 5, {each: Entry(each) for each in (1, 2, 3, 4, 5)})
-
-
-SHOWN = LogSeen(2, 2, {2: Entry(2)})
-
-
-def with_quiet(rows, cuts, quiet=SHOWN):
-    """Return the facts. Every cut has the quiet table at version 2, and no entry changes it."""
-    whole = {checkpoint: {T: version, QUIET: 2} for checkpoint, version in cuts.items()}
-    return Standing("j", tuple(rows), whole, {T: LOG, QUIET: quiet})
-
-
-def test_only_an_entry_that_is_not_published_yet_may_have_no_cut():
-    """Its parent's cut exists. Any other entry without a cut has lost it."""
-    assert not lacks_cuts(with_quiet(ROWS, {3: 3, 4: 4, 5: 5}))
-    assert not lacks_cuts(with_quiet(ROWS, {3: 3, 4: 4}))
-    assert lacks_cuts(with_quiet(ROWS, {3: 3, 5: 5}))
-    assert lacks_cuts(with_quiet(ROWS, {3: 3}))
-    assert lacks_cuts(with_quiet((row(5),), {}))
-
-
-def test_an_older_cut_is_rebuilt_from_the_entry_that_builds_on_it():
-    """The tables that the later entry changes had the versions that it names.
-
-    The others were as at the later entry's cut.
-    """
-    assert {4: {T: 4, QUIET: 2}, 3: {T: 3, QUIET: 2}} == rebuilt(with_quiet(ROWS, {5: 5}), (T, QUIET)).cuts
-
-
-def test_a_rollback_says_nothing_about_the_entry_that_it_went_back_to():
-    """It names the version of the cut that it left."""
-    back = row(9, parent=4, parent_version=5, kind=RowKind.ROLLBACK)
-    assert {} == rebuilt(with_quiet((row(4), back), {9: 6}), (T, QUIET)).cuts
-
-
-def test_a_table_whose_log_was_not_read_is_unknown():
-    """No retained entry changes it, and no cut names it. Its version is not guessed, and it is not left out."""
-    facts = Standing("j", ROWS, {}, {T: LOG})
-    assert QUIET == rebuilt(facts, (T, QUIET)).unknown
-
-
-def test_one_log_that_contradicts_is_enough():
-    """The quiet table fits, the other one does not. A cut with half of its tables is none."""
-    log = LogSeen(6, 5, {1: Entry(1), 2: Entry(2), 3: Entry(3), 5: Entry(4, again=True), 6: Entry(5, again=True)})
-    facts = Standing("j", ROWS, {5: {T: 6, QUIET: 2}}, {T: log, QUIET: SHOWN})
-    assert {} == rebuilt(facts, (T, QUIET)).cuts

@@ -1,12 +1,11 @@
 """A publication says what changes in a table, and the table becomes the same as without that."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.commit.live_files import are_shown, changed_files, each_once
-from checkpointing.commit.net_files import changes_at, with_changes
+from checkpointing.commit.net_files import with_changes
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.metadata.record import VertexRecord
 from tests.unit.commit.large_rows import STATE, SUMS, TOTALS, keyed, large_record, numbered
@@ -15,12 +14,6 @@ _TABLES = (Table(STATE, TableMode.STATE), Table(TOTALS, TableMode.UPSERT))
 _GRAPH = JobGraph((Vertex(SUMS, VertexKind.KEYED, 3, _TABLES),), ())
 _PARENT_VERSION = 2
 """The version of each table at the parent's cut. `large_record` says so in the entry of the same number."""
-
-
-@st.composite
-def _split(draw):
-    owners = draw(st.lists(st.integers(0, 3), min_size=8, max_size=8))
-    return [[number for number, owner in enumerate(owners) if owner == subtask] for subtask in range(3)]
 
 
 def _said(now, before, **parent):
@@ -32,45 +25,6 @@ def _said(now, before, **parent):
 def _once(record):
     tables = [each.model_copy(update={"files": tuple(dict.fromkeys(each.files))}) for each in record.tables]
     return record.model_copy(update={"tables": tuple(tables)})
-
-
-def _becomes(publication, version, active):
-    new, gone = changes_at(publication, version, active)
-    assert gone <= active
-    assert active.isdisjoint(file.path for file in new)
-    return (active - gone) | {file.path for file in new}
-
-
-def _paths(table, lists):
-    return {keyed(number, table).file.path for numbers in lists for number in numbers}
-
-
-@given(now=_split(), before=_split(), foreign=st.frozensets(st.integers(0, 12)), moved=st.booleans())
-def test_a_table_becomes_exactly_the_publications_files(now, before, foreign, moved):
-    """It may stand at the parent's cut. Then the changes tell it all. Or others have changed it since then."""
-    for table, publication in _said(now, before).items():
-        assert publication.changes is not None
-        active = _paths(table, [foreign]) if moved else _paths(table, before)
-        version = _PARENT_VERSION + 1 if moved else _PARENT_VERSION
-        assert _paths(table, now) == _becomes(publication, version, active)
-
-
-_NOT_AS_SAID = {
-    "it lacks a file": ([1], [99]),
-    "it has a foreign file in place of one that leaves": ([5, 50], [99]),
-    "it has a foreign file in place of one that leaves, and no file comes": ([5, 50], []),
-    "it has a new file in place of another": ([1, 99], [99]),
-}
-
-
-@pytest.mark.parametrize(("other", "new"), _NOT_AS_SAID.values(), ids=_NOT_AS_SAID)
-def test_changes_that_do_not_fit_the_table_are_not_believed(other, new):
-    """A log may say something else than the entry about the parent's version. Then all files are compared."""
-    before, now = numbered(3, 4), numbered(3, 4)
-    now[1] = [*now[1][1:], *new]
-    publication = _said(now, before)[STATE]
-    active = _paths(STATE, before) ^ _paths(STATE, [other])
-    assert _paths(STATE, now) == _becomes(publication, _PARENT_VERSION, active)
 
 
 def test_nobody_says_the_changes_of_the_first_checkpoint_or_of_a_table_that_the_parent_did_not_publish():

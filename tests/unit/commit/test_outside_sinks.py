@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.commit.at_rest import Imported, Rollback, Stamp
-from checkpointing.commit.fencing import HolderObserved, MayClaim
-from checkpointing.commit.lost_publications import Doubt, Repairs, Standing
 from checkpointing.commit.outside_sinks import beyond_recall, outside_publications, sinks_after
 from checkpointing.commit.outside_transaction import (
     STEPS,
@@ -23,11 +21,9 @@ from checkpointing.commit.outside_transaction import (
     WriteInTransaction,
     published_once,
 )
-from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.commit.two_phase import UnexpectedFactError
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.messages import PublishTable
 from checkpointing.metadata.record import (
     CheckpointRecord,
     Claim,
@@ -38,9 +34,6 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
-from checkpointing.tick.attempts import ROLLBACK, Terms
-from checkpointing.tick.door import Held, repaired
-from checkpointing.tick.messages import CorrectCuts, TablesSeen
 from jobs.warehouse.outside_publishing import difference
 
 FILE = FileHandle("o/a/_data/1/v-1-a.parquet", 1, 1, 0)
@@ -144,18 +137,6 @@ def test_a_rollback_may_not_leave_behind_what_a_sink_may_get():
     first, pending = row(1), row(2, table("o/a", adds=(FILE,)))
     assert {"o/a"} == beyond_recall((first, pending), Rollback(first, ()), pending)
     assert set() == beyond_recall((first, pending), Rollback(pending, ()), pending)
-
-
-@pytest.mark.parametrize(("back_to", "expected"), [(None, PublishTable), (2, PublishTable), (1, CorrectCuts)])
-def test_a_sink_gets_the_rows_of_a_lost_cut_unless_a_rollback_takes_them_back(back_to, expected):
-    """No log says whether the sink has them. A rollback to the newest entry itself keeps them."""
-    rows = (row(1), row(2, table("o/a", adds=(FILE,))))
-    lost = Doubt(Standing("j", rows, {1: {"o/a": 1}}, {}), Repairs(), rebuilt={2: {"o/a": 2}})
-    plan = RecoveryPlan(MayClaim(2, 9, ""), None, None)
-    seen = Observed(1, rows, frozenset({1}), HolderObserved(None, None), 0)
-    steps = repaired(ROLLBACK, Terms(holder=CLAIM.holder, leaves_behind=back_to), Held(CLAIM, 2, seen, plan))
-    next(steps)
-    assert expected is type(steps.send(TablesSeen(lost)))
 
 
 # ------------------------------------------------------------------

@@ -13,6 +13,7 @@ from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStr
 from checkpointing.coordinator.completed import (
     DISCARD_ALWAYS,
     DISCARD_NEVER,
+    DISCARD_UNLESS_STOPPED,
     CompletedCheckpoint,
     CompletedCheckpointStore,
     CompletedVertex,
@@ -486,6 +487,7 @@ def test_settings_coordinate(numbers, periodic, paused, retains):
         "tolerable_failures": tolerable,
         "hooks": ("hook",),
         "operator_coordinators": ("source",),
+        "discard_on": DISCARD_UNLESS_STOPPED if retains else DISCARD_ALWAYS,
     }
     for name, value in due.items():
         expect(getattr(made, name) == value, ARRIVE, f"{name} is {getattr(made, name)}, due is {value}")

@@ -12,13 +12,9 @@ from checkpointing.coordinator.messages import (
     HookAnswered,
     HookFailed,
     OperatorCoordinatorAnswered,
-    OperatorCoordinatorFailed,
-    ResetHook,
-    ResetOperatorCoordinator,
 )
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import Hook, InvalidGraphError, JobGraph
-from checkpointing.job.hooks import MasterHooks
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits
 from checkpointing.messages import (
     AppendRow,
@@ -61,17 +57,6 @@ def triggered(story):
     return story.all_told(AskHook)
 
 
-def test_nothing_is_read_before_every_hook_is_restored(hooked):
-    """Without a cut, both hooks are reset. The sources are polled after both have answered."""
-    story = hooked(LEDGER, CLOCK)
-    assert [ResetHook("ledger"), ResetHook("clock")] == story.all_told(ResetHook)
-    story.passes(10)
-    restored(story, LEDGER)
-    assert [] == story.all(PollSource)
-    restored(story, CLOCK)
-    assert 2 == len(story.all(PollSource))
-
-
 def test_a_hook_that_cannot_be_restored_fails_the_tick(hooked):
     """The tick fails before anything is read, with the hook's message."""
     story = hooked()
@@ -98,20 +83,6 @@ def test_a_tick_may_be_stopped_while_a_hook_is_restored(hooked):
     assert [CloseHook("ledger")] == story.all_told(CloseHook)
 
 
-def test_the_barriers_wait_for_the_hooks_and_the_entry_has_their_states(hooked):
-    """Both are asked at once, with the time of the trigger. A hook without state is not in the entry."""
-    story = hooked(LEDGER, CLOCK)
-    restored(story, LEDGER, CLOCK)
-    assert [AskHook("ledger", 1, story.now_ms), AskHook("clock", 1, story.now_ms)] == triggered(story)
-    story.tell(HookAnswered("ledger", 1, '["x"]'))
-    story.passes(1_000)
-    story.finishes()
-    assert [] == story.all(AppendRow)
-    story.tell(HookAnswered("clock", 1))
-    story.checks()
-    assert (HookState(hook="ledger", state='["x"]'),) == story.all(AppendRow)[0].row.hooks
-
-
 def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(hooked):
     """One failure is tolerated. The second one in a row fails the job with the hook's message."""
     story = hooked(config={"tolerable_failures": 1})
@@ -131,22 +102,6 @@ def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(hooked):
     assert "no paper" in story.end.message
 
 
-def test_a_hook_that_is_late_fails_its_checkpoint_by_name_and_its_answer_is_ignored(hooked):
-    """The limit counts from the trigger. A later answer is in no entry."""
-    story = hooked(config={"tolerable_failures": 9})
-    restored(story)
-    triggered(story)
-    story.passes(LIMIT_MS - 1)
-    assert [] == story.all_told(NotifyAborted)
-    story.passes(1)
-    (aborted,) = story.all_told(NotifyAborted)
-    assert CheckpointFailureReason.CHECKPOINT_EXPIRED is aborted.reason
-    assert "master hook 'ledger' did not answer within 5 s" in aborted.message
-    before = len(story.told)
-    story.tell(HookAnswered("ledger", 1, '"late"'))
-    assert before == len(story.told)
-
-
 @pytest.mark.parametrize("state", ["{", "x" * 10, json.dumps("y" * INLINE_STATE_MAX), "[" * 100_000])
 def test_a_state_that_no_entry_may_hold_fails_the_checkpoint(hooked, state):
     """A text that is no JSON is not committed. Neither is one that is too long."""
@@ -156,18 +111,6 @@ def test_a_state_that_no_entry_may_hold_fails_the_checkpoint(hooked, state):
     story.tell(HookAnswered("ledger", 1, state))
     (aborted,) = story.all_told(NotifyAborted)
     assert "the state of master hook 'ledger' is" in aborted.message
-
-
-def test_nobody_is_woken_for_a_hook_whose_checkpoint_has_ended():
-    """Its time limit counts no longer. That of a newer checkpoint does."""
-    hooks = MasterHooks((LEDGER, CLOCK))
-    hooks.told(AskHook("clock", 1, 0), 0)
-    assert CLOCK.timeout_ms == hooks.wake_at_ms
-    hooks.told(AskHook("clock", 2, 700), 700)
-    hooks.forget(1)
-    assert 700 + CLOCK.timeout_ms == hooks.wake_at_ms
-    hooks.forget(2)
-    assert hooks.wake_at_ms is None
 
 
 def test_state_without_its_hook_is_refused_unless_it_may_be_left_behind(job):
@@ -219,18 +162,6 @@ def asked_for_states(story):
     return story.all_told(AskOperatorCoordinator)
 
 
-def test_nothing_is_read_before_every_coordinator_is_restored(begun):
-    """Without a cut, both begin anew. The sources are polled after both have answered."""
-    story = begun("left", "right")
-    calls = [ResetOperatorCoordinator("left", None), ResetOperatorCoordinator("right", None)]
-    assert calls == story.all_told(ResetOperatorCoordinator)
-    story.passes(10_000)
-    coordinators_reset(story, "right")
-    assert [] == story.all(PollSource)
-    coordinators_reset(story, "left")
-    assert 2 == len(story.all(PollSource))
-
-
 def test_coordinators_answer_before_hooks_are_asked_and_barriers_sent(begun):
     """The entry has each source's state with its vertex. A source without a coordinator has none."""
     story = begun(hooks=(Hook("ledger", 5_000),))
@@ -246,24 +177,6 @@ def test_coordinators_answer_before_hooks_are_asked_and_barriers_sent(begun):
     story.checks()
     (append,) = story.all(AppendRow)
     assert ['["x"]', None, None] == [vertex.coordinator for vertex in append.row.vertices]
-
-
-def test_a_coordinator_that_fails_declines_its_checkpoint_and_the_job_goes_on(begun):
-    """The message says what the source said, and the failure counts."""
-    story = begun(config={"tolerable_failures": 1})
-    coordinators_reset(story)
-    asked_for_states(story)
-    story.tell(OperatorCoordinatorFailed("left", 1, "source left could not give its own state"))
-    (aborted,) = story.all_told(NotifyAborted)
-    assert (1, CheckpointFailureReason.CHECKPOINT_DECLINED) == (aborted.checkpoint, aborted.reason)
-    assert "source left could not give its own state" in aborted.message
-    assert story.end is None
-    story.passes(1_000)
-    story.finishes()
-    story.is_idle("right")
-    story.tell(OperatorCoordinatorFailed("left", 2, "again"))
-    assert TickOutcome.FAILED is story.end.outcome
-    assert "2 consecutive checkpoints failed" in story.end.message
 
 
 @pytest.mark.parametrize("state", ["{", "x" * (INLINE_STATE_MAX + 1)])

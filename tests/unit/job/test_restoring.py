@@ -1,6 +1,4 @@
-"""Builds the doors' first state from an entry: positions, overlapping ranges, and refusals (D3, G1, G2)."""
-
-from dataclasses import replace
+"""Refusals of cuts with their messages (G2), files of a renamed table, and rows that cannot be written (B2)."""
 
 import pytest
 
@@ -11,7 +9,7 @@ from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFileKind, Version
 from checkpointing.identifiers import EdgeId, Generation, JobName, TableName
 from checkpointing.job.renaming import relocated_files
-from checkpointing.job.restoring import CutDoesNotFitError, check_fits, live_files
+from checkpointing.job.restoring import CutDoesNotFitError, check_fits
 from checkpointing.job.tick_end import FIRST_MS
 from checkpointing.messages import (
     AppendRow,
@@ -29,26 +27,6 @@ from checkpointing.state_meaning import ColumnMeaning
 
 def one_source(*splits):
     return JobGraph((Vertex("s", VertexKind.SOURCE, len(splits), splits=splits),), ())
-
-
-def test_a_subtask_gets_the_files_that_overlap_its_key_range(job):
-    """Two subtasks become three. The middle one reads files of both, and the others files of one (D3)."""
-    graph = job.two_sources(parallelism=2)
-    halves = (
-        SubtaskSnapshot(
-            state=(job.keyed("low", 0, 63, Version(1, 1)),),
-            ranges=(RangeFiles("out/t", (job.keyed("t-low", 0, 63, Version(1, 1), KeyedFileKind.BASE),)),),
-        ),
-        SubtaskSnapshot(state=(job.keyed("high", 64, 127, Version(1, 2)),)),
-    )
-    cut = job.record(graph, 3, {"joined": halves})
-    three = live_files(Vertex("joined", VertexKind.KEYED, 3, (Table("out/t", TableMode.UPSERT),)), cut, 128)
-    assert [["low"], ["low", "high"], ["high"]] == [[each.file.path for each in own.state] for own in three]
-    assert [["t-low"], ["t-low"], []] == [
-        [each.file.path for entry in own.ranges for each in entry.files] for own in three
-    ]
-    without_table = live_files(Vertex("joined", VertexKind.KEYED, 3), cut, 128)
-    assert [(), (), ()] == [own.ranges for own in without_table]
 
 
 def test_a_missing_split_is_refused(job):
@@ -71,49 +49,6 @@ def test_another_number_of_key_groups_is_refused(job):
     """Keys would be in other groups. The message says which number to set."""
     with pytest.raises(CutDoesNotFitError, match="set it back to 128"):
         check_fits(one_source("a"), job.record(one_source("a"), 3, {}), 64)
-
-
-ODD_THEN = r"checkpoint 3 holds .* to 'joined', whose input 1 read the output 'odd' of 'right' and reads "
-
-
-@pytest.mark.parametrize(
-    ("then", "now", "says"),
-    [
-        ((None, "odd"), (None, "seen"), ODD_THEN + r"the output 'seen' now.*'odd' again.*--suspend"),
-        ((None, "odd"), (), ODD_THEN + "the main output now"),
-        ((), (None, "seen"), r"input 1 read the main output of 'right' and reads the output 'seen' now"),
-        ((None, "odd"), ("seen", "odd"), None),
-        ((None, "odd"), (None, "odd"), None),
-        ((), (), None),
-        (None, (None, "seen"), None),
-    ],
-)
-def test_an_input_with_rows_in_flight_goes_on_with_its_output(job, then, now, says):
-    """It would pass over the rows of the output that it read. An input without rows in flight may change."""
-    graph = reading(job, now)
-    check_fits(graph, reads(job.record(graph, 3, {}), then), 128)
-    held = tuple(job.in_flight_of(EdgeId("right", "joined", 1), 0, "f"))
-    cut = reads(job.record(graph, 3, {"joined": (SubtaskSnapshot(in_flight=held),)}), then)
-    if says is None:
-        check_fits(graph, cut, 128)
-        return
-    for allow in (False, True):
-        with pytest.raises(CutDoesNotFitError, match=says):
-            check_fits(graph, cut, 128, allow_non_restored_state=allow)
-
-
-def reading(job, outputs):
-    graph = job.two_sources()
-    vertices = (replace(each, outputs_read=outputs) if each.id == "joined" else each for each in graph.vertices)
-    return replace(graph, vertices=tuple(vertices))
-
-
-def reads(cut, outputs):
-    """Return the cut with the outputs that the join read. None: the entry is older than the field."""
-    vertices = (
-        was.model_copy(update={"outputs_read": outputs if was.vertex == "joined" else ()}) for was in cut.vertices
-    )
-    return cut.model_copy(update={"vertices": tuple(vertices)})
 
 
 COUNTED = ColumnMeaning(column="n", function="count")
@@ -321,20 +256,6 @@ def test_without_a_setting_the_job_fails_and_names_the_way_out(job):
     assert [] == story.all_told(AppendRow)
 
 
-def test_rows_that_come_in_the_meantime_follow_in_micro_batches_of_the_usual_size(job):
-    """The waiting vertex takes all items from its gate. Otherwise no barrier would ever reach it."""
-    story = begun(job, interval_ms=7_000, micro_batch_rows_max=4, slice_rows_max=4)
-    fails(story)
-    for _ in range(3):
-        story.offers("left", 2)
-    story.passes(7_000)
-    met = []
-    while story.all(RunMicroBatch):
-        met.append(rows_of(story.all(RunMicroBatch)[0]))
-        story.finishes()
-    assert [[("left", "0", "3"), ("left", "3", "5")], [("left", "5", "7"), ("left", "7", "9")]] == met
-
-
 @pytest.mark.parametrize("kind", [SavepointKind.SUSPEND, SavepointKind.DRAIN])
 def test_the_savepoint_of_a_stop_is_the_next_barrier(job, kind):
     """If the rows cannot be written for it, the stop fails. Nothing is read after it (Flink)."""
@@ -346,29 +267,6 @@ def test_the_savepoint_of_a_stop_is_the_next_barrier(job, kind):
     (answer,) = story.all_told(SavepointFailed)
     assert ("mine", Reason.CHECKPOINT_ASYNC_EXCEPTION) == (answer.request, answer.reason)
     assert TickOutcome.FAILED is story.end.outcome
-
-
-def test_a_vertex_that_waits_does_not_hold_its_barrier_back(job):
-    """It returns no credit. The upstream vertex still sends all items before the barrier."""
-    graph = JobGraph(
-        (
-            Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),
-            Vertex("bronze", VertexKind.STATELESS, 1, (Table("bronze/rows", TableMode.APPEND),)),
-            Vertex("joined", VertexKind.KEYED, 1, (Table("out/joined", TableMode.APPEND),)),
-        ),
-        (EdgeId("left", "bronze", 0), EdgeId("bronze", "joined", 0)),
-    )
-    config = {"interval_ms": 7_000, "tolerable_failures": 9}
-    story = job.story(graph, config, linger_ms=0, credit_bytes=10)
-    story.offers("left", 1)
-    story.finishes("bronze")
-    story.offers("left", 1)
-    fails(story)
-    assert [] == [run for run in story.all(RunMicroBatch) if run.vertex == "bronze"]
-    story.passes(7_000)
-    story.finishes("bronze")
-    (run,) = [run for run in story.all(RunMicroBatch) if run.vertex == "joined"]
-    assert ["out-1", "out-2"] == [file.path for each in run.inputs for part in each.segments for file in part.files]
 
 
 def test_a_new_upsert_table_beside_old_state_is_refused(cut):

@@ -39,7 +39,7 @@ _STATE: Final = pl.Schema({"k": pl.Int64(), HISTORY: pl.List(_CHANGE)})
 _CHOICES: Final[tuple[tuple[str, ...], ...]] = ((), ("v",), ("w",), ("v", "w"))
 
 Values = tuple[int | None, ...]
-Change = tuple[int, Values, int, bool]
+Change = tuple[int | None, Values, int, bool]
 """(key, values, place in the order, whether it deletes the key)."""
 
 
@@ -93,11 +93,11 @@ def applied(
     others = (state if empties else state.clear()).with_columns(group)
     every = function.emptied(rows.with_columns(group), others, places).drop(KEY_GROUP)
     touched = every.select("k").unique()
-    before = state.join(touched, on="k", how="semi")
+    before = state.join(touched, on="k", how="semi", nulls_equal=True)
     done = function.process([every], before)
     left = function.beyond_truncates(done.state.with_columns(group), places)
     was, shown = (function.results(each).drop(KEY_GROUP) for each in (before.with_columns(group), left))
-    after = pl.concat([state.join(touched, on="k", how="anti"), left.select(state.columns)])
+    after = pl.concat([state.join(touched, on="k", how="anti", nulls_equal=True), left.select(state.columns)])
     return Applied(after, changes_of(was, shown, function.table_keys))
 
 
@@ -124,7 +124,7 @@ def _drawn(chance: Random, newest: int, bound: int | None) -> Iterator[Change]:
     first, last = (0, 12) if bound is None else (max(newest - bound, 0), newest + 3)
     for _ in range(chance.randint(0, 4)):
         values = (chance.choice([None, 1, 2]), chance.choice([None, 1, 2]))
-        yield chance.randint(1, 3), values, chance.randint(first, last), chance.random() < 0.3
+        yield chance.choice([None, 1, 2, 3]), values, chance.randint(first, last), chance.random() < 0.3
 
 
 def _table_by(function: AppliedChanges, changes: Iterable[Change]) -> Iterator[tuple[Any, ...]]:
