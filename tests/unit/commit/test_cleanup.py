@@ -1,4 +1,4 @@
-"""Clean-ups to the millisecond, and how often a row is written again.
+"""Clean-ups to the millisecond, which small files become one, and how often a row is written again.
 
 The machines of clean-ups and of compactions judge what is deleted and compacted.
 """
@@ -24,6 +24,7 @@ from checkpointing.commit.cleanup import (
 )
 from checkpointing.commit.compaction import ActiveFile, groups_to_compact
 from checkpointing.identifiers import Generation, TableName
+from checkpointing.metadata.record import COMPACTED_FILES_MAX
 
 TABLE = TableName("gold/by_key")
 
@@ -77,12 +78,39 @@ def test_a_job_that_reads_cuts_may_stand_still_for_30_days():
 # Which small files become one, and when a table allows it. No store and no Spark.
 
 
+BYTES_MAX = 1_000_000
 UNIQUE = "11111111-2222-3333-4444-{:012}"
 
 
 def file(number, size, partition=""):
     folder = f"{partition}/" if partition else ""
     return ActiveFile(f"bronze/rows/_data/1/{folder}rows-{number}-{UNIQUE.format(number)}.parquet", size)
+
+
+def paths(files):
+    return tuple(each.path for each in files)
+
+
+def groups(files, files_min=4, bytes_max=BYTES_MAX):
+    return [{*each} for each in groups_to_compact(files, files_min, bytes_max)]
+
+
+def test_enough_small_files_become_one():
+    """Three are too few, and four are enough. A file that is much larger than all of them stays."""
+    small = [file(number, 100) for number in range(4)]
+    assert [] == groups(small[:3])
+    assert [{*paths(small)}] == groups(small)
+    assert [{*paths(small)}] == groups([*small, file(9, 801)])
+    assert [{*paths([*small, file(9, 800)])}] == groups([*small, file(9, 800)])
+
+
+def test_files_fill_up_and_are_left_alone_then():
+    """Two files that make a full one are enough. A file of more than half the size is not written again."""
+    half = [file(number, BYTES_MAX // 2) for number in range(4)]
+    assert [{*paths(half[:2])}] == groups(half)
+    assert [] == groups([file(number, BYTES_MAX // 2 + 1) for number in range(9)])
+    many = [file(number, 1) for number in range(COMPACTED_FILES_MAX + 1)]
+    assert [COMPACTED_FILES_MAX] == [len(each) for each in groups(many)]
 
 
 @given(
