@@ -38,7 +38,7 @@ from jobs.warehouse.log_lengths import EVERY_VERSIONS, log_length
 from jobs.warehouse.output_tables import shape_of
 from jobs.warehouse.refusals import TablesAheadError, TablesBehindError
 from jobs.warehouse.table_rules import problems_of, purge
-from jobs.warehouse.table_snapshot import active_paths, paths_with_deletion_vectors
+from jobs.warehouse.table_snapshot import active_paths, delta_table, paths_with_deletion_vectors
 from jobs.warehouse.warehouse import Warehouse
 
 LONG_LOG: Final = 4 * EVERY_VERSIONS
@@ -111,7 +111,7 @@ def _with_logs(warehouse: Warehouse, tables: tuple[JobTable, ...]) -> Iterator[J
 def _own(warehouse: Warehouse, name: str, refused: Finding | None) -> _Health:
     folder = warehouse.place(name)
     seen, findings, values = _log(warehouse, name, folder)
-    strange = [path for path in active_paths(DeltaTable(str(folder))) if not is_own(path)]
+    strange = [path for path in active_paths(delta_table(folder)) if not is_own(path)]
     found = [*([refused] if refused is not None else []), *findings]
     if strange:
         what = f"{name} holds {len(strange)} files that others wrote ({min(strange)}), where only Tidemark may write"
@@ -124,7 +124,7 @@ def _of(
 ) -> _Health:
     folder = warehouse.place(name)
     try:
-        table = DeltaTable(str(folder))
+        table = delta_table(folder)
         seen, findings, values = _log(warehouse, name, folder)
         mode = modes.get(name)
         found = [
@@ -303,7 +303,7 @@ def _hollow_tables(warehouse: Warehouse, cuts: Mapping[CheckpointId, Cut], named
 def _missing(warehouse: Warehouse, table: TableName, version: int) -> Iterator[str]:
     folder = warehouse.place(table)
     try:
-        loaded = DeltaTable(str(folder), version=version)
+        loaded = delta_table(folder, version)
     except Exception:  # noqa: BLE001 - the table's own section says so
         return
     for path, file in logged_files(loaded).items():
@@ -344,7 +344,7 @@ def files_with_narrow_bounds(warehouse: Warehouse, table: TableName, version: in
     """Yield the files of a table with a value outside of its bounds in the log: the path, and it with the column."""
     folder = warehouse.place(table)
     try:
-        for path, file in logged_files(DeltaTable(str(folder), version=version)).items():
+        for path, file in logged_files(delta_table(folder, version)).items():
             bounds = json.loads(file.statistics, parse_float=Decimal, parse_int=Decimal)
             low, high = bounds.get("minValues", {}), bounds.get("maxValues", {})
             is_elsewhere = "://" in path or path.startswith("/")
@@ -431,7 +431,7 @@ def _look(warehouse: Warehouse, table: TableKeys) -> _Looked:
     """Return the keys that several rows of a table have. Another section reports tables that cannot be read."""
     folder = warehouse.place(table.table)
     try:
-        loaded = DeltaTable(str(folder))
+        loaded = delta_table(folder)
         keys = pl.scan_delta(loaded, use_pyarrow=not polars_reads(str(folder))).select(table.columns)
         twice = keys.group_by(table.columns).agg(pl.len().alias(_TIMES)).filter(pl.col(_TIMES) > 1).collect()
     except Exception as error:  # noqa: BLE001 - a log or a file that is damaged or gone

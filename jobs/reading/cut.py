@@ -29,7 +29,7 @@ from jobs.suggestions import there_are
 from jobs.warehouse.checkpoints import UpstreamCut, rests_on
 from jobs.warehouse.cuts_table import RecordedCut, event_time
 from jobs.warehouse.log_entries import log_versions, published_by
-from jobs.warehouse.table_snapshot import active_paths, has_deletion_vectors
+from jobs.warehouse.table_snapshot import active_paths, delta_table, has_deletion_vectors
 from jobs.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Cut:
         """Return a table of delta-rs, loaded at its version; all its files exist."""
         folder, version = self.place(table), self.version(table)
         try:
-            opened = DeltaTable(str(folder), version=version)
+            opened = delta_table(folder, version)
             published = self._is_as_published(TableName(table), opened)
             missing = next((path for path in active_paths(opened) if not _is_there(folder, path)), None)
         except Exception as error:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import polars as pl
-from deltalake import DeltaTable
 
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.paths import table_of_state
@@ -14,6 +13,7 @@ from jobs.reading.operator_state import opened_state
 from jobs.state.files import empty_frame
 from jobs.storage.address import Root
 from jobs.storage.place import place_in
+from jobs.warehouse.table_snapshot import delta_table
 
 ROWS = "rows_waiting"
 """The column of `waiting_rows` that counts them."""
@@ -31,7 +31,7 @@ def waiting_rows(root: Root, record: CheckpointRecord, spec: KeyedSpec) -> pl.Da
     Raises StateFileError for a state file that is missing or damaged.
     """
     if any(each.vertex == spec.vertex for each in record.vertices):
-        table = DeltaTable(str(place_in(root, table_of_state(JobName(record.job), spec.vertex))))
+        table = delta_table(place_in(root, table_of_state(JobName(record.job), spec.vertex)))
         state = opened_state(root, record, spec.vertex, table).polars()
     else:  # the pipeline got the vertex after that checkpoint
         state = empty_frame(arrow_schema(spec.state)).lazy()

@@ -160,8 +160,12 @@ _BACKOFF: Final["BackoffConfig"] = {
     "base": 3,
 }
 """Pauses that are drawn between the first one and three times the last one: about five seconds in all."""
-DELTA_CLIENT: Final = {"retry_timeout": f"{_TIMEOUT.seconds}s", "max_retries": str(_RETRIES)}
-"""The same for delta-rs, which else repeats a request without an answer for three minutes."""
+DELTA_CLIENT: Final = {"retry_timeout": f"{_TIMEOUT.seconds}s"}
+"""The same for delta-rs, which else repeats a request without an answer for three minutes.
+
+Polars gets these options with a table of delta-rs. It wants numbers where delta-rs wants texts, and passes over names
+that it does not know. So no name is here that Polars knows too.
+"""
 _BROKEN_OFF: Final = "response body error"
 """What the client says of an answer that it got in part."""
 _Answer = TypeVar("_Answer")

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from checkpointing.commit.erasure import forgotten
@@ -34,7 +33,7 @@ from jobs.warehouse import log_lengths
 from jobs.warehouse.delta_log import DeltaLog, FaultHook, no_fault, remove
 from jobs.warehouse.internal_tables import RowFiles, is_own, opened
 from jobs.warehouse.log_entries import LogEntry, entries_after, entry_place, newest_entries
-from jobs.warehouse.table_snapshot import KnownTable
+from jobs.warehouse.table_snapshot import KnownTable, delta_table
 from jobs.warehouse.warehouse import Warehouse
 
 THREADS: Final = 16
@@ -227,7 +226,7 @@ class CheckpointStore:
 
         A reader uses it for an entry that was subsumed later. Raises what delta-rs raises for a missing version.
         """
-        return self._rows(KnownTable(DeltaTable(str(self._log.folder), version=version), self._log.folder.name))
+        return self._rows(KnownTable(delta_table(self._log.folder, version), self._log.folder.name))
 
     def latest(self) -> tuple[Row, ...]:
         """Return the entries as `observe` does. If nobody has committed since the last look, nothing is read."""

@@ -13,7 +13,6 @@ from operator import itemgetter
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import unquote
 
-from deltalake import DeltaTable
 from pydantic import TypeAdapter, ValidationError
 
 from checkpointing.commit.cleanup import (
@@ -52,7 +51,7 @@ from jobs.warehouse.cuts_table import Cut, ReservationStore
 from jobs.warehouse.delta_log import DeltaLog
 from jobs.warehouse.log_entries import ENTRY, log_of
 from jobs.warehouse.output_tables import JOB_PROPERTY
-from jobs.warehouse.table_snapshot import KnownTable, active_paths
+from jobs.warehouse.table_snapshot import KnownTable, active_paths, delta_table
 from jobs.warehouse.warehouse import Warehouse
 
 _HEAD_BYTES: Final = 16
@@ -404,7 +403,7 @@ def _read(logs: HeldLogs, name: TableName, cuts: Collection[Cut]) -> _Read:
     history = read_history(folder)
     for version in seen.cuts - {seen.newest}:
         told = history.tells_of(version, seen.newest)
-        paths = history.removed_since(version) if told else active_paths(DeltaTable(str(folder), version=version))
+        paths = history.removed_since(version) if told else active_paths(delta_table(folder, version))
         active.update(_named(paths, name))
     return _Read(seen, frozenset(active), history)
 

@@ -33,7 +33,7 @@ from jobs.warehouse.log_entries import ENTRY, LOG_CHECKPOINT, METADATA_KEY, entr
 from jobs.warehouse.log_rewriting import rewrite_log
 from jobs.warehouse.log_writing import needs_own_first_entry, write_entry, write_first_entry
 from jobs.warehouse.table_rules import Metadata
-from jobs.warehouse.table_snapshot import Action, KnownTable
+from jobs.warehouse.table_snapshot import Action, KnownTable, delta_table
 from jobs.warehouse.warehouse import Warehouse
 
 
@@ -54,7 +54,7 @@ def copied(folder: StoragePlace) -> tuple[DeltaTable, int]:
     with scratch_folder() as scratch:
         for name, content in zip(needed, contents, strict=True):
             (log_of(scratch) / name).write(content, durable=False)
-        return DeltaTable(str(scratch)), start
+        return delta_table(scratch), start
 
 
 # ------------------------------------------------------------------
@@ -154,6 +154,7 @@ class DeltaLog:
                     raise_if_key_not_exists=False,
                     commit_properties=CommitProperties(max_commit_retries=0),
                     post_commithook_properties=NO_HOOKS,
+                    storage_options=DELTA_CLIENT,
                 )
         except Exception:
             if not self.exists():
@@ -229,7 +230,7 @@ class DeltaLog:
         """
         known = self.known()
         if self._is_copy:
-            return self._opened(self._read_whole()).loaded
+            return self._opened(delta_table(self.folder)).loaded
         is_behind = known.loaded.version() < known.version()
         return (self._updated(known, known.version()) if is_behind else known).loaded
 
@@ -253,10 +254,7 @@ class DeltaLog:
             with suppress(Exception):  # whatever it is, delta-rs may succeed, or says what is wrong with the log
                 table, self.checkpoint_at = copied(self.folder)
                 return self._opened(table, is_copy=True)
-        return self._opened(self._read_whole())
-
-    def _read_whole(self) -> DeltaTable:
-        return DeltaTable(str(self.folder), storage_options=DELTA_CLIENT)
+        return self._opened(delta_table(self.folder))
 
     def _opened(self, table: DeltaTable, *, is_copy: bool = False) -> KnownTable:
         self._table, self._is_copy, self._looked = KnownTable(table, self.folder.name), is_copy, True

@@ -34,7 +34,7 @@ from jobs.warehouse.table_rules import (
     problems_of,
     purge,
 )
-from jobs.warehouse.table_snapshot import KnownTable, paths_with_deletion_vectors
+from jobs.warehouse.table_snapshot import KnownTable, delta_table, paths_with_deletion_vectors
 from jobs.warehouse.tables import TableLogs
 from jobs.warehouse.warehouse import Warehouse
 
@@ -412,7 +412,7 @@ def load(warehouse: Warehouse, table: TableName, version: int | None = None) -> 
     """Return a table at that version. Raise TableNotCopyableError if its log cannot be read there."""
     folder = warehouse.place(warehouse.paths.table(table))
     try:
-        return DeltaTable(str(folder), version=version)
+        return delta_table(folder, version)
     except Exception as error:
         raise TableNotCopyableError(
             f"table {table} cannot be read at version {version} ({type(error).__name__}: {error}): "

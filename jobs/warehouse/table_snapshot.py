@@ -13,6 +13,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
+from jobs.storage.objects import DELTA_CLIENT
+from jobs.storage.place import StoragePlace
+
 Action = AddAction | RemoveAction
 
 
@@ -62,6 +65,15 @@ class KnownTable:
         if self._files is None:
             self._files = {f"{self._prefix}{path}" for path in active_paths(self.loaded)}
         return self._files
+
+
+def delta_table(folder: StoragePlace, version: int | None = None) -> DeltaTable:
+    """Return a table as delta-rs reads it at a version, by default the newest.
+
+    If the table's store never answers, it raises OSError after 30 seconds. It also raises what delta-rs raises if
+    there is no such table or version.
+    """
+    return DeltaTable(str(folder), version=version, storage_options=DELTA_CLIENT)
 
 
 def active_paths(table: DeltaTable) -> list[str]:

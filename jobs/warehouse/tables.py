@@ -15,7 +15,7 @@ from jobs.storage.folder import Folder
 from jobs.storage.place import both
 from jobs.warehouse.delta_log import DeltaLog, FaultHook, no_fault
 from jobs.warehouse.log_entries import published_by
-from jobs.warehouse.table_snapshot import KnownTable, active_paths
+from jobs.warehouse.table_snapshot import KnownTable, active_paths, delta_table
 from jobs.warehouse.warehouse import Warehouse
 
 
@@ -139,14 +139,14 @@ def table_shown(logs: TableLogs, name: TableName, mode: TableMode, recorded: int
         return TableShown(shows, version, _rows_of(log.loaded()), None)
     if recorded is None or recorded > version:
         return TableShown(shows, version, None, None)
-    at_cut = DeltaTable(str(log.folder), version=recorded)
+    at_cut = delta_table(log.folder, recorded)
     return TableShown(shows, version, None, frozenset(f"{name}/{path}" for path in active_paths(at_cut)))
 
 
 def rows_at(logs: TableLogs, name: TableName, version: int) -> int | None:
     """Return how many rows a table had at a version, according to its log. None if there is no such table."""
     log = logs.log(name)
-    return _rows_of(DeltaTable(str(log.folder), version=version)) if log.exists() else None
+    return _rows_of(delta_table(log.folder, version)) if log.exists() else None
 
 
 def _rows_of(table: DeltaTable) -> int:

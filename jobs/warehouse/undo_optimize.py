@@ -21,7 +21,7 @@ from checkpointing.identifiers import TableName
 from jobs.warehouse.delta_log import add, remove
 from jobs.warehouse.file_checks import LoggedFile, is_ours, logged_files
 from jobs.warehouse.log_entries import LogEntry, entries_after, entry_actions
-from jobs.warehouse.table_snapshot import Action, active_paths, paths_with_deletion_vectors
+from jobs.warehouse.table_snapshot import Action, active_paths, delta_table, paths_with_deletion_vectors
 from jobs.warehouse.warehouse import Warehouse
 
 
@@ -105,7 +105,7 @@ def _logged(warehouse: Warehouse, name: TableName, merges: list[_Merge]) -> Mapp
     """Return what the log said of the files right before each of these merges."""
     found: dict[str, LoggedFile] = {}
     for merge in merges:
-        before = DeltaTable(str(warehouse.place(name)), version=merge.entry.version - 1)
+        before = delta_table(warehouse.place(name), merge.entry.version - 1)
         found |= logged_files(before)
     return found
 

@@ -351,6 +351,20 @@ def touches(path):
     return False
 
 
+DELTA_DOOR = "jobs.warehouse.table_snapshot"
+
+
+def test_tables_of_delta_rs_are_opened_in_one_place():
+    """`delta_table` gives up a store that never answers. A direct call would repeat its requests for three minutes."""
+    opening = {
+        module(path)
+        for path in sources("jobs", "orchestration", "tidemark")
+        for node in nodes(path)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "DeltaTable"
+    }
+    assert {DELTA_DOOR} == opening
+
+
 # ------------------------------------------------------------------
 # Judges share no code with what they judge: an error of the product must not be theirs too.
 

@@ -30,7 +30,7 @@ from jobs.storage.port import Content
 from jobs.warehouse.delta_log import DeltaLog
 from jobs.warehouse.file_checks import logged_files
 from jobs.warehouse.log_entries import entry_place, log_versions
-from jobs.warehouse.table_snapshot import has_deletion_vectors, kept_rows
+from jobs.warehouse.table_snapshot import delta_table, has_deletion_vectors, kept_rows
 
 _WIDENING: Final = frozenset({"typeWidening", "typeWidening-preview"})
 _READ_FEATURES: Final = _WIDENING | {
@@ -223,7 +223,7 @@ class DeltaHistory:
         """Return the table at a version, by default the newest. Raise SourceError if it cannot be read."""
         self.must_exist()
         try:
-            return DeltaTable(str(self.folder), version=version)
+            return delta_table(self.folder, version)
         except (DeltaError, OSError, ValueError) as error:
             what = "" if version is None else f" at version {version}"
             root = self.folder.storage.root

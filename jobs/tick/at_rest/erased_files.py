@@ -12,7 +12,6 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, TableName, VertexId
@@ -26,7 +25,7 @@ from jobs.warehouse.cleanup import HeldLogs, job_tables
 from jobs.warehouse.log_entries import log_of
 from jobs.warehouse.log_rewriting import adds_in, has_change_data, must_be_rewritable, path_of
 from jobs.warehouse.table_rules import purge
-from jobs.warehouse.table_snapshot import active_paths
+from jobs.warehouse.table_snapshot import active_paths, delta_table
 from jobs.warehouse.warehouse import Warehouse
 
 
@@ -124,7 +123,7 @@ def _found(warehouse: Warehouse, name: TableName, handles: Mapping[str, FileHand
     by: tuple[str, ...] = ()
     version = 0
     if has_log:
-        table = DeltaTable(str(folder))
+        table = delta_table(folder)
         version = table.version()
         schema, by = pa.schema(table.schema().to_arrow()), tuple(table.metadata().partition_columns)
         for add in adds_in(folder):
@@ -189,7 +188,7 @@ def rows_at(table: SearchedTable, matched: Mapping[str, Sequence[int]], paths: I
 
 def shown_at(warehouse: Warehouse, name: TableName, version: int | None) -> list[str]:
     """Return the paths of the files that a table shows at a version (None: now), inside its folder."""
-    return active_paths(DeltaTable(str(warehouse.place(name)), version=version))
+    return active_paths(delta_table(warehouse.place(name), version))
 
 
 # ------------------------------------------------------------------

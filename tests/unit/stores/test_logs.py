@@ -1,5 +1,7 @@
 """Files, and the folders with their names, are synced before a commit names them."""
 
+import socket
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,9 +37,13 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord, VertexRecord
 from jobs.operators.spec import arrow_schema, delta_columns
 from jobs.storage import place as synced_names
+from jobs.storage.objects import DELTA_CLIENT
+from jobs.storage.place import place_in
+from jobs.warehouse import table_snapshot
 from jobs.warehouse.delta_log import Durability
 from jobs.warehouse.table_columns import columns_of_schema, declared_columns, field_of
 from jobs.warehouse.table_rules import Column, TableShape, advice, problems_of, refused_for_good
+from jobs.warehouse.table_snapshot import delta_table
 from jobs.warehouse.warehouse import Warehouse
 
 
@@ -230,3 +236,22 @@ def test_a_table_keeps_its_layout() -> None:
     assert "is laid out by k, v, and the pipeline says v, k: a table keeps its partition_by" in text
     (text,) = _texts(_shape(), TableMode.APPEND, ("k",))
     assert "is laid out by no column, and the pipeline says k" in text
+
+
+def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request has a second here, and repeats end after a second. delta-rs alone would go on for three minutes."""
+    assert DELTA_CLIENT == {"retry_timeout": "30s"}
+    monkeypatch.setattr(table_snapshot, "DELTA_CLIENT", {"timeout": "1s", "retry_timeout": "1s"})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "AWS_ALLOW_HTTP": "true",
+        }.items():
+            monkeypatch.setenv(name, value)
+        began = time.monotonic()
+        with pytest.raises(OSError, match="operation timed out"):
+            delta_table(place_in("s3://lake/w", "silver/flights"), 3)
+    assert time.monotonic() - began < 20
