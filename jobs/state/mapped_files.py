@@ -4,12 +4,14 @@ Spark's tasks take turns among Python workers. So a worker often lacks a file th
 decode it takes longer than the rest of the micro-batch's work. A mapped file needs no decoding, and the workers of an
 executor share its pages. The operating system may drop these pages, so they count as no worker's memory.
 
-Spark names folders for such files, and deletes them when the executor ends. Without one, and if the disk is full, no
-file is mapped.
+Spark names folders for such files, and deletes them when the executor ends. Without one, no file is mapped. If the disk
+is full or fails, no file is written there for a minute.
 """
 
+import logging
 import mmap
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,7 +28,10 @@ from jobs.state.files import frame_of
 
 MAPPED_BYTES_MIN: Final = 4 * 1024 * 1024
 """Rows that take less memory are decoded as fast as they are mapped."""
+PAUSE_S: Final = 60.0
+"""So long after an error of the disk nothing is written there."""
 _FOLDERS: Final = "SPARK_LOCAL_DIRS"
+_log = logging.getLogger(__name__)  # a worker of Spark's prints its warnings into the executor's log
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +40,8 @@ class MappedFiles:
 
     folder: Path | None
     bytes_min: int = MAPPED_BYTES_MIN
-    _is_full: bool = field(default=False)
+    clock: Callable[[], float] = time.monotonic
+    _rests_until: float | None = field(default=None)
     _in_use: "WeakSet[mmap.mmap]" = field(default_factory=WeakSet)
 
     def read(
@@ -47,7 +53,7 @@ class MappedFiles:
 
     def keep(self, of: object, path: str, rows: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
         """Keep the rows of a file, and return them mapped, and True. If they are few or it fails, return them so."""
-        if self.folder is None or self._is_full or rows.estimated_size() < self.bytes_min:
+        if self.folder is None or self._rests() or rows.estimated_size() < self.bytes_min:
             return rows, False
         place = self._place(of)
         part = place / f"{uuid4()}.part"
@@ -57,8 +63,8 @@ class MappedFiles:
             with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, content.schema) as writer:
                 writer.write_table(content)
             part.rename(place / _name(path))
-        except OSError:
-            self._is_full = True
+        except OSError as error:
+            self._rest(self.folder, error)
             with suppress(OSError):
                 part.unlink(missing_ok=True)
         found = self._find(of, path, rows.schema)
@@ -81,6 +87,22 @@ class MappedFiles:
         """
         for mapped in self._in_use:
             mapped.madvise(mmap.MADV_DONTNEED)
+
+    def _rests(self) -> bool:
+        return self._rests_until is not None and self.clock() < self._rests_until
+
+    def _rest(self, folder: Path, error: OSError) -> None:
+        """Write nothing for a while. The first time, the process's log says why."""
+        if self._rests_until is None:
+            _log.warning(
+                "large state files are decoded by each Python worker, which takes longer: they cannot be written into "
+                "%s (%s). Free space there, or let spark.local.dir name another folder. Each worker tries again after "
+                "%d s, and says this once.",
+                folder,
+                error,
+                PAUSE_S,
+            )
+        self._rests_until = self.clock() + PAUSE_S
 
     def _find(self, of: object, path: str, schema: pl.Schema) -> pl.DataFrame | None:
         """Return the rows that were kept of a file, None if there are none with these columns."""

@@ -32,7 +32,7 @@ from jobs.state.backend import (
 )
 from jobs.state.files import StateFileError, StateTooLargeError, schema_of
 from jobs.state.keyed_rows import KeyedRows, RowLayer, noting_order
-from jobs.state.mapped_files import MappedFiles
+from jobs.state.mapped_files import PAUSE_S, MappedFiles
 from jobs.state.merge import DELETED, KEY_GROUP, change_of, without_unchanged
 from jobs.state.upsert_range import FILE_ROWS_MAX, UpsertRange
 from jobs.state.worker_copy import CopyUses, WorkerCopies
@@ -728,6 +728,28 @@ def test_a_full_disk_only_means_that_nothing_is_mapped(tmp_path):
     again = backend(str(tmp_path), made.files, WHOLE, CompactionPolicy(), WorkerCopies(), mapped=mapped)
     assert {"a": 1} == content(again)
     assert not any(layer.is_mapped for layer in again.load().layers)
+
+
+def test_after_an_error_of_the_disk_files_are_mapped_again(tmp_path, caplog):
+    """Nothing is written for a minute. Then it is tried again. The log says once why."""
+    local, now = tmp_path / "local", [1000.0]
+    mapped = MappedFiles(local, bytes_min=1, clock=lambda: now[0])
+
+    def keep(name):
+        return mapped.keep("range", name, frame({1: ("a", 1)}))[1]
+
+    for second in (0, 100):
+        local.write_text("no folder")
+        now[0] = 1000.0 + second
+        assert not keep("first")
+        local.unlink()
+        now[0] += PAUSE_S - 1
+        assert not keep("second")
+        assert not local.exists()
+    now[0] += 1
+    assert keep("third")
+    (said,) = caplog.messages
+    assert f"they cannot be written into {local} (" in said
 
 
 def test_files_whose_rows_do_not_change_stay(tmp_path):
