@@ -49,7 +49,7 @@ class Change:
     """One difference of a column of `thing`: what it was and what it is now. None: there was, or is, no such column.
 
     `becomes` says what happens to the old data. `refused` is empty if the pipeline may go on. Otherwise it says why the
-    old data cannot serve the pipeline, and the way out.
+    old data cannot serve the pipeline, and the way out. `called` is what a user calls a column that Tidemark names.
     """
 
     kind: ChangeKind
@@ -59,6 +59,7 @@ class Change:
     now: str | None
     becomes: str = ""
     refused: str = ""
+    called: str = ""
 
     @property
     def verdict(self) -> str:
@@ -67,7 +68,7 @@ class Change:
 
     def __str__(self) -> str:
         """Return the change as one sentence."""
-        said = f"{self.thing}: column {self.column} {self._difference()}"
+        said = f"{self.thing}: {self.called or f'column {self.column}'} {self._difference()}"
         return said + (f": {self.refused}" if self.refused else "")
 
     def _difference(self) -> str:

@@ -9,6 +9,7 @@ compared. Expressions and filters before the operator are not compared either. I
 holds, give the operator's input column another name, or raise the version.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -48,11 +49,55 @@ class ColumnMeaning:
     version: int | None = 1
 
     def __str__(self) -> str:
-        """Return the meaning as a user reads it: `max(v bigint)`, `process() version 2`."""
+        """Return the meaning as a user reads it: `max(v bigint)`, `process() version 2`, `session("30m") by at`."""
+        if self.called:
+            first, *others = (one.column for one in self.arguments)
+            return " by ".join([f"{self._kind}, {as_written(first)}" if self._kind else as_written(first), *others])
         arguments = ", ".join(f"{one.column} {one.type}" for one in self.arguments)
         shows_version = self.version is not None and (self.version > 1 or self.function == PROCESS)
         version = f" version {self.version}" if shows_version else ""
         return f"{self.function}({arguments}){version}"
+
+    @property
+    def called(self) -> str:
+        """What a user calls the column if it says which windows there are, or which join. Else ''."""
+        first = self.arguments[0].column if self.arguments else ""
+        if self.function in _OF_WINDOWS:
+            return "the window" if as_written(first) != first else ""
+        return "the join" if first and self._kind else ""
+
+    @property
+    def _kind(self) -> str:
+        """The type of the join in time, such as `inner`, or ''."""
+        return self.function.removesuffix(_OF_JOIN) if self.function.endswith(_OF_JOIN) else ""
+
+
+_OF_WINDOWS: Final = frozenset({"windows", "first_until_it_closes"})
+_OF_JOIN: Final = "_join_in_time"
+_SESSION: Final = re.compile(r"session (\d+) ms")
+_PERIODIC: Final = re.compile(r"(tumbling|hopping|cumulative) (\d+) ms every (\d+) ms from (\d+) ms (\S+)")
+_RANGE: Final = re.compile(r"within (-?\d+) (-?\d+)")
+_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
+
+
+def as_written(meaning: str) -> str:
+    """Return recorded windows, or the recorded range of a join, as a pipeline writes them: `session("30m")`."""
+    if found := _SESSION.fullmatch(meaning):
+        return f"session({_duration(found[1])})"
+    if found := _RANGE.fullmatch(meaning):
+        return f"within=({_duration(found[1])}, {_duration(found[2])})"
+    if found := _PERIODIC.fullmatch(meaning):
+        kind, size, step, offset, zone = found.groups()
+        every = [] if kind == "tumbling" else [f"every={_duration(step)}"]
+        begins = [] if offset == "0" else [f"offset={_duration(offset)}"]
+        where = [] if zone == "UTC" else [f'tz="{zone}"']
+        return f"{kind}({', '.join([_duration(size), *every, *begins, *where])})"
+    return meaning
+
+
+def _duration(ms: str) -> str:
+    unit, of = next((unit, of) for unit, of in _UNITS if not int(ms) % of)
+    return f'"{int(ms) // of}{unit}"'
 
 
 def meaning_changes(
@@ -118,6 +163,7 @@ def _of_column(thing: str, was: ColumnMeaning | None, now: ColumnMeaning) -> Ite
         now=str(now),
         becomes="" if refused else becomes,
         refused=refused,
+        called=now.called,
     )
 
 

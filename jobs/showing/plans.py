@@ -58,7 +58,7 @@ def render_changes(changes: Sequence[Change]) -> RenderableType:
     for change in changes:
         style = "red" if change.refused else None
         was, now = change.was or "not there", change.now or "not there"
-        cells = (change.kind.value, change.thing, change.column, was, now, change.verdict)
+        cells = (change.kind.value, change.thing, change.called or change.column, was, now, change.verdict)
         grid.add_row(*(Text(cell) for cell in cells), style=style)
     return grid
 

@@ -1,5 +1,7 @@
 """The allowed changes of a state: columns are added, dropped and widened. No other change is allowed (D6)."""
 
+import pytest
+
 from checkpointing.state_evolution import Column, Compatibility, StateSchema, verdict
 from checkpointing.state_evolution import changes as changes_of
 from checkpointing.state_meaning import Argument, ColumnMeaning, meaning_changes
@@ -64,6 +66,44 @@ def test_the_refusal_names_operator_column_meanings_and_every_way_out():
     assert said.startswith("state of operator 'sums': column m was max(v bigint) and is now count(): ")
     for way_out in ("keep max(v bigint)", "another name", "another id", "'tidemark reset'", "--warehouse EMPTY_FOLDER"):
         assert way_out in said
+
+
+@pytest.mark.parametrize(
+    ("function", "was", "now", "said"),
+    [
+        (
+            "windows",
+            ("session 1800000 ms", "at"),
+            ("session 90000 ms", "at"),
+            'the window was session("30m") by at and is now session("90s") by at: ',
+        ),
+        (
+            "windows",
+            ("tumbling 3600000 ms every 3600000 ms from 0 ms UTC", "at"),
+            ("hopping 3600000 ms every 60000 ms from 1500 ms UTC", "clock"),
+            'the window was tumbling("1h") by at and is now hopping("1h", every="1m", offset="1500ms") by clock: ',
+        ),
+        (
+            "inner_join_in_time",
+            ("within -300000 3600000",),
+            ("cumulative 86400000 ms every 3600000 ms from 0 ms UTC",),
+            'the join was inner, within=("-5m", "1h") and is now inner, cumulative("1d", every="1h"): ',
+        ),
+        (
+            "first_until_it_closes",
+            ("until", "at"),
+            ("session 1000 ms", "at"),
+            'the window was first_until_it_closes(until window, at window) and is now session("1s") by at: ',
+        ),
+    ],
+)
+def test_another_window_is_refused_in_the_words_of_the_pipeline(function, was, now, said):
+    """The column of the state has a name that no user has written."""
+    then, meant = (meaning(function, *(Argument(one, "window") for one in each), column="_due") for each in (was, now))
+    (found,) = differences(then, meant, {"_due"})
+    assert str(found).startswith(f"state of operator 'sums': {said}its old values cannot become that; keep ")
+    assert "_due" not in str(found)
+    assert "another name" not in str(found)
 
 
 def test_an_unrecorded_meaning_is_accepted():

@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
 from checkpointing.identifiers import table_name
+from checkpointing.state_meaning import as_written
 from jobs.operators.aggregate import KeyedAggregates
 from jobs.operators.changes import with_kind
 from jobs.operators.in_time.measured_times import MicroBatchId, TimeColumn, TimedScan, take_measured
@@ -447,3 +448,18 @@ class OneColumn:
 def test_windows_that_cannot_be_are_refused(window, says):
     with pytest.raises(InvalidPipelineError, match=says):
         window()
+
+
+@pytest.mark.parametrize(
+    ("window", "written"),
+    [
+        (session("90s"), 'session("90s")'),
+        (tumbling("60m"), 'tumbling("1h")'),
+        (tumbling("1w", tz="Europe/Berlin"), 'tumbling("7d", offset="4d", tz="Europe/Berlin")'),
+        (hopping("10s", "1500ms", offset="100ms"), 'hopping("10s", every="1500ms", offset="100ms")'),
+        (cumulative("1d", "1h"), 'cumulative("1d", every="1h")'),
+    ],
+)
+def test_recorded_windows_are_shown_as_a_pipeline_writes_them(window, written):
+    """So a refused change of a window over old state says what to keep."""
+    assert written == as_written(window.windows.meaning)

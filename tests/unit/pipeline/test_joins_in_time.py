@@ -147,7 +147,7 @@ def test_state_of_another_time_range_is_refused_with_the_ways_out():
     was = state(HOUR)
     assert () == meaning_changes("state of 'paid'", was, state(HOUR), {each.column for each in was})
     (change,) = meaning_changes("state of 'paid'", was, state(("-5m", "2h")), {each.column for each in was})
-    for said in ("state of 'paid'", "keep inner_join_in_time(within -300000 3600000", "another id", "'tidemark reset'"):
+    for said in ("state of 'paid'", 'keep inner, within=("-5m", "1h"), or give', "another id", "'tidemark reset'"):
         assert said in str(change)
     assert "another name" not in str(change)
 
