@@ -130,7 +130,7 @@ class Wiring:
         )
         self.subtasks = Subtasks(SubtaskCheckpointing(subtask, last=last) for subtask in graph.subtasks())
         self.runs = operator_runs(setup)
-        self.foresight = Foresight(graph, self.runs)
+        self.foresight = Foresight(self.runs)
         ended = ended_splits(graph, restored)
         self.readers = SourceReaders(graph.sources(), positions(graph, restored), pacing_of(setup), ended)
         self.credit = Credit(graph, setup.credit_bytes)

@@ -661,10 +661,8 @@ def _by_input(segments: tuple[tuple[ChannelId, Segment], ...]) -> tuple[InputSeg
 class Foresight:
     """Answers for all vertices of a job what its next barrier would change without any row (N4, N8)."""
 
-    def __init__(self, graph: JobGraph, runs: Mapping[VertexId, OperatorRun]) -> None:
-        """Look at the vertices of a graph. `runs` has them in the order in which a barrier passes them."""
-        said = [each for vertex in graph.operators() for each in vertex.event_times if each is not None]
-        self._closes = any(each.close_after_ms is not None for each in said)
+    def __init__(self, runs: Mapping[VertexId, OperatorRun]) -> None:
+        """Look at these vertices. They are in the order in which a barrier passes them."""
         self._runs = runs
 
     def brings_on(self, splits: Iterable[Split], now_ms: int) -> bool:
@@ -682,10 +680,9 @@ class Foresight:
     def _comes_due(self, splits: Iterable[Split], now_ms: int) -> bool:
         """Return whether a barrier would fire something or complete a partition of a table now.
 
-        Without rows, the clock alone brings that about, since a stream with `close_after` rests.
+        Without rows, either the clock brings that about, since a stream with `close_after` rests. Or the last barrier
+        was unaligned: then rows that it overtook have run since, and each vertex still counts an older barrier.
         """
-        if not self._closes:
-            return False
         barrier = Barrier(NO_CHECKPOINT, now_ms)
         sent = {split.subtask: of_split(split, barrier) for split in splits}
         for run in self._runs.values():

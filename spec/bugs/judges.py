@@ -129,6 +129,7 @@ _SIMULATOR: Final[Mapping[str, Mapping[str, Any]]] = {
         "times": True,
         "closes": True,
     },
+    "simulator with event times and unaligned barriers": {"times": True, "backs_up": True, "dries_up": True},
     "simulator with imports": {
         "savepoints_max": 3,
         "rollbacks_max": 1,

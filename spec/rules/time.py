@@ -325,8 +325,7 @@ class TimeComesWithoutRows(DoorJudge):
     """A tick that has read everything ends once it has fired what is due, and completed days that are over (N4, N8).
 
     They come due since splits have turned idle, or since a stream rests. In unaligned mode, time needs several barriers
-    for the way, and nobody counts them here. Nor does anybody know what a barrier whose checkpoint was aborted has said
-    of splits that were not asked yet.
+    for the way. Nobody knows what a barrier whose checkpoint was aborted has said of splits that were not asked yet.
     """
 
     def __init__(self, door: Watched) -> None:
@@ -340,8 +339,7 @@ class TimeComesWithoutRows(DoorJudge):
         if not isinstance(effect, EndTick) or effect.outcome is not TickOutcome.CAUGHT_UP or self._newest is None:
             return
         was = next((each for each in self._newest.vertices if each.vertex == WINDOWS), None)
-        unknown = self.door.setup.config.unaligned or self.door.aborted
-        if was is None or unknown or WINDOWS not in timed_of(self._newest):
+        if was is None or self.door.aborted or WINDOWS not in timed_of(self._newest):
             return
         now = self._now(self._newest)
         due = [each.due_ms for each in was.subtasks if each.due_ms is not None and each.due_ms <= now]
@@ -353,7 +351,7 @@ class TimeComesWithoutRows(DoorJudge):
 
     def _now(self, record: CheckpointRecord) -> int:
         """Return how far the vertex with windows would be at a barrier that came now."""
-        ended = _ended(record, drained=False)
+        ended = _ended(record, drained=False) | {split for _, split in self.door.ended}
         marks = [self._mark(record, first_id(each.upstream), ended) for each in timed_of(record)[WINDOWS].inputs]
         left = [mark for mark in marks if mark[0] != END]
         last_ms = goes_on_from(record, WINDOWS)
