@@ -305,5 +305,5 @@ def test_slips_that_escaped_the_spec_can_be_judged_again(tmp_path, capsys, monke
 def test_only_unit_tests_of_the_core_are_tried():
     """Tests of the command line or of Spark's programs cannot find a slip, and some of them take minutes."""
     names = {trial.name for trial in unit_tests()}
-    assert "task/test_subtask_checkpointing.py" in names
+    assert "task/test_subtask_properties.py" in names
     assert "init/test_project.py" not in names
