@@ -394,8 +394,8 @@ NO_ANSWER: Final = "the store does not answer"
 LATE: Final = "the answer of a store comes late"
 STALE: Final = "a list of entries or cuts is stale"
 STALE_FOR_CLEAN_UPS: Final = "a clean-up reads a stale list"
-STALE_FOR_CLEAN_UPS_OFTEN: Final = 0.6
-"""A clean-up seldom runs beside a tick. So if one does, its lists are often stale."""
+STALE_OFTEN: Final = 0.6
+"""A clean-up or a reader seldom comes beside a tick. So if one does, what it reads is often stale."""
 STALE_FOR_READERS: Final = "a reader opens a stale log"
 
 
@@ -447,13 +447,13 @@ class StoreFaults:
 
     def is_stale_for_clean_ups(self) -> bool:
         """Return whether the next list of a clean-up lacks the newest change."""
-        stale = not self.is_sound and self._lists.random() < STALE_FOR_CLEAN_UPS_OFTEN
+        stale = not self.is_sound and self._lists.random() < STALE_OFTEN
         self._met[STALE_FOR_CLEAN_UPS] += stale
         return stale
 
     def is_stale_for_readers(self) -> bool:
         """Return whether the log of a table that a reader opens lacks the newest version."""
-        stale = not self.is_sound and self._logs.random() < self._stale
+        stale = not self.is_sound and self._logs.random() < STALE_OFTEN
         self._met[STALE_FOR_READERS] += stale
         return stale
 

@@ -121,7 +121,7 @@ class KeyedScan:
         """
         of: dict[int, list[pa.RecordBatch]] = {subtask: [] for subtask in subtasks}
         for scan in chain.from_iterable(self.shares):
-            said = self._said(scan)
+            said = None if len(of) == self.splitter.parallelism else self._said(scan)
             takers = [each for each in of if said is None or said.intersection(self._range(each)) is not None]
             for batch in self._rows((scan,) if takers else ()):
                 for subtask in takers:

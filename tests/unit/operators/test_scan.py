@@ -84,7 +84,7 @@ class WatchedScan(ScanOfScan):
 
 @given(readers=st.integers(2, 8), writers=st.integers(2, 8), data=st.data())
 def test_a_task_reads_no_file_that_says_it_has_none_of_its_rows(tmp_path_factory, readers, writers, data):
-    """Each row arrives once, whoever wrote it: by other keys, in a type that is hashed otherwise, or with a new key."""
+    """Each row arrives once. Its file may be written by other keys or in another type, and its key may be new."""
     key_type = data.draw(st.sampled_from([pa.int64(), pa.int32()]))
     by = data.draw(st.sampled_from(["key", "text"]))
     keys = [*range(data.draw(st.integers(1, 99)))]
