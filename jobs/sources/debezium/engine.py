@@ -2,8 +2,8 @@
 
 `python -m jobs.sources.debezium.engine` is started by `running.RunningEngine`. Its first line of input is the JSON text
 of the settings: passwords stand in no argument, variable or file. Each further line is a place of the server's log
-(`binlog.000003 1189`): once everything before it has been delivered, the program answers `I`. When its input ends, it
-stops, so it does not outlive the process that reads it.
+(`binlog.000003 1189`): once everything before it has been delivered, the program answers `I`. It answers the newest
+place only. When its input ends, it stops, so it does not outlive the process that reads it.
 
 | line begins with | then comes                                                                                       |
 |------------------|--------------------------------------------------------------------------------------------------|
@@ -12,7 +12,7 @@ stops, so it does not outlive the process that reads it.
 | `T`, `D`, `N`    | the begin or end of a transaction, a change of a table, a notification: offset, a tab, and event |
 | `C`              | the offset behind the event before, which is a transaction of its own: a TRUNCATE                |
 | `H`              | a line of the schema history, which goes before the event that needs it                          |
-| `I`              | nothing: the place was reached                                                                   |
+| `I`              | the place that was reached                                                                       |
 | `F`              | why the engine ended                                                                             |
 
 The engine keeps its offset and its schema history in files of a temporary folder, since it knows no other way. What
@@ -27,7 +27,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -37,8 +36,8 @@ import jpype
 PREFIX: Final = "tidemark"
 """The name of the engine in its own offsets, topics and history."""
 
-_QUIET_S: Final = 0.3
-"""Nothing is under way any more if nothing came for so long since the engine read the place."""
+_MARK: Final = f"{PREFIX}.mark"
+"""The topic of a record that this program puts behind all that the engine has read. Its value is a place."""
 _LOOK_S: Final = 0.05
 _JVM: Final = (
     "-Xmx768m",
@@ -71,8 +70,6 @@ class Delivery:
         self._read = history.stat().st_size
         self._schemas = jpype.JClass("java.util.IdentityHashMap")()
         self._converter = _converter(schemas=True)
-        self.last = time.monotonic()
-        self.busy = False
         self._place: tuple[str, int] | None = None
         self._lock = threading.Lock()
 
@@ -89,21 +86,23 @@ class Delivery:
     def reached(self, place: tuple[str, int]) -> list[str]:
         """Return the line that says so, if the expected place lies at this one or before it."""
         with self._lock:
-            if self._place is None or not _is_behind(place, self._place):
+            expected = self._place
+            if expected is None or not _is_behind(place, expected):
                 return []
             self._place = None
-        return ["I"]
+        return [f"I{_line_of(expected)}"]
 
     def handle(self, records: Any, committer: Any) -> None:  # noqa: ANN401 - objects of Java
         """Write a batch. The history that its events need goes first."""
-        self.busy = True
         lines = self._history_lines()
         for record in records:
+            if str(record.destination()) == _MARK:
+                lines += self.reached(_place_in(json.loads(str(record.value()))))
+                continue
             lines += self._lines_of(record)
             committer.markProcessed(record)
         self._lines.write(lines)
         committer.markBatchFinished()
-        self.last, self.busy = time.monotonic(), False
 
     def _lines_of(self, record: Any) -> list[str]:  # noqa: ANN401
         topic, value = str(record.destination()), record.value()
@@ -203,6 +202,8 @@ class DebeziumEngine:
         builder = debezium.create(jpype.JClass("io.debezium.engine.format.Json")).using(properties)
         self._engine = builder.notifying(consumer).using(jpype.JObject(done, _named("CompletionCallback"))).build()
         self._thread = threading.Thread(target=self._engine.run, daemon=True)
+        self._marked: tuple[str, int] | None = None
+        self._file = ""
         self._beans = jpype.JClass("java.lang.management.ManagementFactory").getPlatformMBeanServer()
 
     def start(self) -> None:
@@ -213,19 +214,46 @@ class DebeziumEngine:
         """Stop the engine."""
         self._engine.close()
 
-    def rests_at(self, place: tuple[str, int]) -> bool:
-        """Return True if the engine has read the server's log up to this place, and nothing is under way."""
-        if self.delivery.busy or time.monotonic() - self.delivery.last < _QUIET_S:
-            return False
+    def look(self) -> None:
+        """Put a mark into the engine's queue, once it has read the server's log up to the expected place.
+
+        The engine counts an event as read when all that it makes of the event is in the queue. So the mark is
+        delivered behind everything that lies before the place, however long that takes.
+        """
+        place = self.delivery.place
+        if place is None or place == self._marked or not self._has_read(place):
+            return
+        queue = self._queue()
+        if queue.remainingCapacity() * 2 < queue.totalCapacity():  # a full one would hold up this thread
+            return
+        self._marked = place
+        text = jpype.JClass("org.apache.kafka.connect.data.SchemaBuilder").string().name(_MARK).build()
+        record = jpype.JClass("org.apache.kafka.connect.source.SourceRecord")
+        mark = record(_java_map({}), _java_map({}), _MARK, text, _line_of(place))
+        queue.enqueue(jpype.JClass("io.debezium.pipeline.DataChangeEvent")(mark))
+
+    def _has_read(self, place: tuple[str, int]) -> bool:
+        """Return True if the engine has read the server's log up to this place.
+
+        It writes down the name of its next file before the place in that file. So the name must be that of the last
+        look.
+        """
         name = f"debezium.{self._connector}:type=connector-metrics,context=streaming,server={PREFIX}"
         bean = jpype.JClass("javax.management.ObjectName")(name)
         if not self._beans.isRegistered(bean):
             return False
-        wanted = ("Connected", "BinlogFilename", "BinlogPosition", "QueueTotalCapacity", "QueueRemainingCapacity")
-        connected, file, position, total, free = (self._beans.getAttribute(bean, each) for each in wanted)
-        if not connected or file is None or int(total) != int(free):
-            return False
-        return _is_behind((str(file), int(position)), place)
+        before, wanted = self._file, ("Connected", "BinlogFilename", "BinlogPosition")
+        connected, file, position = (self._beans.getAttribute(bean, each) for each in wanted)
+        self._file = str(file)
+        return bool(connected) and self._file == before and _is_behind((self._file, int(position)), place)
+
+    def _queue(self) -> Any:  # noqa: ANN401
+        """Return the queue from which the engine takes its records. Its task keeps it to itself."""
+        tasks: list[Any] = []
+        self._engine.runWithTask(tasks.append)
+        field = tasks[0].getClass().getDeclaredField("queue")
+        field.setAccessible(True)
+        return field.get(tasks[0])
 
     def _ended(self, succeeded: Any, message: Any, error: Any) -> None:  # noqa: ANN401
         told = [] if succeeded else [str(message)]
@@ -321,8 +349,17 @@ def _places(pending: bytearray) -> list[tuple[str, int]] | None:
         pending += found
     whole, _, rest = bytes(pending).rpartition(b"\n")
     pending[:] = rest
-    words = (line.decode().split() for line in whole.splitlines())
-    return [(file, int(position)) for file, position in words]
+    return [_place_in(line.decode()) for line in whole.splitlines()]
+
+
+def _line_of(place: tuple[str, int]) -> str:
+    return f"{place[0]} {place[1]}"
+
+
+def _place_in(line: str) -> tuple[str, int]:
+    """Return the place of the server's log that a line names, such as `binlog.000003 1189`."""
+    file, position = line.split()
+    return file, int(position)
 
 
 def _first_line() -> bytes:
@@ -351,9 +388,7 @@ def main() -> None:
         while (found := _places(pending)) is not None:
             if found:
                 delivery.expect(found[-1])
-            place = delivery.place
-            if place is not None and engine.rests_at(place):
-                lines.write(delivery.reached(place))
+            engine.look()
         threading.Timer(3, os._exit, (0,)).start()  # an engine that does not stop must not stay
         engine.close()
     except BrokenPipeError:

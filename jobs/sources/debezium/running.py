@@ -102,7 +102,10 @@ class RunningEngine:
         self._write(settings.text([str(jar) for jar in jars]))
 
     def read_to(self, file: str, position: int) -> None:
-        """Ask the engine to say `I` once it has delivered everything before this place of the server's log."""
+        """Ask the engine to say `I` once it has delivered everything before this place of the server's log.
+
+        Its answer to the place before may still come first, so it names the place.
+        """
         self._write(f"{file} {position}")
 
     def said(self) -> Iterator[Said]:

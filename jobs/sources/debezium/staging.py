@@ -256,6 +256,12 @@ def _history_at(offset: Mapping[str, Any], lines: Iterable[str]) -> tuple[str, .
     return tuple(line for line in lines if _place(json.loads(line).get("position") or {}) <= _place(offset))
 
 
+def _key(position: Mapping[str, Any], said: Mapping[str, Any]) -> str:
+    """Return what a statement's line of the history and its event have in common. Only they have the statement."""
+    place = {name: value for name, value in position.items() if name != "ts_sec"}
+    return json.dumps([place, said.get("databaseName"), said.get("ddl")], sort_keys=True)
+
+
 def _place(said: Mapping[str, Any]) -> tuple[int, int]:
     """Return a place of the server's log as a pair of numbers that can be compared."""
     number = str(said.get("file", "")).rpartition(".")[2]
@@ -372,7 +378,7 @@ class DebeziumStaging:
         with self._log.writing(note, Batches(tables).schema) as draft:
             rows, grown = EventRows(tables, draft), None
             try:
-                more = self._take(engine, rows, tables, changes)
+                more = self._take(engine, rows, tables, end, changes)
             except _TableGrewError as grew:
                 more, grown = True, grew.tables
             except _TableChangedError as changed:
@@ -403,8 +409,10 @@ class DebeziumStaging:
                 case _:
                     pass
 
-    def _take(self, engine: RunningEngine, rows: EventRows, tables: tuple[TrackedTable, ...], changes: int) -> bool:
-        """Take rows until the transactions have enough of them (True), or the engine has read all there is (False).
+    def _take(
+        self, engine: RunningEngine, rows: EventRows, tables: tuple[TrackedTable, ...], end: LogPlace, changes: int
+    ) -> bool:
+        """Take rows until the transactions have enough of them (True), or the engine has read up to `end` (False).
 
         Between two transactions the offset is one from which another engine can go on.
         """
@@ -431,7 +439,7 @@ class DebeziumStaging:
                         raise _TableGrewError(grown)
                     rows.end()
                     self._offset = json.loads(said.offset)
-                case "I" if not rows.open:
+                case "I" if not rows.open and said.text == f"{end.file} {end.position}":
                     return False
                 case _:
                     pass
@@ -440,16 +448,24 @@ class DebeziumStaging:
     def _compared(self, said: Said, tables: tuple[TrackedTable, ...], *, now: bool = False) -> tuple[TrackedTable, ...]:
         """Return the tables after a change of their columns. `now`: they must not have changed.
 
+        The history tells a table's name before a RENAME, and the event does not. If an engine before this one has
+        written the RENAME into the history, the event tells nothing at all.
+
         Raises _TableChangedError for a change with which the rows cannot go on.
         """
-        found = list(tables)
-        for change in json.loads(said.text).get("tableChanges") or ():
-            names = {_full_name(change[each]) for each in ("id", "previousId") if change.get(each)}
+        found, told = list(tables), json.loads(said.text)
+        recorded = json.loads(self._history.get(_key(json.loads(said.offset), told), "{}")).get("tableChanges") or ()
+        before = {each["id"]: each.get("previousId") for each in recorded}
+        changes = told.get("tableChanges") or ()
+        for change in changes or recorded:
+            names = {_full_name(each) for each in (change["id"], before.get(change["id"])) if each}
             number = next((n for n, each in enumerate(found) if each.full_name in names), None)
             if number is None or (now and change["type"] == "DROP"):
                 continue
             if not now and (change["type"] != "ALTER" or len(names) > 1):
                 raise _TableChangedError(_gone(found[number].full_name))
+            if not changes:
+                continue
             described = described_table(found[number].schema_, change)
             if now and described != found[number]:
                 raise SourceError(f"the tables of {self._reading.server.named()} have just changed: run again")
@@ -459,9 +475,7 @@ class DebeziumStaging:
     def _note_history(self, line: str) -> None:
         """Keep a line. An engine that goes on at an older offset writes the lines that follow once more."""
         said = json.loads(line)
-        position = {name: value for name, value in (said.get("position") or {}).items() if name != "ts_sec"}
-        key = json.dumps([position, said.get("databaseName"), said.get("ddl")], sort_keys=True)
-        self._history.setdefault(key, line)
+        self._history.setdefault(_key(said.get("position") or {}, said), line)
 
     def _started(self, behind: int, offset: Mapping[str, Any], history: Sequence[str]) -> RunningEngine:
         self.close()

@@ -322,6 +322,7 @@ CHANGES = (
     ("ALTER TABLE giro DROP PRIMARY KEY, ADD PRIMARY KEY (id, balance)", "table {0}.giro has another primary key"),
     ("RENAME TABLE giro TO giro2", "table {0}.giro was dropped, renamed or created again"),
     ("RENAME TABLE giro TO giro2; RENAME TABLE giro2 TO giro", "table {0}.giro was dropped, renamed or created again"),
+    ("CREATE TABLE n LIKE giro; RENAME TABLE giro TO o, n TO giro", "{0}.giro was dropped, renamed or created again"),
     ("DROP TABLE giro", "table {0}.giro was dropped, renamed or created again"),
 )
 
@@ -342,6 +343,30 @@ def test_a_change_that_rows_cannot_follow_is_named_behind_the_rows_before_it(sho
             polled(source, seen.end)
         assert words.format(shop.name) in str(error.value)
         source.close()
+
+
+SLOW = {
+    "transforms": "slow",
+    "transforms.slow.type": "org.apache.kafka.connect.transforms.RegexRouter",
+    "transforms.slow.regex": f"(?!.*[.]){'.*' * 30}!",  # the topic of statements does not match, after seconds
+    "transforms.slow.replacement": "none",
+}
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(590)
+def test_what_the_engine_is_slow_to_deliver_is_waited_for(shop):
+    """The engine has read the end of the log long before it delivers the statement there."""
+    source = shop.source()
+    position = [*slices(source)][-1].end
+    source.close()
+    slow = shop.source(settings=SLOW)
+    shop.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    seen = polled(slow, position)
+    assert ["update_before", "update_after"] == [*rows_of(slow, seen)["_kind"]]
+    shop.sql("RENAME TABLE giro TO giro2", "RENAME TABLE giro2 TO giro")
+    with pytest.raises(SourceError, match=r"giro was dropped, renamed or created again"):
+        polled(slow, seen.end)
 
 
 @pytest.mark.dear

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from jobs.sources.debezium.changes import DebeziumSource
-from jobs.sources.debezium.server import BinlogServer, described_table, type_of_text
-from jobs.sources.debezium.staging import DebeziumReading, _exactly
+from jobs.sources.debezium.running import Said
+from jobs.sources.debezium.server import BinlogServer, LogPlace, described_table, type_of_text
+from jobs.sources.debezium.staging import DebeziumReading, EventRows, _exactly
 from jobs.sources.port import SourceError
 
 URL = "mysql://u:p%40ss@db:3307/shop"
@@ -72,3 +73,21 @@ def test_declared_columns_need_no_server(tmp_path):
         DebeziumSource(URL, ["a"], staged=tmp_path, schema={"a": "id map<string,int>"})
     with pytest.raises(SourceError, match="name the same tables"):
         DebeziumSource(URL, ["a"], staged=tmp_path, schema={"b": "id int"})
+
+
+class Answers:
+    """An engine that the source asked twice, and its answers."""
+
+    def said(self):
+        yield Said("I", "binlog.000009 7")
+        yield Said("D", '{"tableChanges": []}', '{"pos": 9}')
+        yield Said("I", "binlog.000010 4")
+        raise AssertionError("the source reads on, although the place was reached")
+
+
+def test_an_answer_to_an_older_question_is_no_answer_to_this_one(tmp_path):
+    """The source asked for the first place, had enough rows before the answer came, and asks for the next one."""
+    source = DebeziumSource("mariadb://tick:word@db/shop", ["giro"], staged=tmp_path)
+    staging = source._staging
+    assert not staging._take(Answers(), EventRows((), None), (), LogPlace("binlog.000010", 4), 1)
+    assert {"pos": 9} == staging._offset
