@@ -574,11 +574,15 @@ class SavepointFailed:
 
 @dataclass(frozen=True, slots=True)
 class NotifyAborted:
-    """Tell listeners that checkpoint n failed, and why. Its staged files belong to the next one."""
+    """Tell listeners that checkpoint n failed, and why. Its staged files belong to the next one.
+
+    `ends_tick`: the tick ends for this failure, and its error has the message too.
+    """
 
     checkpoint: CheckpointId
     reason: CheckpointFailureReason
     message: str
+    ends_tick: bool = False
 
 
 @dataclass(frozen=True, slots=True)

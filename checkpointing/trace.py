@@ -244,7 +244,7 @@ def _ranges(ranges: tuple[RangeFiles, ...], change: _Change) -> tuple[RangeFiles
     return tuple(replace(each, files=change(each.files, KeyedFile)) for each in ranges)
 
 
-FORMAT: Final = 10
+FORMAT: Final = 11
 """Raise it with every change of a message, or of an entry in one. A trace replays only on the core that wrote it."""
 
 

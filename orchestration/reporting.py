@@ -109,9 +109,11 @@ class EpochReporter(TickListener):
         for event in self._partitions.news(epoch):
             self._context.log_event(event)
 
-    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+    def failed(
+        self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool
+    ) -> None:
         """Log why a checkpoint failed."""
-        self._context.log.warning("%s", failure_line(checkpoint, reason, message))
+        self._context.log.warning("%s", failure_line(checkpoint, reason, message, ends_tick=ends_tick))
 
     def progress(self, progress: Progress) -> None:
         """Log Spark's start, the loads of state, and what a user should know. Rows are too many to log."""

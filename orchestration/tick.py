@@ -139,9 +139,8 @@ def _failed(
     if report.reason in _SUITES_OBJECTED:
         yield from _of_step(rejected_results(started.plan, deployment.naming, report.trace), deployment, context)
     yield from rule_results(started.plan, deployment.naming, started.warehouse)
-    reason = "" if report.reason is None else f"{report.reason.message}: "
     raise dg.Failure(
-        f"{reason}{report.message}",
+        report.why,
         metadata=_numbers(report, report.completed) | {"generation": dg.MetadataValue.int(report.generation)},
         allow_retries=not lasting,
     )

@@ -287,7 +287,7 @@ class Wiring:
 
     def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
         self._held = [held for held in self._held if held.checkpoint != effect.checkpoint]
-        for aborted in self.drafts.aborted(effect):
+        for aborted in self.drafts.aborted(effect, ends_tick=self.ending.ends_for(effect.reason, effect.message)):
             self.effects.extend((aborted, *self.rivals.failed(aborted)))
         self._forget(effect.checkpoint)
         latest = effect.latest_completed or NO_CHECKPOINT

@@ -156,12 +156,12 @@ class Drafts:
         """Return why a vertex fails the checkpoint, in words for a person, or '' if that is not known."""
         return self._said.get(checkpoint, "")
 
-    def aborted(self, effect: told.NotifyCheckpointAborted) -> tuple[NotifyAborted, ...]:
+    def aborted(self, effect: told.NotifyCheckpointAborted, *, ends_tick: bool) -> tuple[NotifyAborted, ...]:
         """Return what listeners hear of an abort: nothing if they heard it before. `effect` comes once a subtask."""
         if effect.checkpoint == self._last_aborted:
             return ()
         self._last_aborted = effect.checkpoint
-        return (NotifyAborted(effect.checkpoint, effect.reason, effect.message),)
+        return (NotifyAborted(effect.checkpoint, effect.reason, effect.message, ends_tick),)
 
     def leaves_rows(self, record: CheckpointRecord, rows_sent: int) -> bool:
         """Return whether the cut lacks rows that were sent after its barrier, were in flight there, or fired since."""

@@ -182,6 +182,11 @@ class Ending:
         if self.told(Cause.FAILURE):
             self._end = EndTick(TickOutcome.FAILED, reason, message)
 
+    def ends_for(self, reason: Reason, message: str) -> bool:
+        """Return True if the tick ends as failed for this reason, and its error ends with this message."""
+        end = self._end
+        return end.outcome is TickOutcome.FAILED and end.reason is reason and end.message.endswith(message)
+
     def split_failed(self, message: str, *, at_once: bool) -> None:
         """A split has failed too often: commit what was read, and end as failed; or end `at_once`."""
         if self.told(Cause.FAILURE if at_once else Cause.SPLIT_FAILED):

@@ -270,9 +270,11 @@ class PlainDisplay(TickListener):
         """Say that a checkpoint is complete."""
         self.say(f"checkpoint {line.checkpoint}: {line.shown_rows} in {_took(line)}{self._done()}")
 
-    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+    def failed(
+        self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool
+    ) -> None:
         """Say that a checkpoint failed, and why."""
-        self.say(failure_line(checkpoint, reason, message), style="yellow")
+        self.say(failure_line(checkpoint, reason, message, ends_tick=ends_tick), style="yellow")
 
     def progress(self, progress: Work) -> None:
         """Add up rows; say when Spark starts, since that takes seconds, and what a user should know."""
@@ -460,9 +462,7 @@ def _said(outcome: TickOutcome) -> str:
 def _ended(started: Launch, report: TickReport) -> ExitCode:
     if report.outcome is not TickOutcome.FAILED:
         return ExitCode.DONE
-    reason = report.reason.message if report.reason else "the tick failed"
-    said = report.message or f"see the trace {report.trace}"
-    told = f"{started.plan.job}: {reason}: {said}"
+    told = f"{started.plan.job}: {report.why}"
     raise CommandError(told) if report.reason is CheckpointFailureReason.QUALITY else with_story(told)
 
 

@@ -186,9 +186,12 @@ def renaming_line(event: ColumnsRenamed) -> str:
     return f"{event.table}: {share} are written again under the new names of its columns"
 
 
-def failure_line(checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> str:
-    """Return the line about a checkpoint that failed. If the tick ends for its reason, the tick's error says it."""
-    if reason in NEVER_TOLERATED:
-        return f"checkpoint {checkpoint} failed, and the tick ends"
+def failure_line(checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool) -> str:
+    """Return the line about a checkpoint that failed.
+
+    If the job fails for it, the error says why. No restart follows on a failure that is never tolerated.
+    """
+    if ends_tick:
+        return f"checkpoint {checkpoint} failed, and the {'tick ends' if reason in NEVER_TOLERATED else 'job with it'}"
     why = sentence_of(message or reason.message).rstrip(":")
     return f"checkpoint {checkpoint} failed: {why}; its rows belong to the next one"

@@ -79,8 +79,7 @@ class Trial:
         session = session_for(started.plan.sources.values(), started.settings)
         report = run_tick(started.plan, started.runtime(), spark=session)
         if report.outcome is TickOutcome.FAILED:
-            reason = f"{report.reason.message}: " if report.reason else ""
-            raise TickFailedError(f"{started.plan.job}: {reason}{report.message}")
+            raise TickFailedError(f"{started.plan.job}: {report.why}")
         return self.cuts.latest()
 
     def kill(self, at: str, **settings: object) -> None:

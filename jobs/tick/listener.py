@@ -217,8 +217,10 @@ class TickListener:
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
         """A checkpoint is complete and published: the notes of its publication, and each table's Delta version."""
 
-    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
-        """A checkpoint has failed. Its rows belong to the next one."""
+    def failed(
+        self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool
+    ) -> None:
+        """A checkpoint has failed. Its rows belong to the next one. `ends_tick`: the tick's error will say why too."""
 
     def progress(self, progress: Progress) -> None:
         """Something happened between checkpoints. Nothing of it is committed yet."""
@@ -245,10 +247,12 @@ class Listeners(TickListener):
         for each in self.listeners:
             each.completed(record, notes, versions)
 
-    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+    def failed(
+        self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool
+    ) -> None:
         """Pass it on."""
         for each in self.listeners:
-            each.failed(checkpoint, reason, message)
+            each.failed(checkpoint, reason, message, ends_tick=ends_tick)
 
     def progress(self, progress: Progress) -> None:
         """Pass it on."""
@@ -276,9 +280,11 @@ class OrderedListener(TickListener):
         """Pass it on."""
         self._tell(lambda: self._listener.completed(record, notes, versions))
 
-    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+    def failed(
+        self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool
+    ) -> None:
         """Pass it on."""
-        self._tell(lambda: self._listener.failed(checkpoint, reason, message))
+        self._tell(lambda: self._listener.failed(checkpoint, reason, message, ends_tick=ends_tick))
 
     def progress(self, progress: Progress) -> None:
         """Pass it on."""
@@ -379,7 +385,7 @@ class Narrator:
                 self._savepoints(effect)
             case NotifyAborted():
                 self._fail(effect)
-                self._listener.failed(effect.checkpoint, effect.reason, effect.message)
+                self._listener.failed(effect.checkpoint, effect.reason, effect.message, ends_tick=effect.ends_tick)
             case _:
                 return
 

@@ -86,3 +86,10 @@ class TickReport:
     counts: CheckpointCounts
     failed: tuple[CheckpointFailure, ...] = ()
     """The newest checkpoints of all attempts that failed, oldest first."""
+
+    @property
+    def why(self) -> str:
+        """Why the tick failed: the reason, unless the message says it too, and the message."""
+        reason = "the tick failed" if self.reason is None else self.reason.message
+        said = self.message or f"see the trace {self.trace}"
+        return said if reason in said else f"{reason}: {said}"

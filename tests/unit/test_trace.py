@@ -172,7 +172,7 @@ def test_a_table_may_not_be_read_as_state() -> None:
 
 def test_a_message_without_files_is_as_it_was() -> None:
     """Nothing is added to a line without lists of files."""
-    assert b'{"format":10,"number":1,"at_ms":2,"is":"TimeAdvanced","body":{"now_ms":3}}\n' == encode(
+    assert b'{"format":11,"number":1,"at_ms":2,"is":"TimeAdvanced","body":{"now_ms":3}}\n' == encode(
         1, 2, TimeAdvanced(3)
     )
 

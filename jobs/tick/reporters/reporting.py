@@ -152,8 +152,11 @@ class Reporting(TickListener):
         self._answers.pop(record.checkpoint, None)
         self._tell(completed_event(self._plan.graph, self._warehouse, record, versions))
 
-    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
+    def failed(
+        self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool
+    ) -> None:
         """Report a failed checkpoint."""
+        del ends_tick
         self._failed += 1
         answers = self._answers.pop(checkpoint, ())
         self._tell(

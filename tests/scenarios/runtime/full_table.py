@@ -63,7 +63,7 @@ class Repairs(TickListener):
         self.failures: list[tuple[int, str, str]] = []
         self.held_back: list[str] = []
 
-    def failed(self, checkpoint, reason, message):
+    def failed(self, checkpoint, reason, message, *, ends_tick):
         self.failures.append((checkpoint, reason.name, message))
         if len(self.failures) == 2:
             self._disk.accept()

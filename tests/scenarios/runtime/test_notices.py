@@ -268,7 +268,7 @@ class Failed(TickListener):
         self.checkpoints = []
         self.messages = []
 
-    def failed(self, checkpoint, reason, message):
+    def failed(self, checkpoint, reason, message, *, ends_tick):
         self.checkpoints.append((checkpoint, reason.name))
         self.messages.append(message)
 

@@ -547,7 +547,7 @@ class Failed(TickListener):
     def __init__(self):
         self.heard = []
 
-    def failed(self, checkpoint, reason, message):
+    def failed(self, checkpoint, reason, message, *, ends_tick):
         self.heard.append((checkpoint, reason, message))
 
 

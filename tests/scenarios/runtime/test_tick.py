@@ -85,7 +85,7 @@ class Notes:
     def completed(self, record, notes, versions):
         self.heard.append(("completed", record.checkpoint, versions[BRONZE]))
 
-    def failed(self, checkpoint, reason, message):
+    def failed(self, checkpoint, reason, message, *, ends_tick):
         self.heard.append(("failed", checkpoint, reason))
 
     def progress(self, progress):

@@ -24,7 +24,7 @@ from checkpointing.identifiers import (
     VertexId,
     job_name,
 )
-from checkpointing.messages import MicroBatchFinished, RunMicroBatch, TimeAdvanced
+from checkpointing.messages import MicroBatchFinished, RunMicroBatch, TickOutcome, TimeAdvanced
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import (
     CheckpointCounts,
@@ -74,6 +74,7 @@ from jobs.tick.listener import (
     SparkStarting,
     TickListener,
 )
+from jobs.tick.tick_settings import TickReport
 from jobs.warehouse.cuts_table import RecordedCut
 from jobs.warehouse.warehouse import Warehouse
 
@@ -594,12 +595,42 @@ def test_a_checkpoint_rolled_forward_is_no_row_of_this_tick(told, record):
 def test_a_failed_checkpoint_says_why_and_what_becomes_of_its_rows(told):
     """Without a message of its own, it shows the message of its reason. What ends the tick, the tick's error says."""
     display, lines = told
-    display.failed(CheckpointId(7), CheckpointFailureReason.CHECKPOINT_EXPIRED, "")
-    display.failed(CheckpointId(8), CheckpointFailureReason.QUALITY, "suite good rejects 5 rows")
+    display.failed(CheckpointId(7), CheckpointFailureReason.CHECKPOINT_EXPIRED, "", ends_tick=False)
+    display.failed(CheckpointId(8), CheckpointFailureReason.CHECKPOINT_EXPIRED, "it is slow", ends_tick=True)
+    display.failed(CheckpointId(9), CheckpointFailureReason.QUALITY, "suite good rejects 5 rows", ends_tick=True)
     assert [
         "checkpoint 7 failed: the checkpoint expired before it completed; its rows belong to the next one",
-        "checkpoint 8 failed, and the tick ends",
+        "checkpoint 8 failed, and the job with it",
+        "checkpoint 9 failed, and the tick ends",
     ] == lines()
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (
+            "2 failed; the last one: no ink",
+            "the checkpoint expired before it completed: 2 failed; the last one: no ink",
+        ),
+        (
+            "2 in a row: the checkpoint expired before it completed",
+            "2 in a row: the checkpoint expired before it completed",
+        ),
+        ("", "the checkpoint expired before it completed: see the trace 1.ndjson"),
+    ],
+)
+def test_the_error_of_a_tick_says_its_reason_once(message, why):
+    report = TickReport(
+        outcome=TickOutcome.FAILED,
+        generation=Generation(1),
+        completed=(),
+        message=message,
+        reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
+        seconds=1.0,
+        trace=Path("1.ndjson"),
+        counts=CheckpointCounts(),
+    )
+    assert why == report.why
 
 
 def test_a_restart_is_told_with_its_reason_and_its_rows_are_not_counted_twice(told):

@@ -92,6 +92,7 @@ def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(hooked):
     (aborted,) = story.all_told(NotifyAborted)
     assert (1, CheckpointFailureReason.CHECKPOINT_DECLINED) == (aborted.checkpoint, aborted.reason)
     assert "no ink" in aborted.message
+    assert not aborted.ends_tick
     assert story.end is None
     story.passes(1_000)
     story.finishes()
@@ -100,6 +101,7 @@ def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(hooked):
     assert TickOutcome.FAILED is story.end.outcome
     assert "2 consecutive checkpoints failed" in story.end.message
     assert "no paper" in story.end.message
+    assert [False, True] == [each.ends_tick for each in story.all_told(NotifyAborted)]
 
 
 @pytest.mark.parametrize("state", ["{", "x" * 10, json.dumps("y" * INLINE_STATE_MAX), "[" * 100_000])
