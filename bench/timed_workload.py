@@ -26,6 +26,7 @@ WITHIN: Final = "1 hour"
 REACH: Final = "5 minutes"
 """So far apart are rows of the two streams that are joined, at most."""
 KEYS: Final = 100_000
+WARM_UP_FILES: Final = 2
 _ROWS: Final = 500_000
 _DOUBLES: Final = 0.05
 _BEFORE: Final = 100_000
@@ -49,6 +50,15 @@ def lay_out_sides(files: int, root: Path, *, csv: bool = False) -> Path:
     """Return the folder with two streams of so many files each: `left` and `right`. Write them if they are missing."""
     sides = [_Side("left", _SEED), _Side("right", _SEED + 1)]
     return _laid_out(root / f"sides-{files}{'-csv' if csv else ''}", sides, files, csv=csv)
+
+
+def first_files(folder: Path, to: Path) -> Path:
+    """Return a folder with links to the first `WARM_UP_FILES` files of each stream of a laid out folder."""
+    for split in sorted(each for each in folder.rglob(SPLIT) if each.is_dir()):
+        (linked := to / split.relative_to(folder)).mkdir(parents=True)
+        for file in sorted(split.iterdir())[:WARM_UP_FILES]:
+            (linked / file.name).symlink_to(file.absolute())
+    return to
 
 
 def _laid_out(folder: Path, sides: Sequence[_Side], files: int, *, csv: bool) -> Path:

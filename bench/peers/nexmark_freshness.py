@@ -20,7 +20,7 @@ from bench.nexmark.live import EVERY_MS, WARM_UP_S, Commit, figures, lay_out_sec
 from bench.nexmark.queries import BIDS
 from bench.peers.delta_session import delta_session
 from bench.peers.kafka_freshness import committed
-from jobs.spark.jars import KAFKA, delta_jars, jars_of
+from jobs.spark.jars import KAFKA, delta_jars, jar_set, jars_of
 
 _MANY = "100000"
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
-    jars = ",".join(str(jar) for jar in (*delta_jars(), *jars_of(KAFKA)))
+    jars = ",".join(str(jar) for jar in (*delta_jars(), *jars_of(jar_set(KAFKA))))
     settings = {"spark.jars": jars, "spark.sql.streaming.minBatchesToRetain": _MANY}
     seconds = asked.seconds + WARM_UP_S
     events = lay_out_seconds(seconds, asked.data)
