@@ -15,18 +15,15 @@ import structlog
 
 from checkpointing.commit.at_rest import Stamp
 from checkpointing.commit.fencing import Refused
-from checkpointing.commit.lost_publications import Doubt
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import TableName
 from checkpointing.messages import AppendRow, CutRecorded, LookForRival, PublishTable, RecordCut, RivalSeen
-from checkpointing.metadata.record import Claim, Release, Row
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.messages import (
     AppendClaim,
     AppendEntry,
     AppendRelease,
     Broke,
-    CleanUp,
     CorrectCuts,
     CutRead,
     DiscardLeftovers,
@@ -54,11 +51,9 @@ from checkpointing.tick.messages import (
     TickEffect,
     TickFact,
     Unsettled,
-    Wait,
-    Waited,
     Work,
 )
-from jobs.tick.start_checks import must_be_repairable, published_since, repair_lines
+from jobs.tick.start_checks import published_since, repair_lines
 from jobs.warehouse.boundaries import (
     CLAIM,
     CORRECT_CUTS,
@@ -97,68 +92,40 @@ class Carrier(ABC):
         self._lease_ms = lease_ms
         self._held = ExitStack()
         """Contexts that stay open until the attempt is over."""
-        self._repaired: tuple[str, ...] = ()
+        self.repaired: tuple[str, ...] = ()
+        """A line for each table that this recovery has repaired."""
 
-    # -------------------------------------------------------------- what a subclass changes
+    # -------------------------------------------------------------- what each kind of work does in its own way
 
     @abstractmethod
-    def observe(self) -> Observed:
-        """Return what a start must know; raise an error that refuses the start."""
+    def look(self, effect: Observe | LookAtTables) -> Observed | TablesSeen:
+        """Return what a start must know, or the tables in doubt; raise an error that refuses the start."""
 
     @abstractmethod
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
         """Raise unless the answer is yes."""
 
     @abstractmethod
-    def work(self, work: Work) -> TickFact:
-        """Do the work for which the job was claimed."""
+    def told(self, effect: TakeHold | RolledForward | RestartDue | Recovered) -> None:
+        """The job is held, a checkpoint was rolled forward, the recovery is done, or a restart is due."""
+
+    @abstractmethod
+    def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
+        """Create the missing output tables, and compare the others with the newest entry."""
 
     @abstractmethod
     def folders(self) -> Iterable[TableName]:
         """Return all folders in which staged files may lie."""
 
-    def tables(self) -> tuple[TableName, ...] | None:
-        """Return the pipeline's tables, which alone are examined; None if no pipeline is known."""
-        return None
+    @abstractmethod
+    def work(self, work: Work) -> TickFact:
+        """Do the work for which the job was claimed."""
 
-    def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
-        """Create the missing output tables, and compare the others with the newest entry."""
-        del plan, unsettled
-
-    def clean_up(self) -> None:
-        """Delete unneeded files. Only a tick does this."""
-        raise TypeError("nothing has run that leaves anything behind")
-
-    def begins(self, claim: Claim, plan: RecoveryPlan) -> None:
-        """The job is held from here on."""
-        del claim, plan
-
-    def told(self, effect: RolledForward | RestartDue) -> None:
-        """A checkpoint was rolled forward, or a restart is due."""
-        del effect
-
-    def recovered(self, done: Recovered, repaired: tuple[str, ...]) -> None:
-        """The recovery is done. `repaired` has a line for each repaired table."""
-        del done, repaired
-
-    def wait(self, delay_ms: int) -> None:
-        """Wait for this time, or until the tick is asked to stop. Only a tick waits."""
-        raise TypeError(f"nobody waits {delay_ms} ms for a job at rest")
-
-    def is_refusal(self, error: Exception) -> bool:
-        """Return whether an error before the claim is a refusal, and not a bug of Tidemark."""
-        del error
-        return True
-
-    def failure(self, error: Exception) -> TickFact:
-        """Return how an attempt ends after an error that came after its claim."""
-        return Broke(error)
+    # -------------------------------------------------------------- driving
 
     def moment(self) -> Stamp:
         """Return the time and a new nonce."""
         return Stamp(self.warehouse.now_ms(), uuid4().hex)
-
-    # -------------------------------------------------------------- driving
 
     def drive(self, door: TickDoor) -> Finish:
         """Drive the door to its end."""
@@ -180,24 +147,22 @@ class Carrier(ABC):
         try:
             return self.carry_out(effect)
         except Exception as error:  # noqa: BLE001 - the door decides what follows, whatever the error is
-            match effect:
-                case Observe() | Examine():
-                    return Objected(error) if self.is_refusal(error) else Broke(error)
-                case AppendClaim():
-                    return Broke(error)
-                case AppendRelease() | LookForRival():
-                    _log.warning("job not released", job=self.warehouse.paths.job, error=f"{error}")
-                    return Broke(error) if isinstance(effect, AppendRelease) else RivalSeen(None)
-                case _:
-                    return self.failure(error)
+            if isinstance(effect, AppendRelease | LookForRival):
+                _log.warning("job not released", job=self.warehouse.paths.job, error=f"{error}")
+                return Broke(error) if isinstance(effect, AppendRelease) else RivalSeen(None)
+            return Broke(error) if isinstance(effect, AppendClaim) else self.failure(effect, error)
         except (KeyboardInterrupt, SystemExit) as error:
             return Broke(error)
 
-    def carry_out(self, effect: TickEffect) -> TickFact | None:  # noqa: PLR0911 - an alphabet
+    def failure(self, effect: TickEffect, error: Exception) -> TickFact:
+        """Return what an error means: before the claim a refusal, and after it the end of the attempt."""
+        return Objected(error) if isinstance(effect, Observe | Examine) else Broke(error)
+
+    def carry_out(self, effect: TickEffect) -> TickFact | None:
         """Carry out one effect; return its answer, or None if it has none."""
         match effect:
-            case Observe():
-                return self.observe()
+            case Observe() | LookAtTables():
+                return self.look(effect)
             case Examine():
                 self.examine(effect.question, effect.seen, effect.plan)
                 return Done()
@@ -209,15 +174,9 @@ class Carrier(ABC):
                 except Exception as error:  # noqa: BLE001 - a sink is a user's code; the next tick rolls back
                     _log.warning("sinks not settled", job=self.warehouse.paths.job, error=f"{error}")
                 return Done()
-            case CleanUp():
-                self.clean_up()
-                return Done()
-            case Wait():
-                self.wait(effect.delay_ms)
-                return Waited()
             case AppendClaim() | AppendEntry() | AppendRelease():
                 return self._append(effect)
-            case LookAtTables() | EnsureTables() | PublishAgain() | LookAtLogs() | CorrectCuts():
+            case EnsureTables() | PublishAgain() | LookAtLogs() | CorrectCuts():
                 return self._repair(effect)
             case ReadCut() | PublishTable() | RecordCut() | DiscardLeftovers() | LookForRival():
                 return self._recover(effect)
@@ -238,19 +197,12 @@ class Carrier(ABC):
                     return self.stores.append(effect.row, effect.at_version, disposed=turn.dropped, marks=turn.marks)
             case AppendRelease():
                 with around(self.boundary, RELEASE):
-                    row = self.release(effect.row)
-                    return self.stores.append(row, effect.at_version, disposed=effect.dropped)
-
-    def release(self, row: Release) -> Release:
-        """Return the release as it is appended. A tick adds how it ended."""
-        return row
+                    return self.stores.append(effect.row, effect.at_version, disposed=effect.dropped)
 
     # -------------------------------------------------------------- recovery
 
-    def _repair(self, effect: LookAtTables | EnsureTables | PublishAgain | LookAtLogs | CorrectCuts) -> TickFact:
+    def _repair(self, effect: EnsureTables | PublishAgain | LookAtLogs | CorrectCuts) -> TickFact:
         match effect:
-            case LookAtTables():
-                return TablesSeen(self.look_at_tables(effect.rows))
             case EnsureTables():
                 with around(self.boundary, ENSURE_TABLES):
                     self.ensure(effect.plan, effect.unsettled)
@@ -264,12 +216,8 @@ class Carrier(ABC):
             case CorrectCuts():
                 with around(self.boundary, CORRECT_CUTS):
                     self.stores.correct_cuts(effect.correction)
-                self._repaired = repair_lines(effect.doubt, effect.correction)
+                self.repaired = repair_lines(effect.doubt, effect.correction)
                 return Done()
-
-    def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:
-        """Return the tables in doubt and their repair; raise TablesBehindError if there is none."""
-        return must_be_repairable(self.stores, rows, self.tables())
 
     def _recover(self, effect: ReadCut | PublishTable | RecordCut | DiscardLeftovers | LookForRival) -> TickFact:
         match effect:
@@ -302,17 +250,15 @@ class Carrier(ABC):
                 self._hold(effect)
             case LetGo():
                 self._held.close()
-            case Recovered():
-                self.recovered(effect, self._repaired)
-                self._repaired = ()
-            case RolledForward() | RestartDue():
+            case Recovered() | RolledForward() | RestartDue():
                 self.told(effect)
             case _:
                 raise TypeError(f"{effect} is not to be carried out")
 
     def _hold(self, effect: TakeHold) -> None:
         """Keep the lease alive until the attempt is over."""
-        self.begins(effect.claim, effect.plan)
+        self.repaired = ()
+        self.told(effect)
         if self._lease_ms is not None:
             with around(self.boundary, LEASE):
                 self._held.enter_context(LeaseStore(self.warehouse).kept(effect.claim, self._lease_ms))

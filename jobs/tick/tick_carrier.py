@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
 
@@ -23,14 +23,27 @@ from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Tick
 from checkpointing.tick.attempts import TICK, Terms, strategy_of
 from checkpointing.tick.door import TickDoor, newest_generation, seed_of
 from checkpointing.tick.messages import (
+    AppendRelease,
+    Broke,
+    CleanUp,
+    Done,
+    Examine,
     Failed,
     Finish,
+    LookAtTables,
+    Objected,
+    Observe,
     Question,
     Recovered,
     RestartDue,
     RolledForward,
+    TablesSeen,
+    TakeHold,
+    TickEffect,
     TickFact,
     Unsettled,
+    Wait,
+    Waited,
     Work,
     WorkEnded,
 )
@@ -261,16 +274,15 @@ class TickCarrier(Carrier):
 
     Each attempt of the tick calls these methods, in this order:
 
-    | method      | does                                                                                   |
-    |-------------|----------------------------------------------------------------------------------------|
-    | `observe`   | reads the entries of `checkpoints`, the cuts, and who holds the job                    |
-    | `examine`   | refuses a start from damaged files, or with a pipeline that does not fit               |
-    | `begins`    | the claim is in; from here on the tick hears requests                                  |
-    | `ensure`    | creates missing tables; then the door repairs, publishes and deletes what is left over |
-    | `recovered` | holds other jobs' cuts, and tells the listener what was recovered                      |
-    | `work`      | runs the job until it ends                                                             |
-    | `clean_up`  | deletes unneeded files; then the door releases the job                                 |
-    | `wait`      | waits until the next attempt is due                                                    |
+    | method    | does                                                                                     |
+    |-----------|------------------------------------------------------------------------------------------|
+    | `look`    | reads the entries of `checkpoints`, the cuts, and who holds the job                      |
+    | `examine` | refuses a start from damaged files, or with a pipeline that does not fit                 |
+    | `told`    | the claim is in; from here on the tick hears requests                                    |
+    | `ensure`  | creates missing tables; then the door repairs, publishes and deletes what is left over   |
+    | `told`    | holds other jobs' cuts, and tells the listener what was recovered                        |
+    | `work`    | runs the job until it ends; then it deletes unneeded files, and the door releases it     |
+    | `told`    | a restart is due; the carrier waits until the next attempt                               |
     """
 
     def __init__(
@@ -298,7 +310,7 @@ class TickCarrier(Carrier):
         self._end: EndTick | BaseException | None = None
         """How the newest attempt ended."""
         self._begins = True
-        """The next `observe` begins an attempt, and opens new stores."""
+        """The next look at the entries begins an attempt, and opens new stores."""
 
     @property
     def plan(self) -> JobPlan:
@@ -334,13 +346,29 @@ class TickCarrier(Carrier):
         """Return the time, a new nonce, and whether the tick was asked to stop."""
         return Stamp(self._clock.now_ms(), uuid4().hex, self._inbox.stop_requested)
 
+    def carry_out(self, effect: TickEffect) -> TickFact | None:
+        """Carry out one effect. Only a tick cleans up, waits for another attempt, and says how it ended."""
+        match effect:
+            case CleanUp():
+                self.clean_up()
+                return Done()
+            case Wait():
+                self._wait(effect.delay_ms)
+                return Waited()
+            case AppendRelease():
+                return super().carry_out(replace(effect, row=self._release(effect.row)))
+            case _:
+                return super().carry_out(effect)
+
     # -------------------------------------------------------------- before the claim
 
-    def tables(self) -> tuple[TableName, ...]:
-        """Return the tables of the pipeline, and those that they are renamed from."""
-        return self._beginning.tables()
+    def look(self, effect: Observe | LookAtTables) -> Observed | TablesSeen:
+        """Return what a start must know, or which tables of the pipeline are in doubt. Raises TablesBehindError."""
+        if isinstance(effect, LookAtTables):
+            return TablesSeen(must_be_repairable(self.stores, effect.rows, self._beginning.tables()))
+        return self._observed()
 
-    def observe(self) -> Observed:
+    def _observed(self) -> Observed:
         """Return what a start must know. Each attempt opens its own stores."""
         if self._begins:
             must_be_usable(self.warehouse)
@@ -355,10 +383,6 @@ class TickCarrier(Carrier):
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
         """Raise unless the tick may begin where the plan says."""
         self._beginning.examine(question, self.stores, seen, plan)
-
-    def is_refusal(self, error: Exception) -> bool:
-        """Return whether an error before the claim refuses the tick. Any other error is a bug, and ends the tick."""
-        return isinstance(error, (TickRefusedError, SourceError, InvalidPipelineError))
 
     # -------------------------------------------------------------- holding the job
 
@@ -391,16 +415,20 @@ class TickCarrier(Carrier):
         """Return all folders into which a vertex stages files."""
         return staging_folders(self.plan.graph, self.warehouse.paths)
 
-    def told(self, effect: RolledForward | RestartDue) -> None:
+    def told(self, effect: TakeHold | RolledForward | RestartDue | Recovered) -> None:
         """Tell the listener."""
         match effect:
+            case TakeHold():
+                self.begins(effect.claim, effect.plan)
+            case Recovered():
+                self._recovered(effect)
             case RolledForward():
                 self._narrator.rolled_forward(effect.record, effect.notes, dict(effect.versions))
             case RestartDue():
                 end = effect.end
                 self._listener.progress(Restarting(effect.restart, end.reason, end.message, effect.delay_ms))
 
-    def recovered(self, done: Recovered, repaired: tuple[str, ...]) -> None:
+    def _recovered(self, done: Recovered) -> None:
         """Hold the cuts of other jobs, and tell the listener."""
         restored, pending = done.plan.restore, done.plan.roll_forward
         if restored is not None:
@@ -410,7 +438,7 @@ class TickCarrier(Carrier):
                 restored.checkpoint if restored else None,
                 pending.checkpoint if pending else None,
                 done.leftovers,
-                repaired,
+                self.repaired,
             )
         )
 
@@ -458,18 +486,21 @@ class TickCarrier(Carrier):
         grace_ms = self._settings.reader_grace_ms
         return None if grace_ms is None else LogKeeping(grace_ms, self._settings.table_log_keep_ms)
 
-    def failure(self, error: Exception) -> TickFact:
-        """Return how an attempt ends after an error. Trouble with tables or files fails the tick; it is no bug."""
+    def failure(self, effect: TickEffect, error: Exception) -> TickFact:
+        """Return what an error means. Trouble with tables or files fails the tick. What refuses it is no bug either."""
+        if isinstance(effect, Observe | Examine):
+            refuses = isinstance(error, (TickRefusedError, SourceError, InvalidPipelineError))
+            return Objected(error) if refuses else Broke(error)
         self._end = error
         if isinstance(error, (TableMismatchError, RenameFailedError)):
             return Failed(EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, str(error)))
         if isinstance(error, (CutsNotRecordedError, OSError)):
             return Failed(EndTick(TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error)))
-        return super().failure(error)
+        return Broke(error)
 
     # -------------------------------------------------------------- the end
 
-    def release(self, row: Release) -> Release:
+    def _release(self, row: Release) -> Release:
         """Return the release with how the tick ended, and which of its checkpoints failed."""
         end = self._end
         if end is None:
@@ -483,7 +514,7 @@ class TickCarrier(Carrier):
             told = TickEnd(outcome=TickOutcome.FAILED.value, message=kept_message(message_of(end)), failed=failed)
         return row.model_copy(update={"ended": told})
 
-    def wait(self, delay_ms: int) -> None:
+    def _wait(self, delay_ms: int) -> None:
         """Wait for this time, or until the tick is asked to stop."""
         until = time.monotonic() + delay_ms / 1000
         while not self._inbox.stop_requested and (left := until - time.monotonic()) > 0:

@@ -120,7 +120,7 @@ BUGS = {
     "take any version for the cut": Bug(frozenset({"cut-is-exact"}), _take_any_version_for_the_cut, soon=True),
     "commit without comparing": Bug(frozenset({"one-generation"}), _commit_without_comparing, soon=True),
     "delete what the newest row names": Bug(
-        frozenset({"discarded-is-unreferenced"}), _delete_what_the_newest_row_names
+        frozenset({"discarded-is-unreferenced", "no-file-is-missed"}), _delete_what_the_newest_row_names
     ),
     "leave replaced files active": Bug(frozenset({"cut-is-exact"}), _leave_replaced_files_active),
     "take a lost row for one that is in": Bug(

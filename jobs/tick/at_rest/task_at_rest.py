@@ -11,7 +11,19 @@ from checkpointing.messages import AppendRow, EndTick, TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, Row
 from checkpointing.tick.attempts import Errand, Terms
 from checkpointing.tick.door import TickDoor
-from checkpointing.tick.messages import Question, RestartDue, RolledForward, TickFact, Unsettled, Work
+from checkpointing.tick.messages import (
+    LookAtTables,
+    Observe,
+    Question,
+    Recovered,
+    RestartDue,
+    RolledForward,
+    TablesSeen,
+    TakeHold,
+    TickFact,
+    Unsettled,
+    Work,
+)
 from jobs.tick.carrier import LEASE_MS, Carrier, refusal
 from jobs.tick.rollback_plan import must_be_sound
 from jobs.tick.start_checks import must_be_repairable, must_have_logs
@@ -102,8 +114,10 @@ class _AtRest(Carrier):
         self.published: RolledForward | None = None
         self._task = task
 
-    def observe(self) -> Observed:
-        """Return what a start must know."""
+    def look(self, effect: Observe | LookAtTables) -> Observed | TablesSeen:
+        """Return what a start must know, or the tables in doubt. Raises TablesBehindError."""
+        if isinstance(effect, LookAtTables):
+            return TablesSeen(self._in_doubt(effect.rows))
         return replace(self._task.observe(self.stores), damaged=bool(self.stores.damaged))
 
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
@@ -112,13 +126,13 @@ class _AtRest(Carrier):
             case Question.SOUND:
                 must_be_sound(self.warehouse, plan)
             case Question.REPAIRABLE:
-                self.look_at_tables(seen.rows)
+                self._in_doubt(seen.rows)
             case Question.POSSIBLE if self._task.possible is not None:
                 self._task.possible(seen, plan)
             case Question.POSSIBLE | Question.FITS | Question.NOT_AHEAD | Question.WHOLE:
                 raise TypeError("nobody asks this without a pipeline")
 
-    def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:
+    def _in_doubt(self, rows: tuple[Row, ...]) -> Doubt | None:
         """Return the tables in doubt; None if a rollback ignores them. Raises TablesBehindError."""
         try:
             return must_have_logs(self.stores, must_be_repairable(self.stores, rows))
@@ -144,7 +158,7 @@ class _AtRest(Carrier):
         """Do the task."""
         return self._task.do_work(work)
 
-    def told(self, effect: RolledForward | RestartDue) -> None:
+    def told(self, effect: TakeHold | RolledForward | RestartDue | Recovered) -> None:
         """Remember the last publication."""
         if isinstance(effect, RolledForward):
             self.published = effect
