@@ -234,7 +234,7 @@ _WIDTH: Final = 860
 _LEFT: Final = 60
 _LINE: Final = 11
 _GAP: Final = 8
-_TOP: Final = 64
+_TOP: Final = 76
 _LEAST, _MOST = 0.5, 64.0
 
 
