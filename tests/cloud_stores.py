@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,9 +24,10 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 from urllib.request import Request, urlopen
 from uuid import uuid4
+from xml.sax.saxutils import unescape
 
 import pytest
 
@@ -175,6 +177,12 @@ NO_BUCKET = (
 _own = threading.local()
 
 
+def listed_behind(name, listing):
+    """Return a listing without the objects up to this name. fake-gcs-server does not know `start-after`."""
+    entry = re.compile(rb"<Contents><Key>(.*?)</Key>.*?</Contents>", re.DOTALL)
+    return entry.sub(lambda found: found[0] if unescape(found[1].decode()) > name else b"", listing)
+
+
 class Front(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = 1 << 16
@@ -198,7 +206,9 @@ class Front(BaseHTTPRequestHandler):
             written = json.loads(content) if status == 200 else {}
         else:
             status, headers, content = self.asked(self.command, self.path, body)
-            written = {}
+            after, written = parse_qs(urlsplit(self.path).query).get("start-after"), {}
+            if after and not name:
+                content = listed_behind(after[0], content)
         if status in (404, 500) and path.count("/") and self.asked("GET", f"/storage/v1/b/{bucket}", b"")[0] == 404:
             status, content = 404, NO_BUCKET
         if written:
