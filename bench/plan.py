@@ -10,7 +10,7 @@ from bench.changelog_workload import lay_out_changelog
 from bench.kafka_workload import lay_out_topic
 from bench.nexmark import generate
 from bench.programs import Program, module
-from bench.timed_workload import lay_out_sides, lay_out_times
+from bench.timed_workload import first_files, lay_out_sides, lay_out_times
 from bench.workload import Workload, lay_out
 
 ROOT: Final = Path(__file__).resolve().parents[1] / ".bench"
@@ -226,8 +226,9 @@ def _in_its_own_environment(name: str, extent: Extent) -> tuple[str, ...]:
             folder = lay_out_changelog(extent.changes, DATA, csv=True)
             command = (str(FLINK_PYTHON), _peer("flink_changelog"), str(folder), "--backend", backend)
         case ["flink", "timed", work, backend]:
-            rows = str(_timed(work, extent, csv=True))
-            command = (str(FLINK_PYTHON), _peer("flink_sql"), rows, "--work", work, "--backend", backend)
+            rows = _timed(work, extent, csv=True)
+            how = ("--work", work, "--backend", backend, "--warm-up", str(first_files(rows)))
+            command = (str(FLINK_PYTHON), _peer("flink_sql"), str(rows), *how)
         case ["flink", backend]:
             command = (str(FLINK_PYTHON), _peer("flink_sql"), str(_events(extent, csv=True)), "--backend", backend)
         case ["pathway"]:

@@ -26,7 +26,7 @@ WITHIN: Final = "1 hour"
 REACH: Final = "5 minutes"
 """So far apart are rows of the two streams that are joined, at most."""
 KEYS: Final = 100_000
-WARM_UP_FILES: Final = 2
+_WARM_UP_FILES: Final = 2
 _ROWS: Final = 500_000
 _DOUBLES: Final = 0.05
 _BEFORE: Final = 100_000
@@ -52,12 +52,17 @@ def lay_out_sides(files: int, root: Path, *, csv: bool = False) -> Path:
     return _laid_out(root / f"sides-{files}{'-csv' if csv else ''}", sides, files, csv=csv)
 
 
-def first_files(folder: Path, to: Path) -> Path:
-    """Return a folder with links to the first `WARM_UP_FILES` files of each stream of a laid out folder."""
+def first_files(folder: Path) -> Path:
+    """Return the folder beside a laid out one with links to the first files of each stream. Make it if it is missing.
+
+    Programs run over it first, so that their start is not in what is measured.
+    """
+    to = folder.with_name(f"{folder.name}-first")
     for split in sorted(each for each in folder.rglob(SPLIT) if each.is_dir()):
-        (linked := to / split.relative_to(folder)).mkdir(parents=True)
-        for file in sorted(split.iterdir())[:WARM_UP_FILES]:
-            (linked / file.name).symlink_to(file.absolute())
+        (linked := to / split.relative_to(folder)).mkdir(parents=True, exist_ok=True)
+        for file in sorted(split.iterdir())[:_WARM_UP_FILES]:
+            if not (linked / file.name).exists():
+                (linked / file.name).symlink_to(file.absolute())
     return to
 
 

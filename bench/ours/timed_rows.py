@@ -90,7 +90,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.scratch) as folder:
         scratch = Path(folder)
-        warm_up = _launched(asked, first_files(asked.folder, scratch / "few"), scratch / "warm")
+        warm_up = _launched(asked, first_files(asked.folder), scratch / "warm")
         whole = _launched(asked, asked.folder, scratch / "all")
         spark = session_for(whole.plan.sources.values(), whole.settings)
         caught_up(run_tick(warm_up.plan, warm_up.runtime(), spark=spark))

@@ -1,8 +1,8 @@
 """Measures the keyed sums in Flink SQL: rows from CSV, a checkpoint every second, a black-hole sink.
 
 This program runs in Flink's own environment, which `make bench` creates. So it imports nothing of this project. Flink
-writes no table here, which is an advantage for Flink. It prints the seconds from the job's submission to its end. Work
-in event time (`--work`) runs over the first files before, so that Flink has started.
+writes no table here, which is an advantage for Flink. It prints the seconds from the job's submission to its end. With
+`--warm-up` it runs a job over another folder before, so that Flink has started.
 """
 
 import argparse
@@ -36,7 +36,6 @@ _JOIN: Final = """
 insert into pairs select l.k, l.v, cast(l.ts as timestamp(3)), r.v, cast(r.ts as timestamp(3)) from l, r
 where l.k = r.k and r.ts between l.ts - interval '5' minute and l.ts + interval '5' minute
 """
-_WARM_UP_FILES: Final = 2
 _OF: Final = {
     "hourly": "tumble(table times, descriptor(ts), interval '1' hour)",
     "sessions": "session(table times partition by k, descriptor(ts), interval '10' minute)",
@@ -51,11 +50,12 @@ def main() -> None:
     parser.add_argument("--work", choices=[*_OF, "joined"])
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--mini-batch", action="store_true")
+    parser.add_argument("--warm-up", type=Path)
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
-        if asked.work:
-            _seconds(asked, _first_files(asked.folder, Path(scratch, "few")), scratch)
+        if asked.warm_up is not None:
+            _seconds(asked, asked.warm_up, scratch)
         total_s = _seconds(asked, asked.folder, scratch)
     program = f"flink-sql-{asked.work or 'sums'}-{asked.backend}{'-mini-batch' if asked.mini_batch else ''}"
     sys.stdout.write(json.dumps({"program": program, "total_s": total_s}) + "\n")
@@ -68,15 +68,6 @@ def _seconds(asked: argparse.Namespace, folder: Path, scratch: str) -> float:
     started = time.monotonic()
     tables.execute_sql(query).wait()
     return time.monotonic() - started
-
-
-def _first_files(folder: Path, to: Path) -> Path:
-    """Return a folder with links to the first files of each stream, as `bench.timed_workload.first_files` does."""
-    for split in sorted(each for each in folder.rglob("all") if each.is_dir()):
-        (linked := to / split.relative_to(folder)).mkdir(parents=True)
-        for file in sorted(split.iterdir())[:_WARM_UP_FILES]:
-            (linked / file.name).symlink_to(file.absolute())
-    return to
 
 
 def _query(tables: TableEnvironment, folder: Path, work: str | None) -> str:
