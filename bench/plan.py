@@ -18,6 +18,9 @@ DATA: Final = ROOT / "data"
 FLINK_PYTHON: Final = ROOT / "flink" / "bin" / "python"
 PATHWAY_PYTHON: Final = ROOT / "pathway" / "bin" / "python"
 _PATHWAY: Final = {"PATHWAY_THREADS": "2"}
+_LARGE_HEAP: Final = {"JVM_ARGS": "-Xmx12g"}
+_FILL_THE_HEAP: Final = ("q4", "q7", "q9", "q18", "q19", "q20", "q23")
+"""Queries whose state in memory fills the heap that Java takes by itself, a quarter of 24 GB, over 10M events."""
 
 _FLIGHTS: Final = {"ours": "bench.ours.flights_medallion", "peer": "bench.peers.foreach_batch_flights"}
 _KAFKA: Final = {"ours": "bench.ours.kafka_sums", "peer": "bench.peers.kafka_foreach_batch"}
@@ -122,7 +125,17 @@ def program(name: str, extent: Extent) -> Program:
     scratch = ROOT / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     command = (*_command(name, extent), "--scratch", str(scratch))
-    return Program(name, command, name.startswith(_ONCE), _PATHWAY if name == "pathway" else {})
+    return Program(name, command, name.startswith(_ONCE), _environment(name, extent))
+
+
+def _environment(name: str, extent: Extent) -> Mapping[str, str]:
+    match name.split(":"):
+        case ["pathway"]:
+            return _PATHWAY
+        case ["nexmark", "flink", "hashmap", _, query] if query in _FILL_THE_HEAP and extent.nexmark_events > 3_000_000:
+            return _LARGE_HEAP
+        case _:
+            return {}
 
 
 def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR0912, PLR0915 - a branch for each kind
@@ -189,7 +202,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
 
 def _of_nexmark(words: list[str], extent: Extent) -> tuple[str, ...]:
     """Return the command for a query, or for all of them in DuckDB."""
-    data = str(generate.lay_out(generate.Extent(events=extent.nexmark_events), DATA))
+    laid_out = generate.lay_out(generate.Extent(events=extent.nexmark_events), DATA)
+    data = str(laid_out)
     match words:
         case ["ours", query]:
             return module("bench.ours.nexmark", data, "--query", query)
@@ -198,9 +212,9 @@ def _of_nexmark(words: list[str], extent: Extent) -> tuple[str, ...]:
         case ["duckdb"]:
             return module("bench.peers.nexmark_duckdb", data)
         case ["flink", backend, plan, query]:
-            how = ("--mini-batch",) if plan == "mini-batch" else ()
-            words = [str(FLINK_PYTHON), _peer("nexmark_flink"), data, "--query", query, "--backend", backend, *how]
-            return tuple(words)
+            first = str(generate.first_files(laid_out))
+            how = ("--warm-up", first, "--backend", backend, *(("--mini-batch",) if plan == "mini-batch" else ()))
+            return (str(FLINK_PYTHON), _peer("nexmark_flink"), data, "--query", query, *how)
         case _:
             raise KeyError(words)
 
@@ -227,8 +241,9 @@ def _in_its_own_environment(name: str, extent: Extent) -> tuple[str, ...]:
             command = (str(FLINK_PYTHON), _peer("flink_changelog"), str(folder), "--backend", backend)
         case ["flink", "timed", work, backend]:
             rows = _timed(work, extent, csv=True)
-            how = ("--work", work, "--backend", backend, "--warm-up", str(first_files(rows)))
-            command = (str(FLINK_PYTHON), _peer("flink_sql"), str(rows), *how)
+            first = str(first_files(rows))
+            how = (str(rows), "--work", work, "--backend", backend, "--warm-up", first)
+            command = (str(FLINK_PYTHON), _peer("flink_sql"), *how)
         case ["flink", backend]:
             command = (str(FLINK_PYTHON), _peer("flink_sql"), str(_events(extent, csv=True)), "--backend", backend)
         case ["pathway"]:

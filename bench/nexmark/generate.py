@@ -40,6 +40,7 @@ CHANNELS = 10_000
 SIDE_KEYS = 10_000
 KINDS = ("person", "auction", "bid")
 _SHORTEST = 3
+_WARM_UP_FILES = 2
 _TIME = pa.timestamp("ms", tz="UTC")
 
 
@@ -257,12 +258,17 @@ def write(extent: Extent, out: Path) -> None:
     pq.write_table(side_table(), out / "value" / "00000.parquet")
 
 
-def some_files(data: Path, to: Path, number: int) -> Path:
-    """Return a folder with links to the first files of each kind. They are a data set of their own."""
+def first_files(data: Path) -> Path:
+    """Return the folder beside a data set with links to the first files of each kind. Make it if it is missing.
+
+    It is a data set of its own. Programs run over it first, so that their start is not in what is measured.
+    """
+    to = data.with_name(f"{data.name}-first")
     for kind in (*KINDS, "value"):
-        (to / kind).mkdir(parents=True)
-        for file in sorted((data / kind).glob("*.parquet"))[:number]:
-            (to / kind / file.name).symlink_to(file.absolute())
+        (to / kind).mkdir(parents=True, exist_ok=True)
+        for file in sorted((data / kind).glob("*.parquet"))[:_WARM_UP_FILES]:
+            if not (to / kind / file.name).exists():
+                (to / kind / file.name).symlink_to(file.absolute())
     return to
 
 

@@ -18,7 +18,7 @@ from bench.measures import Laps, caught_up, print_result
 from bench.nexmark.answers import QUERIES as ANSWERS
 from bench.nexmark.answers import number_of_rows
 from bench.nexmark.exact import NAMES, InexactError, judge
-from bench.nexmark.generate import KINDS, some_files
+from bench.nexmark.generate import KINDS, first_files
 from bench.nexmark.queries import epochs_of
 from bench.process_tree import cpu_seconds, peak_memory_bytes
 from jobs.launch import Launch, launch
@@ -28,7 +28,6 @@ from jobs.tick.tick import run_tick
 from tidemark import Cuts
 
 EXACT_ROWS: Final = 2_000_000
-_WARM_UP_FILES: Final = 2
 
 
 def main() -> None:
@@ -37,7 +36,7 @@ def main() -> None:
     os.environ[NAMES] = asked.query
     with tempfile.TemporaryDirectory(dir=asked.scratch) as folder:
         scratch = Path(folder)
-        few = some_files(asked.folder, scratch / "few", _WARM_UP_FILES)
+        few = first_files(asked.folder)
         warm_up, whole = (_launched(asked, data, scratch / name) for data, name in ((few, "warm"), (asked.folder, "w")))
         spark = session_for(whole.plan.sources.values(), whole.settings)
         caught_up(run_tick(warm_up.plan, warm_up.runtime(), spark=spark))

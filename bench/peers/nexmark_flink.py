@@ -6,7 +6,7 @@ Flink reads files in no order, and drops rows that are late for their windows. S
 each core, in the order of event time: one row to each file in turn.
 
 It writes into a black hole, which is an advantage for Flink, but q10 into files by day and minute. It runs the query
-over a tenth of the files first, so that Flink has started, and sets the interval of checkpoints by the rate of that
+over the files of `--warm-up` first, so that Flink has started, and sets the interval of checkpoints by the rate of that
 run: as many bids as asked go by between two. It prints the seconds of the second run, from its submission to its end.
 With `--answers` it writes the rows that are left of all changes into this folder instead, for several queries. With
 `--servers` it reads Kafka until somebody ends it (`bench.peers.nexmark_flink_freshness`).
@@ -67,7 +67,6 @@ _KEYS: Final = {
 }
 """The columns that tell rows apart which Flink changes. Its sink of files takes no changes, so these answers go into a
 black hole. All others become Parquet files."""
-_WARM_UP_FILES: Final = 2
 _INTERVAL_S: Final = (0.5, 60.0)
 """The shortest and the longest interval of checkpoints."""
 
@@ -84,8 +83,7 @@ def main() -> None:
             for name in asked.query.split(","):
                 _write_answer(_environment(asked, scratch, 1.0), data, name, asked.answers)
             return
-        few = _some_files(asked.folder, Path(scratch, "few"), _WARM_UP_FILES)
-        rows, seconds, _ = _ran(_environment(asked, scratch, 1.0), few, asked.query, Path(scratch, "out-few"))
+        rows, seconds, _ = _ran(_environment(asked, scratch, 1.0), asked.warm_up, asked.query, Path(scratch, "out-few"))
         interval = min(max(asked.every_bids * seconds / max(rows, 1), _INTERVAL_S[0]), _INTERVAL_S[1])
         tables = _environment(asked, scratch, interval)
         cpu = cpu_seconds(os.getpid())
@@ -118,15 +116,6 @@ def _arranged(folder: Path, cores: int) -> Path:
                         writer.write_table(rows.take(pa.array(range(core, rows.num_rows, cores))))
         shutil.copytree(folder / "value", to / "value", dirs_exist_ok=True)
         (to / "complete").touch()
-    return to
-
-
-def _some_files(folder: Path, to: Path, number: int) -> Path:
-    """Return a folder with links to the first files of each kind."""
-    for kind in (*_COLUMNS, "value"):
-        (to / kind).mkdir(parents=True)
-        for file in sorted((folder / kind).glob("*.parquet"))[:number]:
-            (to / kind / file.name).symlink_to(file.absolute())
     return to
 
 
@@ -222,6 +211,7 @@ def _environment(asked: argparse.Namespace, scratch: str, interval_s: float) -> 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--warm-up", type=Path)
     parser.add_argument("--query", required=True)
     parser.add_argument("--backend", choices=["rocksdb", "hashmap"], default="rocksdb")
     parser.add_argument("--mini-batch", action="store_true")

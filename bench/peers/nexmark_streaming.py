@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 
 from bench.measures import print_result
 from bench.nexmark.answers import QUERIES as ANSWERS
-from bench.nexmark.generate import some_files
+from bench.nexmark.generate import first_files
 from bench.nexmark.queries import AUCTIONS, BIDS, PERSONS, VALUES
 from bench.peers.delta_session import delta_session
 from bench.process_tree import cpu_seconds, peak_memory_bytes
@@ -37,7 +37,6 @@ _ROCKSDB: Final = {
 }
 _MEMORY: Final = "6g"
 _SCHEMAS: Final = {"person": PERSONS, "auction": AUCTIONS, "bid": BIDS}
-_WARM_UP_FILES: Final = 2
 _CHANNEL: Final = "regexp_extract(url, '(&|^)channel_id=([^&]*)', 2)"
 
 
@@ -106,8 +105,7 @@ def main() -> None:
     spark = delta_session(asked.cores, _MEMORY, _ROCKSDB)
     with tempfile.TemporaryDirectory(dir=asked.scratch) as folder:
         scratch = Path(folder)
-        few = some_files(asked.folder, scratch / "few", _WARM_UP_FILES)
-        _run(asked, Streams(spark, few, asked.files), scratch / "warm")
+        _run(asked, Streams(spark, first_files(asked.folder), asked.files), scratch / "warm")
         cpu, started = cpu_seconds(os.getpid()), time.monotonic()
         rows = _run(asked, Streams(spark, asked.folder, asked.files), scratch / "whole")
         result = {
