@@ -10,22 +10,20 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Row
 
 from checkpointing.channel_items import NO_WORK
 from checkpointing.identifiers import Generation, JobName, split_id
-from checkpointing.messages import GreatestTime, InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.messages import GreatestTime, MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from jobs.disk_errors import DISK_FULL, READ_ONLY, accident_in
-from jobs.operators.in_time.measured_times import MicroBatchId, ObservedTimes, SplitTimes, TimesOfInput
-from jobs.operators.inputs import divided_input, read_input, scanned_input, stepped_input
-from jobs.operators.keyed_job import is_in_one_task, is_small, keyed_job, misfits, must_wake
+from jobs.operators.in_time.measured_times import ObservedTimes, SplitTimes
+from jobs.operators.keyed_job import keyed_job, must_wake
 from jobs.operators.reports import TaskReport, report_from
-from jobs.operators.scan.divided import may_divide
 from jobs.operators.scan.planned_jobs import PlannedJobs
-from jobs.operators.scan.scanned import Scanned, may_scan
-from jobs.operators.scan.stepped import Part, Stepped
-from jobs.operators.spec import InputPlan, KeyedSpec, Spec, StatelessSpec, VertexPlan
+from jobs.operators.scan.stepped import Part
+from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan, misfits
 from jobs.operators.stateless_job import divided_job, stateless_job
+from jobs.operators.ways_to_read import MicroBatchRows
 from jobs.sinks.staged_files import StagedFileError, StagedFiles
 from jobs.sources.slice_reading import LeftToSparkError, MayLeaveToSpark
 from jobs.state.worker_copy import NO_USES, CopyUses
@@ -250,87 +248,19 @@ def _parts(
     observed: ObservedTimes,
 ) -> tuple[Part, ...]:
     """Return the lazy parts of the job. There are none if there is nothing to read and no state to rewrite."""
-    alone = _divided(jobs, plan, effect, warehouse, writer, observed)
-    if alone is not None:
-        return (alone,)
-    rows = {
-        entry.input: arriving
-        for entry in effect.inputs
-        if (arriving := _arriving(jobs, plan, effect, entry, warehouse, observed)) is not None
-    }
+    reading = MicroBatchRows(jobs, plan, effect, warehouse, observed)
     match plan.spec:
         case StatelessSpec() as spec:
-            return stateless_job(jobs.session, spec, rows, writer)
+            alone = reading.divided()
+            if alone is not None:
+                return (divided_job(jobs.session, spec, alone, writer),)
+            return stateless_job(jobs.session, spec, reading.arriving(), writer)
         case KeyedSpec() as spec:
+            rows = reading.arriving()
             needed = rows or misfits(spec, effect) or must_wake(spec, effect)
             return (keyed_job(jobs.session, spec, effect, rows, writer),) if needed else ()
         case _ as unreachable:
             assert_never(unreachable)
-
-
-def _divided(
-    jobs: PlannedJobs,
-    plan: VertexPlan,
-    effect: RunMicroBatch,
-    warehouse: Root,
-    writer: StagedFiles,
-    observed: ObservedTimes,
-) -> DataFrame | None:
-    """Return the lazy job of a large micro-batch of one input, of which Spark sees only the columns that it needs."""
-    spec = plan.spec
-    if not isinstance(spec, StatelessSpec) or not may_divide(spec) or len(effect.inputs) > 1 or is_small(spec, effect):
-        return None
-    for entry in effect.inputs:
-        reads = plan.inputs[entry.input]
-        division = jobs.division(effect.vertex, entry.input, reads)
-        if division is not None:
-            times = _times_of(effect, entry, reads, observed)
-            rows = divided_input(reads, division, entry.segments, warehouse, times)
-            return None if rows is None else divided_job(jobs.session, spec, rows, writer)
-    return None
-
-
-def _times_of(
-    effect: RunMicroBatch, entry: InputSegments, reads: InputPlan, observed: ObservedTimes
-) -> TimesOfInput | None:
-    if reads.time is None:
-        return None
-    of = MicroBatchId(effect.vertex, effect.generation, effect.micro_batch)
-    return TimesOfInput(of, entry.input, observed)
-
-
-def _arriving(
-    jobs: PlannedJobs,
-    plan: VertexPlan,
-    effect: RunMicroBatch,
-    entry: InputSegments,
-    warehouse: Root,
-    observed: ObservedTimes,
-) -> DataFrame | Scanned | Stepped | None:
-    """Return the rows of one input: parts of files if tasks can read them themselves, otherwise a DataFrame."""
-    reads = plan.inputs[entry.input]
-    is_kept = isinstance(plan.spec, StatelessSpec) and reads.takes_changes
-    times = _times_of(effect, entry, reads, observed)
-    if may_scan(plan.spec, entry.input) and not is_kept:
-        scanned = scanned_input(reads, entry.segments, warehouse, times)
-        if scanned is not None:
-            return scanned
-    if (
-        times is None
-        and _may_step(plan.spec, effect, entry.input, warehouse)
-        and jobs.lasts(effect.vertex, entry.input, reads)
-    ):
-        stepped = stepped_input(reads, entry.segments, warehouse)
-        if stepped is not None:
-            return stepped
-    return read_input(jobs.session, reads, entry.segments, warehouse, times)
-
-
-def _may_step(spec: Spec, effect: RunMicroBatch, number: int, warehouse: Root) -> bool:
-    """Return whether one task before the steps of Spark's and one after them carry out the micro-batch."""
-    if isinstance(spec, KeyedSpec):
-        return not spec.inputs[number].is_broadcast and is_in_one_task(spec, effect, warehouse)
-    return is_small(spec, effect) and may_scan(spec, 0)
 
 
 def _by_subtask(plan: VertexPlan, reports: Iterable[TaskReport]) -> list[list[TaskReport]]:

@@ -11,16 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from checkpointing.event_time import END_OF_TIME
-from checkpointing.handles import FileHandle, KeyedFile, Version
+from checkpointing.handles import KeyedFile, Version
 from checkpointing.identifiers import Generation, JobName
-from checkpointing.key_groups import range_of
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths, broadcast_of, is_state_table, table_of_broadcast
 from jobs.operators.broadcast import BroadcastState
@@ -48,13 +46,13 @@ from jobs.operators.scan.stepped import (
     SteppedWork,
     rows_of,
 )
-from jobs.operators.spec import KeyedSpec, Spec, StatelessSpec, arrow_schema, quoted
+from jobs.operators.spec import KeyedSpec, arrow_schema, fits_range, misfits, quoted, range_files
+from jobs.operators.ways_to_read import Exchange, exchange
 from jobs.sinks.staged_files import StagedFiles
 from jobs.spark.columns import map_in_arrow
 from jobs.spark.versions import repartition_by_id
-from jobs.state.backend import fits
 from jobs.state.merge import KEY_GROUP
-from jobs.storage.address import Root, StoreUrl, parsed
+from jobs.storage.address import parsed
 
 # ------------------------------------------------------------------
 # Runs subtasks of a keyed micro-batch whose rows need no exchange between Spark's tasks.
@@ -97,15 +95,6 @@ class WithoutExchange:
 _Branch = tuple[int, DataFrame | Scanned | Stepped, StructType, tuple[str, ...]]
 """(tag, rows, their schema, their key columns)."""
 
-_FEW_ROWS: Final = 50_000
-_FEW_BYTES: Final = 4 * 1024 * 1024
-_FEW_SUBTASKS: Final = 8
-"""With so few rows and subtasks, one task runs all subtasks in turn. An exchange would take longer than their work."""
-_READ_BY_ALL_ROWS: Final = 2_000_000
-_READ_BY_ALL_BYTES: Final = 256 * 1024 * 1024
-_READERS: Final = 4
-"""So many rows are read by the tasks of so many subtasks, each for itself. That takes less than an exchange."""
-
 
 def keyed_job(
     spark: SparkSession,
@@ -126,14 +115,13 @@ def keyed_job(
     if others:
         rows = renamed_rows(spark, spec.output, others, parsed(writer.root), spec.columns_renamed_from)
         branches.append((len(spec.inputs), rows, spec.output, spec.keys))
-    if is_in_one_task(spec, effect, parsed(writer.root)):
-        return _in_one_task(spark, spec, branches, task)
-    if not others and not isinstance(parsed(writer.root), StoreUrl):
-        scans = _scans(spec, branches)
-        few = _has_at_most(effect, _READ_BY_ALL_ROWS, _READ_BY_ALL_BYTES) and spec.parallelism <= _READERS
-        if few and len(scans) == len(branches) and all(scan.may_repeat for scan in scans):
-            subtasks = WithoutExchange(task, scans)
-            return ScanTasks(tuple((subtasks, (subtask,)) for subtask in range(spec.parallelism)))
+    scans = _scans(spec, branches)
+    way = exchange(spec, effect, parsed(writer.root), scans, by_tasks=len(scans) == len(branches))
+    if way is Exchange.NONE:
+        return _in_one_task(spark, spec, branches, WithoutExchange(task, scans))
+    if way is Exchange.BY_READING:
+        subtasks = WithoutExchange(task, scans)
+        return ScanTasks(tuple((subtasks, (subtask,)) for subtask in range(spec.parallelism)))
     wakes = must_wake(spec, effect)
     arriving = [_blocks(spark, spec, branch) for branch in branches]
     if wakes:
@@ -142,24 +130,7 @@ def keyed_job(
     return reported(exchanged, task.run)
 
 
-def is_in_one_task(spec: KeyedSpec, effect: RunMicroBatch, warehouse: Root) -> bool:
-    """Return whether one task runs all subtasks in turn. A store is faster with several tasks."""
-    return is_small(spec, effect) and spec.parallelism <= _FEW_SUBTASKS and not isinstance(warehouse, StoreUrl)
-
-
-def is_small(spec: Spec, effect: RunMicroBatch) -> bool:
-    """Return whether a job costs more than a micro-batch's own work. Nothing is known of the rows of misfits."""
-    fits_all = isinstance(spec, StatelessSpec) or not misfits(spec, effect)
-    return fits_all and _has_at_most(effect, _FEW_ROWS, _FEW_BYTES)
-
-
-def _has_at_most(effect: RunMicroBatch, rows: int, size: int) -> bool:
-    segments = [segment for entry in effect.inputs for segment in entry.segments]
-    return sum(each.rows for each in segments) <= rows and sum(each.bytes for each in segments) <= size
-
-
-def _in_one_task(spark: SparkSession, spec: KeyedSpec, branches: Sequence[_Branch], task: KeyedTask) -> Part:
-    subtasks = WithoutExchange(task, _scans(spec, branches))
+def _in_one_task(spark: SparkSession, spec: KeyedSpec, branches: Sequence[_Branch], subtasks: WithoutExchange) -> Part:
     through_spark = [branch for branch in branches if not isinstance(branch[1], Scanned)]
     stepped = {tag: rows for tag, rows, _, _ in through_spark if isinstance(rows, Stepped)}
 
@@ -182,17 +153,6 @@ def _scans(spec: KeyedSpec, branches: Sequence[_Branch]) -> tuple[KeyedScan, ...
     return tuple(_keyed_scan(spec, branch, branch[1]) for branch in branches if isinstance(branch[1], Scanned))
 
 
-def misfits(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[FileHandle, ...]:
-    """Return the files of the upsert table that were written for ranges of another parallelism."""
-    found = {
-        file.file.path: file.file
-        for subtask, files in enumerate(_range_files(spec, effect))
-        if not _fits(spec, subtask, files)
-        for file in files
-    }
-    return tuple(found.values())
-
-
 def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
     """Return whether subtasks must run even without rows: the input ends, state is due, or it is written anew."""
     ends = effect.end_of_input and isinstance(spec.function, EndsInput) and any(effect.state)
@@ -210,7 +170,7 @@ def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
 
 def _outdated_ranges(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
     """Return the subtasks whose range of the upsert table has other columns than the declared ones."""
-    return _holding(spec.outdated, _range_files(spec, effect))
+    return _holding(spec.outdated, range_files(spec, effect))
 
 
 def _has_outdated_broadcast(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
@@ -342,23 +302,8 @@ def _target(spec: KeyedSpec, effect: RunMicroBatch) -> AppendTarget | UpsertTarg
         return None
     if spec.upserted is None:
         return AppendTarget(table=spec.table.name, partitioned_by=spec.table.partitioned_by)
-    ranges = enumerate(_range_files(spec, effect))
-    fitting = tuple(files if _fits(spec, subtask, files) else None for subtask, files in ranges)
+    ranges = enumerate(range_files(spec, effect))
+    fitting = tuple(files if fits_range(spec, subtask, files) else None for subtask, files in ranges)
     return UpsertTarget(
         table=spec.table.name, keys=spec.table.keys, files=fitting, partitioned_by=spec.table.partitioned_by
     )
-
-
-def _range_files(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[tuple[KeyedFile, ...], ...]:
-    """Return the live files of the upsert table by subtask; none without such a table."""
-    if spec.upserted is None:
-        return ()
-    name, by_subtask = spec.upserted.name, effect.ranges or ((),) * spec.parallelism
-    return tuple(
-        tuple(file for entry in ranges if entry.table == name for file in entry.files) for ranges in by_subtask
-    )
-
-
-def _fits(spec: KeyedSpec, subtask: int, files: tuple[KeyedFile, ...]) -> bool:
-    own = range_of(subtask=subtask, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
-    return fits(files, own)

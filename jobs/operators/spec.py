@@ -19,7 +19,10 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from checkpointing.columns import TableColumn
 from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import TableName, VertexId
+from checkpointing.key_groups import range_of
+from checkpointing.messages import RunMicroBatch
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.broadcast import Broadcast
 from jobs.operators.changes import KIND
@@ -31,7 +34,7 @@ from jobs.sources.slice_reading import SliceReader
 from jobs.spark import columns
 from jobs.spark.columns import OWN_NAMES
 from jobs.spark.versions import to_arrow
-from jobs.state.backend import Expires, IncrementalBackend, StateBackend
+from jobs.state.backend import Expires, IncrementalBackend, StateBackend, fits
 from jobs.state.worker_copy import Aged
 
 Chain = Callable[[DataFrame], DataFrame]
@@ -419,3 +422,34 @@ def _nullable(kind: DataType) -> DataType:
             return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
         case _:
             return kind
+
+
+# ------------------------------------------------------------------
+# Finds the files of the upsert table that each subtask holds.
+
+
+def range_files(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[tuple[KeyedFile, ...], ...]:
+    """Return the live files of the upsert table by subtask; none without such a table."""
+    if spec.upserted is None:
+        return ()
+    name, by_subtask = spec.upserted.name, effect.ranges or ((),) * spec.parallelism
+    return tuple(
+        tuple(file for entry in ranges if entry.table == name for file in entry.files) for ranges in by_subtask
+    )
+
+
+def misfits(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[FileHandle, ...]:
+    """Return the files of the upsert table that were written for ranges of another parallelism."""
+    found = {
+        file.file.path: file.file
+        for subtask, files in enumerate(range_files(spec, effect))
+        if not fits_range(spec, subtask, files)
+        for file in files
+    }
+    return tuple(found.values())
+
+
+def fits_range(spec: KeyedSpec, subtask: int, files: tuple[KeyedFile, ...]) -> bool:
+    """Return whether these files were written for exactly the range of this subtask."""
+    own = range_of(subtask=subtask, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
+    return fits(files, own)

@@ -22,7 +22,7 @@ from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from jobs.operators import execute, keyed_job, stateless_job
 from jobs.operators.exchange import SUBTASK, Splitter
 from jobs.operators.reports import TaskReport, report_from
-from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan, arrow_schema
+from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan, arrow_schema, misfits
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.merge import KEY_GROUP
 from spec.reference.pipeline import key_group
@@ -65,7 +65,7 @@ def _keyed(
     spec: KeyedSpec, effect: RunMicroBatch, inputs: dict[int, pa.Table], writer: StagedFiles
 ) -> Iterator[pa.RecordBatch]:
     tagged = dict(inputs)
-    others = keyed_job.misfits(spec, effect)
+    others = misfits(spec, effect)
     if others:
         tables = [pq.read_table(Path(writer.root, file.path)).select(spec.output.names) for file in others]
         tagged[len(spec.inputs)] = pa.concat_tables(tables)

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.operators import keyed_job
+from jobs.operators import ways_to_read
 from jobs.operators.spec import quoted
 from jobs.outside_sinks.postgres.postgres_sink import postgres_type
 from tests.values.readers import kafka, postgres, topic
@@ -74,14 +74,14 @@ class Way:
 
     @contextmanager
     def forced(self) -> Iterator[None]:
-        before = {name: getattr(keyed_job, name) for name in self.without}
+        before = {name: getattr(ways_to_read, name) for name in self.without}
         try:
             for name in self.without:
-                setattr(keyed_job, name, -1)
+                setattr(ways_to_read, name, -1)
             yield
         finally:
             for name, value in before.items():
-                setattr(keyed_job, name, value)
+                setattr(ways_to_read, name, value)
 
 
 class DamagedWay(Way):

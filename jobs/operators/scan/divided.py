@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from jobs.operators.in_time.measured_times import TimedScan
 from jobs.operators.python_workers import freeze_imports, reported
 from jobs.operators.scan.scanned import numbered, numbers, shares_of
-from jobs.operators.spec import NUMBER, Chain, StatelessSpec, arrow_schema, nullable_schema, rows_numbered
+from jobs.operators.spec import NUMBER, Chain, arrow_schema, nullable_schema, rows_numbered
 from jobs.operators.stateless_task import StatelessTask
 from jobs.sources.slice_reading import RowScan
 from jobs.spark.columns import named
@@ -152,11 +152,6 @@ class Divided:
     schema: StructType
     steps: Chain
     division: Division
-
-
-def may_divide(spec: StatelessSpec) -> bool:
-    """Return whether the tasks of a vertex need no further column from Spark."""
-    return spec.quarantine is None and not spec.emits_changes
 
 
 def divided_rows(session: SparkSession, rows: Divided, task: StatelessTask) -> DataFrame:

@@ -8,15 +8,13 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DataType, StringType
 
 from checkpointing.key_groups import KeyGroupRange, range_of
 from jobs.operators.derived_scans import marked
 from jobs.operators.exchange import EXCHANGED, Splitter, owned_by, times_block, with_key_group
 from jobs.operators.expressions import Expression
-from jobs.operators.key_hash import can_hash, key_groups, said_groups
+from jobs.operators.key_hash import key_groups, said_groups
 from jobs.operators.python_workers import freeze_imports, reported
-from jobs.operators.spec import Spec, StatelessSpec, arrow_schema, left_to_spark
 from jobs.operators.stateless_task import StatelessTask
 from jobs.sources.slice_reading import KnowsStored, RowScan
 from jobs.state.merge import KEY_GROUP
@@ -74,24 +72,6 @@ class Scanned:
     """The rows of an input, as the parts of files that tasks read. There is at least one part."""
 
     scans: tuple[RowScan, ...]
-
-
-def may_scan(spec: Spec, number: int) -> bool:
-    """Return whether a task can do all that happens to the rows of this input before the operator."""
-    if isinstance(spec, StatelessSpec):
-        judges = spec.quarantine is None or not left_to_spark(spec.rules)
-        return judges and not spec.emits_changes
-    keyed = spec.inputs[number]
-    if keyed.is_broadcast:
-        return False
-    schema = arrow_schema(keyed.schema)
-    return all(_is_hashed(keyed.schema[key].dataType, schema.field(key).type) for key in keyed.keys)
-
-
-def _is_hashed(kind: DataType, arrow: pa.DataType) -> bool:
-    """Return whether we know the hash. Spark hashes equal texts of a collation alike, which Arrow does not know."""
-    collated = isinstance(kind, StringType) and kind.simpleString() != "string"
-    return can_hash(arrow) and not collated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

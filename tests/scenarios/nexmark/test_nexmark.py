@@ -21,7 +21,7 @@ from bench.nexmark.queries import IN_TIME, QUERIES, AuctionHouse, bids_in_time, 
 from bench.peers import nexmark_streaming
 from bench.plan import QUICK
 from bench.programs import Measured, Program
-from jobs.operators import execute
+from jobs.operators import execute, ways_to_read
 from jobs.operators.stateless_job import divided_job
 from tidemark import Pipeline, count, tumbling
 from tidemark.testing import Trial
@@ -100,7 +100,7 @@ def computed(data):
 @pytest.mark.timeout(600)
 def test_times_go_on_where_spark_sees_some_columns_only(tmp_path, monkeypatch):
     """The rows' times are measured by the task that reads the other columns."""
-    monkeypatch.setattr(execute, "is_small", lambda *_: False)
+    monkeypatch.setattr(ways_to_read, "is_small", lambda *_: False)
     divided = []
     monkeypatch.setattr(execute, "divided_job", lambda *of: divided.append(of[1].vertex) or divided_job(*of))
     trial = Trial(computed, tmp_path)

@@ -25,8 +25,8 @@ from checkpointing.metadata.paths import ProtocolPaths, table_of_state
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.key_hash import can_hash, key_groups
 from jobs.operators.process import Processed
-from jobs.operators.scan.scanned import may_scan
 from jobs.operators.spec import RowRule, StagedTable, StatelessSpec, quarantine_schema
+from jobs.operators.ways_to_read import may_scan
 from jobs.pipeline import Pipeline
 from jobs.pipeline.job_plan import JobPlan
 from jobs.pipeline.plain_expressions import plain_condition

@@ -30,14 +30,13 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import table_name, vertex_id
 from checkpointing.messages import SubtaskOutput
-from jobs.operators import execute
+from jobs.operators import ways_to_read
 from jobs.operators.execute import MicroBatchError
 from jobs.operators.inputs import scanned_input
 from jobs.operators.keyed_vertices import aggregate_spec
 from jobs.operators.python_workers import reported
 from jobs.operators.scan import planned_jobs, scanned
 from jobs.operators.scan.planned_jobs import PlannedJobs
-from jobs.operators.scan.scanned import may_scan
 from jobs.operators.spec import (
     InputPlan,
     RowRule,
@@ -49,6 +48,7 @@ from jobs.operators.spec import (
     quarantine_schema,
 )
 from jobs.operators.stateless_job import failed_rules
+from jobs.operators.ways_to_read import may_scan
 from jobs.pipeline.aggregates import named_aggregates, sum_of
 from jobs.pipeline.steps import dropped, filtered, in_turn, selected, with_column
 from jobs.pipeline.streams import good_rows, row_rules
@@ -441,7 +441,7 @@ def both_ways(bench, monkeypatch, plan):
     """Run a micro-batch by scanning tasks and by Spark. Return the rows of each file that came out, by table."""
     found = []
     for reads in (scanned_input, lambda *_: None):
-        monkeypatch.setattr(execute, "scanned_input", reads)
+        monkeypatch.setattr(ways_to_read, "scanned_input", reads)
         vertex = bench(plan)
         (output,) = vertex.run(STEPPED).outputs
         found.append({str(table): vertex.read([file]) for table, file in output.staged})
@@ -505,7 +505,7 @@ def test_a_task_puts_what_spark_computes_beside_what_it_reads_itself(bench, spar
     schema = in_turn(steps)(spark.createDataFrame([], WIDE)).schema
     plan = plan_of(*steps, schema=StructType([StructField(each.name, each.dataType) for each in schema]))
     monkeypatch.setattr(scanned, "_TASK_ROWS", 1)
-    monkeypatch.setattr(execute, "is_small", lambda *_: False)
+    monkeypatch.setattr(ways_to_read, "is_small", lambda *_: False)
     found, divisions = [], []
     for divides in (True, False):
         vertex = bench(plan)
@@ -513,7 +513,7 @@ def test_a_task_puts_what_spark_computes_beside_what_it_reads_itself(bench, spar
         if divides:
             divisions.append(vertex.jobs.division(plan.spec.vertex, 0, plan.inputs[0]))
         else:
-            monkeypatch.setattr(execute, "divided_input", lambda *_: None)
+            monkeypatch.setattr(ways_to_read, "divided_input", lambda *_: None)
         (output,) = vertex.run(STEPPED).outputs
         rows = [row for _, file in output.staged for row in vertex.read([file]).rows()]
         found.append(sorted(map(repr, rows)))
