@@ -309,7 +309,14 @@ class StagedFiles:
         return handle
 
     def write_parts(
-        self, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema, *, folder: str, path: str = ""
+        self,
+        table: TableName,
+        parts: Iterator[pa.Table],
+        schema: pa.Schema,
+        encoding: Encoding = Encoding.PLAIN,
+        *,
+        folder: str = "",
+        path: str = "",
     ) -> FileHandle:
         """Write rows to one file in the folder of their partition, each part as a row group, and return its handle.
 
@@ -318,10 +325,11 @@ class StagedFiles:
         """
         by = tuple(column for column, _ in values_of(folder))
         statistics = FileStatistics(by)
-        rows, content = _in_parts(parts, schema, Encoding.PLAIN, statistics)
-        path = path or self._path(table, folder)
-        handle = FileHandle(path, rows, content.size, zlib.crc32(content), statistics.json())
-        _place(self.root, path, content)
+        with self.watch.writing():
+            rows, content = _in_parts(parts, schema, encoding, statistics)
+            path = path or self._path(table, folder)
+            handle = FileHandle(path, rows, content.size, zlib.crc32(content), statistics.json())
+            _place(self.root, path, content)
         return handle
 
     def inline(self, table: TableName, rows: pa.Table) -> FileHandle:

@@ -5,7 +5,7 @@ subtasks. Loading leaves these out.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -138,7 +138,9 @@ class StateBackend(Protocol):
         """Return how many of these live files, the newest, a delta of so many rows takes the place of."""
         ...
 
-    def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
+    def keep(
+        self, operator: str, writer: StagedFiles, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema
+    ) -> FileHandle:
         """Return the handle of these rows; raise StateTooLargeError, StagedFileError if they can't be kept."""
         ...
 
@@ -158,10 +160,12 @@ class IncrementalBackend:
         """Return how many there are too many."""
         return deltas_to_merge(self.policy, files, changed_rows)
 
-    def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
+    def keep(
+        self, operator: str, writer: StagedFiles, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema
+    ) -> FileHandle:
         """Write a file."""
         del operator
-        return writer.write(table, rows, Encoding.DIFFERENCES)
+        return writer.write_parts(table, parts, schema, Encoding.DIFFERENCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +182,12 @@ class FullBackend:
         del files, changed_rows
         return 0
 
-    def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
+    def keep(
+        self, operator: str, writer: StagedFiles, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema
+    ) -> FileHandle:
         """Write a file."""
         del operator
-        return writer.write(table, rows, Encoding.DIFFERENCES)
+        return writer.write_parts(table, parts, schema, Encoding.DIFFERENCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +210,11 @@ class MemoryBackend:
         del files, changed_rows
         return 0
 
-    def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
+    def keep(
+        self, operator: str, writer: StagedFiles, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema
+    ) -> FileHandle:
         """Put the file into its handle; raise StateTooLargeError above the limit."""
-        handle = writer.inline(table, rows)
+        handle = writer.inline(table, pa.concat_tables([schema.empty_table(), *parts]))
         if handle.bytes > self.bytes_max:
             raise StateTooLargeError(operator, handle.bytes, self.bytes_max)
         return handle
@@ -220,6 +228,8 @@ class Expires:
     on_read: bool = False
 
 
+_PIECE_BYTES: Final = 64 * 1024 * 1024
+"""A base is written in pieces of about so many bytes, so that a range is not in memory twice."""
 _MANY_TIMES: Final = 8
 """A base with so many times the rows of the change is in the order of time. A smaller one is looked through faster."""
 _KEYS: Final = b"tidemark.keys"
@@ -314,6 +324,8 @@ class RangeState:
             before = before.among.beneath.at(before.places)
             written_now = pl.lit(None, pl.Int64).alias(self.aged.column)
             delta = delta.with_columns(written_now).select(self._file_schema().names)
+        content = arrow_of(delta, self._file_schema())
+        delta = frame_of(content)  # which no longer holds all texts of the frames that its rows come from
         live = live_files(self.files)
         over = 0 if self.due is None or self.fired_ms is None else number_over(live, self.due, self.fired_ms)
         stay, ended = live[over:], live[:over]
@@ -326,12 +338,13 @@ class RangeState:
             return self._write_base(apply_delta(before, delta, self.keys), needed.height)
         merged = self.backend.merged_after(stay, needed.height)
         if not merged:
-            file, mapped = self._kept(needed, KeyedFileKind.DELTA)
+            written = content if needed is delta else arrow_of(needed, self._file_schema())
+            file, mapped = self._kept([written], KeyedFileKind.DELTA)
             return self._written(file, stay, ended, apply_delta(before, delta, self.keys, mapped))
         stay, ended = stay[:-merged], (*ended, *stay[-merged:])
         for change in reversed(together(storage_at(self.writer.root), self._read, live[-merged:])):
             needed = superseded(change.rows.select(needed.columns), needed, self.keys)
-        file, _ = self._kept(needed, KeyedFileKind.DELTA)
+        file, _ = self._kept([arrow_of(needed, self._file_schema())], KeyedFileKind.DELTA)
         return self._written(file, stay, ended, apply_delta(before, delta, self.keys))
 
     def _wants_base(self, stay: Sequence[KeyedFile], before: FoundKeys, delta: pl.DataFrame, changed_rows: int) -> bool:
@@ -355,20 +368,29 @@ class RangeState:
         return pl.concat([delta.filter(~pl.col(DELETED)), needed])
 
     def _write_base(self, after: KeyedRows, changed_rows: int) -> StateWritten:
-        every = after.frame()
-        every = every if self.remembered is None else self.remembered(every)
-        if self.due is not None and changed_rows * _MANY_TIMES < every.height:
-            every = every.sort(self.due)
-        file, mapped = self._kept(every.with_columns(pl.lit(value=False).alias(DELETED)), KeyedFileKind.BASE)
-        rows = KeyedRows.of(every) if mapped is None else KeyedRows.of(mapped.drop(DELETED), is_mapped=True)
+        if self.remembered is not None:
+            after = KeyedRows.of(self.remembered(after.frame()))
+        if self.due is not None and changed_rows * _MANY_TIMES < after.height:
+            after = KeyedRows.of(after.frame().sort(self.due))
+        schema, stays = self._file_schema(), pl.lit(value=False).alias(DELETED)
+        pieces = (arrow_of(piece.with_columns(stays), schema) for piece in after.pieces(_PIECE_BYTES))
+        file, mapped = self._kept(pieces, KeyedFileKind.BASE)
+        rows = KeyedRows.of(after.frame()) if mapped is None else KeyedRows.of(mapped.drop(DELETED), is_mapped=True)
         return self._written(file, (), (), rows)
 
-    def _kept(self, rows: pl.DataFrame, kind: KeyedFileKind) -> tuple[KeyedFile, pl.DataFrame | None]:
+    def _kept(self, pieces: Iterable[pa.Table], kind: KeyedFileKind) -> tuple[KeyedFile, pl.DataFrame | None]:
         """Write a file. Return it, and its rows if they are mapped."""
-        handle = self.backend.keep(self.operator, self.writer, self.table, arrow_of(rows, self._file_schema()))
-        found, are_mapped = self.mapped.keep(self._name, handle.path, rows)
-        file = KeyedFile(handle, kind, self.range.first, self.range.last, self.version)
-        return file, found if are_mapped else None
+        with self.mapped.keeping(self._name) as kept:
+
+            def parts() -> Iterator[pa.Table]:
+                for piece in pieces:
+                    kept.add(frame_of(piece))
+                    yield piece
+                    self.mapped.let_go()  # a piece may come from mapped files
+
+            handle = self.backend.keep(self.operator, self.writer, self.table, parts(), self._file_schema())
+            mapped = kept.named(handle.path)
+        return KeyedFile(handle, kind, self.range.first, self.range.last, self.version), mapped
 
     def _written(
         self, file: KeyedFile | None, stay: Sequence[KeyedFile], ended: Sequence[KeyedFile], after: KeyedRows

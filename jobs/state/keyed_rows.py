@@ -5,7 +5,7 @@ become a layer of their own, and the older layers only mark their rows of the sa
 so that each is more than twice as large as the next one. So there are few of them, and a row is seldom copied.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -28,6 +28,13 @@ class RowLayer:
     def live(self) -> pl.DataFrame:
         """The rows that still count."""
         return self.rows if self.counts is None else self.rows.filter(self.counts)
+
+    def part(self, first: int, rows: int) -> pl.DataFrame:
+        """Return those of so many rows that still count. Unlike a slice, it does not keep the lists of the others."""
+        part = self.rows.slice(first, rows)
+        if self.counts is not None:
+            return part.filter(self.counts.slice(first, rows))
+        return part if part.height == self.rows.height else part.select(pl.all().gather(pl.int_range(pl.len())))
 
     def having(self, chosen: pl.Series) -> pl.Series:
         """Return the chosen places without those that no longer count."""
@@ -109,6 +116,21 @@ class KeyedRows:
                 return only
             case several:
                 return pl.concat(several)
+
+    def pieces(self, bytes_max: int) -> Iterator[pl.DataFrame]:
+        """Yield all rows that count, in frames of about so many bytes. So there is no copy of all of them at once."""
+        gathered: list[pl.DataFrame] = []
+        size = 0
+        for layer in self.layers:
+            step = max(1, layer.rows.height * bytes_max // max(1, int(layer.rows.estimated_size())))
+            for first in range(0, layer.rows.height, step):
+                gathered.append(layer.part(first, step))
+                size += int(gathered[-1].estimated_size())
+                if 2 * size >= bytes_max:
+                    yield pl.concat(gathered, rechunk=True)
+                    gathered, size = [], 0
+        if gathered:
+            yield pl.concat(gathered, rechunk=True)
 
     @property
     def height(self) -> int:

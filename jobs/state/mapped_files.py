@@ -12,8 +12,8 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -48,27 +48,28 @@ class MappedFiles:
         self, of: object, path: str, schema: pl.Schema, decoded: Callable[[], pl.DataFrame]
     ) -> tuple[pl.DataFrame, bool]:
         """Return the rows of a file with these columns, and whether they are mapped. If not yet, they are `decoded`."""
-        found = self._find(of, path, schema)
+        found = self.find(of, path, schema)
         return (found, True) if found is not None else self.keep(of, path, decoded())
 
     def keep(self, of: object, path: str, rows: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
         """Keep the rows of a file, and return them mapped, and True. If they are few or it fails, return them so."""
-        if self.folder is None or self._rests() or rows.estimated_size() < self.bytes_min:
-            return rows, False
-        place = self._place(of)
-        part = place / f"{uuid4()}.part"
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            content = rows.rechunk().to_arrow(compat_level=pl.CompatLevel.newest())
-            with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, content.schema) as writer:
-                writer.write_table(content)
-            part.rename(place / _name(path))
-        except OSError as error:
-            self._rest(self.folder, error)
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-        found = self._find(of, path, rows.schema)
+        with self.keeping(of) as kept:
+            kept.add(rows)
+            found = kept.named(path)
         return (rows, False) if found is None else (found, True)
+
+    @contextmanager
+    def keeping(self, of: object) -> "Iterator[RowsToMap]":
+        """Lend what keeps the rows of a file, piece by piece, unless the disk has just failed.
+
+        They count once they are named by the file's path. Without a name, nothing of them is left.
+        """
+        place = None if self.folder is None or self._rests() else self._place(of)
+        kept = RowsToMap(self, of, None if place is None else place / f"{uuid4()}.part")
+        try:
+            yield kept
+        finally:
+            kept.close()
 
     def keep_only(self, of: object, paths: tuple[str, ...]) -> None:
         """Delete the range's files besides these. A worker that has mapped one still has it."""
@@ -88,6 +89,26 @@ class MappedFiles:
         for mapped in self._in_use:
             mapped.madvise(mmap.MADV_DONTNEED)
 
+    def failed(self, error: OSError) -> None:
+        """Write nothing for a while, since the disk has failed."""
+        if self.folder is not None:
+            self._rest(self.folder, error)
+
+    def find(self, of: object, path: str, schema: pl.Schema) -> pl.DataFrame | None:
+        """Return the rows that were kept of a file, None if there are none with these columns."""
+        if self.folder is None:
+            return None
+        with suppress(OSError, pa.ArrowException), self.place(of, path).open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._in_use.add(mapped)
+            rows = frame_of(pa.ipc.open_file(pa.py_buffer(mapped)).read_all())
+            return rows if rows.schema == schema else None
+        return None
+
+    def place(self, of: object, path: str) -> Path:
+        """Return where the rows of a file lie."""
+        return self._place(of) / _name(path)
+
     def _rests(self) -> bool:
         return self._rests_until is not None and self.clock() < self._rests_until
 
@@ -104,19 +125,75 @@ class MappedFiles:
             )
         self._rests_until = self.clock() + PAUSE_S
 
-    def _find(self, of: object, path: str, schema: pl.Schema) -> pl.DataFrame | None:
-        """Return the rows that were kept of a file, None if there are none with these columns."""
-        if self.folder is None:
-            return None
-        with suppress(OSError, pa.ArrowException), (self._place(of) / _name(path)).open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._in_use.add(mapped)
-            rows = frame_of(pa.ipc.open_file(pa.py_buffer(mapped)).read_all())
-            return rows if rows.schema == schema else None
-        return None
-
     def _place(self, of: object) -> Path:
         return (self.folder or Path()) / "tidemark-mapped" / _digest(repr(of))
+
+
+@dataclass(slots=True)
+class RowsToMap:
+    """The rows of a file while they are kept, in `part`. Without it, or once the disk has failed, nothing is kept.
+
+    Nor is it if the first piece takes few bytes: then it is the only one.
+    """
+
+    files: MappedFiles
+    of: object
+    part: Path | None
+    _file: pa.OSFile | None = None
+    _writer: pa.ipc.RecordBatchFileWriter | None = None
+    _schema: pl.Schema = field(default_factory=pl.Schema)
+
+    def add(self, rows: pl.DataFrame) -> None:
+        """Keep these rows too, and with them all texts of frames that they are a part of, unless they come from Arrow.
+
+        A polars column of texts is a list of places in buffers, and a part of it keeps all of the buffers.
+        """
+        if self._writer is None and rows.estimated_size() < self.files.bytes_min:
+            self.part = None
+        if self.part is None:
+            return
+        content = rows.rechunk().to_arrow(compat_level=pl.CompatLevel.newest())
+        try:
+            if self._writer is None:
+                self.part.parent.mkdir(parents=True, exist_ok=True)
+                self._file = pa.OSFile(str(self.part), "wb")
+                self._writer, self._schema = pa.ipc.new_file(self._file, content.schema), rows.schema
+            self._writer.write_table(content)
+        except OSError as error:
+            self._give_up(error)
+
+    def named(self, path: str) -> pl.DataFrame | None:
+        """Return all rows, mapped, which count from now on as those of the file with this path; None if it fails."""
+        if self.part is None or self._writer is None:
+            return None
+        try:
+            self._end()
+            self.part.rename(self.files.place(self.of, path))
+        except OSError as error:
+            self._give_up(error)
+            return None
+        return self.files.find(self.of, path, self._schema)
+
+    def close(self) -> None:
+        """Delete what has got no name."""
+        with suppress(OSError):
+            self._end()
+        if self.part is not None:
+            with suppress(OSError):
+                self.part.unlink(missing_ok=True)
+
+    def _end(self) -> None:
+        writer, self._writer = self._writer, None
+        file, self._file = self._file, None
+        if file is not None:
+            with file:
+                if writer is not None:
+                    writer.close()
+
+    def _give_up(self, error: OSError) -> None:
+        self.files.failed(error)
+        self.close()
+        self.part = None
 
 
 _SUFFIX: Final = ".arrow"

@@ -113,8 +113,9 @@ class UpsertRange:
         for _, part in self._by_partition(rows):
             files = -(-part.height // self.file_rows_max)
             for piece in _pieces(part, -(-part.height // files)):
-                (handle,) = self.writer.write_partitions(self.table, arrow_of(piece, self.schema), self.partitioned_by)
-                layer, is_mapped = self.mapped.keep(self._name, handle.path, piece)
+                content = arrow_of(piece, self.schema)
+                (handle,) = self.writer.write_partitions(self.table, content, self.partitioned_by)
+                layer, is_mapped = self.mapped.keep(self._name, handle.path, frame_of(content))
                 file = KeyedFile(handle, KeyedFileKind.BASE, self.range.first, self.range.last, self.version)
                 yield file, RowLayer(layer, None, is_mapped)
 

@@ -108,10 +108,12 @@ POLICIES = st.builds(CompactionPolicy, ratio=st.sampled_from([0.1, 1.0, 100.0]),
     st.sampled_from([0, 1 << 30]),
     st.lists(st.integers(1, 4), min_size=2, max_size=3),
     st.booleans(),
+    st.sampled_from([1, 1 << 26]),
 )
-def test_state_equals_a_dict(batches, policy, copy_bytes_max, parallelisms, maps):
+def test_state_equals_a_dict(batches, policy, copy_bytes_max, parallelisms, maps, piece_bytes):
     """This holds after any micro-batches, at any parallelism, read by a worker with a new, old or no copy."""
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jobs.state.backend._PIECE_BYTES", piece_bytes)
         mapped = MappedFiles(Path(root) / "mapped" if maps else None, bytes_min=1)
         model, files, workers = {}, [], [WorkerCopies(copy_bytes_max), WorkerCopies(copy_bytes_max)]
         for phase, parallelism in enumerate(parallelisms):
@@ -719,6 +721,48 @@ def _resident(folder):
         elif inside and name == "Rss:":
             found += int(rest.split()[0]) * 1024
     return found
+
+
+@pytest.mark.parametrize("maps", [True, False])
+def test_a_change_holds_no_texts_of_rows_that_are_not_its_own(tmp_path, maps):
+    """A part of a frame with texts shares all of them: 20,000 of a kilobyte here, of which 6,000 change."""
+    mapped = MappedFiles(tmp_path / "local" if maps else None, bytes_min=1)
+    every = [f"{number:01000}" for number in range(20_000)]
+    states = pl.DataFrame({KEY_GROUP: 0, "key": every, "value": 1, DELETED: False})
+    states = states.cast({KEY_GROUP: pl.Int32, "value": pl.Int64})
+    cities = pl.DataFrame({"k": range(20_000), "city": every, "v": range(20_000)})
+    state = backend(str(tmp_path), (), WHOLE, CompactionPolicy(), WorkerCopies(), mapped=mapped)
+    written = state.write(state.load().find(states.head(0), ("key",)), states[100:6100])
+    table = upsert(tmp_path, (), WorkerCopies(), mapped=mapped, rows_max=5_000)
+    files = table.write(KeyedRows.of(cities.clear()), cities[100:6100], cities.head(0))
+    for held in (replace(state, files=written.files), replace(table, files=files)):
+        assert 6_000_000 < _bytes_held(held.load().frame()) < 7_000_000
+    assert sum(file.stat().st_size for file in (tmp_path / "local").rglob("*.arrow")) < 14_000_000
+
+
+def _bytes_held(rows):
+    """Return how many bytes a frame keeps in memory, with all that its columns share."""
+    content, sink = rows.to_arrow(compat_level=pl.CompatLevel.newest()), pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, content.schema) as writer:
+        writer.write_table(content)
+    return sink.getvalue().size
+
+
+def test_a_range_is_copied_in_pieces(tmp_path):
+    """None is much larger than asked, and rows that no longer count are in none. Few small layers make one piece."""
+    layers = [RowLayer(pl.DataFrame({"n": range(first, first + 10_000)})) for first in (0, 10_000)]
+    few = RowLayer(pl.DataFrame({"n": [-1, -2]}), pl.Series([False, True]))
+    held = KeyedRows(layers[0].rows.clear(), (*layers, few, few))
+    pieces = list(held.pieces(8_000))
+    assert [*range(20_000), -2, -2] == pl.concat(pieces)["n"].to_list()
+    assert 20 == len(pieces) - 1
+    assert max(piece.estimated_size() for piece in pieces) <= 8_000
+    assert [-2, -2] == pieces[-1]["n"].to_list()
+    mapped = MappedFiles(tmp_path, bytes_min=1)
+    with mapped.keeping("range") as kept:
+        for piece in pieces:
+            kept.add(piece)
+    assert [] == [path for path in tmp_path.rglob("*") if path.is_file()], "rows without a name stay"
 
 
 def test_a_full_disk_only_means_that_nothing_is_mapped(tmp_path):
