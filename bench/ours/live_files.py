@@ -135,9 +135,9 @@ class Job:
             at_ms=0,
             nonce="claim",
         )
-        self._stores.append(claim, 0)
+        self._stores.entries.append(claim, 0)
         schema = pa.schema([pa.field("key", pa.int64()), pa.field("total", pa.int64())])
-        self._stores.ensure(tuple(tables.values()), {table.name: schema for table in tables.values()})
+        self._stores.tables.ensure(tuple(tables.values()), {table.name: schema for table in tables.values()})
         identity = CommitIdentity(
             job=str(_PATHS.job), generation=Generation(1), nonce="claim", max_parallelism=SUBTASKS
         )
@@ -169,13 +169,13 @@ class Job:
     def _carried_out(self, effect: CommitEffect) -> tuple[str, CommitFact]:
         match effect:
             case CheckTables():
-                return "publish_s", TablesChecked(effect.checkpoint, self._stores.check(effect.tables))
+                return "publish_s", TablesChecked(effect.checkpoint, self._stores.tables.check(effect.tables))
             case AppendRow():
-                return "append_s", self._stores.append(effect.row, effect.at_version, subsumed=effect.subsumed)
+                return "append_s", self._stores.entries.append(effect.row, effect.at_version, subsumed=effect.subsumed)
             case PublishTable():
                 return "publish_s", self._stores.publish(effect.publication, effect.checkpoint)
             case RecordCut():
-                self._stores.record_cut(effect.checkpoint, effect.versions)
+                self._stores.cuts.record(effect.checkpoint, effect.versions)
                 return "cut_s", CutRecorded(effect.checkpoint)
             case _:
                 raise NotCommittedError(str(effect))

@@ -341,10 +341,10 @@ def _of_job(
     verify: bool,
 ) -> Iterator[Section]:
     stores = JobStores(warehouse, cross_freely)
-    rows, cuts = stores.rows(), stores.recorded_cuts()
+    rows, cuts = stores.entries.rows(), stores.cuts.all()
     state = state_of(warehouse, rows)
     yield job_section(warehouse, rows, cuts, state)
-    yield table_section(stores, job_tables(stores), rows)
+    yield table_section(stores, job_tables(stores.held), rows)
     yield key_section(warehouse, rows, verify=verify)
     yield file_section(warehouse, rows, cuts, grace_ms, verify=verify)
     yield from input_sections(sources, rows)

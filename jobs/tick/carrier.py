@@ -190,14 +190,16 @@ class Carrier(ABC):
         match effect:
             case AppendClaim():
                 with around(self.boundary, CLAIM):
-                    return self.stores.append(effect.row, effect.at_version)
+                    return self.stores.entries.append(effect.row, effect.at_version)
             case AppendEntry():
                 with around(self.boundary, self.entry_boundary):
                     turn = effect.turn
-                    return self.stores.append(effect.row, effect.at_version, disposed=turn.dropped, marks=turn.marks)
+                    return self.stores.entries.append(
+                        effect.row, effect.at_version, disposed=turn.dropped, marks=turn.marks
+                    )
             case AppendRelease():
                 with around(self.boundary, RELEASE):
-                    return self.stores.append(effect.row, effect.at_version, disposed=effect.dropped)
+                    return self.stores.entries.append(effect.row, effect.at_version, disposed=effect.dropped)
 
     # -------------------------------------------------------------- recovery
 
@@ -215,21 +217,21 @@ class Carrier(ABC):
                 return LogsSeen(published_since(self.stores, effect.doubt))
             case CorrectCuts():
                 with around(self.boundary, CORRECT_CUTS):
-                    self.stores.correct_cuts(effect.correction)
+                    self.stores.cuts.correct(effect.correction)
                 self.repaired = repair_lines(effect.doubt, effect.correction)
                 return Done()
 
     def _recover(self, effect: ReadCut | PublishTable | RecordCut | DiscardLeftovers | LookForRival) -> TickFact:
         match effect:
             case ReadCut():
-                return CutRead(self.stores.read_cut(effect.checkpoint) or {})
+                return CutRead(self.stores.cuts.read(effect.checkpoint) or {})
             case PublishTable():
                 step = ROLL_FORWARD_OUTSIDE if effect.publication.outside else ROLL_FORWARD
                 with around(self.boundary, f"{step}:{effect.publication.table}"):
                     return self.stores.publish(effect.publication, effect.checkpoint)
             case RecordCut():
                 with around(self.boundary, ROLL_FORWARD_CUT):
-                    self.stores.record_cut(effect.checkpoint, effect.versions)
+                    self.stores.cuts.record(effect.checkpoint, effect.versions)
                 return CutRecorded(effect.checkpoint)
             case DiscardLeftovers():
                 with around(self.boundary, DISCARD_LEFTOVERS):
@@ -237,7 +239,7 @@ class Carrier(ABC):
                     gone = delete_leftovers(self.warehouse, self.folders(), current=effect.current, by=effect.by)
                 return LeftoversDiscarded(len(gone))
             case LookForRival():
-                return RivalSeen(self.stores.rival(effect.generation))
+                return RivalSeen(self.stores.entries.rival(effect.generation))
 
     # -------------------------------------------------------------- effects without an answer
 

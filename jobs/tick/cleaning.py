@@ -48,10 +48,10 @@ def plan_cleanup(warehouse: Warehouse, grace_ms: int) -> Cleanup:
     """Return what a clean-up would do now; changes nothing. Raises NeverRunError."""
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely)
-    state = state_of(warehouse, stores.rows())
+    state = state_of(warehouse, stores.entries.rows())
     at_rest = state.activity is Activity.AT_REST
     current = Generation(state.generation + 1) if at_rest else state.generation
-    found = gather(stores, current, grace_ms, others_hold=not at_rest)
+    found = gather(stores.held, current, grace_ms, others_hold=not at_rest)
     return _report(warehouse, found, decide_cleanup(found.facts), Deleted(), None if at_rest else str(state.holder))
 
 
@@ -63,13 +63,13 @@ def clean_up(warehouse: Warehouse, grace_ms: int, *, boundary: Boundary = cross_
     """
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary)
-    state = state_of(warehouse, stores.rows())
+    state = state_of(warehouse, stores.entries.rows())
     if state.activity is Activity.AT_REST:
         try:
             return _at_rest(stores, grace_ms, boundary)
         except JobHeldError as held_by:
             state = replace(state, holder=held_by.holder, generation=held_by.generation)
-    found = gather(stores, state.generation, grace_ms, others_hold=True)
+    found = gather(stores.held, state.generation, grace_ms, others_hold=True)
     return _carry_out(warehouse, found, boundary, beside=str(state.holder))
 
 
@@ -77,8 +77,8 @@ def clean_up_after_tick(stores: JobStores, generation: Generation, grace_ms: int
     """Clean up at the end of a tick that still holds the job. An error is logged, and the tick ends as it would."""
     warehouse = stores.warehouse
     try:
-        stores.drop_cuts()
-        found = gather(stores, generation, grace_ms, others_hold=False)
+        stores.cuts.drop_unneeded()
+        found = gather(stores.held, generation, grace_ms, others_hold=False)
         done = _carry_out(warehouse, found, boundary, most=FILES_PER_TICK)
         stores.finish_erasure(grace_ms)
     except Exception:  # noqa: BLE001 - the tick has done its work; the next one cleans up
@@ -98,8 +98,8 @@ def _at_rest(stores: JobStores, grace_ms: int, boundary: Boundary) -> Cleanup:
     done: list[Cleanup] = []
 
     def cleaned(work: Work) -> Worked:
-        stores.drop_cuts()
-        found = gather(stores, work.claim.generation, grace_ms, others_hold=False)
+        stores.cuts.drop_unneeded()
+        found = gather(stores.held, work.claim.generation, grace_ms, others_hold=False)
         done.append(_carry_out(warehouse, found, boundary))
         stores.finish_erasure(grace_ms)
         return Worked()

@@ -386,11 +386,11 @@ class EffectHandlers:
             case CheckTables():
                 return self._check(effect)
             case AppendRow():
-                return self._stores.append(effect.row, effect.at_version, subsumed=effect.subsumed)
+                return self._stores.entries.append(effect.row, effect.at_version, subsumed=effect.subsumed)
             case PublishTable():
                 return self._stores.publish(effect.publication, effect.checkpoint, by=self._generation)
             case RecordCut():
-                self._stores.record_cut(effect.checkpoint, effect.versions)
+                self._stores.cuts.record(effect.checkpoint, effect.versions)
                 return CutRecorded(effect.checkpoint)
             case CompactFiles():
                 return self._compact(effect)
@@ -463,7 +463,7 @@ class EffectHandlers:
 
     def _check(self, effect: CheckTables) -> Fact:
         try:
-            problems = self._stores.check(effect.tables, effect.leaving)
+            problems = self._stores.tables.check(effect.tables, effect.leaving)
         except Exception as error:  # noqa: BLE001 - after any error it is not known what the tables are like
             cause = explained(str(error) if isinstance(error, TableNotCheckedError) else message_of(error))
             text = f"the output tables could not be checked, so nothing is committed: {cause}"
@@ -492,7 +492,7 @@ class EffectHandlers:
     def _look_for_rival(self, effect: LookForRival) -> RivalSeen:
         """Read the newest claim. If it cannot be read, the tick looks again after its next failed checkpoint."""
         try:
-            return RivalSeen(self._stores.rival(effect.generation))
+            return RivalSeen(self._stores.entries.rival(effect.generation))
         except Exception as error:  # noqa: BLE001 - logged; safety does not depend on this look
             _log.warning("the newest claim could not be read", error=f"{type(error).__name__}: {error}")
             return RivalSeen(None)

@@ -128,22 +128,24 @@ def _new_tables(stores: JobStores, plan: JobPlan, record: CheckpointRecord) -> d
 
     The job wrote such a table once, and gave it another name or up. Its rows and columns belong to cuts from before.
     """
-    return {table: _emptied(stores, table) for table in new_append_tables(plan.graph, record) if stores.shown(table)}
+    return {
+        table: _emptied(stores, table) for table in new_append_tables(plan.graph, record) if stores.tables.shown(table)
+    }
 
 
 def _emptied(stores: JobStores, table: TableName) -> Renamed:
     """Return what takes the rows and columns of before out of an append table."""
     removes = _of_ours(table, _shown(stores, table))
-    return Renamed((), removes, _columns(stores, table), planned_on=stores.shown(table))
+    return Renamed((), removes, _columns(stores, table), planned_on=stores.tables.shown(table))
 
 
 def _columns(stores: JobStores, table: TableName) -> tuple[str, ...]:
-    with stores.newest(table) as known:
+    with stores.tables.newest(table) as known:
         return tuple(field.name for field in known.loaded.schema().fields)
 
 
 def _shown(stores: JobStores, table: TableName) -> tuple[FileHandle, ...]:
-    rows = {row.checkpoint: row for row in stores.rows() if isinstance(row, CheckpointRecord)}
+    rows = {row.checkpoint: row for row in stores.entries.rows() if isinstance(row, CheckpointRecord)}
     try:
         return appended_files(stores.warehouse, table, rows)
     except TableNotCopyableError as error:
@@ -198,7 +200,7 @@ def rename_columns(
         progress = _Progress(table, told)
         with around(boundary, f"{RENAME_COLUMNS}:{table}"):
             try:
-                stores.rename_files(table, pairs, generation, progress)
+                stores.tables.rename_files(table, pairs, generation, progress)
             except (TakenNameError, pa.ArrowException) as error:
                 names = ", ".join(f"{old} to {new}" for new, old in pairs)
                 raise RenameFailedError(f"table {table} cannot rename {names}: {error}") from error

@@ -201,7 +201,7 @@ def plan_rollback(
         tables=tables,
         splits=splits_back(newest, target),
         pending=pending,
-        damaged=stores.damaged,
+        damaged=stores.entries.damaged,
         sinks=sinks_after(rows, target, leave_outside=leave_outside),
         rows_since=_rows_since(rows, newest, target),
     )
@@ -250,11 +250,11 @@ def _target(
     found = next((row for row in rows if row.checkpoint == checkpoint), None)
     others = _offered(row for row in rows if row != newest)
     if found is None:
-        lost = next((row for row in stores.damaged if row.checkpoint == checkpoint), None)
+        lost = next((row for row in stores.entries.damaged if row.checkpoint == checkpoint), None)
         said = f"{lost}" if lost is not None else f"{job} has no checkpoint or savepoint {checkpoint}"
         refused = NoSuchRowError if lost is None else RollbackRefusedError
         raise refused(f"{said}: it can go back to {others}")
-    if found == newest and not stores.damaged:
+    if found == newest and not stores.entries.damaged:
         raise RollbackRefusedError(
             f"{job} stands at {found.kind.value} {checkpoint} already: it can go back to {others}"
         )
@@ -267,7 +267,7 @@ def _offered(rows: Iterable[CheckpointRecord]) -> str:
 
 
 def _history(stores: JobStores, rows: tuple[CheckpointRecord, ...], pending: CheckpointRecord | None) -> History:
-    cuts = stores.recorded_cuts()
+    cuts = stores.cuts.all()
     shown = newest_checkpoint(tuple(row for row in rows if row.checkpoint in cuts))
     now = cuts[shown.checkpoint] if shown is not None else {}
     return History({row.checkpoint: row for row in rows}, cuts, now, pending)

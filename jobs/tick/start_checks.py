@@ -86,7 +86,7 @@ def must_not_be_ahead(stores: JobStores, tables: Iterable[TableName], rows: tupl
     savepoints = [row.checkpoint for row in rows if isinstance(row, CheckpointRecord) and row.is_savepoint]
     warehouse = stores.warehouse
     outputs = [table for table in tables if not table.startswith(f"{warehouse.paths.states}/")]
-    for table, shows in zip(outputs, together(warehouse.storage, stores.shown, outputs), strict=True):
+    for table, shows in zip(outputs, together(warehouse.storage, stores.tables.shown, outputs), strict=True):
         if shows > (begins or 0):
             restore = begins or max(savepoints, default=None)
             raise TablesAheadError(warehouse.paths.job, warehouse.root, table, shows, begins, restore)

@@ -125,7 +125,7 @@ class JobRun:
             at_version=work.at_version,
             restored=restored,
             retained=tuple(sorted(records, key=lambda record: record.checkpoint)),
-            versions=(self.stores.cut_seen(restored.checkpoint) or {}) if restored else {},
+            versions=(self.stores.cuts.seen_of(restored.checkpoint) or {}) if restored else {},
             renamed=self.linked.renamed,
             rows_per_epoch=dict(plan.rows_per_epoch),
             cut_groups=plan.cut_groups,
@@ -401,7 +401,7 @@ class TickCarrier(Carrier):
         del plan  # its newest entry has the old names of renamed tables
         tables, renaming = self.plan.graph.tables(), self._beginning.renaming
         renamed = renaming.tables.values()
-        self.stores.ensure(
+        self.stores.tables.ensure(
             tables,
             self.plan.table_schemas,
             renaming.record,

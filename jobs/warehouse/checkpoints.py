@@ -107,7 +107,7 @@ class ManifestFiles:
 # decides it.
 #
 # An appended entry is durable. Its manifests and its file are synced before the commit, and the log entry is synced
-# after it. `JobStores.append` first makes the files durable that a checkpoint names.
+# after it. `JobEntries.append` first makes the files durable that a checkpoint names.
 
 
 GENERATIONS_KEPT: Final = 20

@@ -6,11 +6,11 @@ a file that they removed counts as removed at the latest when the first remainin
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 from pydantic import TypeAdapter, ValidationError
@@ -177,21 +177,17 @@ def note_look(
 # It does not use the pipeline, because a clean-up must also find what an older version of the pipeline wrote.
 
 
-class HeldLogs(Protocol):
+@dataclass(frozen=True, slots=True)
+class HeldLogs:
     """A job's logs that are already open, so that looking at them again is cheap."""
 
-    @property
-    def warehouse(self) -> Warehouse:
-        """The warehouse of the logs."""
-
-    def rows(self) -> tuple[Row, ...]:
-        """Return the entries of `checkpoints`, newest first; raises what the codec raises."""
-
-    def recorded_cuts(self) -> dict[CheckpointId, Cut]:
-        """Return every recorded cut."""
-
-    def newest(self, table: TableName) -> AbstractContextManager[KnownTable]:
-        """Lend a table at its newest version; raises what delta-rs raises if it cannot be read."""
+    warehouse: Warehouse
+    rows: Callable[[], tuple[Row, ...]]
+    """Returns the entries of `checkpoints`, newest first; raises what the codec raises."""
+    cuts: Callable[[], dict[CheckpointId, Cut]]
+    """Returns every recorded cut."""
+    newest: Callable[[TableName], AbstractContextManager[KnownTable]]
+    """Lends a table at its newest version; raises what delta-rs raises if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -209,7 +205,7 @@ class JobTable:
 def job_tables(logs: HeldLogs) -> tuple[JobTable, ...]:
     """Return the job's folders in order of their names, without tables of other jobs in the warehouse."""
     warehouse = logs.warehouse
-    named = {table for cut in logs.recorded_cuts().values() for table in cut}
+    named = {table for cut in logs.cuts().values() for table in cut}
     named |= {table.table for row in logs.rows() if isinstance(row, CheckpointRecord) for table in row.tables}
     found = {JobTable(name, ours=True) for name in _made_by_job(logs)} | set(_own(warehouse))
     known = {table.name for table in found}
@@ -348,7 +344,7 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
     names = [table.name for table in tables]
     listed = together(warehouse.storage, lambda name: tuple(_staged(warehouse, name)), names)
     staged = dict(zip(names, listed, strict=True))
-    rows, cuts = logs.rows(), logs.recorded_cuts()
+    rows, cuts = logs.rows(), logs.cuts()
     kept = cuts.keys() if others_hold else readable_cuts(rows, cuts.keys())
     reservations = ReservationStore(warehouse).reservations()  # after the cuts: see jobs/warehouse/cuts_table.py
     now_ms = warehouse.now_ms()

@@ -36,7 +36,7 @@ from jobs.warehouse.checkpoints import (
     Refused,
     Unknown,
 )
-from jobs.warehouse.cleanup import LogKeeping, read_looks
+from jobs.warehouse.cleanup import HeldLogs, LogKeeping, read_looks
 from jobs.warehouse.cut_check import observe_standing
 from jobs.warehouse.cuts_table import Cut, CutsNotRecordedError, CutStore, ReservationStore
 from jobs.warehouse.delta_log import DeltaLog, Durability
@@ -54,68 +54,37 @@ NO_PAIRS: Final[Mapping[TableName, Pairs]] = MappingProxyType({})
 NOTHING_SAID_OF_ANY: Final[Mapping[TableName, Description]] = MappingProxyType({})
 
 
-class JobStores:
-    """The stores of one job. Any thread may call them."""
+class JobEntries:
+    """The job's entries in `checkpoints`. Any thread may call it."""
 
-    def __init__(
-        self,
-        warehouse: Warehouse,
-        boundary: Boundary,
-        *,
-        beyond_damage: bool = False,
-        sinks: Mapping[TableName, TableSink] = NO_SINKS,
-        all_sinks: bool = False,
-    ) -> None:
-        """Open `checkpoints` and `cuts`, creating them on the job's first tick.
+    def __init__(self, store: CheckpointStore, durability: Durability, claimed: Callable[[], None]) -> None:
+        """Write into this store. `claimed` is called after each claim: until then, another holder could change all."""
+        self._store, self._durability, self._claimed = store, durability, claimed
+        self._lock = threading.Lock()
 
-        With `beyond_damage`, entries that cannot be read are passed over; see `CheckpointStore`. Without its `sinks`,
-        what a checkpoint has for outside sinks cannot be published. With `all_sinks`, the pipeline has no other ones.
-        """
-        self.warehouse = warehouse
-        self._rows = threading.Lock()
-        self._recorded = threading.Lock()
-        self._locks: dict[TableName, threading.Lock] = {}
-        """One for each output table. They are few, so none is ever dropped."""
-        self._checkpoints, self._cuts = both(
-            warehouse.storage,
-            lambda: CheckpointStore(warehouse, hook=log_hook(boundary, "checkpoints"), beyond_damage=beyond_damage),
-            lambda: CutStore(warehouse, hook=log_hook(boundary, "cuts")),
-        )
-        self._logs = TableLogs(warehouse, hook=log_hook(boundary, "tables"))
-        self._outputs = OutputTables(warehouse, self._logs)
-        self._publisher = Publisher(warehouse, self._logs)
-        self._durability = Durability(warehouse)
-        self.outside = OutsideSinks(warehouse, sinks, self._checkpoints.identity, are_all=all_sinks)
-
-    def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
-        """Return what a starting tick must know. Call it before another thread uses the stores.
-
-        Raises what the codec raises for entries that cannot be read.
-        """
-        storage, leases = self.warehouse.storage, LeaseStore(self.warehouse)
-        self._logs.look_anew()  # tables are looked at after the entries that name their versions
-        (version, rows), (recorded, lease) = both(
-            storage, self._checkpoints.observe, lambda: both(storage, self._cuts.recorded, leases.read)
-        )
-        claim = newest_claim(rows)
-        alive = is_alive(claim.holder, run_ended) if claim is not None else None
-        holder = HolderObserved(alive=alive, lease=lease.lease() if lease is not None else None)
-        return Observed(version, rows, recorded, holder, self.warehouse.now_ms())
+    def observe(self) -> tuple[int, tuple[Row, ...]]:
+        """Return what `CheckpointStore.observe` does. Call it before another thread uses the stores."""
+        return self._store.observe()
 
     def rows(self) -> tuple[Row, ...]:
         """Return the entries as they are now, newest first; raises what reading entries raises."""
-        with self._rows:
-            return self._checkpoints.observe()[1]
+        with self._lock:
+            return self._store.observe()[1]
+
+    def known(self) -> tuple[Row, ...]:
+        """Return the entries as of the last look or commit. It asks the storage nothing."""
+        with self._lock:
+            return self._store.known()
 
     def rival(self, generation: Generation) -> Claim | None:
         """Return the newest claim if its generation is later; raises what reading entries raises."""
-        with self._rows:
-            return rival_of(self._checkpoints.latest(), generation)
+        with self._lock:
+            return rival_of(self._store.latest(), generation)
 
     @property
     def damaged(self) -> tuple[DamagedRow, ...]:
         """The entries that the last look passed over."""
-        return self._checkpoints.damaged
+        return self._store.damaged
 
     def append(
         self,
@@ -131,12 +100,12 @@ class JobStores:
         See `CheckpointStore.append`. Raises nothing: after an error the outcome is unknown.
         """
         try:
-            with self._rows:
+            with self._lock:
                 named: tuple[str, ...] = ()
                 if isinstance(row, CheckpointRecord):
-                    known = (each for each in self._checkpoints.known() if isinstance(each, CheckpointRecord))
+                    known = (each for each in self._store.known() if isinstance(each, CheckpointRecord))
                     named = files_to_sync(row, known)
-                result = self._checkpoints.append(
+                result = self._store.append(
                     row,
                     at_version,
                     frozenset(subsumed),
@@ -147,7 +116,7 @@ class JobStores:
         except Exception as error:  # noqa: BLE001 - the entry may be in, whatever the error is
             return RowUnknown(row.nonce, f"{type(error).__name__}: {error}")
         if isinstance(row, Claim):
-            self._look_anew()
+            self._claimed()
         match result:
             case Appended():
                 return RowAppended(row.nonce, result.version)
@@ -157,6 +126,124 @@ class JobStores:
                 return RowUnknown(row.nonce, result.error)
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def maintain(self) -> None:
+        """Keep the log short; see `CheckpointStore.maintain`."""
+        with self._lock:
+            self._store.maintain()
+
+    def drop_erased(self, before_ms: int, grace_ms: int) -> bool:
+        """Drop older versions of the table, which hold erased rows. Return False if rows were erased after `before_ms`.
+
+        Nothing is dropped then.
+        """
+        with self._lock:
+            if self._store.erased_since(before_ms):
+                return False
+            self._store.drop_older_versions(grace_ms)
+            return True
+
+
+class JobCuts:
+    """The job's cuts in `cuts`. Any thread may call it."""
+
+    def __init__(self, store: CutStore, durability: Durability, entries: JobEntries) -> None:
+        """Write into this store the cuts that these entries need."""
+        self._store, self._durability, self._entries = store, durability, entries
+        self._lock = threading.Lock()
+
+    def record(self, checkpoint: CheckpointId, versions: Iterable[tuple[TableName, int]]) -> None:
+        """Record a cut once the tables' log entries are durable; drop the cuts of checkpoints without an entry.
+
+        Raises CutsNotRecordedError, also if the disk does not sync.
+        """
+        wanted = tuple(versions)
+        with self._lock:
+            recorded = {*self._store.known(), checkpoint}
+        retained = needed_cuts(self._entries.known(), recorded)
+        with self._lock:
+            try:
+                self._durability.sync_entries(entries_to_sync(dict(wanted), self._store.known()))
+                self._store.record(checkpoint, wanted, retained, self._complete_at(checkpoint))
+            except OSError as error:
+                raise CutsNotRecordedError(
+                    f"the cut of checkpoint {checkpoint} could not be made durable ({error}): the next start records it"
+                ) from error
+
+    def drop_unneeded(self) -> None:
+        """Drop the cuts that no entry needs any more; raises CutsNotRecordedError.
+
+        The cuts are read before the entries. So a tick that was taken over drops no cut of the tick that replaced it.
+        """
+        with self._lock:
+            recorded = self._store.recorded()
+        readable = readable_cuts(self._entries.rows(), recorded)
+        with self._lock:
+            self._store.drop(recorded - readable)
+
+    def correct(self, correction: Correction) -> None:
+        """Correct recorded cuts; see `CutStore.correct`."""
+        if correction.changed or correction.dropped:
+            with self._lock:
+                for cut in correction.changed.values():
+                    self._durability.sync_entries(entries_to_sync(cut, {}))
+                self._store.correct(correction.changed, correction.dropped)
+
+    def all(self) -> dict[CheckpointId, Cut]:
+        """Return every recorded cut."""
+        with self._lock:
+            return self._store.all()
+
+    def read(self, checkpoint: CheckpointId) -> Cut | None:
+        """Return each table's Delta version at that checkpoint, or None if its cut is not recorded."""
+        with self._lock:
+            return self._store.read(checkpoint)
+
+    def seen_of(self, checkpoint: CheckpointId) -> Cut | None:
+        """Return what `read` does, as of the last look after the claim, if there was one."""
+        with self._lock:
+            return self._store.seen().get(checkpoint)
+
+    def seen(self) -> dict[CheckpointId, Cut]:
+        """Return the recorded cuts as of the last look after the claim; see `CutStore.seen`."""
+        with self._lock:
+            return self._store.seen()
+
+    def recorded(self) -> frozenset[CheckpointId]:
+        """Return the checkpoints whose cuts are recorded now. Call it before another thread uses the stores."""
+        return self._store.recorded()
+
+    def look_anew(self) -> None:
+        """Let the next look at the cuts ask the storage."""
+        with self._lock:
+            self._store.look_anew()
+
+    def make_durable(self, versions: Mapping[TableName, int]) -> None:
+        """Make all log entries of these tables durable, up to these versions; raises OSError."""
+        with self._lock:
+            self._durability.sync_entries(entries_to_sync(versions, self._store.known()))
+
+    def maintain(self) -> None:
+        """Keep the log short; see `CutStore.maintain`."""
+        with self._lock:
+            self._store.maintain()
+
+    def _complete_at(self, checkpoint: CheckpointId) -> Mapping[TableName, int]:
+        """Return until when each table is complete at a checkpoint, in ms, as its entry says."""
+        records = (row for row in self._entries.known() if isinstance(row, CheckpointRecord) and row.commits)
+        entry = next((record for record in records if record.checkpoint == checkpoint), None)
+        return {} if entry is None else complete_tables(entry)
+
+
+class JobTables:
+    """The job's output tables. Any thread may call it, and each table has a lock."""
+
+    def __init__(self, warehouse: Warehouse, logs: TableLogs, durability: Durability) -> None:
+        """Open the tables with these logs."""
+        self._warehouse, self._logs, self._durability = warehouse, logs, durability
+        self._outputs, self._publisher = OutputTables(warehouse, logs), Publisher(warehouse, logs)
+        self._locks: dict[TableName, threading.Lock] = {}
+        """One for each output table. They are few, so none is ever dropped."""
 
     def ensure(
         self,
@@ -189,7 +276,7 @@ class JobStores:
                 said = says.get(name, NOTHING_SAID)
                 self._outputs.ensure(name, schemas[name], table.mode, shows, said, table.partitioned_by)
 
-        together(self.warehouse.storage, ensure, tables)
+        together(self._warehouse.storage, ensure, tables)
 
     def check(self, tables: Iterable[TableName], leaving: Collection[str] = ()) -> tuple[str, ...]:
         """Return the problems that forbid publishing into these tables now; see `OutputTables.check`."""
@@ -198,28 +285,12 @@ class JobStores:
             with self._lock(table):
                 return self._outputs.check([table], leaving)
 
-        return tuple(problem for found in together(self.warehouse.storage, checked, tables) for problem in found)
+        return tuple(problem for found in together(self._warehouse.storage, checked, tables) for problem in found)
 
     def publish(
-        self,
-        publication: Publication,
-        checkpoint: CheckpointId,
-        *,
-        again: bool = False,
-        by: Generation | None = None,
+        self, publication: Publication, checkpoint: CheckpointId, *, again: bool, by: Generation | None
     ) -> TablePublished | PublishFailed:
-        """Publish a table, see `Publisher.publish`, or into its outside sink, see `OutsideSinks.publish`.
-
-        What is published `again` is durable then: recorded cuts name it, so nobody makes it durable later. The entries
-        beside reservations lose erased files first, so a table shows the erasure only when no entry has their bounds.
-        """
-        if publication.outside:
-            return self.outside.publish(publication, checkpoint)
-        try:
-            ReservationStore(self.warehouse).erase(publication.erased)
-        except OSError as error:
-            said = f"the entries beside reservations cannot be written again ({error.strerror or error})"
-            return PublishFailed(checkpoint, publication.table, said)
+        """Publish a table; see `Publisher.publish`. What is published `again` is durable then."""
         with self._lock(publication.table):
             answer = self._publisher.publish(publication, checkpoint, again=again, by=by)
             if isinstance(answer, TablePublished):
@@ -234,70 +305,6 @@ class JobStores:
         """Write a table's files again under new names of columns; see `Publisher.rename_files`."""
         with self._lock(table):
             self._publisher.rename_files(table, renamed, generation, told)
-
-    def standing(
-        self,
-        rows: Iterable[Row],
-        tables: Collection[TableName] | None,
-        *,
-        whole: bool = False,
-        told: Cuts | None = None,
-    ) -> Standing:
-        """Return how the logs of these `tables` (None: of all) agree with the entries and the recorded cuts.
-
-        `told` are further cuts that count as recorded. Raises TableLogDamagedError. Call it before another thread uses
-        the stores.
-        """
-        with self._recorded:
-            cuts: Cuts = {**self._cuts.seen(), **(told or {})}
-        return observe_standing(self.warehouse, self._logs, rows, cuts, tables, whole=whole)
-
-    def correct_cuts(self, correction: Correction) -> None:
-        """Correct recorded cuts; see `CutStore.correct`."""
-        if correction.changed or correction.dropped:
-            with self._recorded:
-                for cut in correction.changed.values():
-                    self._durability.sync_entries(entries_to_sync(cut, {}))
-                self._cuts.correct(correction.changed, correction.dropped)
-
-    def record_cut(self, checkpoint: CheckpointId, versions: Iterable[tuple[TableName, int]]) -> None:
-        """Record a cut once the tables' log entries are durable; drop the cuts of checkpoints without an entry.
-
-        Raises CutsNotRecordedError, also if the disk does not sync.
-        """
-        wanted = tuple(versions)
-        with self._recorded:
-            recorded = {*self._cuts.known(), checkpoint}
-        retained = self._needed(recorded)
-        with self._recorded:
-            try:
-                self._durability.sync_entries(entries_to_sync(dict(wanted), self._cuts.known()))
-                self._cuts.record(checkpoint, wanted, retained, self._complete_at(checkpoint))
-            except OSError as error:
-                raise CutsNotRecordedError(
-                    f"the cut of checkpoint {checkpoint} could not be made durable ({error}): the next start records it"
-                ) from error
-
-    def drop_cuts(self) -> None:
-        """Drop the cuts that no entry needs any more; raises CutsNotRecordedError.
-
-        The cuts are read before the entries. So a tick that was taken over drops no cut of the tick that replaced it.
-        """
-        with self._recorded:
-            recorded = self._cuts.recorded()
-        readable = readable_cuts(self.rows(), recorded)
-        with self._recorded:
-            self._cuts.drop(recorded - readable)
-
-    def recorded_cuts(self) -> dict[CheckpointId, Cut]:
-        """Return every recorded cut."""
-        with self._recorded:
-            return self._cuts.all()
-
-    def read_cut(self, checkpoint: CheckpointId) -> Cut | None:
-        """Return each table's Delta version at that checkpoint, or None if its cut is not recorded."""
-        with self._recorded:
-            return self._cuts.read(checkpoint)
 
     @contextmanager
     def newest(self, table: TableName) -> Iterator[KnownTable]:
@@ -322,13 +329,8 @@ class JobStores:
             known = log.current()
             if known.version() == version:
                 with suppress(EntryTakenError):
-                    log.commit(known, actions, says={"job": self.warehouse.paths.job, "rearranges": True})
+                    log.commit(known, actions, says={"job": self._warehouse.paths.job, "rearranges": True})
                 log.reopen()
-
-    def make_durable(self, versions: Mapping[TableName, int]) -> None:
-        """Make all log entries of these tables durable, up to these versions; raises OSError."""
-        with self._recorded:
-            self._durability.sync_entries(entries_to_sync(versions, self._cuts.known()))
 
     def shown(self, table: TableName) -> CheckpointId:
         """Return the newest of the job's checkpoints that a table shows; 0 if it shows none or does not exist."""
@@ -339,20 +341,115 @@ class JobStores:
             there = log.is_open or log.exists()
             return CheckpointId(self._logs.shown(log.looked_at(), table) if there else NO_CHECKPOINT)
 
+    def examine(self, table: TableName) -> None:
+        """Read what the next checkpoint needs of a table and this process does not know."""
+        with self._lock(table):
+            self._outputs.examine(table)
+            self._logs.shown(self._logs.log(table).known(), table)
+
+    def maintain(self, table: TableName, shorten: Callable[[DeltaLog], None] | None) -> None:
+        """Keep a table's log short; see `Publisher.maintain`. Only `shorten` drops entries of it."""
+        with self._lock(table):
+            self._publisher.maintain(table)
+            if shorten is not None:
+                shorten(self._logs.log(table))
+
+    def _lock(self, table: TableName) -> threading.Lock:
+        return self._locks.setdefault(table, threading.Lock())
+
+
+class JobStores:
+    """The stores of one job. Any thread may call them."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        boundary: Boundary,
+        *,
+        beyond_damage: bool = False,
+        sinks: Mapping[TableName, TableSink] = NO_SINKS,
+        all_sinks: bool = False,
+    ) -> None:
+        """Open `checkpoints` and `cuts`, creating them on the job's first tick.
+
+        With `beyond_damage`, entries that cannot be read are passed over; see `CheckpointStore`. Without its `sinks`,
+        what a checkpoint has for outside sinks cannot be published. With `all_sinks`, the pipeline has no other ones.
+        """
+        self.warehouse = warehouse
+        checkpoints, cuts = both(
+            warehouse.storage,
+            lambda: CheckpointStore(warehouse, hook=log_hook(boundary, "checkpoints"), beyond_damage=beyond_damage),
+            lambda: CutStore(warehouse, hook=log_hook(boundary, "cuts")),
+        )
+        durability = Durability(warehouse)
+        self._logs = TableLogs(warehouse, hook=log_hook(boundary, "tables"))
+        self.entries = JobEntries(checkpoints, durability, self._look_anew)
+        self.cuts = JobCuts(cuts, durability, self.entries)
+        self.tables = JobTables(warehouse, self._logs, durability)
+        self.outside = OutsideSinks(warehouse, sinks, checkpoints.identity, are_all=all_sinks)
+        self.held = HeldLogs(warehouse, self.entries.rows, self.cuts.all, self.tables.newest)
+
+    def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
+        """Return what a starting tick must know. Call it before another thread uses the stores.
+
+        Raises what the codec raises for entries that cannot be read.
+        """
+        storage, leases = self.warehouse.storage, LeaseStore(self.warehouse)
+        self._logs.look_anew()  # tables are looked at after the entries that name their versions
+        (version, rows), (recorded, lease) = both(
+            storage, self.entries.observe, lambda: both(storage, self.cuts.recorded, leases.read)
+        )
+        claim = newest_claim(rows)
+        alive = is_alive(claim.holder, run_ended) if claim is not None else None
+        holder = HolderObserved(alive=alive, lease=lease.lease() if lease is not None else None)
+        return Observed(version, rows, recorded, holder, self.warehouse.now_ms())
+
+    def publish(
+        self,
+        publication: Publication,
+        checkpoint: CheckpointId,
+        *,
+        again: bool = False,
+        by: Generation | None = None,
+    ) -> TablePublished | PublishFailed:
+        """Publish a table, see `Publisher.publish`, or into its outside sink, see `OutsideSinks.publish`.
+
+        What is published `again` is durable then: recorded cuts name it, so nobody makes it durable later. The entries
+        beside reservations lose erased files first, so a table shows the erasure only when no entry has their bounds.
+        """
+        if publication.outside:
+            return self.outside.publish(publication, checkpoint)
+        try:
+            ReservationStore(self.warehouse).erase(publication.erased)
+        except OSError as error:
+            said = f"the entries beside reservations cannot be written again ({error.strerror or error})"
+            return PublishFailed(checkpoint, publication.table, said)
+        return self.tables.publish(publication, checkpoint, again=again, by=by)
+
+    def standing(
+        self,
+        rows: Iterable[Row],
+        tables: Collection[TableName] | None,
+        *,
+        whole: bool = False,
+        told: Cuts | None = None,
+    ) -> Standing:
+        """Return how the logs of these `tables` (None: of all) agree with the entries and the recorded cuts.
+
+        `told` are further cuts that count as recorded. Raises TableLogDamagedError. Call it before another thread uses
+        the stores.
+        """
+        cuts: Cuts = {**self.cuts.seen(), **(told or {})}
+        return observe_standing(self.warehouse, self._logs, rows, cuts, tables, whole=whole)
+
     def look_again(self, tables: Iterable[TableName]) -> None:
         """Read what the next checkpoint needs and this process does not know, at a time when no checkpoint waits.
 
         The next checkpoint then need not read it between its barrier and its cut. A table's newest version is mostly a
         commit of this process. Then nothing is asked: the checkpoint looks for commits of others itself.
         """
-
-        def look_at(table: TableName) -> None:
-            with self._lock(table):
-                self._outputs.examine(table)
-                self._logs.shown(self._logs.log(table).known(), table)
-
-        looks: list[Callable[[], object]] = [self.rows, self.recorded_cuts]
-        looks += [partial(look_at, table) for table in tables]
+        looks: list[Callable[[], object]] = [self.entries.rows, self.cuts.all]
+        looks += [partial(self.tables.examine, table) for table in tables]
         together(self.warehouse.storage, lambda look: look(), looks)
 
     def maintain(self, tables: Iterable[TableName], keeping: LogKeeping | None) -> None:
@@ -360,26 +457,20 @@ class JobStores:
 
         Only the holder of the job may call it, and not while a checkpoint waits.
         """
-
-        def rows() -> None:
-            with self._rows:
-                self._checkpoints.maintain()
-
-        def recorded() -> None:
-            with self._recorded:
-                self._cuts.maintain()
-
-        cuts = list(self.recorded_cuts().values()) if keeping is not None else []
+        cuts = list(self.cuts.all().values()) if keeping is not None else []
         cuts += ReservationStore(self.warehouse).reserved() if keeping is not None else []
         looks = read_looks(self.warehouse) if keeping is not None else ()
 
         def of_table(table: TableName) -> None:
-            with self._lock(table):
-                self._publisher.maintain(table)
-                if keeping is not None:
-                    keeping.shorten(self._logs.log(table), table, looks, cuts, self.warehouse.now_ms())
+            now_ms = self.warehouse.now_ms()
+            kept = partial(keeping.shorten, name=table, looks=looks, cuts=cuts, now_ms=now_ms) if keeping else None
+            self.tables.maintain(table, kept)
 
-        each: list[Callable[[], None]] = [rows, recorded, *(partial(of_table, table) for table in tables)]
+        each: list[Callable[[], None]] = [
+            self.entries.maintain,
+            self.cuts.maintain,
+            *(partial(of_table, table) for table in tables),
+        ]
         together(self.warehouse.storage, lambda call: call(), each)
 
     def finish_erasure(self, grace_ms: int) -> None:
@@ -393,10 +484,8 @@ class JobStores:
             found = mark.read()
         except FileNotFoundError:
             return
-        with self._rows:
-            if mark.described().changed_ms > before_ms or self._checkpoints.erased_since(before_ms):
-                return
-            self._checkpoints.drop_older_versions(grace_ms)
+        if mark.described().changed_ms > before_ms or not self.entries.drop_erased(before_ms, grace_ms):
+            return
         generation = parse_generation(found.decode())
         traces = self.warehouse.place(self.warehouse.paths.traces)
         for name in [each.name for each in traces.entries()]:
@@ -408,30 +497,7 @@ class JobStores:
     def _look_anew(self) -> None:
         """Look once more at the cuts and tables: until this claim was in, another holder could change them."""
         self._logs.look_anew()
-        with self._recorded:
-            self._cuts.look_anew()
-
-    def cut_seen(self, checkpoint: CheckpointId) -> Cut | None:
-        """Return what `read_cut` does, as of the last look after the claim, if there was one."""
-        with self._recorded:
-            return self._cuts.seen().get(checkpoint)
-
-    def _lock(self, table: TableName) -> threading.Lock:
-        return self._locks.setdefault(table, threading.Lock())
-
-    def _needed(self, recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
-        """Return the checkpoints whose cuts may still be read, if these cuts are recorded."""
-        with self._rows:
-            rows = self._checkpoints.known()
-        return needed_cuts(rows, recorded)
-
-    def _complete_at(self, checkpoint: CheckpointId) -> Mapping[TableName, int]:
-        """Return until when each table is complete at a checkpoint, in ms, as its entry says."""
-        with self._rows:
-            rows = self._checkpoints.known()
-        records = (row for row in rows if isinstance(row, CheckpointRecord) and row.commits)
-        entry = next((record for record in records if record.checkpoint == checkpoint), None)
-        return {} if entry is None else complete_tables(entry)
+        self.cuts.look_anew()
 
 
 # ------------------------------------------------------------------

@@ -66,7 +66,7 @@ class RealWorld:
         door.start(at)
         door.step(stores.observe(), at)
         (claim,) = door.step(Done(), at)
-        stores.append(claim.row, claim.at_version)
+        stores.entries.append(claim.row, claim.at_version)
         self.watch("after:Claim")
 
     def others(self) -> tuple[CheckpointId, ...]:

@@ -79,7 +79,7 @@ def hold(root, holder: Holder) -> None:
         at_ms=stores.warehouse.now_ms(),
         nonce="other",
     )
-    stores.append(claim, stores.observe().version)
+    stores.entries.append(claim, stores.observe().version)
 
 
 def test_a_materialization_runs_a_tick_and_shows_its_epochs(run_job, instance, tmp_path):

@@ -86,7 +86,7 @@ def at(trial: Trial) -> Warehouse:
 
 
 def cuts(trial: Trial) -> dict[int, dict[str, int]]:
-    return JobStores(at(trial), cross_freely).recorded_cuts()
+    return JobStores(at(trial), cross_freely).cuts.all()
 
 
 def everything(trial: Trial) -> dict[tuple[int, str], list[dict[str, object]]]:

@@ -16,7 +16,7 @@ from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.checkpoints import CheckpointStore, rests_on
 from jobs.warehouse.cuts_table import CutStore
-from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.job_stores import JobTables
 from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime import cut_jobs
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, ONE, declared, read_cut
@@ -83,7 +83,7 @@ def test_the_job_fails_if_a_checkpoint_fails_and_none_is_tolerated(tick, tmp_pat
     def away(*_):
         raise OSError("the log is away")
 
-    monkeypatch.setattr(JobStores, "check", away)
+    monkeypatch.setattr(JobTables, "check", away)
     report = tick()
     assert (TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE) == (report.outcome, report.reason)
     assert "1 consecutive checkpoints failed, tolerable_failures is 0" in report.message

@@ -57,7 +57,7 @@ def delete_checkpoints(warehouse: Warehouse, plan: JobPlan, *, boundary: Boundar
     def dropped(work: Work) -> Worked:
         kept = tuple(_records(work.seen.rows))
         with around(boundary, DROP_CUTS):
-            stores.drop_cuts()
+            stores.cuts.drop_unneeded()
         with around(boundary, DROP_FILES):
             files = _drop_files(warehouse, kept, work.claim.generation)
         resumes = work.plan.restore if _may_begin(stores, plan, kept) else None
@@ -76,7 +76,7 @@ def _drop_rows(stores: JobStores, plan: JobPlan, boundary: Boundary) -> tuple[Ch
         if recovery.roll_forward is None:
             return
         renaming = find_renaming(plan.graph, recovery.roll_forward)
-        stores.ensure(
+        stores.tables.ensure(
             plan.graph.tables(),
             plan.table_schemas,
             renaming.record,

@@ -168,7 +168,7 @@ def forget(
         with around(boundary, WRITE_SUCCESSORS):
             erased = _written(warehouse, work, search)
         newest = search.plan.newest
-        now = stores.read_cut(newest.checkpoint) or {}
+        now = stores.cuts.read(newest.checkpoint) or {}
         versions = {table.name: now.get(table.name, 0) for table in search.tables if table.has_log}
         tables = rewritten_tables(newest, warehouse.paths.job, erased, versions)
         return RowChosen(Forget(newest, tables, erased))
@@ -214,7 +214,7 @@ def _searched(
     newest = newest_checkpoint(records)
     if newest is None:
         raise ForgetRefusedError(f"{warehouse.paths.job} has no completed checkpoint")
-    tables = tables_of(stores, records)
+    tables = tables_of(stores.held, records)
     known = {table.name: table for table in tables}
     for name in (asked.table, *asked.besides):
         if name not in known:
@@ -222,7 +222,7 @@ def _searched(
             raise UnknownTableError(f"{warehouse.paths.job} has no table {name!r}: {there_are(name, shown)}")
     schema = known[TableName(asked.table)].schema
     columns = columns_of_predicate(spark, asked.predicate, schema)
-    cuts, older = stores.recorded_cuts(), older_names(records)
+    cuts, older = stores.cuts.all(), older_names(records)
     searched, matched, left = list[SearchedTable](), list[MatchedTable](), list[LeftTable]()
     for table in tables if not only_names else ():
         why_not = _why_not(table, asked, columns)
@@ -290,7 +290,7 @@ def _plan(
     matched: tuple[MatchedTable, ...],
     left: tuple[LeftTable, ...],
 ) -> ForgetPlan:
-    records = [row for row in stores.rows() if isinstance(row, CheckpointRecord)]
+    records = [row for row in stores.entries.rows() if isinstance(row, CheckpointRecord)]
     hit = {each.table for each in matched}
     named = {each.name for each in searched if not set(each.partitioned_by).isdisjoint(each.own(columns))}
     return ForgetPlan(

@@ -104,7 +104,7 @@ def roll_back(
 def _undone(stores: JobStores, plan: RollbackPlan) -> Iterator[str]:
     """Undo the merges of other writers, table by table. Yield what was undone. No table's rows change."""
     for name, undo in plan.undo.items():
-        stores.rearrange(name, undo.actions, version=_version(plan, name))
+        stores.tables.rearrange(name, undo.actions, version=_version(plan, name))
         target = f"{plan.target.kind.value} {plan.target.checkpoint}"
         yield f"{name}: undid {undo}, which had merged rows from before and after {target}"
 
@@ -116,7 +116,7 @@ def _make_durable(stores: JobStores, plan: RollbackPlan) -> None:
     this, a power cut could take another writer's commit, or the undoing of a merge, and not the rollback's entry.
     """
     try:
-        stores.make_durable({table.record.table: table.version for table in plan.tables})
+        stores.cuts.make_durable({table.record.table: table.version for table in plan.tables})
     except OSError as error:
         raise RollbackRefusedError(
             f"the log entries of the job's tables could not be made durable ({error}): the job was not rolled back; "

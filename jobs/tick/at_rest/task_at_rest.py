@@ -118,7 +118,7 @@ class _AtRest(Carrier):
         """Return what a start must know, or the tables in doubt. Raises TablesBehindError."""
         if isinstance(effect, LookAtTables):
             return TablesSeen(self._in_doubt(effect.rows))
-        return replace(self._task.observe(self.stores), damaged=bool(self.stores.damaged))
+        return replace(self._task.observe(self.stores), damaged=bool(self.stores.entries.damaged))
 
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
         """Raise unless the answer is yes."""
@@ -149,9 +149,9 @@ class _AtRest(Carrier):
 
     def folders(self) -> Iterable[TableName]:
         """Return the folders of state and channels, and of all tables that a cut or an entry names."""
-        rows = (row for row in self.stores.rows() if isinstance(row, CheckpointRecord))
+        rows = (row for row in self.stores.entries.rows() if isinstance(row, CheckpointRecord))
         named = (table.table for row in rows for table in row.tables)
-        cut = (table for each in self.stores.recorded_cuts().values() for table in each)
+        cut = (table for each in self.stores.cuts.all().values() for table in each)
         return dict.fromkeys([*own_folders(self.warehouse), *cut, *named])
 
     def work(self, work: Work) -> TickFact:

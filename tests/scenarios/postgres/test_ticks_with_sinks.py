@@ -433,7 +433,7 @@ def wanted(roots, checkpoint, **how):
 
 def findings(root):
     warehouse = Warehouse(root, ProtocolPaths(JOB))
-    rows = JobStores(warehouse, cross_freely).rows()
+    rows = JobStores(warehouse, cross_freely).entries.rows()
     sections = sink_sections(warehouse, lambda: both().sinks, state_of(warehouse, rows), rows)
     return [each.what for section in sections for each in section.findings]
 

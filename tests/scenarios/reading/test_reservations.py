@@ -248,7 +248,7 @@ def test_no_order_of_reader_tick_and_clean_up_loses_a_cut_that_was_reserved(root
     monkeypatch.setattr(ReservationStore, "reservations", watched)
     cleaner = JobStores(Warehouse(root, ProtocolPaths(JOB), now_ms=cleaners_clock), cross_freely)
     at_point(0)
-    found = gather(cleaner, Generation(99), 0, others_hold=True)
+    found = gather(cleaner.held, Generation(99), 0, others_hold=True)
     delete_unneeded(cleaner.warehouse, decide_cleanup(found.facts).delete)
     at_point(3)
     if seen == [None]:

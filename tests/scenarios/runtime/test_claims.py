@@ -234,7 +234,7 @@ def held(tmp_path):
     claim = Claim(
         generation=generation, holder=FAR, first_id=CheckpointId(50), last_id=CheckpointId(60), at_ms=1, nonce="far"
     )
-    assert isinstance(stores.append(claim, seen.version), RowAppended)
+    assert isinstance(stores.entries.append(claim, seen.version), RowAppended)
     return root
 
 

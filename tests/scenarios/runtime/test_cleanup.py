@@ -240,7 +240,7 @@ def _leave_a_cut_behind(root: Path) -> int:
     seen = stores.observe()
     claim = next(row for row in seen.rows if type(row).__name__ == "Release")
     freed = claim.model_copy(update={"nonce": "dropping"})
-    assert isinstance(stores.append(freed, seen.version, disposed=(oldest, saved)), RowAppended)
+    assert isinstance(stores.entries.append(freed, seen.version, disposed=(oldest, saved)), RowAppended)
     return oldest
 
 

@@ -90,7 +90,7 @@ def test_a_key_that_an_upsert_table_holds_twice_is_found_with_verify(root):
 def test_a_table_that_cannot_be_read_is_not_called_free_of_double_keys(root):
     """Its file is gone: the page says that its keys were not read, and the files' section says why."""
     shutil.rmtree(root / GOLD / "_data")
-    ((table, seen),) = key_section(at(root), JobStores(at(root), cross_freely).rows(), verify=True).seen
+    ((table, seen),) = key_section(at(root), JobStores(at(root), cross_freely).entries.rows(), verify=True).seen
     assert str(GOLD) == table
     assert seen.startswith("not read (")
 

@@ -72,7 +72,7 @@ def dies_forgetting(root: Path, boundary: str, occurrence: int = 1) -> None:
 
 def shown(root: Path) -> dict[tuple[int, str], list[tuple[object, ...]]]:
     """Return every table and state at every recorded cut, and what the tables show now."""
-    recorded = JobStores(at(root), cross_freely).recorded_cuts()
+    recorded = JobStores(at(root), cross_freely).cuts.all()
     found = {
         (checkpoint, table): rows_of(root, table, version)
         for checkpoint, cut in recorded.items()
@@ -88,7 +88,7 @@ def rows_of(root: Path, table: str, version: int | None) -> list[tuple[object, .
 def damage(root: Root) -> object:
     """Return which files are missing or damaged, as the doctor finds."""
     stores = JobStores(at(root), cross_freely)
-    return file_section(at(root), stores.rows(), stores.recorded_cuts(), 0, verify=True).values["damaged"]
+    return file_section(at(root), stores.entries.rows(), stores.cuts.all(), 0, verify=True).values["damaged"]
 
 
 def without_key(found: dict[tuple[int, str], list[str]]) -> dict[tuple[int, str], list[str]]:

@@ -29,7 +29,7 @@ from jobs.tick.tick_settings import RuntimeSettings
 from jobs.tick.trace_files import TraceBounds
 from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.cuts_table import CutsNotRecordedError
-from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.job_stores import JobCuts, JobStores
 from jobs.warehouse.lease import this_process
 from jobs.warehouse.warehouse import Warehouse
 from spec.traces import judge
@@ -228,7 +228,7 @@ def test_who_claims_the_job_during_the_delay_keeps_it(tick, tmp_path):
         def progress(self, progress) -> None:
             super().progress(progress)
             if isinstance(progress, Restarting):
-                stores.append(rival_claim(tmp_path))
+                stores.entries.append(rival_claim(tmp_path))
 
     report = tick(plan=restarting(restart_delay_ms=1_500), engine=Shaky(1), listener=Claims(), take_over=True)
     assert isinstance(stores[0], RowAppended)
@@ -276,14 +276,14 @@ def test_a_checkpoint_that_a_dead_tick_committed_counts_for_no_limit(tick, monke
     """The first attempt cannot record the cut of the dead tick's checkpoint. The second one does, and takes its own."""
     with pytest.raises(Dead):
         tick(boundary=Mortal("after:AppendRow"))
-    record, broken = JobStores.record_cut, ["the disk is full"]
+    record, broken = JobCuts.record, ["the disk is full"]
 
     def recorded(stores, checkpoint, versions):
         if broken:
             raise CutsNotRecordedError(broken.pop())
         record(stores, checkpoint, versions)
 
-    monkeypatch.setattr(JobStores, "record_cut", recorded)
+    monkeypatch.setattr(JobCuts, "record", recorded)
     report = tick(plan=restarting(), limits=TickLimits(checkpoints=1), take_over=True)
     assert (TickOutcome.STOPPED, 1) == (report.outcome, report.restarts)
     assert [1, 3] == [record.generation for record in report.completed]

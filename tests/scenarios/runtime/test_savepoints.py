@@ -240,7 +240,7 @@ def hold(root):
     newest = max(row.generation for row in seen.rows)
     claims = [row for row in seen.rows if hasattr(row, "holder")]
     claim = claims[0].model_copy(update={"generation": newest + 1, "nonce": "held", "holder": this_process()})
-    assert isinstance(stores.append(claim, seen.version), RowAppended)
+    assert isinstance(stores.entries.append(claim, seen.version), RowAppended)
     LeaseStore(stores.warehouse).renew(Generation(newest + 1), claim.holder, 60_000)
 
 
@@ -370,7 +370,7 @@ def test_a_savepoint_of_a_checkpoint_that_a_dead_tick_committed_publishes_that_f
     (newest,) = records(tmp_path).values()
     taken = savepoint_at_rest(at(tmp_path))
     assert newest.checkpoint == taken.parent
-    cut = JobStores(at(tmp_path), cross_freely).read_cut(newest.checkpoint)
+    cut = JobStores(at(tmp_path), cross_freely).cuts.read(newest.checkpoint)
     assert {table.name for table in build().graph.tables()} == set(cut)
     run(tmp_path)
     assert undisturbed == read_cut(tmp_path)

@@ -512,7 +512,7 @@ def test_the_undoing_of_a_merge_is_durable_before_the_rollback_relies_on_it(tmp_
     if is_undone:
         stores = JobStores(at(tmp_path), cross_freely)
         (back,) = (each for each in plan_rollback(stores, stores.observe(), first, checksums=False).tables if each.undo)
-        stores.rearrange(back.record.table, back.undo.actions, version=back.version)
+        stores.tables.rearrange(back.record.table, back.undo.actions, version=back.version)
     with pytest.raises(Dead):
         roll_back(at(tmp_path), first, boundary=Mortal("after:AppendRow"))
     left = tmp_path / "left"

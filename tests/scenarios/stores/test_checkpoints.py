@@ -665,7 +665,7 @@ ONE_OF_NEEDED_CUTS, STOP, BACK, NEXT = (CheckpointId(number) for number in (1, 2
 @pytest.fixture
 def stores(warehouse, silver, schema):
     stores = JobStores(warehouse, cross_freely)
-    stores.ensure([Table(silver, TableMode.APPEND)], {silver: schema})
+    stores.tables.ensure([Table(silver, TableMode.APPEND)], {silver: schema})
     return stores
 
 
@@ -678,17 +678,17 @@ def test_a_savepoint_whose_cut_was_lost_keeps_the_cut_before_it(stores, rows, ta
     def commits(number, cut=True, **changes):
         entry = rows.checkpoint(number, pinned=number == STOP)
         entry = entry.model_copy(update={"parent": min(entry.parent, ONE_OF_NEEDED_CUTS)})
-        stores.append(entry, number - 1, **changes)
+        stores.entries.append(entry, number - 1, **changes)
         publication = Publication(silver, TableMode.APPEND, adds=(tables.stage(silver, {f"k{number}": number}),))
         version = stores.publish(publication, number).version
         if cut:
-            stores.record_cut(number, [(silver, version)])
+            stores.cuts.record(number, [(silver, version)])
 
     commits(ONE_OF_NEEDED_CUTS)
     commits(STOP, cut=False)
     commits(BACK, marks={STOP: True})
     commits(NEXT, subsumed=[ONE_OF_NEEDED_CUTS, BACK])
-    assert {ONE_OF_NEEDED_CUTS, NEXT} == set(stores.recorded_cuts())
+    assert {ONE_OF_NEEDED_CUTS, NEXT} == set(stores.cuts.all())
 
 
 # ------------------------------------------------------------------

@@ -434,7 +434,7 @@ def test_a_process_knows_what_the_log_says_after_any_three_steps(first):
 @pytest.fixture
 def stores(warehouse, silver, schema):
     stores = JobStores(warehouse, cross_freely)
-    stores.ensure([Table(silver, TableMode.APPEND)], {silver: schema})
+    stores.tables.ensure([Table(silver, TableMode.APPEND)], {silver: schema})
     return stores
 
 
@@ -452,12 +452,12 @@ def reads(monkeypatch):
 
 
 def _checkpoint(stores, rows, tables, silver, number):
-    assert () == stores.check([silver])
-    stores.append(rows.checkpoint(number), number - 1)
+    assert () == stores.tables.check([silver])
+    stores.entries.append(rows.checkpoint(number), number - 1)
     file = tables.stage(silver, {f"k{number}": number})
     published = stores.publish(Publication(silver, TableMode.APPEND, adds=(file,)), CheckpointId(number))
     assert isinstance(published, TablePublished)
-    stores.record_cut(CheckpointId(number), [(silver, published.version)])
+    stores.cuts.record(CheckpointId(number), [(silver, published.version)])
     return published.version
 
 
@@ -468,7 +468,7 @@ def test_between_two_looks_a_commit_reads_no_log(stores, rows, tables, silver, r
     reads.clear()
     assert 2 == _checkpoint(stores, rows, tables, silver, 2)
     assert [] == reads
-    assert {silver: 2} == stores.read_cut(CheckpointId(2))
+    assert {silver: 2} == stores.cuts.read(CheckpointId(2))
 
 
 def test_a_look_reads_no_log_if_only_we_have_committed(stores, rows, tables, silver, reads):
@@ -486,7 +486,7 @@ def test_a_look_reads_no_log_if_only_we_have_committed(stores, rows, tables, sil
     DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
     stores.look_again([silver])
     assert [] == reads
-    stores.check([silver])
+    stores.tables.check([silver])
     assert ["update_incremental"] == reads[:1]
 
 
@@ -499,7 +499,7 @@ def test_a_look_asks_nothing_about_tables_that_only_we_have_committed_to(stores,
     monkeypatch.setattr(DeltaLog, "ends_at", lambda log, version: asked.append(log.folder) or plain(log, version))
     stores.look_again([silver])
     assert tables.warehouse.place(silver) not in asked
-    stores.check([silver])
+    stores.tables.check([silver])
     assert tables.warehouse.place(silver) in asked
 
 
@@ -509,8 +509,8 @@ def test_commits_of_others_after_the_look_are_noticed(stores, rows, tables, anot
     stores.look_again([silver])
     DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
     assert 3 == _checkpoint(stores, rows, tables, silver, 2)
-    assert CheckpointId(2) == stores.shown(silver)
-    assert CheckpointId(2) == JobStores(tables.warehouse, cross_freely).shown(silver)
+    assert CheckpointId(2) == stores.tables.shown(silver)
+    assert CheckpointId(2) == JobStores(tables.warehouse, cross_freely).tables.shown(silver)
 
 
 def test_a_commit_that_asks_nothing_before_finds_out_that_another_came_first(stores, rows, tables, another, silver):
@@ -518,7 +518,7 @@ def test_a_commit_that_asks_nothing_before_finds_out_that_another_came_first(sto
     _checkpoint(stores, rows, tables, silver, 1)
     stores.look_again([silver])
     DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
-    stores.append(rows.checkpoint(2), 1)
+    stores.entries.append(rows.checkpoint(2), 1)
     file = tables.stage(silver, {"k2": 2})
     publication = Publication(silver, TableMode.APPEND, adds=(file,))
     published = stores.publish(publication, CheckpointId(2), by=Generation(1))
