@@ -17,7 +17,7 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange
 from jobs.sinks.staged_files import Encoding, StagedFiles
-from jobs.state.files import StateTooLargeError, arrow_of, empty_frame, frame_of, read_verified
+from jobs.state.files import StateTooLargeError, arrow_of, empty_frame, frame_of, of_its_own, read_verified
 from jobs.state.key_joins import join_by_key
 from jobs.state.keyed_rows import FoundKeys, KeyedRows, noting_order
 from jobs.state.mapped_files import MAPPED, MappedFiles
@@ -325,7 +325,7 @@ class RangeState:
             written_now = pl.lit(None, pl.Int64).alias(self.aged.column)
             delta = delta.with_columns(written_now).select(self._file_schema().names)
         content = arrow_of(delta, self._file_schema())
-        delta = frame_of(content)  # which no longer holds all texts of the frames that its rows come from
+        delta = of_its_own(delta, content)
         live = live_files(self.files)
         over = 0 if self.due is None or self.fired_ms is None else number_over(live, self.due, self.fired_ms)
         stay, ended = live[over:], live[:over]
@@ -339,12 +339,12 @@ class RangeState:
         merged = self.backend.merged_after(stay, needed.height)
         if not merged:
             written = content if needed is delta else arrow_of(needed, self._file_schema())
-            file, mapped = self._kept([written], KeyedFileKind.DELTA)
+            file, mapped = self._kept([(needed, written)], KeyedFileKind.DELTA)
             return self._written(file, stay, ended, apply_delta(before, delta, self.keys, mapped))
         stay, ended = stay[:-merged], (*ended, *stay[-merged:])
         for change in reversed(together(storage_at(self.writer.root), self._read, live[-merged:])):
             needed = superseded(change.rows.select(needed.columns), needed, self.keys)
-        file, _ = self._kept([arrow_of(needed, self._file_schema())], KeyedFileKind.DELTA)
+        file, _ = self._kept([(needed, arrow_of(needed, self._file_schema()))], KeyedFileKind.DELTA)
         return self._written(file, stay, ended, apply_delta(before, delta, self.keys))
 
     def _wants_base(self, stay: Sequence[KeyedFile], before: FoundKeys, delta: pl.DataFrame, changed_rows: int) -> bool:
@@ -373,19 +373,22 @@ class RangeState:
         if self.due is not None and changed_rows * _MANY_TIMES < after.height:
             after = KeyedRows.of(after.frame().sort(self.due))
         schema, stays = self._file_schema(), pl.lit(value=False).alias(DELETED)
-        pieces = (arrow_of(piece.with_columns(stays), schema) for piece in after.pieces(_PIECE_BYTES))
+        rows = (piece.with_columns(stays) for piece in after.pieces(_PIECE_BYTES))
+        pieces = ((piece, arrow_of(piece, schema)) for piece in rows)
         file, mapped = self._kept(pieces, KeyedFileKind.BASE)
-        rows = KeyedRows.of(after.frame()) if mapped is None else KeyedRows.of(mapped.drop(DELETED), is_mapped=True)
-        return self._written(file, (), (), rows)
+        now = KeyedRows.of(after.frame()) if mapped is None else KeyedRows.of(mapped.drop(DELETED), is_mapped=True)
+        return self._written(file, (), (), now)
 
-    def _kept(self, pieces: Iterable[pa.Table], kind: KeyedFileKind) -> tuple[KeyedFile, pl.DataFrame | None]:
-        """Write a file. Return it, and its rows if they are mapped."""
+    def _kept(
+        self, pieces: Iterable[tuple[pl.DataFrame, pa.Table]], kind: KeyedFileKind
+    ) -> tuple[KeyedFile, pl.DataFrame | None]:
+        """Write a file of these rows and their Arrow tables. Return it, and its rows if they are mapped."""
         with self.mapped.keeping(self._name) as kept:
 
             def parts() -> Iterator[pa.Table]:
-                for piece in pieces:
-                    kept.add(frame_of(piece))
-                    yield piece
+                for rows, content in pieces:
+                    kept.add(of_its_own(rows, content))
+                    yield content
                     self.mapped.let_go()  # a piece may come from mapped files
 
             handle = self.backend.keep(self.operator, self.writer, self.table, parts(), self._file_schema())

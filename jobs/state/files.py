@@ -59,6 +59,15 @@ def arrow_of(rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     return rows.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)
 
 
+def of_its_own(rows: pl.DataFrame, content: pa.Table) -> pl.DataFrame:
+    """Return the rows of `content`, without texts and lists of other rows if these take more than the rows' own.
+
+    A Polars column of texts holds places in buffers. So a part of a frame keeps the buffers of the whole frame.
+    """
+    held = rows.to_arrow(compat_level=pl.CompatLevel.newest()).get_total_buffer_size()
+    return frame_of(content) if held > 2 * rows.estimated_size() else rows
+
+
 _PART_ROWS: Final = 65_536
 
 

@@ -144,10 +144,7 @@ class RowsToMap:
     _schema: pl.Schema = field(default_factory=pl.Schema)
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Keep these rows too, and with them all texts of frames that they are a part of, unless they come from Arrow.
-
-        A polars column of texts is a list of places in buffers, and a part of it keeps all of the buffers.
-        """
+        """Keep these rows too, and all that their columns share (`jobs.state.files.of_its_own`)."""
         if self._writer is None and rows.estimated_size() < self.files.bytes_min:
             self.part = None
         if self.part is None:

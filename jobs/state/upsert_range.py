@@ -19,7 +19,7 @@ from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange
 from checkpointing.metadata.paths import staged_name_in
 from jobs.sinks.staged_files import MEAN_NULL, PartitionError, StagedFiles, partitions
-from jobs.state.files import arrow_of, empty_frame, frame_of, read_verified
+from jobs.state.files import arrow_of, empty_frame, frame_of, of_its_own, read_verified
 from jobs.state.keyed_rows import FoundKeys, KeyedRows, RowLayer
 from jobs.state.mapped_files import MAPPED, MappedFiles
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
@@ -115,7 +115,7 @@ class UpsertRange:
             for piece in _pieces(part, -(-part.height // files)):
                 content = arrow_of(piece, self.schema)
                 (handle,) = self.writer.write_partitions(self.table, content, self.partitioned_by)
-                layer, is_mapped = self.mapped.keep(self._name, handle.path, frame_of(content))
+                layer, is_mapped = self.mapped.keep(self._name, handle.path, of_its_own(piece, content))
                 file = KeyedFile(handle, KeyedFileKind.BASE, self.range.first, self.range.last, self.version)
                 yield file, RowLayer(layer, None, is_mapped)
 
