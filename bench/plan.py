@@ -21,6 +21,8 @@ _PATHWAY: Final = {"PATHWAY_THREADS": "2"}
 _LARGE_HEAP: Final = {"JVM_ARGS": "-Xmx12g"}
 _FILL_THE_HEAP: Final = ("q4", "q7", "q9", "q18", "q19", "q20", "q23")
 """Queries whose state in memory fills the heap that Java takes by itself, a quarter of 24 GB, over 10M events."""
+_HEAP_EVENTS: Final = 3_000_000
+"""Up to so many events, the state of every query fits into that heap."""
 
 _FLIGHTS: Final = {"ours": "bench.ours.flights_medallion", "peer": "bench.peers.foreach_batch_flights"}
 _KAFKA: Final = {"ours": "bench.ours.kafka_sums", "peer": "bench.peers.kafka_foreach_batch"}
@@ -132,8 +134,8 @@ def _environment(name: str, extent: Extent) -> Mapping[str, str]:
     match name.split(":"):
         case ["pathway"]:
             return _PATHWAY
-        case ["nexmark", "flink", "hashmap", _, query] if query in _FILL_THE_HEAP and extent.nexmark_events > 3_000_000:
-            return _LARGE_HEAP
+        case ["nexmark", "flink", "hashmap", _, query] if query in _FILL_THE_HEAP:
+            return _LARGE_HEAP if extent.nexmark_events > _HEAP_EVENTS else {}
         case _:
             return {}
 
