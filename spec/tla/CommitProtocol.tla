@@ -340,7 +340,7 @@ Publish(p, t) ==
     /\ UNCHANGED <<log, cuts, files, net, left, handed, ended, recorded>>
 
 \* All tables show the checkpoint. Look which cuts nobody can ask for any more.
-\* models: jobs.warehouse.job_stores.JobStores.record_cut
+\* models: jobs.warehouse.job_stores.JobCuts.record
 LookAtCuts(p) ==
     LET j == p[1]
         rows == Rows(j, Version(j))
@@ -465,13 +465,13 @@ BeginCleanup(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, handed, ended, recorded>>
 
 \* Drop the cuts that nobody can ask for any more: read the recorded cuts, then the entries, then commit.
-\* models: jobs.warehouse.job_stores.JobStores.drop_cuts
+\* models: jobs.warehouse.job_stores.JobCuts.drop_unneeded
 LookAtOldCuts(p) ==
     /\ proc[p].pc = "dropping"
     /\ Becomes(p, [proc[p] EXCEPT !.pc = "judging cuts", !.look = CutIds(p[1])])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* models: jobs.warehouse.job_stores.JobStores.drop_cuts
+\* models: jobs.warehouse.job_stores.JobCuts.drop_unneeded
 JudgeCuts(p) ==
     LET j == p[1] IN
     /\ proc[p].pc = "judging cuts"

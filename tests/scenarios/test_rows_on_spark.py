@@ -76,7 +76,7 @@ def stores_at(root):
 
 
 def checkpoints_at(root):
-    rows = (row for row in stores_at(root).rows() if isinstance(row, CheckpointRecord))
+    rows = (row for row in stores_at(root).entries.rows() if isinstance(row, CheckpointRecord))
     return sorted(rows, key=lambda record: record.checkpoint)
 
 
@@ -136,7 +136,7 @@ def test_the_interval_triggers_and_the_pause_after_each_checkpoint_is_kept(tick,
     lives = [record.statistics for record in report.completed]
     assert 4 == len(lives)
     assert all(after.triggered_ms - before.committed_ms >= PAUSE_MS for before, after in pairwise(lives))
-    (claim,) = [row for row in stores_at(tmp_path).rows() if isinstance(row, Claim)]
+    (claim,) = [row for row in stores_at(tmp_path).entries.rows() if isinstance(row, Claim)]
     assert lives[0].triggered_ms - claim.at_ms >= PAUSE_MS
     assert (4, 4, 0) == (report.counts.total, report.counts.completed, report.counts.in_progress)
 

@@ -300,7 +300,7 @@ def run_judged(tmp_path, monkeypatch, timeout_ms=TIMEOUT_MS, **how):
     assert TickOutcome.CAUGHT_UP is report.outcome, report.message
     assert slow.ended.is_set()
     assert {"CHECKPOINT_EXPIRED"} == {reason for _, reason in failed.checkpoints}
-    rows = JobStores(Warehouse(tmp_path, ProtocolPaths(JOB)), cross_freely).rows()
+    rows = JobStores(Warehouse(tmp_path, ProtocolPaths(JOB)), cross_freely).entries.rows()
     entries = [row for row in rows if isinstance(row, CheckpointRecord)]
     assert not {row.checkpoint for row in entries} & {checkpoint for checkpoint, _ in failed.checkpoints}
     told = [verdict for row in entries for report in row.statistics.verdicts for verdict in json.loads(report)]
@@ -431,7 +431,7 @@ def tolerant(**changes):
 
 
 def rows_at(root):
-    rows = JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely).rows()
+    rows = JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely).entries.rows()
     return sorted((row for row in rows if isinstance(row, CheckpointRecord)), key=lambda row: row.checkpoint)
 
 

@@ -216,7 +216,7 @@ def rival_claim(root):
         seen = store.observe()
         newest = max((row for row in seen.rows if isinstance(row, Claim)), key=lambda row: row.generation)
         changed = {"generation": 2, "nonce": "another", "holder": this_process(), "at_ms": seen.now_ms}
-        appended = store.append(newest.model_copy(update=changed), seen.version)
+        appended = store.entries.append(newest.model_copy(update=changed), seen.version)
         if isinstance(appended, RowAppended):
             return appended
 
@@ -228,7 +228,7 @@ def test_who_claims_the_job_during_the_delay_keeps_it(tick, tmp_path):
         def progress(self, progress) -> None:
             super().progress(progress)
             if isinstance(progress, Restarting):
-                stores.entries.append(rival_claim(tmp_path))
+                stores.append(rival_claim(tmp_path))
 
     report = tick(plan=restarting(restart_delay_ms=1_500), engine=Shaky(1), listener=Claims(), take_over=True)
     assert isinstance(stores[0], RowAppended)

@@ -133,7 +133,7 @@ def test_a_held_job_is_refused_by_name_and_left_alone(tick, tmp_path):
     stores = stores_at(tmp_path)
     seen = stores.observe()
     claim = newest_claim(seen.rows).model_copy(update={"generation": 2, "nonce": "another", "holder": this_process()})
-    assert isinstance(stores.append(claim, seen.version), RowAppended)
+    assert isinstance(stores.entries.append(claim, seen.version), RowAppended)
     LeaseStore(stores.warehouse).renew(Generation(2), claim.holder, 60_000)
     before = stores.observe().version
     with pytest.raises(JobHeldError, match=rf"process {os.getpid()} on .*generation 2.*--take-over"):
