@@ -59,7 +59,7 @@ from jobs.tick.rollback_plan import RollbackRefusedError
 from jobs.tick.tick_carrier import TickCarrier
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.boundaries import CarriedOut
-from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.job_stores import JobTables
 from jobs.warehouse.lease import this_process
 from jobs.warehouse.requests import RequestFolder
 from jobs.warehouse.rollback_tables import TableNotRolledBackError
@@ -246,7 +246,7 @@ class RealTick:
     @contextmanager
     def _unreadable(self) -> Iterator[None]:
         """The disk does not answer while the tables are looked at."""
-        with patch.object(JobStores, "check", side_effect=OSError(errno.EIO, "Input/output error")):
+        with patch.object(JobTables, "check", side_effect=OSError(errno.EIO, "Input/output error")):
             yield
 
     @contextmanager

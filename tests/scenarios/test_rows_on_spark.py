@@ -34,7 +34,7 @@ from jobs.tick.renaming import RenameFailedError
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.boundaries import cross_freely
-from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.job_stores import JobStores, JobTables
 from jobs.warehouse.output_tables import TableMismatchError
 from jobs.warehouse.refusals import JobHeldError
 from jobs.warehouse.savepoint_copy import copy_savepoint
@@ -168,7 +168,7 @@ def test_the_newest_checkpoints_are_retained_and_older_ones_subsumed(tick, tmp_p
     completed = [record.checkpoint for record in report.completed]
     assert 3 == len(completed)
     assert completed[1:] == [record.checkpoint for record in checkpoints_at(tmp_path)]
-    assert set(completed[1:]) == set(stores_at(tmp_path).recorded_cuts())
+    assert set(completed[1:]) == set(stores_at(tmp_path).cuts.all())
 
 
 def test_a_rows_statistics_say_what_the_epoch_was(tick):
@@ -201,7 +201,7 @@ def test_every_listener_hears_each_completion_once_though_one_raises(tick, tmp_p
 
     One failure is tolerated, and the next checkpoint has its rows. Two in a row fail the job.
     """
-    failing, check = [True, True], JobStores.check
+    failing, check = [True, True], JobTables.check
 
     def away_for_a_while(*given):
         if failing:
@@ -212,7 +212,7 @@ def test_every_listener_hears_each_completion_once_though_one_raises(tick, tmp_p
     def away(hears):
         return [checkpoint for checkpoint, why in hears.aborted if "the log is away" in why]
 
-    monkeypatch.setattr(JobStores, "check", away_for_a_while)
+    monkeypatch.setattr(JobTables, "check", away_for_a_while)
     raises, hears, source = Hears(RuntimeError("I heard nothing")), Hears(), HearingSource()
     pipeline = over(source, changed(tolerable_failures=1))
     pipeline.listen(raises)

@@ -12,7 +12,7 @@ from checkpointing.channel_items import RangeFiles, StagedSegment
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import JobName, VertexId, job_name
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch
-from jobs.operators import keyed_job
+from jobs.operators import ways_to_read
 from jobs.operators.execute import run_micro_batch
 from jobs.operators.scan.planned_jobs import PlannedJobs
 from jobs.operators.spec import KeyedSpec, VertexPlan
@@ -88,7 +88,7 @@ def bench(spark, tmp_path):
 def each_way(request, monkeypatch):
     """Run small micro-batches in one task, in a task for each subtask, and through Spark's exchange. Return which."""
     if request.param != "one task":
-        monkeypatch.setattr(keyed_job, "_FEW_ROWS", -1)
+        monkeypatch.setattr(ways_to_read, "_FEW_ROWS", -1)
     if request.param == "exchange":
-        monkeypatch.setattr(keyed_job, "_READ_BY_ALL_ROWS", -1)
+        monkeypatch.setattr(ways_to_read, "_READ_BY_ALL_ROWS", -1)
     return request.param
