@@ -32,8 +32,8 @@ def _publish_whatever_the_table_shows(monkeypatch):
 def _take_any_version_for_the_cut(monkeypatch):
     real = cuts_table.CutStore.record
 
-    def record(self, checkpoint, versions, retained=None):
-        return real(self, checkpoint, [(table, max(0, version - 1)) for table, version in versions], retained)
+    def record(self, checkpoint, versions, *further):
+        return real(self, checkpoint, [(table, max(0, version - 1)) for table, version in versions], *further)
 
     monkeypatch.setattr(cuts_table.CutStore, "record", record)
 
