@@ -1,6 +1,6 @@
 """Measures a query of Nexmark in a tick: a checkpoint after so many bids, tables in Delta.
 
-`python -m bench.ours.nexmark DATA --query q5` runs the query over a tenth of the files first, so that Spark has
+`python -m bench.ours.nexmark DATA --query q5` runs the query over the first files, so that Spark has
 started. Then it runs over all files in a new warehouse, and prints the seconds and CPU seconds of that tick. It
 compares the table with DuckDB's answer: each row of up to `EXACT_ROWS` bids, and else the number of rows.
 """

@@ -4,7 +4,7 @@
 MERGE, which is the user's program and not Structured Streaming's answer. That is why q4, q9, q15 to q19 are not here.
 It has no join of a window with its own maximum, and no processing time in windows that are appended (q5, q7, q12).
 
-It runs the query over a tenth of the files first, so that Spark has started.
+It runs the query over the first files before, so that Spark has started.
 """
 
 # ruff: noqa: S608 - the texts come from here

@@ -17,7 +17,7 @@ For the subtasks of a keyed vertex:
 | each subtask's task reads all files (`Exchange.BY_READING`) | tasks read all inputs, and may read them again; not many rows, few subtasks, in a folder | to read a file twice takes less time than to write its rows for another task |
 | tasks exchange rows (`Exchange.BLOCKS`) | else | each row is read once |
 
-A table in a store has no use for the first two: several tasks write there faster than one.
+Subtasks of a table in a store always exchange rows: several tasks write there faster than one.
 """  # noqa: E501 - tables
 
 from collections.abc import Collection
