@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final, assert_never
 
 from checkpointing.channel_items import (
+    Barrier,
     CancelMarker,
     ChannelItem,
     EndOfData,
@@ -40,7 +41,7 @@ from checkpointing.job.operator_run import (
     Judgements,
     OperatorRun,
     objection,
-    snapshot_for,
+    source_barrier,
     to_judge,
 )
 from checkpointing.job.polling import Credit, SourceReaders, pacing_of
@@ -100,8 +101,6 @@ from checkpointing.messages import (
     WakeAt,
 )
 from checkpointing.metadata.record import CheckpointCounts, CheckpointRecord
-from checkpointing.task import messages as task
-from checkpointing.task.messages import FilesStaged, SubtaskFinished
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing, Subtasks
 
 # ------------------------------------------------------------------
@@ -149,7 +148,7 @@ class Wiring:
         self.data_ended = restored is not None and restored.finished and self.readers.all_ended
         """True if the sources have sent the end of their data, or the cut had no row left."""
         for subtask in graph.subtasks() if self.data_ended else ended:
-            self.subtasks.step(subtask, task.SubtaskFinished())
+            self.subtasks[subtask].finish()
 
     @property
     def vertex_waits(self) -> bool:
@@ -226,7 +225,7 @@ class Wiring:
                 draft = self.drafts.compose(effect, statistics, states)
                 self.from_commit(self.commit.offer(self.compacting.onto(draft), self.now_ms))
             case told.NotifyCheckpointComplete():
-                self.to_subtask(_subtask(effect.task), task.CheckpointCompleted(effect.checkpoint))
+                self.subtasks[_subtask(effect.task)].complete(effect.checkpoint)
             case told.NotifyCheckpointAborted():
                 self._aborted(effect)
             case told.RequestSucceeded() | told.RequestFailed():
@@ -282,16 +281,17 @@ class Wiring:
             self.drafts.sent(effect.checkpoint, self.now_ms, self.readers.positions())
         if properties.terminate:
             self.end_data()
-        split = self.readers.split(subtask)
-        self.to_subtask(subtask, snapshot_for(effect, self.setup.config, self.now_ms, split))
+        self._request(subtask, source_barrier(effect, self.setup.config, self.now_ms, self.readers.split(subtask)))
+        self._taken(subtask, effect.checkpoint, SubtaskSnapshot(position=self.readers.position(subtask)))
 
     def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
         self._held = [held for held in self._held if held.checkpoint != effect.checkpoint]
         for aborted in self.drafts.aborted(effect, ends_tick=self.ending.ends_for(effect.reason, effect.message)):
             self.effects.extend((aborted, *self.rivals.failed(aborted)))
         self._forget(effect.checkpoint)
-        latest = effect.latest_completed or NO_CHECKPOINT
-        self.to_subtask(_subtask(effect.task), task.CheckpointAborted(effect.checkpoint, latest))
+        subtask = _subtask(effect.task)
+        self.subtasks[subtask].abort(effect.checkpoint, effect.latest_completed or NO_CHECKPOINT)
+        self.effects.extend(self.judging.cancel(subtask.vertex, effect.checkpoint))
 
     def start_scheduler(self) -> None:
         """Start periodic triggering, if an interval is configured."""
@@ -371,13 +371,20 @@ class Wiring:
                     """Nobody else needs to hear of blocked or resumed channels, or of ignored items."""
 
     def _store_in_flight(self, run: OperatorRun) -> None:
-        """Give the subtasks their checkpoint's channel state, once they were asked for their snapshots (C5)."""
-        complete, facts = run.in_flight_due()
-        if complete is not None:
-            self.epochs.overtaken(run.vertex.id, complete)
-            run.overtook(complete)
-        for subtask, fact in facts:
-            self.to_subtask(subtask, fact)
+        """Give the subtasks their checkpoint's channel state, once they were asked for their snapshots (C5).
+
+        The first subtask stores the segments for all subtasks.
+        """
+        complete = run.in_flight_due()
+        if complete is None:
+            return
+        self.epochs.overtaken(run.vertex.id, complete)
+        run.overtook(complete)
+        for subtask in run.vertex.subtasks():
+            channels = () if subtask.index else complete.channels
+            self._acknowledge(
+                subtask, complete.checkpoint, self.subtasks[subtask].stored(complete.checkpoint, channels)
+            )
 
     # -------------------------------------------------------------- subtasks
 
@@ -404,7 +411,7 @@ class Wiring:
         snapshots = run.take_snapshot(barrier)
         self.drafts.passed(checkpoint, vertex, Passed(run.micro_batch, time, run.expiry_record))
         for subtask in run.vertex.subtasks():
-            self.to_subtask(subtask, task.SnapshotRequested(run.sent_on(barrier), unaligned=trigger.unaligned))
+            self._request(subtask, run.sent_on(barrier), unaligned=trigger.unaligned)
         self._store_in_flight(run)
         files = to_judge(vertex, self.runs, self.setup.graph, self.subtasks, checkpoint, self.commit.parent)
         verdict_due = self.judging.begin(vertex, checkpoint, files, snapshots)
@@ -420,14 +427,16 @@ class Wiring:
     def taken(self, vertex: VertexId, checkpoint: CheckpointId, snapshots: tuple[SubtaskSnapshot, ...]) -> None:
         """Give every subtask its snapshot."""
         for index, snapshot in enumerate(snapshots):
-            self.to_subtask(SubtaskId(vertex, index), task.SnapshotTaken(checkpoint, snapshot))
+            self._taken(SubtaskId(vertex, index), checkpoint, snapshot)
 
     def snapshot_failed(
         self, vertex: VertexId, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str
     ) -> None:
         """Decline the checkpoint, because the vertex has no snapshot for it (J3)."""
         self.drafts.failed(checkpoint, message)
-        self.to_subtask(SubtaskId(vertex, 0), task.SnapshotFailed(checkpoint, reason))
+        subtask = SubtaskId(vertex, 0)
+        if self.subtasks[subtask].failed(checkpoint):
+            self._decline(subtask, checkpoint, reason)
 
     def not_staged(self, run: OperatorRun, message: str) -> None:
         """Decline the checkpoint that waits for rows which the vertex cannot write, if there is one (B2)."""
@@ -441,37 +450,28 @@ class Wiring:
     def _abort(self, vertex: Vertex, checkpoint: CheckpointId, reason: CheckpointFailureReason) -> None:
         """Let every subtask decline, and cancel the barrier downstream."""
         for subtask in vertex.subtasks():
-            self.to_subtask(subtask, task.AlignmentAborted(checkpoint, reason))
+            self.subtasks[subtask].abort_at_gate(checkpoint)
+            self.effects.extend(self.judging.cancel(vertex.id, checkpoint))
+            self._decline(subtask, checkpoint, reason)
+            self.broadcast(subtask, CancelMarker(checkpoint))
 
-    def to_subtask(self, subtask: SubtaskId, fact: task.SubtaskFact) -> None:
-        """Step a subtask, and route its effects."""
-        self.from_subtask(subtask, self.subtasks.step(subtask, fact))
+    def _request(self, subtask: SubtaskId, barrier: Barrier, *, unaligned: bool = False) -> None:
+        """Let a subtask begin its snapshot. Its barrier goes downstream first."""
+        sent = self.subtasks[subtask].request(barrier, unaligned=unaligned)
+        if sent is not None:
+            self.broadcast(subtask, sent)
 
-    def from_subtask(self, subtask: SubtaskId, effects: tuple[task.SubtaskEffect, ...]) -> None:
-        """Route the effects of a subtask: barriers go downstream, answers to the coordinator."""
-        for effect in effects:
-            match effect:
-                case task.BroadcastBarrier():
-                    self.broadcast(subtask, effect.barrier)
-                case task.BroadcastCancelMarker():
-                    self.broadcast(subtask, CancelMarker(effect.checkpoint))
-                case task.TakeSnapshot() if subtask.vertex not in self.runs:
-                    snapshot = SubtaskSnapshot(position=self.readers.position(subtask))
-                    self.to_subtask(subtask, task.SnapshotTaken(effect.checkpoint, snapshot))
-                case task.CancelSnapshot():
-                    self.effects.extend(self.judging.cancel(subtask.vertex, effect.checkpoint))
-                case task.Acknowledge():
-                    self._acknowledge(subtask, effect)
-                case task.Decline():
-                    message = self.drafts.said(effect.checkpoint)
-                    self.tell(told.TaskDeclined(self.setup.job, subtask, effect.checkpoint, effect.reason, message))
-                case _:
-                    """An operator's snapshot lies on disk already, and `taken` gives it to the subtask."""
+    def _taken(self, subtask: SubtaskId, checkpoint: CheckpointId, snapshot: SubtaskSnapshot) -> None:
+        self._acknowledge(subtask, checkpoint, self.subtasks[subtask].taken(checkpoint, snapshot))
 
-    def _acknowledge(self, subtask: SubtaskId, effect: task.Acknowledge) -> None:
-        metrics = self.epochs.acknowledged(subtask, effect.checkpoint, self.now_ms)
-        state = acknowledged(effect.snapshot)
-        self.tell(told.TaskAcknowledged(self.setup.job, subtask, effect.checkpoint, state, metrics))
+    def _acknowledge(self, subtask: SubtaskId, checkpoint: CheckpointId, snapshot: SubtaskSnapshot | None) -> None:
+        """Give a subtask's snapshot to the coordinator, if it is whole."""
+        if snapshot is not None:
+            metrics = self.epochs.acknowledged(subtask, checkpoint, self.now_ms)
+            self.tell(told.TaskAcknowledged(self.setup.job, subtask, checkpoint, acknowledged(snapshot), metrics))
+
+    def _decline(self, subtask: SubtaskId, checkpoint: CheckpointId, reason: CheckpointFailureReason) -> None:
+        self.tell(told.TaskDeclined(self.setup.job, subtask, checkpoint, reason, self.drafts.said(checkpoint)))
 
 
 def _subtask(named: Task) -> SubtaskId:
@@ -555,7 +555,7 @@ def split_ended(job: Wiring, fact: SourceEnded) -> None:
         job.readers.found_idle(fact.source, fact.split, job.now_ms)
     else:
         subtask = job.readers.found_ended(fact.source, fact.split)
-        job.subtasks.step(subtask, SubtaskFinished())
+        job.subtasks[subtask].finish()
 
 
 def end_inputs(job: Wiring) -> None:
@@ -571,7 +571,7 @@ def hand_end_on(job: Wiring, run: OperatorRun) -> None:
     if run.time is not None:
         run.time.end()
     for subtask in run.vertex.subtasks():
-        job.subtasks.step(subtask, SubtaskFinished())
+        job.subtasks[subtask].finish()
         job.broadcast(subtask, EndOfData())
 
 
@@ -806,7 +806,7 @@ class JobDoor:
                 job.readers.ran(segment)
         job.epochs.worked(fact, sum(segment.rows for _, segment in ran))
         for subtask, output in zip(run.vertex.subtasks(), fact.outputs, strict=True):
-            job.subtasks.step(subtask, FilesStaged(run.staged(output)))
+            job.subtasks[subtask].stage(run.staged(output))
             if output.emitted:
                 job.broadcast(subtask, StagedSegment(output.emitted))
         job.discard(dead)

@@ -46,7 +46,6 @@ from checkpointing.messages import (
 from checkpointing.metadata.paths import is_state_table, staged_name_in
 from checkpointing.metadata.record import CheckpointRecord, ExpiryRecord, VertexRecord
 from checkpointing.partitions import version_of_folder
-from checkpointing.task.messages import InFlightStored, SnapshotRequested
 from checkpointing.task.subtask_checkpointing import Subtasks
 
 # ------------------------------------------------------------------
@@ -129,11 +128,9 @@ def _barrier(
     return Barrier(checkpoint, now_ms, AlignmentType.ALIGNED, config.alignment_timeout_ms)
 
 
-def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int, split: Split) -> SnapshotRequested:
-    """Return what the subtask of a split must do: send its barrier, and for a drain the end of its data first."""
-    properties = effect.properties
-    barrier = of_split(split, _barrier(effect.checkpoint, properties, config, now_ms))
-    return SnapshotRequested(barrier, synchronous=properties.is_synchronous, advance_to_max=properties.terminate)
+def source_barrier(effect: TriggerTask, config: CheckpointConfig, now_ms: int, split: Split) -> Barrier:
+    """Return the barrier that the subtask of a split sends."""
+    return of_split(split, _barrier(effect.checkpoint, effect.properties, config, now_ms))
 
 
 def of_split(split: Split, barrier: Barrier) -> Barrier:
@@ -629,19 +626,13 @@ class OperatorRun:
             for own in self.live:
                 own.age(expiry, self.now_ms)
 
-    def in_flight_due(self) -> tuple[InFlightComplete | None, tuple[tuple[SubtaskId, InFlightStored], ...]]:
-        """Return the complete channel state, and the fact for each subtask. Before the snapshot there is none.
-
-        The first subtask stores the segments for all subtasks (C5).
-        """
+    def in_flight_due(self) -> InFlightComplete | None:
+        """Return the complete channel state. Before the snapshot there is none (C5)."""
         held = self.in_flight
         if held is None or (self.trigger is not None and self.trigger.barrier.checkpoint == held.checkpoint):
-            return None, ()
+            return None
         self.in_flight = None
-        subtasks = self.vertex.subtasks()
-        return held, tuple(
-            (subtask, InFlightStored(held.checkpoint, () if subtask.index else held.channels)) for subtask in subtasks
-        )
+        return held
 
 
 def _by_input(segments: tuple[tuple[ChannelId, Segment], ...]) -> tuple[InputSegments, ...]:

@@ -1,61 +1,37 @@
-"""The subtask door: the checkpoints of one subtask (B1 to B4, its part of F1 and F4).
+"""The checkpoints of one subtask (B1 to B4, its part of F4).
 
-From SnapshotRequested to the acknowledgement of checkpoint n, these are the steps:
+From a request to the acknowledgement of checkpoint n, these are the steps:
 
 | step | does                                                                                             |
 |------|--------------------------------------------------------------------------------------------------|
-| 0    | remembers n; if n was aborted before, sends a cancel marker downstream and does nothing more     |
-| 1    | sends the barrier downstream                                                                     |
+| 0    | remembers n; if n was aborted before, a cancel marker goes downstream, and nothing more happens  |
+| 1    | the barrier goes downstream                                                                      |
 | 2    | waits for the segments in flight, if unaligned                                                   |
 | 3    | takes the snapshot                                                                               |
 
 The vertex takes the step that Flink has before these (`prepareSnapshotPreBarrier`): it runs what it has collected, and
 then asks for the snapshot.
 
-| n is         | SnapshotRequested | Taken (and stored)  | Failed  | AlignmentAborted        | CheckpointAborted |
-|--------------|-------------------|---------------------|---------|-------------------------|-------------------|
-| not seen     | steps 0 to 3      | -                   | -       | decline, marker         | remember          |
-| in progress  | -                 | acknowledge         | decline | cancel, decline, marker | cancel            |
-| over         | -                 | -                   | -       | decline, marker         | -                 |
+| n is        | requested          | taken (and stored) | failed   | aborted by the gate | told as aborted |
+|-------------|--------------------|--------------------|----------|---------------------|-----------------|
+| not seen    | barrier, or marker | -                  | -        | is seen             | remember        |
+| in progress | -                  | whole snapshot     | declined | is over             | is over         |
+| over        | -                  | -                  | -        | -                   | -               |
 
 `-` means no effect. Ids up to the last seen one count as seen (Flink: `SubtaskCheckpointCoordinatorImpl`).
 
-An acknowledgement carries the files staged for append tables that are in no checkpoint known to be complete. A file
-that was staged after barrier m is in every snapshot from the next barrier on, until one of these checkpoints is
-complete. An abort drops no file.
+A snapshot carries the files staged for append tables that are in no checkpoint known to be complete. A file that was
+staged after barrier m is in every snapshot from the next barrier on, until one of these checkpoints is complete. An
+abort drops no file.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import assert_never
 
-from checkpointing.channel_items import ChannelState, SubtaskSnapshot
-from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.channel_items import Barrier, CancelMarker, ChannelState, SubtaskSnapshot
 from checkpointing.graph import Vertex
 from checkpointing.handles import StagedFile
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, SubtaskId
-from checkpointing.task.messages import (
-    Acknowledge,
-    AlignmentAborted,
-    BroadcastBarrier,
-    BroadcastCancelMarker,
-    CancelSnapshot,
-    CheckpointAborted,
-    CheckpointCompleted,
-    Decline,
-    FilesStaged,
-    InFlightStored,
-    NotifyOperatorsAborted,
-    NotifyOperatorsComplete,
-    RefusedFactError,
-    SnapshotFailed,
-    SnapshotRequested,
-    SnapshotTaken,
-    SubtaskEffect,
-    SubtaskFact,
-    SubtaskFinished,
-    TakeSnapshot,
-)
 
 # ------------------------------------------------------------------
 # Remembers checkpoints that were aborted before their barrier came, up to a limit (B1, step 0).
@@ -92,7 +68,8 @@ class AbortedCheckpoints:
         self._ids = {n: None for n in self._ids if n >= checkpoint}
 
 
-Effects = list[SubtaskEffect]
+class UnseenCheckpointError(ValueError):
+    """A checkpoint is complete for which the subtask was never asked. The subtask is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,53 +83,17 @@ class SnapshotInProgress:
 
 
 class SubtaskCheckpointing:
-    """The checkpoints of one subtask: in progress, acknowledged, declined, notified."""
+    """The checkpoints of one subtask: those in progress, and the staged files that no complete one holds."""
 
-    def __init__(
-        self,
-        subtask: SubtaskId,
-        *,
-        last: CheckpointId = NO_CHECKPOINT,
-        staged: tuple[StagedFile, ...] = (),
-    ) -> None:
-        """Begin at the cut of checkpoint `last`, with the `staged` files that the cut left unpublished."""
+    def __init__(self, subtask: SubtaskId, *, last: CheckpointId = NO_CHECKPOINT) -> None:
+        """Begin at the cut of checkpoint `last`."""
         self.subtask = subtask
         self._last = last
         self._completed = last
         self._finished = False
-        self._staged = staged
+        self._staged: tuple[StagedFile, ...] = ()
         self._in_progress: dict[CheckpointId, SnapshotInProgress] = {}
         self._aborted = AbortedCheckpoints()
-
-    def step(self, fact: SubtaskFact) -> tuple[SubtaskEffect, ...]:
-        """Take one fact. Return the effects, to be carried out in their order.
-
-        Raise RefusedFactError, and change nothing, if an asynchronous checkpoint is to end the job, or if a checkpoint
-        is complete for which this subtask was never asked.
-        """
-        effects: Effects = []
-        match fact:
-            case SnapshotRequested():
-                effects = self._request(fact)
-            case AlignmentAborted(checkpoint, reason):
-                effects = self._abort_on_barrier(checkpoint, reason)
-            case SnapshotTaken(checkpoint, snapshot):
-                effects = self._advance(checkpoint, snapshot=snapshot)
-            case InFlightStored(checkpoint, channels):
-                effects = self._advance(checkpoint, in_flight=channels)
-            case SnapshotFailed(checkpoint, reason):
-                effects = self._fail(checkpoint, reason)
-            case FilesStaged(files):
-                self._staged += files
-            case CheckpointCompleted(checkpoint):
-                effects = self._complete(checkpoint)
-            case CheckpointAborted(checkpoint, latest_completed):
-                effects = self._abort(checkpoint, latest_completed)
-            case SubtaskFinished():
-                self._finished = True
-            case _:
-                assert_never(fact)
-        return tuple(effects)
 
     # -------------------------------------------------------------- questions
 
@@ -165,27 +106,41 @@ class SubtaskCheckpointing:
         """Return whether the snapshot for this checkpoint is in progress."""
         return checkpoint in self._in_progress
 
+    # -------------------------------------------------------------- work
+
+    def stage(self, files: tuple[StagedFile, ...]) -> None:
+        """Take the files that a micro-batch wrote for append tables."""
+        self._staged += files
+
+    def finish(self) -> None:
+        """No row is left: the split has ended, or the vertex has processed all its input (B4)."""
+        self._finished = True
+
     # -------------------------------------------------------------- steps 0 to 3
 
-    def _request(self, fact: SnapshotRequested) -> Effects:
-        checkpoint = fact.barrier.checkpoint
-        if fact.advance_to_max and not fact.synchronous:
-            message = f"checkpoint {checkpoint} of {self.subtask}: only a synchronous savepoint may advance to MAX"
-            raise RefusedFactError(message)
-        if checkpoint <= self._last:
-            self._aborted.clear(checkpoint)
-            return []
-        self._last = checkpoint
-        if self._aborted.clear(checkpoint):
-            return [BroadcastCancelMarker(checkpoint)]
-        return self._begin(fact)
+    def request(self, barrier: Barrier, *, unaligned: bool = False) -> Barrier | CancelMarker | None:
+        """Begin the snapshot for this barrier. Return what goes downstream.
 
-    def _begin(self, fact: SnapshotRequested) -> Effects:
-        checkpoint = fact.barrier.checkpoint
-        self._in_progress[checkpoint] = SnapshotInProgress(
-            staged=self._staged, finished=self._finished, in_flight=None if fact.unaligned else ()
-        )
-        return [BroadcastBarrier(fact.barrier), TakeSnapshot(checkpoint)]
+        An `unaligned` snapshot holds the segments in flight too.
+        """
+        checkpoint = barrier.checkpoint
+        was_aborted = self._aborted.clear(checkpoint)
+        if checkpoint <= self._last:
+            return None
+        self._last = checkpoint
+        if was_aborted:
+            return CancelMarker(checkpoint)
+        in_flight = None if unaligned else ()
+        self._in_progress[checkpoint] = SnapshotInProgress(self._staged, self._finished, in_flight)
+        return barrier
+
+    def taken(self, checkpoint: CheckpointId, snapshot: SubtaskSnapshot) -> SubtaskSnapshot | None:
+        """Add the operator's or the split's own snapshot. Return the whole one, once nothing is missing."""
+        return self._advance(checkpoint, snapshot=snapshot)
+
+    def stored(self, checkpoint: CheckpointId, channels: tuple[ChannelState, ...]) -> SubtaskSnapshot | None:
+        """Add all segments in flight, which are in files. Return the whole snapshot, once nothing is missing."""
+        return self._advance(checkpoint, in_flight=channels)
 
     def _advance(
         self,
@@ -193,17 +148,17 @@ class SubtaskCheckpointing:
         *,
         snapshot: SubtaskSnapshot | None = None,
         in_flight: tuple[ChannelState, ...] | None = None,
-    ) -> Effects:
+    ) -> SubtaskSnapshot | None:
         progress = self._in_progress.get(checkpoint)
         if progress is None:
-            return []
+            return None
         snapshot = progress.snapshot if snapshot is None else snapshot
         in_flight = progress.in_flight if in_flight is None else in_flight
         if snapshot is None or in_flight is None:
             self._in_progress[checkpoint] = replace(progress, snapshot=snapshot, in_flight=in_flight)
-            return []
+            return None
         del self._in_progress[checkpoint]
-        return [Acknowledge(checkpoint, self._assembled(snapshot, in_flight, progress))]
+        return self._assembled(snapshot, in_flight, progress)
 
     def _assembled(
         self, snapshot: SubtaskSnapshot, in_flight: tuple[ChannelState, ...], progress: SnapshotInProgress
@@ -216,38 +171,37 @@ class SubtaskCheckpointing:
 
     # -------------------------------------------------------------- failed, aborted, complete
 
-    def _fail(self, checkpoint: CheckpointId, reason: Reason) -> Effects:
-        failed = self._in_progress.pop(checkpoint, None)
-        return [] if failed is None else [Decline(checkpoint, reason)]
+    def failed(self, checkpoint: CheckpointId) -> bool:
+        """Give the snapshot up. Return whether it was in progress, so that the coordinator must hear of it."""
+        return self._in_progress.pop(checkpoint, None) is not None
 
-    def _abort_on_barrier(self, checkpoint: CheckpointId, reason: Reason) -> Effects:
+    def abort_at_gate(self, checkpoint: CheckpointId) -> None:
+        """The gate aborted the checkpoint: give its snapshot up. If its barrier comes later, it is obsolete."""
         self._last = max(self._last, checkpoint)
         self._aborted.forget_before(self._last)
-        cancelled = self._cancel(checkpoint)
-        return [
-            *cancelled,
-            Decline(checkpoint, reason),
-            NotifyOperatorsAborted(checkpoint),
-            BroadcastCancelMarker(checkpoint),
-        ]
+        self._in_progress.pop(checkpoint, None)
 
-    def _abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> Effects:
-        effects = self._complete(latest_completed) if latest_completed > self._completed else []
+    def abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
+        """The coordinator says that the checkpoint is aborted. `latest_completed` is 0 if none is complete.
+
+        Staged files of the aborted one stay for the next checkpoint (3.4).
+        """
+        if latest_completed > self._completed:
+            self.complete(latest_completed)
         if checkpoint > self._last:
             self._aborted.add(checkpoint)
-        return [*effects, *self._cancel(checkpoint), NotifyOperatorsAborted(checkpoint)]
+        self._in_progress.pop(checkpoint, None)
 
-    def _cancel(self, checkpoint: CheckpointId) -> Effects:
-        cancelled = self._in_progress.pop(checkpoint, None)
-        return [] if cancelled is None else [CancelSnapshot(checkpoint)]
+    def complete(self, checkpoint: CheckpointId) -> None:
+        """The coordinator says that the checkpoint is complete, so its staged files are in it.
 
-    def _complete(self, checkpoint: CheckpointId) -> Effects:
+        Raise UnseenCheckpointError if this subtask was never asked for it.
+        """
         if checkpoint > self._last:
             message = f"checkpoint {checkpoint} was told complete to {self.subtask}, which saw none after {self._last}"
-            raise RefusedFactError(message)
+            raise UnseenCheckpointError(message)
         self._completed = max(self._completed, checkpoint)
         self._staged = tuple(file for file in self._staged if file.after >= self._completed)
-        return [NotifyOperatorsComplete(checkpoint)]
 
 
 # ------------------------------------------------------------------
@@ -255,19 +209,15 @@ class SubtaskCheckpointing:
 
 
 class Subtasks:
-    """The subtasks' doors, in the order in which they were given."""
+    """The checkpoints of every subtask."""
 
-    def __init__(self, doors: Iterable[SubtaskCheckpointing]) -> None:
-        """Take the doors of all subtasks."""
-        self._doors = {door.subtask: door for door in doors}
-
-    def __iter__(self) -> Iterator[SubtaskCheckpointing]:
-        """Yield the doors in order."""
-        return iter(self._doors.values())
+    def __init__(self, each: Iterable[SubtaskCheckpointing]) -> None:
+        """Take those of all subtasks."""
+        self._by_subtask = {own.subtask: own for own in each}
 
     def __getitem__(self, subtask: SubtaskId) -> SubtaskCheckpointing:
-        """Return the subtask's door."""
-        return self._doors[subtask]
+        """Return this subtask's."""
+        return self._by_subtask[subtask]
 
     def takes(self, checkpoint: CheckpointId, vertex: Vertex) -> bool:
         """Return whether the checkpoint goes on for a subtask of the vertex."""
@@ -278,7 +228,3 @@ class Subtasks:
         for subtask in vertex.subtasks():
             if self[subtask].takes(checkpoint):
                 yield from self[subtask].staged
-
-    def step(self, subtask: SubtaskId, fact: SubtaskFact) -> tuple[SubtaskEffect, ...]:
-        """Step this subtask's door."""
-        return self[subtask].step(fact)

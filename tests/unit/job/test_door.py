@@ -24,7 +24,6 @@ from checkpointing.messages import (
     SubtaskOutput,
     TickOutcome,
 )
-from checkpointing.task.messages import BroadcastCancelMarker
 
 THREE = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "micro_batch_rows_max": 100}
 
@@ -54,7 +53,7 @@ def test_the_marker_of_a_cancelled_checkpoint_goes_into_every_channel_of_its_sub
     setup = JobSetup(graph=graph, config=CheckpointConfig(), job="j", claim=job.claim, at_version=1)
     wiring, sent = Wiring(setup), []
     monkeypatch.setattr(wiring, "arrive", lambda channel, item: sent.append((channel.edge.downstream, item)))
-    wiring.from_subtask(SubtaskId("left", 0), (BroadcastCancelMarker(7),))
+    wiring.broadcast(SubtaskId("left", 0), CancelMarker(7))
     assert [("one", CancelMarker(7)), ("two", CancelMarker(7))] == sent
 
 

@@ -10,7 +10,7 @@ from checkpointing.coordinator.messages import TriggerTask
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SubtaskId
-from checkpointing.job.operator_run import snapshot_for
+from checkpointing.job.operator_run import source_barrier
 from checkpointing.job.polling import Pacing, SourceReaders, UnknownSplitError
 from checkpointing.job.restoring import CutDoesNotFitError
 
@@ -133,12 +133,12 @@ def test_a_split_that_is_held_back_is_not_idle_at_a_barrier():
     assert "l" not in polled(own, 1_000)
     held = SubtaskId("flights", 2)
     trigger = TriggerTask(held, CheckpointId(1), CHECKPOINT)
-    sent = snapshot_for(trigger, CheckpointConfig(), 1_000, own.split(held))
-    assert not sent.barrier.idle
+    sent = source_barrier(trigger, CheckpointConfig(), 1_000, own.split(held))
+    assert not sent.idle
     reached(own, e=490, j=490, w=490)
     assert "l" in polled(own, 1_000)
     own.found_idle("flights", "l", 1_000)
-    assert snapshot_for(trigger, CheckpointConfig(), 1_000, own.split(held)).barrier.idle
+    assert source_barrier(trigger, CheckpointConfig(), 1_000, own.split(held)).idle
 
 
 # ------------------------------------------------------------------

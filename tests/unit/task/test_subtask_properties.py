@@ -1,5 +1,6 @@
 """A subtask answers barriers, aborts and completions as its table says (C1)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from hypothesis import settings
@@ -13,40 +14,24 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from checkpointing.channel_items import AlignmentType, Barrier, ChannelState, SourceSlice, SubtaskSnapshot
-from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.channel_items import (
+    AlignmentType,
+    Barrier,
+    CancelMarker,
+    ChannelState,
+    SourceSlice,
+    SubtaskSnapshot,
+)
 from checkpointing.handles import FileHandle, StagedFile
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, SubtaskId, TableName, VertexId
-from checkpointing.task.messages import (
-    Acknowledge,
-    AlignmentAborted,
-    BroadcastBarrier,
-    BroadcastCancelMarker,
-    CancelSnapshot,
-    CheckpointAborted,
-    CheckpointCompleted,
-    Decline,
-    FilesStaged,
-    InFlightStored,
-    NotifyOperatorsAborted,
-    NotifyOperatorsComplete,
-    RefusedFactError,
-    SnapshotFailed,
-    SnapshotRequested,
-    SnapshotTaken,
-    SubtaskEffect,
-    SubtaskFact,
-    SubtaskFinished,
-    TakeSnapshot,
-)
-from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
+from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing, UnseenCheckpointError
 from spec.machines import judging
 from spec.machines.judging import expect
 
 ANSWERED = "subtask-answers"
-"""A subtask answers each fact as the table of its door says."""
+"""A subtask answers each call as the table of its module says."""
 REFUSED = "subtask-refuses"
-"""A subtask refuses a fact exactly if the fact breaks a rule. A refusal leaves the subtask unchanged."""
+"""A subtask refuses a complete checkpoint exactly if it was never asked for it. A refusal leaves it unchanged."""
 STAGED = "staged-until-complete"
 """A staged file is in each snapshot from the next barrier on, until one of these checkpoints is complete."""
 
@@ -57,7 +42,6 @@ CHANNEL = ChannelId(EdgeId(VertexId("orders"), VertexId("sink"), 0), 0)
 
 _steps = st.sampled_from([1, 1, 1, 2, 3, 0, -1, FORGOTTEN, FORGOTTEN + 1, FORGOTTEN + 2])
 _near = st.sampled_from([0, 0, 0, -1, -2, 1])
-_reasons = st.sampled_from([Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER, Reason.CHECKPOINT_DECLINED_SUBSUMED])
 
 
 @dataclass(slots=True)
@@ -105,34 +89,30 @@ class SubtaskMachine(RuleBasedStateMachine):
     def begin(self, last: int) -> None:
         """Begin at the start of a job, or at a cut."""
         self.known = Reference(last, last)
-        self.door = SubtaskCheckpointing(SubtaskId(VertexId("sink"), 0), last=CheckpointId(last))
+        self.own = SubtaskCheckpointing(SubtaskId(VertexId("sink"), 0), last=CheckpointId(last))
 
     # -------------------------------------------------------------- a barrier
 
-    @rule(step=_steps, unaligned=st.booleans(), synchronous=st.booleans(), ends=st.booleans())
-    def request(self, step: int, unaligned: bool, synchronous: bool, ends: bool) -> None:
+    @rule(step=_steps, unaligned=st.booleans())
+    def request(self, step: int, unaligned: bool) -> None:
         """Ask for a snapshot: mostly of the next checkpoint, sometimes of one that was seen."""
         known, checkpoint = self.known, CheckpointId(max(1, self.known.last + step))
         barrier = Barrier(checkpoint, 7, AlignmentType.UNALIGNED if unaligned else AlignmentType.ALIGNED)
-        fact = SnapshotRequested(barrier, unaligned=unaligned, synchronous=synchronous, advance_to_max=ends)
-        if ends and not synchronous:
-            self._refused(fact)
-        elif checkpoint <= known.last:
-            self._answered(fact)
-        else:
+        due: Barrier | CancelMarker | None = None
+        if checkpoint > known.last:
             known.last = checkpoint
-            if known.is_aborted(checkpoint):
-                self._answered(fact, BroadcastCancelMarker(checkpoint))
-            else:
-                known.asked[checkpoint] = Asked(tuple(known.staged), known.finished, None if unaligned else ())
-                self._answered(fact, BroadcastBarrier(barrier), TakeSnapshot(checkpoint))
+            due = CancelMarker(checkpoint) if known.is_aborted(checkpoint) else barrier
+        if due is barrier:
+            known.asked[checkpoint] = Asked(tuple(known.staged), known.finished, None if unaligned else ())
+        _answered(f"request {checkpoint}", self.own.request(barrier, unaligned=unaligned), due)
 
     @rule(near=_near, finished=st.booleans())
     def take(self, near: int, finished: bool) -> None:
         """Let the snapshot be taken."""
         checkpoint, self.made = self._some(near), self.made + 1
         snapshot = SubtaskSnapshot(position=str(self.made), finished=finished)
-        self._progress(checkpoint, SnapshotTaken(checkpoint, snapshot), snapshot=snapshot)
+        due = self._whole(checkpoint, snapshot=snapshot)
+        _answered(f"taken {checkpoint}", self.own.taken(checkpoint, snapshot), due)
 
     @rule(near=_near)
     def store(self, near: int) -> None:
@@ -140,23 +120,22 @@ class SubtaskMachine(RuleBasedStateMachine):
         checkpoint, self.made = self._some(near), self.made + 1
         slice_ = SourceSlice(VertexId("orders"), SplitId("a"), str(self.made), str(self.made + 1), "", 1, 1)
         channels = (ChannelState(CHANNEL, (slice_,)),)
-        self._progress(checkpoint, InFlightStored(checkpoint, channels), in_flight=channels)
+        due = self._whole(checkpoint, in_flight=channels)
+        _answered(f"stored {checkpoint}", self.own.stored(checkpoint, channels), due)
 
-    def _progress(self, checkpoint: CheckpointId, fact: SubtaskFact, **came: object) -> None:
+    def _whole(self, checkpoint: CheckpointId, **came: object) -> SubtaskSnapshot | None:
+        """Return the snapshot that is whole with what came, if it is."""
         asked = self.known.asked.get(checkpoint)
         if asked is None:
-            self._answered(fact)
-            return
+            return None
         for name, value in came.items():
             setattr(asked, name, value)
         if asked.snapshot is None or asked.in_flight is None:
-            self._answered(fact)
-            return
+            return None
         del self.known.asked[checkpoint]
         owed = tuple(file for file in asked.staged if file in self.known.owed())
         finished = asked.snapshot.finished or asked.finished
-        due = replace(asked.snapshot, staged=owed, in_flight=asked.in_flight, finished=finished)
-        self._answered(fact, Acknowledge(checkpoint, due))
+        return replace(asked.snapshot, staged=owed, in_flight=asked.in_flight, finished=finished)
 
     @rule(
         files=st.sampled_from([0, 1, 2]),
@@ -175,7 +154,7 @@ class SubtaskMachine(RuleBasedStateMachine):
     ) -> None:
         """Let files be staged before and after the barrier. Perhaps a checkpoint completes in between."""
         self.stage(files)
-        self.request(1, unaligned, synchronous=False, ends=False)
+        self.request(1, unaligned)
         self.stage(files)
         if completes is not None:
             self.complete(completes)
@@ -191,43 +170,35 @@ class SubtaskMachine(RuleBasedStateMachine):
     def fail(self, near: int) -> None:
         """Let the snapshot fail."""
         checkpoint = self._some(near)
-        declined = [Decline(checkpoint, Reason.TASK_CHECKPOINT_FAILURE)] if checkpoint in self.known.asked else []
-        self.known.asked.pop(checkpoint, None)
-        self._answered(SnapshotFailed(checkpoint), *declined)
+        due = self.known.asked.pop(checkpoint, None) is not None
+        _answered(f"failed {checkpoint}", self.own.failed(checkpoint), due)
 
-    @rule(near=_near, reason=_reasons)
-    def abort_at_the_gate(self, near: int, reason: Reason) -> None:
+    @rule(near=_near)
+    def abort_at_the_gate(self, near: int) -> None:
         """Let the gate abort a checkpoint, perhaps one whose barrier the subtask never saw."""
         checkpoint = self._some(near)
-        cancelled = self._cancelled(checkpoint)
+        self.known.asked.pop(checkpoint, None)
         self.known.last = max(self.known.last, checkpoint)
-        marker = (NotifyOperatorsAborted(checkpoint), BroadcastCancelMarker(checkpoint))
-        self._answered(AlignmentAborted(checkpoint, reason), *cancelled, Decline(checkpoint, reason), *marker)
+        self.own.abort_at_gate(checkpoint)
 
     @rule(step=_steps, completed=st.sampled_from([0, 0, -1, -2, 1]))
     def abort(self, step: int, completed: int) -> None:
         """Tell that a checkpoint is aborted, perhaps before its barrier, and which one was completed last."""
         known, checkpoint = self.known, CheckpointId(max(1, self.known.last + step))
         latest = CheckpointId(max(0, known.last + completed)) if completed else CheckpointId(known.completed)
-        fact = CheckpointAborted(checkpoint, latest)
-        if latest > known.last:
-            self._refused(fact)
+        if self._is_refused(latest, lambda: self.own.abort(checkpoint, latest)):
             return
-        told = [NotifyOperatorsComplete(latest)] if latest > known.completed else []
         known.completed = max(known.completed, latest)
         if checkpoint > known.last:
             known.aborted.append(checkpoint)
-        self._answered(fact, *told, *self._cancelled(checkpoint), NotifyOperatorsAborted(checkpoint))
+        known.asked.pop(checkpoint, None)
 
     @rule(near=_near)
     def complete(self, near: int) -> None:
         """Tell that a checkpoint is complete. Nobody can complete one for which the subtask was never asked."""
         checkpoint = CheckpointId(max(1, self.known.last + near))
-        if checkpoint > self.known.last:
-            self._refused(CheckpointCompleted(checkpoint))
-            return
-        self.known.completed = max(self.known.completed, checkpoint)
-        self._answered(CheckpointCompleted(checkpoint), NotifyOperatorsComplete(checkpoint))
+        if not self._is_refused(checkpoint, lambda: self.own.complete(checkpoint)):
+            self.known.completed = max(self.known.completed, checkpoint)
 
     # -------------------------------------------------------------- work
 
@@ -239,20 +210,20 @@ class SubtaskMachine(RuleBasedStateMachine):
             self.made += 1
             files.append(StagedFile(TABLE, FileHandle(f"{TABLE}/{self.made}", 1, 1, 1), CheckpointId(self.known.last)))
         self.known.staged += files
-        self._answered(FilesStaged(tuple(files)))
+        self.own.stage(tuple(files))
 
     @precondition(lambda self: self.made > 3)
     @rule()
     def finish(self) -> None:
         """Let the subtask process its last input."""
         self.known.finished = True
-        self._answered(SubtaskFinished())
+        self.own.finish()
 
     @invariant()
     def what_no_complete_checkpoint_holds_is_kept(self) -> None:
-        """The door keeps exactly the staged files that the next snapshots owe, and knows what it takes."""
-        expect(list(self.door.staged) == self.known.owed(), STAGED, f"{self.door.staged}, due {self.known.owed()}")
-        takes = [each for each in range(1, self.known.last + 3) if self.door.takes(CheckpointId(each))]
+        """The subtask keeps exactly the staged files that the next snapshots owe, and knows what it takes."""
+        expect(list(self.own.staged) == self.known.owed(), STAGED, f"{self.own.staged}, due {self.known.owed()}")
+        takes = [each for each in range(1, self.known.last + 3) if self.own.takes(CheckpointId(each))]
         expect(takes == sorted(self.known.asked), ANSWERED, f"takes {takes}, asked for {sorted(self.known.asked)}")
 
     # -------------------------------------------------------------- judging
@@ -262,24 +233,19 @@ class SubtaskMachine(RuleBasedStateMachine):
         newest = max(self.known.asked, default=self.known.last)
         return CheckpointId(max(1, newest + near))
 
-    def _cancelled(self, checkpoint: CheckpointId) -> list[SubtaskEffect]:
-        asked = self.known.asked.pop(checkpoint, None)
-        return [] if asked is None else [CancelSnapshot(checkpoint)]
-
-    def _answered(self, fact: SubtaskFact, *due: SubtaskEffect) -> None:
+    def _is_refused(self, complete: CheckpointId, tell: Callable[[], None]) -> bool:
+        """Tell it, and return whether it was refused: exactly if it names a complete checkpoint that was never seen."""
         try:
-            answer = self.door.step(fact)
-        except RefusedFactError as error:
-            expect(holds=False, invariant=REFUSED, what=f"{fact}, which breaks no rule: {error}")
-        else:
-            expect(answer == due, ANSWERED, f"{fact}: {answer}, due is {due}")
+            tell()
+        except UnseenCheckpointError as error:
+            expect(complete > self.known.last, REFUSED, f"{complete} was seen: {error}")
+            return True
+        expect(complete <= self.known.last, REFUSED, f"{complete} was told complete after {self.known.last}")
+        return False
 
-    def _refused(self, fact: SubtaskFact) -> None:
-        try:
-            answer = self.door.step(fact)
-        except RefusedFactError:
-            return
-        expect(holds=False, invariant=REFUSED, what=f"{fact}: {answer}")
+
+def _answered(what: str, answer: object, due: object) -> None:
+    expect(answer == due, ANSWERED, f"{what}: {answer}, due is {due}")
 
 
 def test_a_subtask_answers_as_its_table_says():
