@@ -113,7 +113,6 @@ def evaluated(expression: Expression, rows: pa.RecordBatch, kind: pa.DataType, m
 # The functions. `jobs.pipeline.plain_expressions` gives them only values for which Spark says the same.
 
 _DAY_US: Final = 86_400_000_000
-_EPOCH_DAY: Final = np.datetime64(0, "D")
 
 
 def _remainder(numbers: pa.Array, divisor: int) -> pa.Array:
@@ -239,13 +238,14 @@ def _date_format(times: pa.Array, parts: tuple[str, ...]) -> pa.Array:
 
 def _formatted(microseconds: int, parts: tuple[str, ...]) -> str:
     days, rest = divmod(microseconds, _DAY_US)
-    month = (_EPOCH_DAY + days).astype("datetime64[M]")
+    day = np.datetime64(days, "D")
+    month = day.astype("datetime64[M]")
     year, of_year = divmod(int(month.astype(np.int64)), 12)
     year += 1970
     seconds = rest // 1_000_000
     numbers = {
         "M": of_year + 1,
-        "d": int((_EPOCH_DAY + days - month.astype("datetime64[D]")).astype(np.int64)) + 1,
+        "d": int((day - month.astype("datetime64[D]")).astype(np.int64)) + 1,
         "H": seconds // 3600,
         "m": seconds // 60 % 60,
         "s": seconds % 60,

@@ -358,6 +358,7 @@ def test_an_asset_that_would_be_written_by_the_reader_is_told_what_to_do(root, i
     assert "report cannot be written" in failure(executed(root, instance, report))
 
 
+@pytest.mark.jars("delta")
 @pytest.mark.spark
 def test_spark_reads_the_same_cut(root, spark):
     """A Spark frame of a cut holds the rows of that cut, and no newer ones."""
