@@ -78,9 +78,10 @@ class FailurePolicy:
         self.consecutive += 1
         if self.consecutive <= self.tolerable:
             return None
+        failed = "a checkpoint failed" if self.consecutive == 1 else f"{self.consecutive} checkpoints failed in a row"
         exceeded = (
-            f"{self.consecutive} consecutive checkpoints failed, tolerable_failures is {self.tolerable} (with a larger "
-            f"number, as in --set tolerable_failures={self.consecutive + 2}, the job goes on)"
+            f"{failed}, tolerable_failures is {self.tolerable} (with a larger number, as in "
+            f"--set tolerable_failures={self.consecutive + 2}, the job goes on)"
         )
         self._reset()
         return FailJob(reason, f"{exceeded}; the last one: {message or reason.message}")

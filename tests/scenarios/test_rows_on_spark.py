@@ -219,7 +219,7 @@ def test_every_listener_hears_each_completion_once_though_one_raises(tick, tmp_p
     pipeline.listen(hears)
     report = tick(pipeline)
     assert (TickOutcome.FAILED, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE) == (report.outcome, report.reason)
-    assert "2 consecutive checkpoints failed, tolerable_failures is 1" in report.message
+    assert "2 checkpoints failed in a row, tolerable_failures is 1" in report.message
     assert ([1, 2], []) == (away(hears), hears.complete)
     failing[:] = [True]
     report = tick(pipeline)

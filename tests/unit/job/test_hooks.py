@@ -99,7 +99,7 @@ def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(hooked):
     story.is_idle("right")
     story.tell(HookFailed("ledger", 2, "master hook 'ledger' failed: no paper"))
     assert TickOutcome.FAILED is story.end.outcome
-    assert "2 consecutive checkpoints failed" in story.end.message
+    assert "2 checkpoints failed in a row" in story.end.message
     assert "no paper" in story.end.message
     assert [False, True] == [each.ends_tick for each in story.all_told(NotifyAborted)]
 
