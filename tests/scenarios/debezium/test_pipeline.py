@@ -74,7 +74,7 @@ def test_the_guide_works(own_server, tmp_path):
     with own_server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE shop")
         cursor.execute("USE shop")
-        for statement in re.search(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[1].split(";\n"):
+        for statement in re.search(r"^```\n(CREATE USER.*?)^```", text, re.MULTILINE | re.DOTALL)[1].split(";\n"):
             if statement.strip():
                 cursor.execute(statement)
         for block in blocks(GUIDE):
