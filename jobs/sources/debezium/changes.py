@@ -17,7 +17,7 @@ from jobs.sources.secrets import refuse_open_secrets
 from jobs.sources.staged.log import StagedLog, Words
 from jobs.sources.staged.position import ChangesPosition
 from jobs.sources.staged.source import StagedChanges
-from jobs.sources.staged.tables import NewColumns, SnapshotMode, TrackedColumn, TrackedTable, is_type
+from jobs.sources.staged.tracked_tables import NewColumns, SnapshotMode, TrackedColumn, TrackedTable, is_type
 from jobs.spark.jars import DEBEZIUM
 
 _FIXED: Final = (

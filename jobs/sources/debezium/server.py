@@ -17,7 +17,7 @@ import pymysql
 
 from jobs.sources.port import SourceAwayError, SourceError
 from jobs.sources.secrets import without
-from jobs.sources.staged.tables import TrackedColumn, TrackedTable
+from jobs.sources.staged.tracked_tables import TrackedColumn, TrackedTable
 
 _ENVIRONMENT: Final = "env:"
 _PORT: Final = 3306

@@ -26,7 +26,7 @@ from jobs.sources.debezium.running import EngineFailedError, EngineSettings, Run
 from jobs.sources.debezium.server import ANEW, GRANTS, BinlogServer, LogPlace, described_table
 from jobs.sources.port import SourceAwayError, SourceError
 from jobs.sources.staged.log import Batches, Heads, StagedLog, StagedNote, StagedOrigin, TableRows, UnfinishedFile
-from jobs.sources.staged.tables import NewColumns, SnapshotMode, TrackedTable, arrow_type, spark_type
+from jobs.sources.staged.tracked_tables import NewColumns, SnapshotMode, TrackedTable, arrow_type, spark_type
 
 FORMAT: Final = 1
 """The newest format of a file's footer that this version reads, and the one that it writes."""

@@ -17,7 +17,7 @@ from jobs.sources.postgres.connection import Connection
 from jobs.sources.postgres.way_out import ANEW, EVOLVE
 from jobs.sources.python.ddl import schema_of_text
 from jobs.sources.staged.log import StagedNote, StagedOrigin
-from jobs.sources.staged.tables import TrackedColumn, TrackedTable, is_type
+from jobs.sources.staged.tracked_tables import TrackedColumn, TrackedTable, is_type
 
 # ------------------------------------------------------------------
 # The tables and columns of a publication, with the type that Spark gets for each PostgreSQL type.

@@ -27,7 +27,7 @@ from jobs.sources.postgres.way_out import ANEW
 from jobs.sources.staged.log import StagedLog, Words
 from jobs.sources.staged.position import ChangesPosition
 from jobs.sources.staged.source import StagedChanges
-from jobs.sources.staged.tables import NewColumns, SnapshotMode, TrackedTable
+from jobs.sources.staged.tracked_tables import NewColumns, SnapshotMode, TrackedTable
 
 _MIB: Final = 1024 * 1024
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.sources.staged.tables import arrow_type, element_of
+from jobs.sources.staged.tracked_tables import arrow_type, element_of
 
 BEGIN, COMMIT, RELATION, TRUNCATE, INSERT, UPDATE, DELETE = b"BCRTIUD"
 _CARRY_NOTHING: Final = b"OY"

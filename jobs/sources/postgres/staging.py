@@ -34,7 +34,7 @@ from jobs.sources.postgres.way_out import ANEW
 from jobs.sources.staged.log import ChangeFile, Heads, StagedLog, TableRows
 from jobs.sources.staged.lsn import parsed, written
 from jobs.sources.staged.position import ChangesPosition
-from jobs.sources.staged.tables import NewColumns, SnapshotMode
+from jobs.sources.staged.tracked_tables import NewColumns, SnapshotMode
 
 # ------------------------------------------------------------------
 # Reads all rows of the tables at the exact moment at which the changes begin.

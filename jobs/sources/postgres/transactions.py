@@ -29,7 +29,7 @@ from jobs.sources.staged.log import (
     ended,
 )
 from jobs.sources.staged.lsn import written
-from jobs.sources.staged.tables import NewColumns
+from jobs.sources.staged.tracked_tables import NewColumns
 
 _KINDS: Final = (INSERT, AFTER, BEFORE, DELETE, TRUNCATE)
 

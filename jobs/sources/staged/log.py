@@ -27,7 +27,7 @@ from jobs.sources.change_rows import COMMITTED_AT, KIND, LSN, TABLE, UNCHANGED, 
 from jobs.sources.files.file_position import SeenFile
 from jobs.sources.port import SourceError
 from jobs.sources.staged.lsn import written
-from jobs.sources.staged.tables import TrackedTable
+from jobs.sources.staged.tracked_tables import TrackedTable
 from jobs.storage.folder import sync
 
 # ------------------------------------------------------------------

@@ -31,7 +31,7 @@ from jobs.sources.position_words import END, moment_named
 from jobs.sources.staged.log import SPLIT, ChangeFile, NoteT, StagedLog, ends_of
 from jobs.sources.staged.lsn import parsed, written
 from jobs.sources.staged.position import ChangesPosition
-from jobs.sources.staged.tables import SnapshotMode, TrackedTable, must_be_declared
+from jobs.sources.staged.tracked_tables import SnapshotMode, TrackedTable, must_be_declared
 from jobs.spark.columns import quoted
 
 Log = StagedLog[Any]

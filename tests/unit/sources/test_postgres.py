@@ -22,7 +22,7 @@ from jobs.sources.postgres.pgoutput import (
 )
 from jobs.sources.postgres.transactions import TextBatches, Transactions
 from jobs.sources.staged.log import END
-from jobs.sources.staged.tables import arrow_type
+from jobs.sources.staged.tracked_tables import arrow_type
 
 
 class Unsent(Enum):
