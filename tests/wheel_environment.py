@@ -32,17 +32,18 @@ def linked(folder, to):
     shutil.copytree(folder, to, symlinks=True, copy_function=os.link)
 
 
-def with_wheel(folder, wheel, extra):
-    """Make `folder`/env, an environment of the wheel with an extra. What the wheel depends on is installed only once.
+def with_wheel(folder, wheel, extras):
+    """Make `folder`/env, an environment of the wheel with extras, as in "kafka,suites".
 
+    What the wheel depends on is installed only once.
     That takes one to two minutes, so it is kept beside the jars, under the hash of all versions.
     """
-    versions = constraints() + (ROOT / "pyproject.toml").read_text() + extra
+    versions = constraints() + (ROOT / "pyproject.toml").read_text() + extras
     kept = jars_folder() / f"environment-{hashlib.sha256(versions.encode()).hexdigest()[:12]}"
     if not (kept / "complete").exists():
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True)
-        install(kept, f"tidemark-spark[{extra}] @ {wheel.as_uri()}")
+        install(kept, f"tidemark-spark[{extras}] @ {wheel.as_uri()}")
         (kept / "complete").touch()
     folder.mkdir(exist_ok=True)
     linked(kept / "env", folder / "env")

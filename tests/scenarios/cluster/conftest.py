@@ -34,7 +34,7 @@ from tests.wheel_environment import with_wheel, without_this_checkout
 def environment(tmp_path_factory, wheel_file):
     """Return a Python environment that was made from the wheel. Each worker gets a copy of it."""
     folder = tmp_path_factory.mktemp("driver")
-    with_wheel(folder, wheel_file, "object-stores")
+    with_wheel(folder, wheel_file, "connect,object-stores,suites")
     return folder / "env"
 
 
