@@ -8,7 +8,7 @@ import pytest
 from checkpointing.columns import TableColumn
 from jobs.catalogs.hive import HiveCatalog
 from jobs.catalogs.port import CatalogSettings, CatalogTable
-from jobs.spark.jars import DELTA, jars_folder
+from jobs.spark.jars import delta_jars
 from tests.hive_metastore import hive_metastore
 from tests.scenarios.catalogs.jobs import Shop, must_follow_a_job
 
@@ -52,11 +52,12 @@ print("KIND", [said["Type"], said["Provider"]])
 
 
 @pytest.mark.spark
+@pytest.mark.jars("delta")
 def test_spark_reads_a_table_by_its_name(tmp_path, metastore):
     """A Spark session of its own, which knows the metastore's address alone."""
     shop = shop_of(tmp_path, metastore, "read")
     shop.tick()
-    jars = ",".join(str(jars_folder() / name) for name in DELTA.locked)
+    jars = ",".join(map(str, delta_jars()))
     read = subprocess.run(
         [sys.executable, "-c", READS, str(tmp_path), jars, metastore, "read"],
         capture_output=True,
