@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Literal, Self
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, NonNegativeInt, ValidationError
 from pyspark.sql.types import StructType
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import JobName, SplitId, TableName, VertexId, job_name, table_name
 from checkpointing.messages import PollSource
-from jobs.sources.delta.delta_history import DeltaHistory, VersionUnreadableError
+from jobs.sources.delta.delta_history import DeltaHistory, TakenBack, VersionUnreadableError, taken_back
 from jobs.sources.delta.delta_reader import DeltaPosition, DeltaSlice
 from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 from jobs.sources.delta.upstream_job import FoundCut, upstream_job
@@ -29,6 +29,8 @@ class CutPosition(NamesCut):
 
     format: Literal[1] = 1
     at: DeltaPosition
+    since: NonNegativeInt | None = None
+    """On the way to the cut: the first version of the table that has rows of this cut and not of the one before."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -43,7 +45,7 @@ class CutPosition(NamesCut):
 
     def text(self) -> str:
         """Return the canonical JSON text. The same position always has the same text."""
-        return self.model_dump_json()
+        return self.model_dump_json(exclude_none=True)
 
 
 # ------------------------------------------------------------------
@@ -73,8 +75,8 @@ class CutSource(DeltaSource):
         super().__init__(self._root, schema=schema)
         self._history = DeltaHistory(place_in(self._root, self._table))
         self._upstream = upstream_job(self._root, self._job)
-        self._walked: tuple[int, Mapping[str, int]] | None = None
-        """The version up to which the log was searched for files that a rollback removed, and what was found."""
+        self._walked: tuple[tuple[int, int], TakenBack] | None = None
+        """The versions in which the log was searched for what a rollback has removed, and what was found."""
 
     @property
     def upstream(self) -> str:
@@ -113,14 +115,15 @@ class CutSource(DeltaSource):
         begin = DeltaPosition(table=newest.columns.id, version=version, snapshot=True)
         place = start.at if start is not None else begin
         self._must_be_of(newest, place)
-        gone = self._taken_back(place, version, begins=start is not None and start.at_cut)
+        since = place.version + place.snapshot if start is None or start.since is None else start.since
+        gone = self._taken_back(since, version)
         end, ranges = self._walk(place, replace(newest, version=version), request.max_rows, gone)
         at_cut = end.version > version
         return SourceSlice(
             source=request.source,
             split=request.split,
-            start=request.position or self._position(found.cut, place, at_cut=False).text(),
-            end=self._position(found.cut, end, at_cut=at_cut).text(),
+            start=request.position or self._position(found.cut, place, since).text(),
+            end=self._position(found.cut, end, None if at_cut else since).text(),
             detail=DeltaSlice(ranges=tuple(ranges)).model_dump_json(),
             rows=sum(part.count for part in ranges),
             bytes=sum(part.bytes for part in ranges),
@@ -179,25 +182,22 @@ class CutSource(DeltaSource):
             raise SourceError(f"{error}. Type 'tidemark rollback PIPELINE --follow'") from error
         return position
 
-    def _taken_back(self, place: DeltaPosition, last: int, *, begins: bool) -> Mapping[str, int]:
-        """Return the files that a rollback of the upstream job removed from the table up to version `last`.
-
-        The source skips these files. `begins` says that nothing was read after the previous cut yet. Only then is it
-        certain that no row of such a file was read before. A file of the previous cut itself is not in the answer, so
-        the version that removes it is refused.
-        """
-        if self._walked is None or begins or self._walked[0] != last:
-            added, gone = set[str](), dict[str, int]()
-            versions = range(place.version, last + 1) if not place.snapshot else ()
-            for commit in (self._history.commit(each) for each in versions if self._history.has_entry(each)):
-                gone |= {file.path: commit.version for file in commit.removes if not begins or file.path in added}
-                added |= {file.path for file in commit.adds}
-            self._walked = last, gone
+    def _taken_back(self, since: int, last: int) -> TakenBack:
+        """Return what a rollback of the upstream job has removed again in these versions; see `taken_back`."""
+        if self._walked is None or self._walked[0] != (since, last):
+            versions = (each for each in range(since, last + 1) if self._history.has_entry(each))
+            self._walked = (since, last), taken_back(map(self._history.commit, versions))
         return self._walked[1]
 
-    def _position(self, cut: UpstreamCut, at: DeltaPosition, *, at_cut: bool) -> CutPosition:
+    def _position(self, cut: UpstreamCut, at: DeltaPosition, since: int | None) -> CutPosition:
         return CutPosition(
-            warehouse=cut.warehouse, job=cut.job, cut=cut.checkpoint, nonce=cut.nonce, at_cut=at_cut, at=at
+            warehouse=cut.warehouse,
+            job=cut.job,
+            cut=cut.checkpoint,
+            nonce=cut.nonce,
+            at_cut=since is None,
+            at=at,
+            since=since,
         )
 
     def _must_be_readable(self, found: FoundCut) -> None:

@@ -86,7 +86,7 @@ class DeltaColumns:
 
 @dataclass(frozen=True, slots=True)
 class CommittedVersion:
-    """The content of one version's log entry, without files that the commit only rearranges (OPTIMIZE)."""
+    """The content of one version's log entry. `adds` and `removes` lack files that it only rearranges (OPTIMIZE)."""
 
     version: int
     operation: str
@@ -97,6 +97,60 @@ class CommittedVersion:
     """Files of the change data feed."""
     columns: DeltaColumns | None
     """The table's columns from this version on, if the commit changes them."""
+    merged: frozenset[str] = frozenset()
+    """Files that it removes, and whose rows lie in the files of `merged_into` from then on."""
+    merged_into: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """What a reader of appended rows passes over, because a later version has removed it. Each has its version."""
+
+    removes: frozenset[tuple[int, str]] = frozenset()
+    """Removed files that stop nobody: their rows are not read, or other files have them."""
+    adds: frozenset[tuple[int, str]] = frozenset()
+    """Added files whose rows are not read: a later version removed them, or they were read before."""
+
+
+def taken_back(commits: Iterable[CommittedVersion]) -> TakenBack:
+    """Return what a reader of appended rows passes over in these versions.
+
+    Files that were added in them and removed again are not read. A rollback may undo a compaction: it removes the
+    files with the merged rows, and adds those again that were merged. Of these, none is read a second time.
+    If rows may go that were there before these versions, the removed files are not in the answer, and the reader
+    refuses that version.
+    """
+    added, removes = set[tuple[int, str]](), set[tuple[int, str]]()
+    read, read_merged = dict[str, int](), dict[str, int]()
+    """The new files in the table, and those whose rows were merged: each with the version in which it is read."""
+    old_gone, into, ever_into = set[str](), set[str](), set[str]()
+    states = {(frozenset[str](), frozenset[str]()): read_merged}
+    """For each set of files of before that have gone and of files with merged rows: what these rows were."""
+    for commit in commits:
+        version, lost, new = commit.version, _paths(commit.removes), _paths(commit.adds)
+        old_gone |= lost - read.keys() - into
+        own = {path: read_merged.get(path, version) for path in new - old_gone - ever_into}
+        old_gone -= new
+        into = (into - lost) | (new & ever_into)
+        if lost:
+            state = states.get((frozenset(old_gone), frozenset(into)))
+            if state is None or lost & new:
+                break
+            removes |= {(version, path) for path in lost}
+            read_merged, read = dict(state), {path: at for path, at in read.items() if path not in lost}
+        added |= {(version, path) for path in new}
+        read |= own
+        if commit.merged:
+            old_gone |= commit.merged - read.keys() - into
+            read_merged = read_merged | {path: read.pop(path) for path in commit.merged & read.keys()}
+            into = (into - commit.merged) | commit.merged_into
+            ever_into |= commit.merged_into
+            states[frozenset(old_gone), frozenset(into)] = read_merged
+    return TakenBack(frozenset(removes), frozenset(added - {(at, path) for path, at in (read_merged | read).items()}))
+
+
+def _paths(files: Iterable[DataFile]) -> frozenset[str]:
+    return frozenset(file.path for file in files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +355,8 @@ def _commit(folder: StoragePlace, version: int, entry: Content) -> CommittedVers
         removes=_files(actions, "remove"),
         changes=_files(actions, "cdc"),
         columns=None if said is None else _said(folder, said),
+        merged=_rearranged(actions, "remove"),
+        merged_into=_rearranged(actions, "add"),
     )
 
 
@@ -313,6 +369,11 @@ def _files(actions: list[dict[str, Any]], kind: str) -> tuple[DataFile, ...]:
     """Return the files in the actions of that kind. An add or remove counts only if it changes the table's rows."""
     found = (each[kind] for each in actions if kind in each)
     return tuple(_file(each) for each in found if kind == "cdc" or each.get("dataChange", True))
+
+
+def _rearranged(actions: list[dict[str, Any]], kind: str) -> frozenset[str]:
+    found = (each[kind] for each in actions if kind in each)
+    return frozenset(unquote(each["path"]) for each in found if not each.get("dataChange", True))
 
 
 def _file(action: dict[str, Any]) -> DataFile:
@@ -414,8 +475,7 @@ class HistoryReader:
     new_columns: NewColumns
     changes: bool
     skip_change_commits: bool
-    taken_back: Mapping[str, int]
-    """Files whose rows are ignored because a later version has removed them, each with that version."""
+    taken_back: TakenBack = TakenBack()
 
     def contents(self, place: DeltaPosition) -> Contents:
         """Return the files with rows to read in a position's version, in order. Raise VersionUnreadableError."""
@@ -525,8 +585,9 @@ class HistoryReader:
 
     def _appends_of(self, commit: CommittedVersion) -> Contents:
         vector = any(file.deletion_vector for file in commit.adds)
-        if not vector and all(file.path in self.taken_back for file in commit.removes):
-            stay = (file for file in commit.adds if self.taken_back.get(file.path, -1) < commit.version)
+        version, passed = commit.version, self.taken_back
+        if not vector and all((version, file.path) in passed.removes for file in commit.removes):
+            stay = (file for file in commit.adds if (version, file.path) not in passed.adds)
             return tuple((file, ChangeType.INSERT) for file in stay)
         if self.skip_change_commits:
             return ()

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
-from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
@@ -24,6 +23,7 @@ from jobs.sources.delta.delta_history import (
     HistoryReader,
     NewColumns,
     NewestVersion,
+    TakenBack,
     VersionUnreadableError,
     made_anew,
 )
@@ -117,7 +117,6 @@ LATEST: Final = "latest"
 _ALL: Final = 1_000_000_000_000
 _NOBODY: Final = VertexId("lag")
 
-_NOTHING: Final = MappingProxyType[str, int]({})
 _TAKEN: Final = (SPLIT_COLUMN, POSITION_COLUMN, "_metadata")
 
 
@@ -309,7 +308,6 @@ class DeltaSource(ReadsFirst):
                 new_columns=self._new_columns,
                 changes=self._changes,
                 skip_change_commits=self._skip_change_commits,
-                taken_back=_NOTHING,
             )
         return self._reader
 
@@ -346,14 +344,14 @@ class DeltaSource(ReadsFirst):
     # -------------------------------------------------------------- going through the history
 
     def _walk(
-        self, start: DeltaPosition, newest: NewestVersion, rows_max: int, taken_back: Mapping[str, int] = _NOTHING
+        self, start: DeltaPosition, newest: NewestVersion, rows_max: int, passed_over: TakenBack | None = None
     ) -> tuple[DeltaPosition, list[DeltaRange]]:
         """Return the position after at most `rows_max` more rows, and the ranges up to it.
 
         A file that fits into `rows_max` is not split. It waits for the next slice if this one has rows already.
         """
         place, ranges, left = start, list[DeltaRange](), rows_max
-        reading = replace(self._reading(), taken_back=taken_back)
+        reading = replace(self._reading(), taken_back=passed_over or TakenBack())
         while place.version <= newest.version:
             contents = reading.contents(place)
             while place.file < len(contents):

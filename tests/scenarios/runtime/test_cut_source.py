@@ -219,6 +219,23 @@ def test_a_job_that_reads_on_finds_the_files_that_were_compacted_meanwhile(tick,
     assert all(file.exists() for file in files)
 
 
+def test_a_compaction_that_a_rollback_undid_stops_no_reader(tick, tmp_path):
+    """The files of its cut were merged, and came back. The reader gets the rows after them, each once."""
+    rows = {"a": 240, "b": 240}
+    many = CheckpointConfig(every_rows=60, slice_rows_max=60, compact_files_min=2, retained=9)
+    tick(limits=ONE, plan=build(rows, config=many))
+    first = list(to_the_cut(CutSource(tmp_path, JOB, BRONZE)))
+    tick(plan=build(rows, config=many))
+    roll_back(Warehouse(tmp_path, ProtocolPaths(JOB)), int(first[-1].cut.partition(".")[0]))
+    tick(plan=build(rows, config=many))
+    log = DeltaHistory(local(tmp_path / BRONZE))
+    commits = [log.commit(version) for version in range(log.newest().version + 1)]
+    merged = frozenset().union(*(each.merged for each in commits))
+    assert any(file.path in merged for each in commits for file in each.adds if each.removes)
+    pieces = list(to_the_cut(CutSource(tmp_path, JOB, BRONZE), first[-1].end, rows_max=50))
+    assert 480 == sum(piece.rows for piece in (*first, *pieces))
+
+
 def newest(root):
     return Cuts(root, JOB).latest().checkpoint
 
