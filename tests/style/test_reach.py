@@ -35,8 +35,6 @@ JUDGED = ("snapshot", "blocked", "pending")
 """Questions to a gate that its judges ask: the gate's machine and Flink's cases compare its states."""
 
 UNHEARD = {
-    "checkpointing.task.messages.NotifyOperatorsComplete": "the coordinator itself tells sources, hooks and listeners",
-    "checkpointing.task.messages.NotifyOperatorsAborted": "the coordinator itself tells hooks and listeners",
     "checkpointing.gate.messages.BlockChannel": "done by the gate itself, and told to those who judge it",
     "checkpointing.gate.messages.ResumeChannel": "done by the gate itself, and told to those who judge it",
     "checkpointing.gate.messages.PutAside": "done by the gate itself, and told to those who judge it",
