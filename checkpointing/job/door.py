@@ -381,10 +381,8 @@ class Wiring:
         self.epochs.overtaken(run.vertex.id, complete)
         run.overtook(complete)
         for subtask in run.vertex.subtasks():
-            channels = () if subtask.index else complete.channels
-            self._acknowledge(
-                subtask, complete.checkpoint, self.subtasks[subtask].stored(complete.checkpoint, channels)
-            )
+            whole = self.subtasks[subtask].stored(complete.checkpoint, () if subtask.index else complete.channels)
+            self._acknowledge(subtask, complete.checkpoint, whole)
 
     # -------------------------------------------------------------- subtasks
 

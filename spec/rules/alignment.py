@@ -75,10 +75,7 @@ class _Slices:
     """How many slices lie before a position. If two slices end there, the first one tells."""
 
     def sends(self, slice_: SourceSlice) -> None:
-        says_where_it_begins = (
-            not self.sent and slice_.start == slice_.end
-        )  # a split that has no start, read at `latest`
-        if not says_where_it_begins:
+        if self.sent or slice_.start != slice_.end:  # else it says where a split begins that is read at `latest`
             self.places.setdefault(slice_.start, len(self.sent))  # a slice without rows may have led there
         self.sent.append(slice_)
         self.places.setdefault(slice_.end, len(self.sent))
