@@ -67,8 +67,10 @@ def test_a_split_without_rows_is_idle_by_the_clock_of_barriers():
     assert 49 == _barrier(vertex, 1, 0).watermark_ms
     _run(vertex, A, 200)
     assert 49 == _barrier(vertex, 2, 1_000, B).watermark_ms
+    assert 1_001 == vertex.idles_at_ms(), "B does, and A later"
     _run(vertex, A, 300)
     assert 289 == _barrier(vertex, 3, 1_001, B).watermark_ms
+    assert 2_002 == vertex.idles_at_ms(), "B is idle already"
     _run(vertex, B, 70)
     _run(vertex, A, 400)
     assert 289 == _barrier(vertex, 4, 1_002).watermark_ms

@@ -1,6 +1,7 @@
 """Tests the Kafka sink on a real broker: readers of committed records see each row once, whatever dies."""
 
 import json
+import random
 import threading
 import time
 from collections import Counter
@@ -235,12 +236,13 @@ def test_processes_that_publish_at_the_same_time_leave_each_row_once(make_topic)
         sink = sink_of(topic)
         for checkpoint in range(1, 4):
             meet.wait()
-            for _ in range(9):
+            until = time.monotonic() + 60
+            while time.monotonic() < until:  # each new try fences off the one that is under way
                 try:
                     publish(sink, checkpoint)
                     break
                 except SinkError:
-                    time.sleep(0.2)
+                    time.sleep(random.uniform(0.1, 1))  # noqa: S311 - not for secrets
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:

@@ -17,9 +17,11 @@ from checkpointing.commit.cleanup import (
     ListedFile,
     Reason,
     Reservation,
+    Shown,
     TableSeen,
     decide_cleanup,
     log_floor,
+    read_before_erasure,
     standing,
 )
 from checkpointing.commit.compaction import ActiveFile, groups_to_compact
@@ -72,6 +74,17 @@ def test_a_job_that_reads_cuts_may_stand_still_for_30_days():
     assert counts(0, for_ever, JOB_RESERVATION_MS_MAX - 1, by_job=True)
     assert not counts(0, for_ever, JOB_RESERVATION_MS_MAX, by_job=True)
     assert not counts(0, for_ever, RESERVATION_MS_MAX)
+
+
+@pytest.mark.parametrize(
+    ("removed_ms", "by_job", "waits"), [(501, False, True), (500, False, False), (501, True, False)]
+)
+def test_rows_that_were_erased_wait_a_day_for_readers_that_opened_their_file(removed_ms, by_job, waits):
+    """The table had also shown the file before, until a compaction removed it. Somebody reads another table."""
+    shown = (Shown(1, 3, 100), Shown(0, 0, removed_ms))
+    now_ms = 500 + RESERVATION_MS_MAX
+    readers = [Reservation(versions, now_ms - 1, now_ms + 1, by_job=by_job) for versions in (VERSIONS, {})]
+    assert waits is read_before_erasure(ListedFile("a", TABLE, Generation(1), 1, 0, shown), readers, now_ms)
 
 
 # ------------------------------------------------------------------

@@ -1,9 +1,17 @@
 """The statistics of an entry: of each vertex, of each subtask, and of the generation's checkpoints (E6)."""
 
+from dataclasses import replace
+
 from checkpointing.channel_items import TaskWork
+from checkpointing.event_time import BEFORE_TIME, EventTime
+from checkpointing.messages import RunMicroBatch, SavepointKind, SavepointRequested
 from checkpointing.metadata.record import (
     CheckpointCounts,
+    PassedBarrier,
+    RowKind,
+    SplitPosition,
     SubtaskStatistics,
+    VertexWatermark,
 )
 
 THREE = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "micro_batch_rows_max": 100}
@@ -64,3 +72,25 @@ def test_counts_of_two_generations_are_added_one_by_one():
     first = CheckpointCounts(total=1, in_progress=2, completed=4, failed=8, restored=16)
     second = CheckpointCounts(total=32, in_progress=64, completed=128, failed=256, restored=512)
     assert CheckpointCounts(total=33, in_progress=66, completed=132, failed=264, restored=528) == first + second
+
+
+def test_an_entry_names_the_barriers_since_its_parent_that_brought_no_cut(job):
+    """A vertex had a watermark there, and judged the rows behind it by that. A replay needs it (N1)."""
+    left, right, joined = job.two_sources().vertices
+    graph = replace(job.two_sources(), vertices=(left, right, replace(joined, event_times=(EventTime(0),) * 2)))
+    story = job.story(graph, THREE, linger_ms=0)
+    story.offers("left", 2)
+    story.tell(SavepointRequested("keep", SavepointKind.PLAIN))
+    story.finishes()
+    reached = (VertexWatermark(vertex="joined", watermark_ms=BEFORE_TIME),)
+    places = tuple(
+        SplitPosition(source=name, split=name[0], position=at) for name, at in [("right", None), ("left", "2")]
+    )
+    passed = PassedBarrier(checkpoint=1, clock_ms=story.now_ms, positions=places, watermarks=reached)
+    assert RowKind.SAVEPOINT is story.appends().kind
+    story.passes(10)
+    for barriers in ((passed,), ()):
+        story.offers("left", 3)
+        while story.all(RunMicroBatch):
+            story.finishes()
+        assert barriers == story.commits().barriers

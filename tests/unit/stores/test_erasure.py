@@ -51,28 +51,32 @@ def claim(generation: int) -> Claim:
 
 
 def test_every_entry_and_every_manifest_names_the_successor_alone(tmp_path):
-    """Small and large entries, a savepoint among them. What other entries say besides stays."""
+    """Small and large entries, a savepoint among them. What other entries say besides stays.
+
+    Of one file, all rows are erased, so it has no successor.
+    """
     warehouse = Warehouse(tmp_path, ProtocolPaths(JobName("small")))
     store = CheckpointStore(warehouse)
     large, small = entry(2, FILES, RowKind.CHECKPOINT), entry(3, 5, RowKind.CHECKPOINT)
     for row in (claim(1), entry(1, FILES - 9, RowKind.SAVEPOINT), large, small, claim(2)):
         assert isinstance(store.append(row, store.observe()[0]), Appended)
     into = FileHandle(path(0, 2), 8, 90, 6, '{"numRecords":8}')
-    erased = (ErasedFile(table=TableName(STATE), path=path(3), into=into),)
+    erased = tuple(ErasedFile(table=TableName(STATE), path=path(n), into=after) for n, after in ((3, into), (4, None)))
     forget = Forget(small, (), erased).row(claim(2), Stamp(5, "forget"))
     assert isinstance(store.append(forget, store.observe()[0]), Appended)
     for known in (store, CheckpointStore(warehouse)):
         rows = {row.checkpoint: row for row in known.observe()[1] if isinstance(row, CheckpointRecord)}
         assert set(rows) == {1, 2, 3, forget.checkpoint}
-        assert not any(path(3) in files_of(row) for row in rows.values())
+        assert not any({path(3), path(4)} & files_of(row) for row in rows.values())
         state = rows[2].vertices[0].subtasks[0].state
-        assert [each.file.path for each in state] == [path(0, 2) if each == 3 else path(each) for each in range(FILES)]
+        left = [path(0, 2) if each == 3 else path(each) for each in range(FILES) if each != 4]
+        assert left == [each.file.path for each in state]
         assert replace(state[3], file=large.vertices[0].subtasks[0].state[3].file) == held(3)
         assert rows[1].pinned
         assert rows[3].generation == small.generation
         manifests = {tmp_path / each for row in rows.values() for each in row.held_in}
         assert len(manifests) >= 2
-        assert not any(f"{3:032x}" in plain(each) for each in manifests)
+        assert not any(f"{each:032x}" in plain(manifest) for each in (3, 4) for manifest in manifests)
 
 
 def plain(manifest: Path) -> str:
