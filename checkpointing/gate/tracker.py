@@ -182,7 +182,7 @@ class BarrierTracker:
             )
             for checkpoint, count in self._counts.items()
         )
-        return TrackerSnapshot(self.open_channels, self.latest, counts)
+        return TrackerSnapshot(open_channels=self.open_channels, latest=self.latest, counts=counts)
 
 
 def _aborted(checkpoint: CheckpointId, reason: Reason) -> AbortCheckpoint:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, product
 from typing import Final
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -16,6 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.commit.at_rest import Recipe, Rollback, SavepointAtRest, Stamp, turn_of
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.fencing import (
@@ -32,9 +34,18 @@ from checkpointing.commit.fencing import (
     rival_of,
 )
 from checkpointing.commit.recovery import Observed
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, VertexId
 from checkpointing.messages import EndTick, RowAppended, RowRefused
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind, Statistics
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    Claim,
+    Holder,
+    Release,
+    Row,
+    RowKind,
+    Statistics,
+    VertexRecord,
+)
 from checkpointing.tick.attempts import (
     APPROVAL,
     CANCELLATION,
@@ -508,6 +519,22 @@ class RacesMachine(RuleBasedStateMachine):
 
 
 _NOW_MS_OF_RACING: Final = 1_000
+
+
+@pytest.mark.parametrize("errand", [TICK, SAVEPOINT, ROLLBACK, RESET, CANCELLATION, CLEANUP])
+@pytest.mark.parametrize(("released", "published"), [*product((True, False), repeat=2)])
+def test_only_a_tick_ends_at_once_if_the_job_has_finished(errand, released, published):
+    """It has something to do if the holder has died, or if the last entry is not published. Others always have."""
+    read = VertexRecord(vertex=VertexId("numbers"), micro_batch=1, subtasks=(SubtaskSnapshot(finished=True),))
+    entry, release = plain_entry(vertices=(read,)), Release(generation=1, next_id=9, at_ms=1, nonce="r")
+    rows = (_claim(Generation(1), 1, 9, "c"), entry, *([release] if released else []))
+    cuts = frozenset({entry.checkpoint} if published else ())
+    door = TickDoor(errand, Terms(holder=Holder(host="h", pid=1, started="s")))
+    door.start(Stamp(_NOW_MS_OF_RACING, "1"))
+    seen = Observed(len(rows), rows, cuts, HolderObserved(alive=False, lease=None), _NOW_MS_OF_RACING)
+    effect = door.step(seen, Stamp(_NOW_MS_OF_RACING, "2"))[-1]
+    asks_whether_tables_are_whole = isinstance(effect, Examine) and effect.question is Question.WHOLE
+    assert (errand.runs and released and published) is asks_whether_tables_are_whole
 
 
 def _newest(rows: list[Row]) -> Claim | None:

@@ -19,6 +19,7 @@ from checkpointing.commit.cleanup import (
     Reservation,
     Shown,
     TableSeen,
+    Unneeded,
     decide_cleanup,
     log_floor,
     read_before_erasure,
@@ -38,23 +39,39 @@ def test_a_log_stays_whole_while_a_look_does_not_know_its_table():
     assert 0 == log_floor((CleanUpLook(50, {TABLE: seen}),), TABLE, 100, 60)
 
 
-@pytest.mark.parametrize(("modified_ms", "expected"), [(900, ["a"]), (901, [])])
-def test_a_file_that_was_never_published_is_deleted_by_its_age(modified_ms, expected):
-    """Nobody can be reading it, so only its age counts, to the millisecond."""
-    found = (ListedFile("a", TABLE, Generation(1), 1, modified_ms),)
+def cleaned(file, grace_ms, looks=()):
+    """Return the decision on this file at 1,000 ms, while no entry names it."""
     facts = CleanupFacts(
         current=Generation(3),
         others_hold=False,
         now_ms=1_000,
-        grace_ms=100,
+        grace_ms=grace_ms,
         rows=(),
         recorded=frozenset(),
-        found=found,
+        found=(file,),
         active=frozenset(),
+        looks=looks,
     )
-    decision = decide_cleanup(facts)
+    return decide_cleanup(facts)
+
+
+@pytest.mark.parametrize(("modified_ms", "expected"), [(900, ["a"]), (901, [])])
+def test_a_file_that_was_never_published_is_deleted_by_its_age(modified_ms, expected):
+    """Nobody can be reading it, so only its age counts, to the millisecond."""
+    decision = cleaned(ListedFile("a", TABLE, Generation(1), 1, modified_ms), 100)
     assert expected == [each.file.path for each in decision.delete]
     assert [Reason.UNNAMED] == [each.reason for each in (*decision.delete, *decision.waiting)]
+
+
+@pytest.mark.parametrize(("removed_ms", "since_ms"), [(500, 800), (850, 850)])
+def test_a_removed_file_waits_from_the_first_look_that_found_no_cut_with_it(removed_ms, since_ms):
+    """An older look found a cut that shows the file, and another one could not read the table."""
+    seen = {600: {TABLE: TableSeen(9, frozenset({2}))}, 700: {}, 800: {TABLE: TableSeen(9)}, 900: {TABLE: TableSeen(9)}}
+    looks = tuple(CleanUpLook(at_ms, tables) for at_ms, tables in seen.items())
+    file = ListedFile("a", TABLE, Generation(1), 1, 0, (Shown(1, 3, removed_ms), Shown(4, 5, 400)))
+    due, grace_ms = (Unneeded(file, Reason.REMOVED, since_ms),), 1_000 - since_ms
+    assert cleaned(file, grace_ms, looks).delete == due
+    assert cleaned(file, grace_ms + 1, looks).waiting == due
 
 
 # ------------------------------------------------------------------

@@ -648,3 +648,13 @@ def test_an_entry_tells_what_was_measured_of_its_epoch():
 def test_each_line_of_a_trace_comes_back():
     """Files come, stay and go, lines name them by number, and damaged lines are refused."""
     run_state_machine_as_test(TraceMachine, settings=judging.fitting(TraceMachine, settings()))
+
+
+def test_a_trace_of_a_long_tick_forgets_the_files_that_went_and_no_others():
+    """It would need more and more memory otherwise."""
+    machine = TraceMachine()
+    for subtask in (0, 1):
+        machine.finish_a_micro_batch(subtask, 2, with_state=True)
+    machine.go_on_for_long()
+    machine.run_a_micro_batch()
+    machine.come_again()

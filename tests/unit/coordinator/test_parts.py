@@ -5,7 +5,13 @@ Flink's own scenarios, the coordinator's machine and the properties of plans jud
 
 import pytest
 
-from checkpointing.coordinator.completed import SharedStateConflictError, SharedStateRegistry
+from checkpointing.coordinator.completed import (
+    CompletedCheckpointStore,
+    SharedStateConflictError,
+    SharedStateRegistry,
+)
+from checkpointing.coordinator.coordinator import CheckpointCoordinator
+from checkpointing.coordinator.messages import DiscardState, OperatorCoordinatorAnswered
 from checkpointing.coordinator.plan import Topology, compute_plan
 from checkpointing.coordinator.properties import (
     CHECKPOINT,
@@ -13,6 +19,7 @@ from checkpointing.coordinator.properties import (
     SnapshotKind,
     TerminationRefusedError,
 )
+from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import EdgeId, JobGraph, Vertex, VertexKind
@@ -55,3 +62,11 @@ def test_a_conflict_names_key_and_files():
     with pytest.raises(SharedStateConflictError, match="'k' is 'one'"):
         registry.register("k", "two", 2)
     assert registry.unregister_unused(2).discarded == ("one",)
+
+
+def test_the_state_of_a_source_that_comes_after_its_checkpoint_ended_is_discarded():
+    """Nothing else names it (A7)."""
+    coordinator = CheckpointCoordinator(
+        CoordinatorSettings(job="j"), Topology(()), CompletedCheckpointStore(1, SharedStateRegistry())
+    )
+    assert (DiscardState(3, ("late",)),) == coordinator.step(OperatorCoordinatorAnswered("left", 3, "late"))

@@ -3,7 +3,7 @@
 from itertools import permutations, product
 from typing import Final
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from checkpointing.channel_items import ChannelState, SourceSlice, StagedSegment, SubtaskSnapshot
@@ -46,6 +46,7 @@ _slices = st.lists(
 
 @settings(max_examples=5 * settings.default.max_examples)
 @given(slices=_slices, positions=st.lists(st.sampled_from([None, 0, 1, 2, 3, 3]), min_size=4, max_size=4), twice=_place)
+@example(slices=[(0, 0, 0, 3), (0, 0, 1, 3)], positions=[3, None, None, None], twice=0)  # two starts of one end
 def test_cut_complete(slices, positions, twice):
     """A checkpoint completes. Both readers may hold the same slices."""
     held = [each for each in slices if each[2] < each[3]]

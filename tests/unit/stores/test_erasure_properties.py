@@ -8,18 +8,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.commit.erasure import forgotten
+from checkpointing.commit.erasure import NOT_KEPT, forgotten
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.handles import FileHandle
 from checkpointing.metadata.codec import decode, encode
-from checkpointing.metadata.record import ErasedFile
+from checkpointing.metadata.record import CheckpointFailure, ErasedFile, Release, Statistics, TickEnd
 from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace
 from jobs.warehouse.log_rewriting import rewrite_log
 from spec.machines.judging import expect
-from tests.unit.full_entry import Fields, full_entry, handle
+from tests.unit.full_entry import Fields, full_entry, handle, plain_entry
 
 REWRITTEN: Final = "rewritten-logs-hold"
 """While a log is rewritten, and after any number of deaths, each version shows each row that stays once. An erased row
@@ -172,6 +174,18 @@ def test_an_entry_names_successors_and_says_nothing_else_anew(drawn, keeps):
     expect(found == wanted, GONE, f"{found}\nis not\n{wanted}")
     left = {each["path"] for each in handles_in(found)}
     expect(left.isdisjoint(chosen), GONE, "an erased file")
+
+
+@pytest.mark.parametrize(("message", "left"), [("too few: 7, 8", NOT_KEPT), ("", "")])
+def test_messages_of_failures_go_because_they_may_show_values(message, left):
+    """A text says so where a message has been, in an entry and in the release of a tick that failed."""
+    reason = CheckpointFailureReason.QUALITY
+    failed = (CheckpointFailure(checkpoint=1, reason=reason, message=message, at_ms=1),)
+    ended = TickEnd(outcome="failed", reason=reason, message=message, failed=failed)
+    entry = plain_entry(statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1, failed=failed))
+    release = forgotten(Release(generation=1, next_id=2, at_ms=1, nonce="r", ended=ended), ()).ended
+    told = (release, *release.failed, *forgotten(entry, ()).statistics.failed)
+    assert [left] * 3 == [each.message for each in told]
 
 
 def _compacted(told: Fields, successors: Mapping[str, Fields], *, keeps: bool) -> Fields | None:

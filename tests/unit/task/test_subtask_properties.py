@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -251,3 +252,14 @@ def _answered(what: str, answer: object, due: object) -> None:
 def test_a_subtask_answers_as_its_table_says():
     """Ids may be old, or far too early."""
     run_state_machine_as_test(SubtaskMachine, settings=judging.fitting(SubtaskMachine, settings()))
+
+
+@pytest.mark.parametrize(("passed", "answer"), [(0, Barrier), (150, CancelMarker)])
+def test_of_too_many_aborted_checkpoints_the_one_told_first_is_forgotten(passed, answer):
+    """Those that the gate has passed no longer count."""
+    own = SubtaskCheckpointing(SubtaskId(VertexId("sink"), 0))
+    for checkpoint in (200, *range(1, FORGOTTEN)):
+        own.abort(checkpoint, 0)
+    own.abort_at_gate(passed)
+    own.abort(201, 0)
+    assert isinstance(own.request(Barrier(200, 7, AlignmentType.ALIGNED)), answer)
