@@ -142,14 +142,8 @@ class Alignment:
         self.duration_ms = now_ms - self._started_ms
         self.bytes_processed = self._processed
 
-    def abandon(self, checkpoint: CheckpointId) -> None:
-        """Note that the checkpoint, and with it the current one, is aborted. It has cost nothing."""
-        self.settle(checkpoint)
-        self.duration_ms = 0
-        self.bytes_processed = 0
-
     def settle(self, checkpoint: CheckpointId) -> None:
-        """Note that the checkpoint, and with it the current one, is over."""
+        """Note that the checkpoint, and with it the current one, is complete or aborted."""
         self.current = max(self.current, checkpoint)
         self._settled = self.current
         self.barrier = None
@@ -366,7 +360,7 @@ class Aligner:
         return [TriggerCheckpoint(as_unaligned(barrier), unaligned=True, bytes_held=self._inputs.held_bytes())]
 
     def _abort(self, checkpoint: CheckpointId, reason: Reason) -> Effects:
-        self.alignment.abandon(checkpoint)
+        self.alignment.settle(checkpoint)
         return [*self._release(), AbortCheckpoint(checkpoint, reason)]
 
     def _settle_if_complete(self) -> None:
@@ -507,7 +501,7 @@ class AlternatingAligner(Aligner):
             case Phase.COLLECTING_UNALIGNED:
                 return self._finish_if_complete()
             case Phase.WAITING | Phase.WAITING_UNALIGNED:
-                return self._release() if self.alignment.complete else []
+                return []
             case _:
                 assert_never(self._phase)
 

@@ -11,6 +11,7 @@ from checkpointing.commit.lost_publications import (
     corrected,
     decide_repairs,
     in_doubt,
+    rebuilt,
 )
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
@@ -93,6 +94,20 @@ def test_a_pending_entry_brings_back_an_upsert_table_that_it_does_not_change():
     pending = row(5, names=False).model_copy(update={"vertices": (vertex,)})
     (found,) = decide_repairs(seen([pending], {4: 2}, shortened(1))).again
     assert (4, (f"{T}/2",)) == (found.checkpoint, tuple(each.path for each in found.publication.files))
+
+
+EMPTY, FILLED = log(0, 0), log(3, 3, v3=3)
+
+
+@pytest.mark.parametrize(
+    ("still", "newest_cut", "rebuilt_at"), [(EMPTY, None, 0), (FILLED, None, None), (FILLED, {T: 5, "o/still": 3}, 3)]
+)
+def test_a_lost_cut_has_a_table_that_no_entry_names_if_it_is_empty_or_a_newer_cut_tells(still, newest_cut, rebuilt_at):
+    """Otherwise its version is unknown, and no cut is rebuilt."""
+    facts = Standing("j", ROWS[1:], {5: newest_cut} if newest_cut else {}, {T: shortened(5), "o/still": still})
+    found = rebuilt(facts, (T, "o/still"))
+    due = (None, "o/still") if rebuilt_at is None else ({T: 4, "o/still": rebuilt_at}, None)
+    assert due == (found.cuts.get(4), found.unknown)
 
 
 def test_cuts_get_the_versions_at_which_the_tables_show_them_now():

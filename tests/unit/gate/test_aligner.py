@@ -13,6 +13,7 @@ from checkpointing.gate import (
     GateConfig,
     GatePolicy,
     GateProtocolError,
+    GateTimeAdvanced,
     InFlightComplete,
     ItemArrived,
     TriggerCheckpoint,
@@ -99,6 +100,16 @@ def test_a_cancel_aborts_a_checkpoint_that_was_only_announced(story, barrier, ca
     assert [1] == [effect.checkpoint for effect in effects if isinstance(effect, AbortCheckpoint)]
     assert [5] == _delivered(told.drain())
     assert [] == told.blocked()
+
+
+def test_an_end_before_the_first_barrier_leaves_the_timer_of_an_announced_checkpoint(story, barrier, end):
+    """When the timer fires, the barrier overtakes the segments before it."""
+    told = story(GatePolicy.ALTERNATING, 3)
+    told.put(0, 5, 6, barrier(1, timeout_ms=100))
+    told.poll()
+    told.hand(1, end)
+    told.gate.tell(GateTimeAdvanced(100))
+    assert [(1, True)] == _triggers(told.poll())
 
 
 def _triggers(effects):
