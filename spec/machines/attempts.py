@@ -484,7 +484,7 @@ ASKED_AGAIN = "asked-again"
 """If the outcome of an append is unknown, the same append is asked for again, `ASKED_MAX` times altogether. The user
 hears if it stays unknown. No other entry gets its id, because it may have been stored."""
 RELEASED = "released-at-last"
-"""A process that took a savepoint releases the job, also if nobody knows whether its entry is in."""
+"""A process that took a savepoint releases the job with the next id, also if nobody knows whether its entry is in."""
 ASKED_MAX = 5
 """So often an append is asked for altogether while its outcome is unknown."""
 AT_REST = Errand(questions=(), repairs=False)
@@ -532,8 +532,11 @@ class LostAnswersMachine(AttemptsMachine):
         saved = [row for row in self.rows if isinstance(row, CheckpointRecord) and row.generation == own]
         is_in = any(unheard) or len(unheard) < ASKED_MAX
         expect(len(saved) == is_in, ASKED_AGAIN, f"{saved} are in after the answers {unheard}")
-        released = any(isinstance(row, Release) and row.generation == own for row in self.rows)
-        expect(released, RELEASED, f"generation {own} is not released after the answers {unheard}")
+        free_from = [row.next_id for row in self.rows if isinstance(row, Release) and row.generation == own]
+        due = [next(row.first_id for row in self.rows if isinstance(row, Claim) and row.generation == own) + 1]
+        expect(free_from == due, RELEASED, f"generation {own} is released with {free_from} after the answers {unheard}")
+        tries = sum(isinstance(each, AppendRelease) for each in self.effects)
+        expect(tries == 1 or bool(unheard), RELEASED, f"{tries} releases of generation {own}, and no answer was lost")
         if len(unheard) == ASKED_MAX:
             self._is_unsettled()
         else:
