@@ -120,6 +120,9 @@ def test_the_sinks_of_upsert_tables_follow_a_rollback_unless_they_are_left():
     rows = (row(1, outside=()), row(2, vertices=upserting("a"), outside=("o/a", "o/u")))
     assert ("o/a", "o/u") == sinks_after(rows, rows[0], leave_outside=False)
     assert ("o/a",) == sinks_after(rows, rows[0], leave_outside=True)
+    version = TableKeys(table="o/a", columns=("v",), mode=TableMode.OVERWRITE)
+    other = row(1, vertices=(VertexRecord(vertex="w", micro_batch=1, subtasks=(), table_keys=(version,)),))
+    assert ("o/a",) == sinks_after((other, rows[1]), other, leave_outside=True), "o/a was an overwrite table before"
     back = Rollback(rows[0], (), ("o/a",)).row(CLAIM, Stamp(0, "n"))
     assert ((), ("o/a",)) == (outside_publications(back, None), back.outside)
 
