@@ -49,7 +49,9 @@ def claim() -> Fields:
 
 def release() -> Fields:
     """Return the envelope of a release."""
-    row = {"format": PRESENT, "generation": 3, "next_id": 12, "at_ms": 60, "nonce": "two"}
+    failed = {"checkpoint": 11, "reason": "QUALITY", "message": "too few", "at_ms": 59}
+    ended = {"outcome": "failed", "reason": "QUALITY", "message": "too few\nin gold/totals", "failed": [failed]}
+    row = {"format": PRESENT, "generation": 3, "next_id": 12, "at_ms": 60, "nonce": "two", "ended": ended}
     return {"kind": "release", "format": PRESENT, "writer": "spec", "row": row}
 
 

@@ -10,6 +10,7 @@ from checkpointing.commit.two_phase import (
     Draft,
     TwoPhaseCommit,
     UnexpectedFactError,
+    files_to_sync,
 )
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, StagedFile
@@ -23,8 +24,9 @@ from checkpointing.messages import (
     TablePublished,
     TablesChecked,
 )
-from checkpointing.metadata.record import Statistics, VertexRecord
+from checkpointing.metadata.record import ErasedFile, Statistics, TableRecord, VertexRecord
 from tests.unit.digest import digest
+from tests.unit.full_entry import plain_entry
 
 GRAPH = JobGraph(
     (
@@ -83,3 +85,26 @@ def test_a_fact_that_nobody_waits_for_raises_and_changes_nothing(door, fact):
 def test_every_transition_of_the_table_leads_to_a_known_state():
     assert all(targets for targets in TRANSITIONS.values())
     assert not any(state is CommitState.ENDED for state, _ in TRANSITIONS)
+
+
+def snapshots(adds, *subtasks):
+    """Return an entry that adds these files. Each letter stands for a file, a capital for one inside the entry."""
+
+    def handles(names):
+        return tuple(FileHandle(each, 1, 1, 0, inline="QQ==" if each.isupper() else "") for each in names)
+
+    own = (SubtaskSnapshot(staged=tuple(StagedFile("out/log", each, 0) for each in handles(one))) for one in subtasks)
+    vertex = VertexRecord(vertex="v", micro_batch=1, subtasks=tuple(own))
+    table = TableRecord(table="out/log", mode=TableMode.APPEND, adds=handles(adds), parent_version=1)
+    return plain_entry(vertices=(vertex,), tables=(table,))
+
+
+def test_only_files_that_no_retained_entry_names_are_synced():
+    """Subtask 0 has a new file and keeps one, subtask 1 takes one over, subtask 2 stays, 3 is new. Rows were erased."""
+    before, other = snapshots("xy", "ab", "c", "d"), snapshots("", *"uvw")
+    into = FileHandle("o", 1, 1, 0)
+    erased = tuple(ErasedFile(table="out/log", path=name, into=after) for name, after in (("x", None), ("y", into)))
+    now = snapshots("zZ", "bfF", "ac", "d", "g").model_copy(update={"erased": erased})
+    assert tuple("zofg") == files_to_sync(now, [other, before])
+    assert tuple("zobfacdg") == files_to_sync(now, [])
+    assert () == files_to_sync(before, [now, before]), "one subtask less"

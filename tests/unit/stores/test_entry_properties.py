@@ -54,6 +54,7 @@ TABLE: Final = Values(
 )
 COLUMN: Final = Values(("i", "Of any ü/\n", "j" * 1_024), ("", "j" * 1_025))
 TEXT: Final = Values(("k" * 1_024, "", "of any ü"), ("k" * 1_025, "k\n", "\x7f", "\x9f"))
+MESSAGE: Final = Values(("", "n" * 4_000, "two\nlines"), ("n" * 4_001, "n\x00"))
 NUMBER: Final = Values((0, _EXACT - 1), (-1, _EXACT))
 TIME: Final = Values((0, _YEAR_10000_MS - 1), (-1, _YEAR_10000_MS))
 DURATION: Final = Values((0, 1 - _EXACT, _EXACT - 1, None), (_EXACT, -_EXACT))
@@ -79,6 +80,11 @@ _FIELDS: Final[Mapping[str, Values]] = {
     "holder.pid": HOLDER_PROCESS,
     "holder.started": TEXT,
     "holder.dagster_run": TEXT,
+    "ended.outcome": Values(("a", "of_two", "o" * 40), ("", "A", "a1", "o" * 41, "a\n")),
+    "ended.message": MESSAGE,
+    "ended.failed.checkpoint": NUMBER,
+    "ended.failed.at_ms": TIME,
+    "ended.failed.message": MESSAGE,
     "job": Values((), NAME.false),
     "first_id": Values((0, 30), (-1, 31, _EXACT)),
     "last_id": Values((9, _EXACT - 1), (8, -1, _EXACT)),
@@ -143,6 +149,7 @@ _FIELDS: Final[Mapping[str, Values]] = {
     "statistics.rows_estimated": NUMBER,
     "statistics.failed.checkpoint": NUMBER,
     "statistics.failed.at_ms": TIME,
+    "statistics.failed.message": MESSAGE,
     "statistics.vertices.vertex": NAME,
     "statistics.vertices.barriers.channel": TEXT,
     "statistics.vertices.barriers.at_ms": TIME,
@@ -337,6 +344,7 @@ def _without(entry: Fields) -> Iterator[Told]:
         "manifests",
         "erased",
         "barriers",
+        "ended",
     }
     row = entry["row"]
     for name in entry:
