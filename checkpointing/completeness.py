@@ -82,8 +82,9 @@ def _reaches_at_ms(record: CheckpointRecord, time: VertexTimeRecord, each: Input
         return 0
     if not each.split:
         above = next((was for was in record.vertices if was.vertex == each.upstream), None)
-        behind_ms = above.time.behind_ms if above is not None and above.time is not None else 0
-        return None if above is None else closes_at_ms(record, above, due_ms + behind_ms)
+        if above is None or above.time is None:
+            return None
+        return closes_at_ms(record, above, due_ms + above.time.behind_ms)
     since_ms, greatest_ms = _rests_since_ms(time, each), max(own.watermark_ms for own in _stream(time, each))
     if each.close_after_ms is None or since_ms is None or greatest_ms == BEFORE_TIME:
         return None
