@@ -59,6 +59,13 @@ def test_a_split_that_has_not_spoken_holds_the_watermark_back_also_after_a_resto
     assert 49 == _barrier(again, 3, 0).watermark_ms
 
 
+@pytest.mark.parametrize("said", ["idle_after_ms", "close_after_ms"])
+def test_a_rest_lasts_at_least_a_millisecond(said):
+    assert 1 == getattr(EventTime(10, **{said: 1}), said)
+    with pytest.raises(ValueError, match="is 0, so"):
+        EventTime(10, **{said: 0})
+
+
 def test_a_split_without_rows_is_idle_by_the_clock_of_barriers():
     """It is not idle while it has something to read. When it has rows again, time waits until it has caught up."""
     vertex = _vertex(idle_after_ms=1_000)

@@ -135,11 +135,17 @@ class Story:
                     pass
 
     def tell(self, fact: Any) -> None:
+        """Tell the door the time before each fact, as a tick's driver does."""
+        self._take(self.door.step(TimeAdvanced(self.now_ms)))
         self._take(self.door.step(fact))
 
     def passes(self, milliseconds: int) -> None:
-        self.now_ms += milliseconds
-        self.tell(TimeAdvanced(self.now_ms))
+        """Let time pass. The door hears of it only when it has asked for that."""
+        until_ms = self.now_ms + milliseconds
+        while self.wake_ms is not None and self.wake_ms <= until_ms:
+            self.now_ms, self.wake_ms = max(self.now_ms, self.wake_ms), None
+            self._take(self.door.step(TimeAdvanced(self.now_ms)))
+        self.now_ms = until_ms
 
     # ---------------------------------------------------------- what waits
 

@@ -70,10 +70,10 @@ IDLE_MS = 500
 def expecting(job):
     """Return what begins a job with an interval."""
 
-    def begun(interval_ms=INTERVAL_MS, **setup):
+    def begun(interval_ms=INTERVAL_MS, graph=None, **setup):
         config = {"interval_ms": interval_ms, "micro_batch_rows_max": 10 * FEW_ROWS}
         limits = TickLimits(until_caught_up=False)
-        return job.story(job.two_sources(), config, **{"limits": limits, **setup})
+        return job.story(graph or job.two_sources(), config, **{"limits": limits, **setup})
 
     return begun
 
@@ -93,6 +93,17 @@ def test_a_few_rows_wait_for_the_barrier_that_is_near(expecting):
     reads(story, 3)
     assert begun(story) == 0
     story.passes(INTERVAL_MS)
+    assert begun(story) == 1
+
+
+@pytest.mark.parametrize("graph", [None, unequal()], ids=["beside them", "two steps above"])
+def test_rows_wait_as_long_as_a_source_is_being_asked(expecting, graph):
+    """It may bring more rows for the same micro-batch."""
+    story = expecting(FAR_MS, graph)
+    story.offers("right", 3)
+    story.is_idle("right")
+    assert begun(story) == 0
+    story.is_idle("left")
     assert begun(story) == 1
 
 

@@ -94,3 +94,12 @@ def test_an_entry_names_the_barriers_since_its_parent_that_brought_no_cut(job):
         while story.all(RunMicroBatch):
             story.finishes()
         assert barriers == story.commits().barriers
+
+
+def test_an_entry_names_only_the_files_that_its_parent_does_not(job):
+    """Otherwise the entries of a long tick would grow for ever."""
+    story = job.story(job.two_sources(), THREE, linger_ms=0)
+    for _ in range(3):
+        story.offers("left", 3)
+        name = story.finishes()
+        assert [name] == [each.file.path for each in story.commits().vertices[2].subtasks[0].staged]
