@@ -107,6 +107,19 @@ def test_rows_wait_as_long_as_a_source_is_being_asked(expecting, graph):
     assert begun(story) == 1
 
 
+def test_a_vertex_runs_nothing_while_a_channel_of_one_of_its_subtasks_is_full(job):
+    """The first subtask of bronze has sent a file that nobody has processed yet."""
+    left, right, bronze, joined = unequal().vertices
+    graph = replace(unequal(), vertices=(left, right, replace(bronze, parallelism=2), joined))
+    story = job.story(graph, linger_ms=0, credit_bytes=10)
+    story.offers("left", 1)
+    story.finishes("bronze")
+    story.offers("left", 1)
+    assert ["joined"] == [run.vertex for run in story.all(RunMicroBatch)]
+    story.finishes("joined")
+    assert ["bronze"] == [run.vertex for run in story.all(RunMicroBatch)]
+
+
 @pytest.fixture
 def waiting(expecting):
     """Return a job with a few rows, a checkpoint that waits for its tables, and a request for the next one."""

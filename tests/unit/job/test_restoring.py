@@ -15,6 +15,7 @@ from checkpointing.messages import (
     AppendRow,
     MicroBatchNotStaged,
     NotifyAborted,
+    PollSource,
     RunMicroBatch,
     SavepointFailed,
     SavepointKind,
@@ -274,3 +275,15 @@ def test_a_new_upsert_table_beside_old_state_is_refused(cut):
     was = graph(by_user=None)
     with pytest.raises(CutDoesNotFitError, match="holds state of 'by_user', and table gold/by_user is new beside it"):
         check_fits(graph(by_user="gold/by_user"), cut(was), 128)
+
+
+def test_rows_that_a_cut_holds_in_flight_take_credit_until_they_have_run(job):
+    """They fill the channel of `left`, so it is not asked before they have run."""
+    graph = job.two_sources()
+    held = tuple(job.in_flight_of(graph.edges[0], 0, "one", "two"))
+    was = job.record(graph, 1, {"joined": (SubtaskSnapshot(in_flight=held),)})
+    first = job.claim.model_copy(update={"first_id": 2})
+    story = job.story(graph, restored=was, claim=first, credit_bytes=20, linger_ms=0)
+    assert ["right"] == [poll.source for poll in story.all(PollSource)]
+    story.finishes()
+    assert {"left", "right"} == {poll.source for poll in story.all(PollSource)}
