@@ -449,7 +449,6 @@ class Wiring:
         """Let every subtask decline, and cancel the barrier downstream."""
         for subtask in vertex.subtasks():
             self.subtasks[subtask].abort_at_gate(checkpoint)
-            self.effects.extend(self.judging.cancel(vertex.id, checkpoint))
             self._decline(subtask, checkpoint, reason)
             self.broadcast(subtask, CancelMarker(checkpoint))
 
