@@ -322,8 +322,8 @@ class OperatorRun:
     """The channels on which no more rows come (drain). After a restore there are none."""
     unsnapshotted: set[str] = field(default_factory=set)
     """Files that no snapshot has named. Once such a file is no longer live, nothing refers to it."""
-    worked: dict[CheckpointId, set[TableName | None]] = field(default_factory=dict)
-    """Where rows went that it worked on, by the barrier before them: into tables, or on to other vertices (None)."""
+    worked: dict[CheckpointId, bool] = field(default_factory=dict)
+    """The barriers after which it worked on rows. True: it sent some rows on to other vertices."""
 
     @property
     def has_input(self) -> bool:
@@ -525,9 +525,8 @@ class OperatorRun:
         if self.time is not None:
             self._take_times(self.time, fact)
         if self.running:
-            went = self.worked.setdefault(self.passed, set())
-            went.update(table for output in fact.outputs for table, _ in output.staged)
-            went.update(None for output in fact.outputs if output.emitted)
+            sent = any(output.emitted for output in fact.outputs)
+            self.worked[self.passed] = sent or self.worked.get(self.passed, False)
         self.running = ()
         dead = []
         for own, output in zip(self.live, handed_to_all(self.vertex.tables, fact.outputs), strict=True):
@@ -598,10 +597,10 @@ class OperatorRun:
             found.append((table.name, tuple(file for file in now if file.path not in before)))
         return tuple((name, files) for name, files in found if files)
 
-    def went(self, since: CheckpointId, until: CheckpointId) -> set[TableName | None] | None:
-        """Return where the rows between two barriers went. None if it worked on no rows there."""
-        epochs = [went for after, went in self.worked.items() if since <= after < until]
-        return set[TableName | None]().union(*epochs) if epochs else None
+    def sent_rows_on(self, since: CheckpointId, until: CheckpointId) -> bool | None:
+        """Return whether it sent rows on between two barriers. None if it worked on no rows there."""
+        epochs = [sent for after, sent in self.worked.items() if since <= after < until]
+        return any(epochs) if epochs else None
 
     def take_snapshot(self, barrier: Barrier) -> tuple[SubtaskSnapshot, ...]:
         """Pass barrier n. Return every subtask's live files, which are on disk already."""
@@ -717,11 +716,11 @@ def to_judge(
     run = runs[vertex]
     files = run.to_judge(subtasks.staged_for(checkpoint, run.vertex), parent)
     since = parent.checkpoint if parent else NO_CHECKPOINT
-    run.worked = {after: went for after, went in run.worked.items() if after >= since}
+    run.worked = {after: sent for after, sent in run.worked.items() if after >= since}
     if not subtasks.takes(checkpoint, run.vertex):
         return files
     files = (*files, *run.overwritten_to_judge(parent))
-    filled = {table for table, _ in files} | (run.went(since, checkpoint) or set())
+    filled = {table for table, _ in files}
     empty = [table.name for table in run.vertex.tables if table.judged_empty and table.name not in filled]
     if not empty or not _rows_came(vertex, runs, graph, since, checkpoint):
         return files
@@ -739,14 +738,11 @@ def _rows_came(
 
     Rows that a barrier overtook have not come yet. A vertex that sent them does not count as one that dropped all.
     """
-    if vertex not in runs:
-        return False
-    went = runs[vertex].went(since, until)
-    if went is not None:
+    if runs[vertex].sent_rows_on(since, until) is not None:
         return True
     before = (edge.upstream for edge in graph.upstream(vertex))
     return any(
-        None not in (runs[each].went(since, until) or set()) and _rows_came(each, runs, graph, since, until)
+        not runs[each].sent_rows_on(since, until) and _rows_came(each, runs, graph, since, until)
         for each in before
         if each in runs
     )

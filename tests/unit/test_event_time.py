@@ -175,6 +175,18 @@ def test_an_end_is_the_end_of_time():
     assert END_OF_TIME == _barrier(vertex, 2, 0, ended=[A]).watermark_ms
 
 
+def test_a_split_at_its_end_turns_idle_no_more():
+    vertex = _vertex(idle_after_ms=1_000)
+    _run(vertex, A, 100)
+    _run(vertex, B, 60)
+    _barrier(vertex, 1, 0, ended=[B])
+    assert 1_001 == vertex.idles_at_ms()
+    _barrier(vertex, 2, 500, ended=[B])
+    assert 1_501 == vertex.idles_at_ms(), "A does"
+    _barrier(vertex, 3, 600, ended=[A, B])
+    assert vertex.idles_at_ms() is None
+
+
 def test_after_a_drain_time_goes_on_where_the_rows_were():
     """Rows that come later would all be late otherwise. A split that stays at its end holds nobody back."""
     vertex, after = _vertex(), VertexTime({UPSTREAM: None})

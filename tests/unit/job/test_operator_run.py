@@ -6,13 +6,17 @@ from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
-from checkpointing.handles import KeyedFile, KeyedFileKind, Version
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import EdgeId
 from checkpointing.job.operator_run import broadcasts_left
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits
 from checkpointing.messages import (
     AppendRow,
     JudgementFailed,
+    JudgeSuites,
+    MicroBatchFinished,
+    RunMicroBatch,
+    SubtaskOutput,
     TickOutcome,
 )
 from checkpointing.metadata.record import TableKeys
@@ -33,6 +37,39 @@ def test_a_judgement_that_failed_counts_and_the_message_names_the_way_out(job):
     assert UNJUDGED in story.end.message
     assert "--set tolerable_failures=3" in story.end.message
     assert [] == story.all_told(AppendRow)
+
+
+SUMS = "out/sums"
+
+
+@pytest.mark.parametrize(
+    ("sent_on", "into_table", "judged"),
+    [
+        ((), (), [((SUMS, ()),)]),
+        ((FileHandle("clean", 1, 10, 0),), (), [((SUMS, ()),)]),
+        ((FileHandle("clean", 1, 10, 0),), (ROW := FileHandle("row", 1, 10, 0),), [((SUMS, (ROW,)),)]),
+        (None, (), []),
+    ],
+    ids=["dropped above", "dropped here", "one kept", "none came"],
+)
+def test_a_table_that_got_none_of_the_rows_that_came_is_judged_if_its_suite_says_something_of_none(
+    job, sent_on, into_table, judged
+):
+    """Without rows there is nothing to judge (J3). `right` has rows that no table of `sums` can get."""
+    table = Table(SUMS, TableMode.APPEND, judged=True, judged_empty=True)
+    named = {name: Vertex(name, VertexKind.SOURCE, 1, splits=(name[0],)) for name in ("left", "right")}
+    named |= {name: Vertex(name, VertexKind.KEYED, 1) for name in ("clean", "other")}
+    named["sums"] = Vertex("sums", VertexKind.KEYED, 1, (table,))
+    edges = (EdgeId("left", "clean"), EdgeId("clean", "sums"), EdgeId("right", "other"))
+    story = job.story(JobGraph(tuple(named.values()), edges), {"every_rows": 3}, linger_ms=0)
+    story.offers("right" if sent_on is None else "left", 3)
+    for vertex in ("clean", "other", "sums"):
+        for run in [each for each in story.all(RunMicroBatch) if each.vertex == vertex]:
+            story.waiting.remove(run)
+            staged = tuple((SUMS, file) for file in into_table) if vertex == "sums" else ()
+            output = SubtaskOutput(emitted=sent_on or () if vertex == "clean" else (), staged=staged)
+            story.tell(MicroBatchFinished(vertex, run.micro_batch, (output,)))
+    assert judged == [asked.files for asked in story.all(JudgeSuites)]
 
 
 # ------------------------------------------------------------------

@@ -141,6 +141,23 @@ def test_a_split_that_is_held_back_is_not_idle_at_a_barrier():
     assert source_barrier(trigger, CheckpointConfig(), 1_000, own.split(held)).idle
 
 
+def test_splits_with_nothing_to_read_may_have_rows_again_once_a_cut_of_their_job_is_known():
+    """They read on to it (A10)."""
+    own = readers(cut_groups={"flights": "shop"})
+    (first,) = (poll for poll in own.polls(0, ALL) if poll.source == "flights")
+    own.found_idle("weather", "w", 0)
+    own.found_idle("flights", first.split, 0)
+    for split in ("j", "l"):
+        assert [split] == polled(own)
+        own.found_idle("flights", split, 0)
+    assert own.all_idle
+    (asked,) = (poll for poll in own.polls(500, ALL) if poll.source == "flights")
+    own.found_idle("weather", "w", 500)
+    own.offered(SourceSlice("flights", asked.split, "0", "1", "", 1, 1, cut="7", at_cut=True))
+    assert {"e", "j", "l"} - {asked.split} == set(polled(own, 501)), "without a pause"
+    assert own.polling, "the tick waits for their answers"
+
+
 # ------------------------------------------------------------------
 # A source that is read in parts, one after the other (B4).
 
