@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.channel_items import Barrier, SubtaskSnapshot
-from checkpointing.event_time import BEFORE_TIME, END_OF_TIME, EventTime, Expiry, VertexTime
+from checkpointing.event_time import BEFORE_TIME, END_OF_TIME, EventTime, Expiry, TimePartitions, VertexTime
 from checkpointing.gate.messages import TriggerCheckpoint
-from checkpointing.graph import Vertex, VertexKind
+from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, VertexId
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, TableName, VertexId
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.restoring import _now_ms, live_files
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
@@ -323,6 +323,37 @@ def test_a_cut_says_when_its_state_was_written(then, now, kept):
     vertex = Vertex(VertexId("sums"), VertexKind.KEYED, 1, expiry=now)
     (live,) = live_files(vertex, SimpleNamespace(vertices=(was,)), 8)
     assert (_now_ms(vertex, SimpleNamespace(vertices=(was,))), live.state[0].touched_ms) == kept
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "complete"),
+    [(-999, 0), (148, 0), (149, 1), (1_998, 19), (1_999, 20), (2_048, 20), (2_049, 21)],
+)
+def test_partitions_are_those_of_local_time(until_ms, complete):
+    """The clocks go from 50 ms to 150 ms ahead at 2,000, so one partition is shorter by that much."""
+    assert complete == TimePartitions(100, 100, ((500, 50), (2_000, 150))).complete(until_ms)
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "before_ms", "now_ms", "completes"),
+    [
+        (0, 98, 99, True),
+        (0, 99, 198, False),
+        (30, 98, 128, False),
+        (30, 128, 129, True),
+        (30, 129, 228, False),
+        (30, 129, END_OF_TIME, True),
+        (None, 98, 99, True),
+    ],
+)
+def test_a_partition_is_complete_once_no_row_of_it_waits_any_more(waits_ms, before_ms, now_ms, completes):
+    """A partition has 100 ms of time. Its rows go on at most `waits_ms` after their time."""
+    table = Table(TableName("gold/sums"), TableMode.APPEND, time_partitions=TimePartitions(100, 0, ((0, 0),)))
+    vertex = Vertex(VertexId("sums"), VertexKind.KEYED, 1, (table,), rows_wait_ms=waits_ms)
+    run = OperatorRun(vertex, None, Generation(1), [LiveFiles()], time=VertexTime({UPSTREAM: None}))
+    run.time.received(UPSTREAM, barrier := Barrier(CheckpointId(1), watermark_ms=before_ms))
+    run.time.pass_barrier(barrier)
+    assert completes is run.completes_partition_at(Barrier(CheckpointId(2), watermark_ms=now_ms))
 
 
 def by_the_clock(due_ms):
