@@ -349,6 +349,7 @@ def all_slips() -> tuple[Slip, ...]:
     return tuple(slip for module in modules() for slip in slips(module))
 
 
+@cache
 def lines_of(slip: Slip) -> tuple[str, frozenset[int]]:
     """Return the slip's file, and lines of which Python runs at least one whenever it runs what the slip changes.
 
