@@ -13,7 +13,7 @@ from checkpointing.identifiers import JobName, SplitId, TableName, VertexId, job
 from checkpointing.messages import PollSource
 from jobs.sources.delta.delta_history import DeltaHistory, TakenBack, VersionUnreadableError, taken_back
 from jobs.sources.delta.delta_reader import DeltaPosition, DeltaSlice
-from jobs.sources.delta.delta_source import SPLIT, DeltaSource
+from jobs.sources.delta.delta_source import SPLIT, DeltaSource, go_on
 from jobs.sources.delta.upstream_job import FoundCut, upstream_job
 from jobs.sources.places import root_of, store_asked
 from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError
@@ -165,8 +165,8 @@ class CutSource(DeltaSource):
         return {SPLIT: Lag(found.rows, max(0.0, time.time() - published_ms / 1_000))}
 
     def _unreadable(self, request: PollSource, error: VersionUnreadableError) -> SourceError:
-        del request
-        return SourceError(f"{self._table} of {self.upstream} cannot be read on from where it was read: {error}")
+        unread = f"{self._table} of {self.upstream} cannot be read on from where it was read: {error}"
+        return SourceError(f"{unread}. {go_on(request, None)}, so rows that were read before count twice")
 
     def _parsed(self, text: str) -> CutPosition:
         """Return the position. Raise SourceError if its cut belongs to another job, or no longer exists."""

@@ -456,12 +456,14 @@ class NewColumns(Enum):
 class VersionUnreadableError(Exception):
     """Rows of the history cannot be read.
 
-    `go_on_at` is the first version after them. If it is None, the user must read the table anew.
+    `go_on_at` is the first version after them. If it is None, the user must read the table anew. `changed` is True if
+    the version changes rows, and only appended ones are read.
     """
 
-    def __init__(self, message: str, go_on_at: int | None) -> None:
+    def __init__(self, message: str, go_on_at: int | None, *, changed: bool = False) -> None:
         super().__init__(message)
         self.go_on_at = go_on_at
+        self.changed = changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,9 +595,9 @@ class HistoryReader:
             return ()
         raise VersionUnreadableError(
             f"{self.history.folder}: version {commit.version} ({commit.operation}) deletes or changes rows that were "
-            "read as appended. Read the table by changes=True, with a change data feed and under another id, or pass "
-            "skip_change_commits=True, which skips such versions whole, their added rows too",
+            "read as appended",
             commit.version + 1,
+            changed=True,
         )
 
     def _changes_of(self, commit: CommittedVersion) -> Contents:

@@ -392,7 +392,7 @@ class DeltaSource(ReadsFirst):
                 raise _gone(place, part.version)
 
     def _unreadable(self, request: PollSource, error: VersionUnreadableError) -> SourceError:
-        return SourceError(f"{error}. {_go_on(request, error.go_on_at)}")
+        return SourceError(f"{error}. {_OTHER_WAYS if error.changed else ''}{go_on(request, error.go_on_at)}")
 
     def _like(self, part: DeltaRange) -> Like:
         """Return how a file is read. Raise SourceError if the file is missing or has changed."""
@@ -499,7 +499,13 @@ def _range(file: DataFile, change: ChangeType, place: DeltaPosition, rows: int, 
     )
 
 
-def _go_on(request: PollSource, version: int | None) -> str:
+_OTHER_WAYS: Final = (
+    "Read the table by changes=True, with a change data feed and under another id, or pass skip_change_commits=True, "
+    "which skips such versions whole, their added rows too. "
+)
+
+
+def go_on(request: PollSource, version: int | None) -> str:
     """Return the command with which the user skips rows that cannot be read."""
     command = f"tidemark reset PIPELINE {request.source} --split {request.split} --to"
     if version is None:

@@ -138,7 +138,7 @@ def test_the_source_sees_a_rollback_of_the_upstream_job(tick, tmp_path, source):
         assert "was rolled back behind it" in lost
         assert resting_on(old) == newest_that_stands([resting_on(new), resting_on(old)])
         tick(limits=ONE)
-    with pytest.raises(SourceError, match="cannot be read on from where it was read"):
+    with pytest.raises(SourceError, match=r"cannot be read on from where it was read: .* --to start, so rows"):
         list(to_the_cut(CutSource(tmp_path, JOB, BRONZE), new.end))
     with pytest.raises(SourceError, match=f"at a cut of {JOB}, and this source reads other"):
         poll(CutSource(tmp_path, "other", BRONZE), new.end)
