@@ -296,6 +296,14 @@ def test_files_of_state_leave_when_all_that_they_hold_has_expired():
     assert live.state == (_keyed("new", 149),)
 
 
+def test_state_ages_at_each_barrier_and_the_cut_says_how_far():
+    vertex = Vertex(VertexId("sums"), VertexKind.KEYED, 1, expiry=Expiry(50))
+    run = OperatorRun(vertex, None, Generation(1), [LiveFiles((_keyed("old", 100), _keyed("new")))])
+    for now_ms, left in ((149, (_keyed("old", 100), _keyed("new", 149))), (150, (_keyed("new", 149),))):
+        (snapshot,) = run.take_snapshot(Barrier(CheckpointId(now_ms), watermark_ms=now_ms))
+        assert (left, ExpiryRecord(ttl_ms=50, now_ms=now_ms)) == (snapshot.state, run.expiry_record)
+
+
 def test_the_time_of_expiry_never_goes_back_and_the_end_of_time_is_none():
     """A drain ends time, and a later tick goes on with the state. A clock that goes back makes nothing younger (N5)."""
     barrier = Barrier(CheckpointId(1), created_ms=7, watermark_ms=5)
