@@ -364,6 +364,16 @@ def test_a_partition_is_complete_once_no_row_of_it_waits_any_more(waits_ms, befo
     assert completes is run.completes_partition_at(Barrier(CheckpointId(2), watermark_ms=now_ms))
 
 
+@pytest.mark.parametrize(
+    ("channels", "with_rows"), [({UPSTREAM: None}, True), ({A: EventTime(10)}, False), (None, False)]
+)
+def test_what_is_due_fires_with_the_last_rows_if_barriers_alone_say_the_time(channels, with_rows):
+    """The times of a split's rows are known only once they have run."""
+    vertex = Vertex(VertexId("sums"), VertexKind.KEYED, 1, fires=True)
+    time = None if channels is None else VertexTime(channels)
+    assert with_rows is OperatorRun(vertex, None, Generation(1), [LiveFiles()], time=time).fires_with_rows
+
+
 def by_the_clock(due_ms):
     vertex = Vertex(VertexId("seconds"), VertexKind.KEYED, 1, fires=True, by_clock=True)
     return OperatorRun(vertex, None, 3, [LiveFiles(due_ms=due_ms)], clock_ms=5_000)

@@ -3,13 +3,28 @@
 from dataclasses import replace
 
 from checkpointing.channel_items import TaskWork
+from checkpointing.commit.two_phase import Draft
+from checkpointing.config import CheckpointConfig
 from checkpointing.event_time import BEFORE_TIME, EventTime
-from checkpointing.messages import RunMicroBatch, SavepointKind, SavepointRequested
+from checkpointing.handles import KeyedFileKind, Version
+from checkpointing.job.drafts import Compacting
+from checkpointing.messages import (
+    Compacted,
+    CompactFiles,
+    DiscardFiles,
+    FilesCompacted,
+    MicroBatchFinished,
+    RunMicroBatch,
+    SavepointKind,
+    SavepointRequested,
+    SubtaskOutput,
+)
 from checkpointing.metadata.record import (
     CheckpointCounts,
     PassedBarrier,
     RowKind,
     SplitPosition,
+    Statistics,
     SubtaskStatistics,
     VertexWatermark,
 )
@@ -103,3 +118,32 @@ def test_an_entry_names_only_the_files_that_its_parent_does_not(job):
         story.offers("left", 3)
         name = story.finishes()
         assert [name] == [each.file.path for each in story.commits().vertices[2].subtasks[0].staged]
+
+
+def test_what_was_compacted_goes_to_one_checkpoint_and_to_the_next_one_if_that_is_declined(job):
+    config = CheckpointConfig(compact_files_min=2, compacted_bytes_max=7_000_000)
+    compacting = Compacting(job.two_sources(), config, ())
+    ready = (Compacted("out/joined", ()),)
+    assert (CompactFiles(("out/joined",), 2, 7_000_000),) == compacting.rows_read()
+    compacting.told(FilesCompacted(ready))
+
+    def taken(checkpoint):
+        return compacting.onto(Draft(checkpoint, (), Statistics(triggered_ms=0, committed_ms=0, rows=0))).compacted
+
+    assert [ready, ()] == [taken(checkpoint) for checkpoint in (1, 2)]
+    compacting.declined(2)
+    assert () == taken(3)
+    compacting.declined(1)
+    assert [ready, ()] == [taken(checkpoint) for checkpoint in (4, 5)]
+
+
+def test_state_that_was_replaced_before_any_barrier_is_deleted(job):
+    """No cut names it."""
+    story = job.story(job.two_sources(), {"every_rows": 9}, linger_ms=0)
+    for name, kind in (("first", KeyedFileKind.DELTA), ("second", KeyedFileKind.BASE)):
+        assert [] == story.all_told(DiscardFiles)
+        story.offers("left", 3)
+        run = story.take(RunMicroBatch)
+        state = (job.keyed(name, 0, 127, Version(1, run.micro_batch), kind),)
+        story.tell(MicroBatchFinished("joined", run.micro_batch, (SubtaskOutput(state=state),)))
+    assert [("first",)] == [each.paths for each in story.all_told(DiscardFiles)]
