@@ -6,7 +6,9 @@ from checkpointing.channel_items import TaskWork
 from checkpointing.commit.two_phase import Draft
 from checkpointing.config import CheckpointConfig
 from checkpointing.event_time import BEFORE_TIME, EventTime
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, Version
+from checkpointing.identifiers import EdgeId
 from checkpointing.job.drafts import Compacting
 from checkpointing.messages import (
     Compacted,
@@ -92,12 +94,15 @@ def test_counts_of_two_generations_are_added_one_by_one():
 def test_an_entry_names_the_barriers_since_its_parent_that_brought_no_cut(job):
     """A vertex had a watermark there, and judged the rows behind it by that. A replay needs it (N1)."""
     left, right, joined = job.two_sources().vertices
-    graph = replace(job.two_sources(), vertices=(left, right, replace(joined, event_times=(EventTime(0),) * 2)))
+    after = Vertex("after", VertexKind.KEYED, 1, (Table("out/after", TableMode.APPEND),))
+    vertices = left, right, replace(joined, event_times=(EventTime(0),) * 2), after
+    graph = JobGraph(vertices, (*job.two_sources().edges, EdgeId("joined", "after")))
     story = job.story(graph, THREE, linger_ms=0)
     story.offers("left", 2)
     story.tell(SavepointRequested("keep", SavepointKind.PLAIN))
     story.finishes()
-    reached = (VertexWatermark(vertex="joined", watermark_ms=BEFORE_TIME),)
+    story.finishes("after")
+    reached = tuple(VertexWatermark(vertex=name, watermark_ms=BEFORE_TIME) for name in ("joined", "after"))
     places = tuple(
         SplitPosition(source=name, split=name[0], position=at) for name, at in [("right", None), ("left", "2")]
     )
@@ -106,8 +111,8 @@ def test_an_entry_names_the_barriers_since_its_parent_that_brought_no_cut(job):
     story.passes(10)
     for barriers in ((passed,), ()):
         story.offers("left", 3)
-        while story.all(RunMicroBatch):
-            story.finishes()
+        story.finishes()
+        story.finishes("after")
         assert barriers == story.commits().barriers
 
 
