@@ -114,6 +114,14 @@ def test_the_time_of_a_stream_at_rest_goes_on_by_the_clock():
     assert 3_989 + 1_101 == _barrier(vertex, 8, 7_101, A, B).watermark_ms
 
 
+def test_rest_alone_does_not_end_time():
+    vertex = _vertex(close_after_ms=1)
+    for channel in (A, B):
+        _run(vertex, channel, END_OF_TIME - 3)
+    _barrier(vertex, 1, 0)
+    assert END_OF_TIME - 1 == _barrier(vertex, 2, 5_000, A, B).watermark_ms
+
+
 def test_a_split_with_something_to_read_keeps_its_stream_from_rest():
     vertex = _vertex(close_after_ms=1_000)
     _run(vertex, A, 100)
