@@ -139,6 +139,15 @@ def test_a_line_does_not_grow_with_the_files_that_live() -> None:
     assert _bytes_of_a_checkpoint(100, 100) < 1.2 * _bytes_of_a_checkpoint(1, 100)
 
 
+@pytest.mark.parametrize("files", range(1, 20))
+def test_files_with_numbers_that_follow_one_another_are_one_run(files: int) -> None:
+    """A new file comes behind them."""
+    job, memory = Job(files, 1), FilesTakenOut()
+    encode(1, 1, job.run(), memory)
+    job.state = [(*job.state[0], job.new())]
+    assert b"[[0,%d],{" % files in encode(2, 1, job.run(), memory)
+
+
 @pytest.mark.parametrize(
     ("good", "bad", "why"),
     [
