@@ -45,6 +45,7 @@ from tests.orchestration.conftest import NUMBERS
 from tests.orchestration.numbers import QUARANTINE, RulingEngine, enriching
 from tests.orchestration.test_tick import BRONZE_KEY, CUTS_KEY, GOLD_KEY, materializations
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine
+from tests.unit.full_entry import plain_entry
 from tidemark.dagster import CheckpointedPipelineComponent
 
 REPORT_KEY = dg.AssetKey("report")
@@ -266,15 +267,13 @@ def waiting_record(root, plan, checkpoint: int, committed_ms: int, waiting: dict
     written: FileHandle = writer.write(table, content)
     base = KeyedFile(written, KeyedFileKind.BASE, 0, 127, Version(Generation(1), checkpoint))
     vertex = VertexRecord(vertex=spec.vertex, micro_batch=checkpoint, subtasks=(SubtaskSnapshot(state=(base,)),))
-    return CheckpointRecord(
+    return plain_entry(
         job=plan.job,
         checkpoint=CheckpointId(checkpoint),
         parent=CheckpointId(checkpoint - 1),
-        generation=Generation(1),
         nonce=str(checkpoint),
         max_parallelism=128,
         vertices=(vertex,),
-        tables=(),
         statistics=Statistics(triggered_ms=committed_ms, committed_ms=committed_ms, rows=0),
     )
 

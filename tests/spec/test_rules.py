@@ -19,11 +19,9 @@ from checkpointing.key_groups import key_group_ranges
 from checkpointing.messages import LookForRival, NotifyAborted, Publication, RivalSeen, TimeAdvanced
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import (
-    CheckpointRecord,
     Claim,
     Holder,
     RowKind,
-    Statistics,
     TableKeys,
     TableRecord,
     VertexRecord,
@@ -37,6 +35,7 @@ from spec.rules.sinks import outside_completely, outside_follows, outside_last
 from spec.rules.tables import overwrites_only_rise
 from spec.world.draw import NO_MOVES, Moves
 from spec.world.simulator import simulate
+from tests.unit.full_entry import plain_entry
 
 A, B, C = (SplitId(split) for split in "abc")
 ONE, FAR = position_before(1), position_before(1000)
@@ -215,17 +214,8 @@ def entry(checkpoint, *folders, kind=RowKind.CHECKPOINT):
         subtasks=(SubtaskSnapshot(ranges=(RangeFiles("o/t", keyed),)),),
         table_keys=(TableKeys(table="o/t", columns=("v",), mode=TableMode.OVERWRITE),),
     )
-    record = CheckpointRecord(
-        job="job",
-        kind=kind,
-        checkpoint=checkpoint,
-        parent=checkpoint - 1,
-        generation=1,
-        nonce="n",
-        max_parallelism=4,
-        vertices=(was,),
-        tables=(),
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+    record = plain_entry(
+        job="job", kind=kind, checkpoint=checkpoint, parent=checkpoint - 1, max_parallelism=4, vertices=(was,)
     )
     return RowCommitted(record, ())
 
@@ -255,18 +245,14 @@ def test_an_entry_with_two_versions_or_a_smaller_one_is_found(entries, told):
 EMPTIED = TableRecord(table="gold/totals", mode=TableMode.UPSERT, parent_version=1)
 
 
-BACK = CheckpointRecord(
-    job="small",
+BACK = plain_entry(
     kind=RowKind.ROLLBACK,
     checkpoint=9,
     parent=3,
-    generation=1,
     nonce="n/9",
     max_parallelism=4,
-    vertices=(),
     tables=(EMPTIED,),
     outside=("gold/totals",),
-    statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
 )
 
 

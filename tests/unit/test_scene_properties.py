@@ -98,15 +98,13 @@ def a_newer_coordinator_keeps_its_files() -> bool:
 def files_of_a_rejected_cut_are_leftovers() -> bool:
     """Generation 5 held a cut after checkpoint 1 of generation 3. It was rejected: the next tick deletes its files."""
     nothing = Statistics(triggered_ms=0, committed_ms=0, rows=0)
-    newest = CheckpointRecord(
+    newest = plain_entry(
         job="job",
         checkpoint=_FIRST,
         parent=CheckpointId(0),
         generation=Generation(3),
         nonce="1",
         max_parallelism=1,
-        vertices=(),
-        tables=(),
         statistics=nothing,
     )
     name, by = StagedName(VertexId("joined"), 3, "0" * 32), cleanup.referenced([newest])
@@ -213,16 +211,12 @@ def a_rollback_leaves_an_entry_behind_if_tables_are_lost() -> bool:
 
 def _row(checkpoint: int, *tables: TableRecord) -> CheckpointRecord:
     """Return an entry of a job whose parent is the first checkpoint."""
-    return CheckpointRecord(
+    return plain_entry(
         job=JobName("j"),
         checkpoint=CheckpointId(checkpoint),
         parent=_FIRST if checkpoint != _FIRST else CheckpointId(0),
-        generation=Generation(1),
-        nonce="n",
         max_parallelism=1,
-        vertices=(),
         tables=tables,
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
     )
 
 
@@ -299,16 +293,13 @@ def _crafted() -> Iterator[str]:
 def _outside_entry(state: str = f"{_STATE}/{_NAME}") -> CheckpointRecord:
     held = KeyedFile(_file(state), KeyedFileKind.BASE, 0, 3, Version(Generation(1), 1))
     vertex = VertexRecord(vertex=VertexId("agg"), micro_batch=1, subtasks=(SubtaskSnapshot(state=(held,)),))
-    return CheckpointRecord(
+    return plain_entry(
         job="job",
         checkpoint=CheckpointId(1),
         parent=CheckpointId(0),
-        generation=Generation(1),
-        nonce="n",
         max_parallelism=4,
         vertices=(vertex,),
         tables=(TableRecord(table=_TABLE, mode=TableMode.APPEND, parent_version=0),),
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
     )
 
 

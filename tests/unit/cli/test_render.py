@@ -29,11 +29,9 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import (
     CheckpointCounts,
     CheckpointFailure,
-    CheckpointRecord,
     Claim,
     Holder,
     Release,
-    Statistics,
     SubtaskStatistics,
     TickEnd,
 )
@@ -77,6 +75,7 @@ from jobs.tick.listener import (
 from jobs.tick.tick_settings import TickReport
 from jobs.warehouse.cuts_table import RecordedCut
 from jobs.warehouse.warehouse import Warehouse
+from tests.unit.full_entry import plain_entry
 
 STARTED_MS = 1_700_000_000_000
 """When the recorded checkpoint was triggered."""
@@ -201,17 +200,7 @@ def test_the_kind_of_a_finished_checkpoint_stays_in_one_line(record, width):
 
 def cut_in(root, versions):
     recorded = RecordedCut(CheckpointId(7), 1_700_000_000_000, versions)
-    entry = CheckpointRecord(
-        job="flights",
-        checkpoint=7,
-        parent=0,
-        generation=1,
-        nonce="nonce",
-        max_parallelism=8,
-        vertices=(),
-        tables=(),
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
-    )
+    entry = plain_entry(job="flights", checkpoint=7, parent=0, nonce="nonce")
     return Cut(Warehouse(root, ProtocolPaths(job_name("flights"))), recorded, entry, Cuts(root, "flights"))
 
 

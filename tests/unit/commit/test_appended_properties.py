@@ -24,18 +24,18 @@ from checkpointing.commit.columns import (
 from checkpointing.commit.net_files import net_tables
 from checkpointing.commit.recovery import publications
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName, VertexId
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName, VertexId
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import (
     CheckpointRecord,
     RowKind,
-    Statistics,
     TableRecord,
     VertexRecord,
 )
 from checkpointing.state_evolution import first_refused
 from spec.machines import judging
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 COLUMNS_READABLE: Final = "columns-readable"
 """Under each name, every file of an append table has values of the column that has this name, or none. It holds no
@@ -367,17 +367,14 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
 
     def _entry(self, kind: RowKind, tables: tuple[TableRecord, ...]) -> CheckpointRecord:
         parent = self._entries[-1].checkpoint if self._entries else NO_CHECKPOINT
-        return CheckpointRecord(
+        return plain_entry(
             job="model",
             kind=kind,
             checkpoint=CheckpointId(parent + 1),
             parent=parent,
-            generation=Generation(1),
             nonce=str(parent + 1),
             max_parallelism=4,
-            vertices=(),
             tables=tables,
-            statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
         )
 
 

@@ -43,7 +43,6 @@ from checkpointing.metadata.record import (
     Release,
     Row,
     RowKind,
-    Statistics,
     VertexRecord,
 )
 from checkpointing.tick.attempts import (
@@ -562,7 +561,7 @@ def _claim(generation: Generation, first: int, last: int, nonce: str) -> Claim:
 WAY_BACK = "way-back"
 """A rollback drops the checkpoints off its line and nothing else, and it marks the savepoints off its line.
 
-If the entries that could tell whether a savepoint is on the line are gone, the savepoint keeps its mark."""
+If the entries that could tell whether an entry is on the line are gone, it keeps its mark, and may stay."""
 CUTS_STAY = "cuts-stay"
 """A recorded cut stays while its entry exists, and while another entry exists that is read or published from it."""
 
@@ -632,10 +631,11 @@ class LineMachine(RuleBasedStateMachine):
             return
         line = set(self._walk(target.checkpoint))
         told_from = self._told_from(target)
+        seen_from = max(told_from, *(line & self.untold - set(self._walk(self.end))), NO_CHECKPOINT)
         before = dict(self.there)
         self.end = self._at_rest(Rollback(target, ())).checkpoint
         self.cuts.add(self.end)
-        self._judge(before, line, told_from)
+        self._judge(before, line, told_from, seen_from)
 
     @precondition(lambda self: any(row.pinned for row in self.there.values()))
     @rule(pick=_pick_of_turning)
@@ -677,13 +677,21 @@ class LineMachine(RuleBasedStateMachine):
         self.cuts = due
 
     def _judge(
-        self, before: Mapping[CheckpointId, CheckpointRecord], line: set[CheckpointId], told_from: CheckpointId
+        self,
+        before: Mapping[CheckpointId, CheckpointRecord],
+        line: set[CheckpointId],
+        told_from: CheckpointId,
+        seen_from: CheckpointId,
     ) -> None:
-        """Judge a rollback by the entries that it drops, and by those to which a user may go back now."""
+        """Judge a rollback by the entries that it drops, and by those to which a user may go back now.
+
+        Below `seen_from`, the walk along the line ends at a missing entry, or at one whose mark may be wrong.
+        """
         on = {each for each, row in before.items() if each in line or (not row.commits and self.built_on[each] in line)}
         gone = before.keys() - self.there.keys()
-        due = {each for each in before.keys() - on - self._stood_upon(before) if not before[each].pinned}
-        expect(gone == due, WAY_BACK, f"{sorted(gone)} went, due were {sorted(due)}, the line is {sorted(line)}")
+        off = {each for each in before.keys() - on - self._stood_upon(before) if not before[each].pinned}
+        due = {each for each in off - self.untold if each >= seen_from}
+        expect(due <= gone <= off, WAY_BACK, f"{sorted(gone)} went, due were {sorted(due)}, the line is {sorted(line)}")
         offered = {row.checkpoint for row in restorable(self.there.values())} - {self.end}
         wrong = offered ^ (on & self.there.keys())
         stands_on = {each: each if row.commits else self.built_on[each] for each, row in before.items()}
@@ -759,18 +767,13 @@ class LineMachine(RuleBasedStateMachine):
         self.built_on[row.checkpoint] = row.parent
 
     def _entry(self, kind: RowKind, checkpoint: CheckpointId, *, pinned: bool) -> CheckpointRecord:
-        return CheckpointRecord(
-            job="small",
+        return plain_entry(
             kind=kind,
             pinned=pinned,
             checkpoint=checkpoint,
             parent=self.end,
             generation=Generation(self.claims),
             nonce=str(checkpoint),
-            max_parallelism=8,
-            vertices=(),
-            tables=(),
-            statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
         )
 
 

@@ -17,7 +17,8 @@ from checkpointing.commit.net_files import net_tables
 from checkpointing.commit.recovery import publications
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
-from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord, VertexRecord
+from checkpointing.metadata.record import Statistics, TableRecord, VertexRecord
+from tests.unit.full_entry import plain_entry
 
 GOLD = "o/gold"
 
@@ -30,17 +31,7 @@ def waiting(*names, table=GOLD):
     """Return a committed entry that waits for its publication, and takes these columns out of a table."""
     leaves = TableRecord(table=table, mode=TableMode.UPSERT, leaving=names, parent_version=1)
     statistics = Statistics(triggered_ms=0, committed_ms=0, rows=0)
-    return CheckpointRecord(
-        job="j",
-        checkpoint=2,
-        parent=1,
-        generation=1,
-        nonce="n",
-        max_parallelism=4,
-        vertices=(),
-        tables=(leaves,),
-        statistics=statistics,
-    )
+    return plain_entry(job="j", checkpoint=2, parent=1, max_parallelism=4, tables=(leaves,), statistics=statistics)
 
 
 @pytest.mark.parametrize(
@@ -118,17 +109,8 @@ def graph(declared, renamed=None):
 
 def entry(columns, dropped=()):
     """Return a checkpoint at which the table has these columns."""
-    return CheckpointRecord(
-        job="job",
-        checkpoint=PARENT,
-        parent=CheckpointId(3),
-        generation=Generation(1),
-        nonce="n",
-        max_parallelism=8,
-        vertices=(),
-        tables=(),
-        columns=(TableColumns(NAME, columns, dropped),),
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+    return plain_entry(
+        job="job", checkpoint=PARENT, parent=CheckpointId(3), columns=(TableColumns(NAME, columns, dropped),)
     )
 
 

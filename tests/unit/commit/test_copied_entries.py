@@ -1,41 +1,23 @@
 """The entries of a savepoint's copy. The copy is a job of its own, with names of its own."""
 
 from checkpointing.commit.at_rest import Stamp, copied
-from checkpointing.commit.fencing import (
-    HolderObserved,
-    MayClaim,
-    decide_claim,
-)
+from checkpointing.commit.fencing import HolderObserved, MayClaim, decide_claim
 from checkpointing.identifiers import CheckpointId, Generation
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Statistics
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release
+from tests.unit.full_entry import plain_entry
 
 PERSON = Holder(host="here", pid=1, started="")
 
 
 def stored(checkpoint, generation):
-    nothing = Statistics(triggered_ms=0, committed_ms=0, rows=0)
-    return CheckpointRecord(
-        checkpoint=checkpoint,
-        parent=checkpoint - 1,
-        generation=generation,
-        job="job",
-        nonce=f"n{checkpoint}",
-        max_parallelism=8,
-        vertices=(),
-        tables=(),
-        statistics=nothing,
+    return plain_entry(
+        checkpoint=checkpoint, parent=checkpoint - 1, generation=generation, job="job", nonce=f"n{checkpoint}"
     )
 
 
 def claim(generation, first_id):
-    return Claim(
-        generation=generation,
-        holder=PERSON,
-        first_id=first_id,
-        last_id=first_id + 999,
-        at_ms=0,
-        nonce=f"c{generation}",
-    )
+    ids = {"first_id": first_id, "last_id": first_id + 999}
+    return Claim(generation=generation, holder=PERSON, at_ms=0, nonce=f"c{generation}", **ids)
 
 
 def test_a_job_that_continues_a_copy_reuses_no_id_and_no_generation():

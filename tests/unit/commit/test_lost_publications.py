@@ -15,7 +15,8 @@ from checkpointing.commit.lost_publications import (
 )
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.metadata.record import CheckpointRecord, Statistics, TableKeys, TableRecord, VertexRecord
+from checkpointing.metadata.record import TableKeys, TableRecord, VertexRecord
+from tests.unit.full_entry import plain_entry
 
 T = "o/t"
 
@@ -26,16 +27,13 @@ def row(checkpoint, parent=None, *, names=True, parent_version=None, mode=TableM
     file = FileHandle(f"{T}/{checkpoint}", 1, 1, 0)
     adds, files = ((file,), ()) if mode is TableMode.APPEND else ((), (file,))
     table = TableRecord(table=T, mode=mode, adds=adds, files=files, parent_version=before)
-    return CheckpointRecord(
+    return plain_entry(
         job="j",
         checkpoint=checkpoint,
         parent=checkpoint - 1 if parent is None else parent,
-        generation=1,
         nonce=f"n/{checkpoint}",
         max_parallelism=128,
-        vertices=(),
         tables=(table,) if names else (),
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
         **more,
     )
 

@@ -32,7 +32,6 @@ from checkpointing.metadata.record import (
     FileCompaction,
     ManifestReference,
     RowKind,
-    Statistics,
     TableKeys,
     TableRecord,
     VertexRecord,
@@ -539,8 +538,7 @@ class ManifestsMachine(RuleBasedStateMachine):
             )
             vertices.append(VertexRecord(vertex=vertex, micro_batch=number, subtasks=subtasks))
             tables += [(_table_of_manifests(vertex, part), self.lists[vertex, part], part) for part in (0, 1)]
-        return CheckpointRecord(
-            job="small",
+        return plain_entry(
             checkpoint=CheckpointId(number),
             parent=CheckpointId(number - 1),
             generation=Generation(number),
@@ -552,7 +550,6 @@ class ManifestsMachine(RuleBasedStateMachine):
                 for (table, lists, part), how in zip(tables, listed, strict=False)
                 if how != "not"
             ),
-            statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
         )
 
 

@@ -25,16 +25,15 @@ from checkpointing.commit.two_phase import UnexpectedFactError
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.metadata.record import (
-    CheckpointRecord,
     Claim,
     Holder,
     RowKind,
-    Statistics,
     TableKeys,
     TableRecord,
     VertexRecord,
 )
 from jobs.warehouse.outside_publishing import difference
+from tests.unit.full_entry import plain_entry
 
 FILE = FileHandle("o/a/_data/1/v-1-a.parquet", 1, 1, 0)
 CLAIM = Claim(generation=2, holder=Holder(host="h", pid=1, started="s"), first_id=9, last_id=99, at_ms=0, nonce="n")
@@ -46,18 +45,16 @@ def table(name, **changes):
 
 def row(checkpoint, *tables, kind=RowKind.CHECKPOINT, outside=("o/a",), vertices=()):
     """Return an entry with a sink for table o/a."""
-    return CheckpointRecord(
+    return plain_entry(
         job="j",
         kind=kind,
         checkpoint=checkpoint,
         parent=checkpoint - 1,
-        generation=1,
         nonce=f"n/{checkpoint}",
         max_parallelism=128,
         vertices=vertices,
         tables=tables,
         outside=outside,
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
     )
 
 

@@ -32,7 +32,6 @@ from checkpointing.metadata.record import (
     Claim,
     Holder,
     RowKind,
-    Statistics,
     TableKeys,
     TableRecord,
     VertexRecord,
@@ -444,20 +443,14 @@ def _entry_of_rolling_forward(
     tables: list[_Table], kind: RowKind, listed: list[TableName], *, outside: bool
 ) -> CheckpointRecord:
     file = FileHandle("f", 1, 1, 1)
-    return CheckpointRecord(
-        job="small",
+    return plain_entry(
         kind=kind,
         checkpoint=_OWN,
         parent=_PARENT,
-        generation=Generation(1),
-        nonce="n",
-        max_parallelism=8,
-        vertices=(),
         tables=tuple(
             TableRecord(table=name, mode=mode, adds=(file,) if mode is TableMode.APPEND else (), parent_version=version)
             for name, mode, version, _ in tables
         ),
         columns=tuple(TableColumns(name, (TableColumn("a", "long"),)) for name in listed),
         outside=(_KEPT,) if outside else (),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
     )

@@ -21,7 +21,6 @@ from checkpointing.metadata.record import (
     CheckpointRecord,
     Rename,
     RenameKind,
-    Statistics,
     VertexRecord,
 )
 from checkpointing.renamed_columns import ColumnRenames, renamed_columns, unrenamable
@@ -54,6 +53,7 @@ from checkpointing.state_meaning import (
     under_new_names as under_new_names_of_meanings,
 )
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 WIDER: Final = "types-become-wider"
 """A type serves old values only if each plain type inside it is the same or a wider one. Fields of structs
@@ -832,18 +832,11 @@ def _cut(
 ) -> CheckpointRecord:
     since = after or {}
     columns = tuple(TableColumn(name, kind, CheckpointId(since.get(name, 0))) for name, kind in pair.was.items())
-    return CheckpointRecord(
-        job="small",
+    return plain_entry(
         checkpoint=_PARENT,
-        parent=CheckpointId(6),
-        generation=Generation(1),
-        nonce="n",
-        max_parallelism=8,
         vertices=(_vertex(VertexId(vertex), ("f",)),),
-        tables=(),
         columns=(TableColumns(TABLE, columns, pair.dropped),) if listed else (),
         renames=(*_pair_renames(pair.of_cut, VERTEX), *_pair_renames(pair.of_others, "other")),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
     )
 
 

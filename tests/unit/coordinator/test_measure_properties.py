@@ -45,7 +45,6 @@ from checkpointing.metadata.record import (
     Claim,
     Holder,
     Release,
-    Statistics,
     TableKeys,
     TableRecord,
     VertexRecord,
@@ -66,6 +65,7 @@ from checkpointing.trace import (
 )
 from spec.machines import judging
 from spec.machines.judging import BrokenRuleError, expect
+from tests.unit.full_entry import plain_entry
 
 MEASURED: Final = "epochs-are-measured"
 """An entry tells of each vertex what it did since its last barrier, when its barriers came, and when it answered."""
@@ -557,16 +557,13 @@ class TraceMachine(RuleBasedStateMachine):
         )
         keys = (TableKeys(table=TOTALS, columns=("key",)),)
         vertex = VertexRecord(vertex=SUMS, micro_batch=self.checkpoint, subtasks=subtasks, table_keys=keys)
-        return CheckpointRecord(
+        return plain_entry(
             job="numbers",
             checkpoint=CheckpointId(self.checkpoint + 1),
             parent=CheckpointId(self.checkpoint),
-            generation=Generation(1),
             nonce=str(self.checkpoint),
-            max_parallelism=8,
             vertices=(vertex,),
             tables=tables,
-            statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
         )
 
 

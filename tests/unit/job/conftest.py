@@ -67,6 +67,19 @@ def two_sources(*, judged: bool = False, parallelism: int = 1) -> JobGraph:
     )
 
 
+def in_a_row() -> JobGraph:
+    """Return left -> bronze -> joined and right -> joined. The barriers of `right` come first."""
+    return JobGraph(
+        (
+            Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),
+            Vertex("right", VertexKind.SOURCE, 1, splits=("r",)),
+            Vertex("bronze", VertexKind.STATELESS, 1, (Table("out/bronze", TableMode.APPEND),)),
+            Vertex("joined", VertexKind.KEYED, 1, (Table("out/joined", TableMode.APPEND),)),
+        ),
+        (EdgeId("left", "bronze"), EdgeId("bronze", "joined", 0), EdgeId("right", "joined", 1)),
+    )
+
+
 def record(graph: JobGraph, checkpoint: int, snapshots: dict[str, tuple[SubtaskSnapshot, ...]], **changes: Any):
     """Return the entry of a cut of that graph."""
     vertices = tuple(
@@ -229,6 +242,7 @@ def job() -> SimpleNamespace:
     return SimpleNamespace(
         story=Story,
         two_sources=two_sources,
+        in_a_row=in_a_row,
         record=record,
         file=file,
         keyed=keyed,

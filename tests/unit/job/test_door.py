@@ -28,19 +28,6 @@ from checkpointing.messages import (
 THREE = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "micro_batch_rows_max": 100}
 
 
-def unequal():
-    """Return left -> bronze -> joined and right -> joined. The barriers of `right` come first."""
-    return JobGraph(
-        (
-            Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),
-            Vertex("right", VertexKind.SOURCE, 1, splits=("r",)),
-            Vertex("bronze", VertexKind.STATELESS, 1, (Table("out/bronze", TableMode.APPEND),)),
-            Vertex("joined", VertexKind.KEYED, 1, (Table("out/joined", TableMode.APPEND),)),
-        ),
-        (EdgeId("left", "bronze"), EdgeId("bronze", "joined", 0), EdgeId("right", "joined", 1)),
-    )
-
-
 # ------------------------------------------------------------------
 # The ways between the parts of a job: what a subtask says reaches all who must hear it.
 
@@ -96,10 +83,10 @@ def test_a_few_rows_wait_for_the_barrier_that_is_near(expecting):
     assert begun(story) == 1
 
 
-@pytest.mark.parametrize("graph", [None, unequal()], ids=["beside them", "two steps above"])
-def test_rows_wait_as_long_as_a_source_is_being_asked(expecting, graph):
+@pytest.mark.parametrize("graph", ["two_sources", "in_a_row"], ids=["beside them", "two steps above"])
+def test_rows_wait_as_long_as_a_source_is_being_asked(job, expecting, graph):
     """It may bring more rows for the same micro-batch."""
-    story = expecting(FAR_MS, graph)
+    story = expecting(FAR_MS, getattr(job, graph)())
     story.offers("right", 3)
     story.is_idle("right")
     assert begun(story) == 0
@@ -109,8 +96,8 @@ def test_rows_wait_as_long_as_a_source_is_being_asked(expecting, graph):
 
 def test_a_vertex_runs_nothing_while_a_channel_of_one_of_its_subtasks_is_full(job):
     """The first subtask of bronze has sent a file that nobody has processed yet."""
-    left, right, bronze, joined = unequal().vertices
-    graph = replace(unequal(), vertices=(left, right, replace(bronze, parallelism=2), joined))
+    left, right, bronze, joined = job.in_a_row().vertices
+    graph = replace(job.in_a_row(), vertices=(left, right, replace(bronze, parallelism=2), joined))
     story = job.story(graph, linger_ms=0, credit_bytes=10)
     story.offers("left", 1)
     story.finishes("bronze")
@@ -164,7 +151,7 @@ def test_an_idle_split_is_asked_more_often_before_a_barrier(expecting, setup, pa
 @pytest.mark.parametrize(("concurrent", "pending"), [(1, 1), (2, 2)])
 def test_rows_trigger_as_many_checkpoints_as_may_be_pending(job, concurrent, pending):
     """The configuration may allow a second epoch's barrier while the first checkpoint is pending."""
-    story = job.story(unequal(), {**THREE, "max_concurrent": concurrent}, linger_ms=0)
+    story = job.story(job.in_a_row(), {**THREE, "max_concurrent": concurrent}, linger_ms=0)
     story.offers("left", 3)
     assert 2 == story.door.next_id
     story.offers("left", 3)

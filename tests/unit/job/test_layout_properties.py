@@ -39,6 +39,7 @@ from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Statistics, TableKeys, TableRecord, VertexRecord
 from checkpointing.partitions import Value
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 LAID_OUT: Final = "partitions-are-kept"
 """The log of a partitioned table says of each file the values of its rows, under every name of the table."""
@@ -154,7 +155,7 @@ def _is_restored(
     vertex = Vertex(_TOTALS, VertexKind.KEYED, 1, (table,))
     source = Vertex(VertexId("source"), VertexKind.SOURCE, 0)
     graph = JobGraph((source, vertex), (EdgeId(source.id, vertex.id),))
-    entry = CheckpointRecord(
+    entry = plain_entry(
         job=_JOB,
         checkpoint=CheckpointId(3),
         parent=NO_CHECKPOINT,
@@ -162,7 +163,6 @@ def _is_restored(
         nonce="3",
         max_parallelism=4,
         vertices=(was,),
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
         tables=tables,
         columns=columns,
     )
@@ -227,15 +227,13 @@ def _entry(graph: JobGraph, flying: tuple[int, ...]) -> CheckpointRecord:
         },
     )
     statistics = Statistics(triggered_ms=0, committed_ms=0, rows=0)
-    entry = CheckpointRecord(
+    entry = plain_entry(
         job=_JOB,
         checkpoint=effect.checkpoint,
         parent=NO_CHECKPOINT,
-        generation=Generation(1),
         nonce="3",
         max_parallelism=4,
         vertices=Drafts(graph).compose(effect, statistics, {}).vertices,
-        tables=(),
         statistics=statistics,
     )
     read = decode(encode(entry, writer="spec"))

@@ -10,9 +10,10 @@ from checkpointing.channel_items import ChannelState, SourceSlice, StagedSegment
 from checkpointing.commit.recovery import completion, has_finished
 from checkpointing.graph import Vertex, VertexKind
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, SplitId, VertexId
-from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 # ------------------------------------------------------------------
 # Tests what a cut tells: the position before which all rows of a split are in, and whether rows are left (B4, F1).
@@ -134,17 +135,7 @@ def _record(at: _At, held: list[list[_Slice]], ended: list[bool] | None = None) 
         )
         for place, own in enumerate(held)
     ]
-    return CheckpointRecord(
-        job="small",
-        checkpoint=CheckpointId(1),
-        parent=CheckpointId(0),
-        generation=Generation(1),
-        nonce="n",
-        max_parallelism=8,
-        vertices=(*sources, *readers),
-        tables=(),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
-    )
+    return plain_entry(checkpoint=CheckpointId(1), parent=CheckpointId(0), vertices=(*sources, *readers))
 
 
 def _in_flight(held: list[_Slice]) -> tuple[ChannelState, ...]:

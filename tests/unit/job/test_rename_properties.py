@@ -40,7 +40,6 @@ from checkpointing.metadata.record import (
     CheckpointRecord,
     Rename,
     RenameKind,
-    Statistics,
     TableKeys,
     TableRecord,
     VertexRecord,
@@ -48,6 +47,7 @@ from checkpointing.metadata.record import (
 from checkpointing.renamed_columns import unclear_rename
 from spec.machines import judging
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 RENAMED: Final = "renames-keep-things"
 """A declared rename changes names and nothing else: each thing keeps its files, state and rows in flight. Files of a
@@ -225,18 +225,14 @@ class RenamesMachine(RuleBasedStateMachine):
             else TableRecord(table=TableName(name), mode=_mode(place), files=(self._file(name),), parent_version=0)
             for place, name in enumerate(names.tables)
         )
-        return CheckpointRecord(
+        return plain_entry(
             job=_JOB,
             checkpoint=_CUT,
-            parent=CheckpointId(6),
             generation=self.generation,
-            nonce="n",
-            max_parallelism=8,
             vertices=(source, *operators),
             tables=tables,
             columns=tuple(TableColumns(TableName(name), (TableColumn("b", "long"),)) for name in names.tables),
             renames=_declared(names),
-            statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
         )
 
     def _operator(self, place: int) -> VertexRecord:

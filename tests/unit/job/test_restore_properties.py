@@ -39,10 +39,10 @@ from checkpointing.key_groups import (
     key_group_ranges,
     range_of,
 )
-from checkpointing.metadata.record import CheckpointRecord, HookState, Statistics, TableKeys, TableRecord, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, HookState, TableKeys, TableRecord, VertexRecord
 from checkpointing.state_meaning import ColumnMeaning
 from spec.machines.judging import expect
-from tests.unit.full_entry import OWN, staged
+from tests.unit.full_entry import OWN, plain_entry, staged
 
 KEY_GROUPS: Final = 8
 _ORDERS, _ROWS, _TOTALS, _SUMS, _NEWEST = map(VertexId, ("orders", "rows", "totals", "sums", "newest"))
@@ -121,8 +121,7 @@ def cut() -> CheckpointRecord:
     upserts = TableKeys(table=_TOTALS_TABLE, columns=("key",))
     overwrites = TableKeys(table=_NEWEST_TABLE, columns=("at",), mode=TableMode.OVERWRITE)
     positions = (SubtaskSnapshot(position="1"), SubtaskSnapshot(position="2", finished=True))
-    return CheckpointRecord(
-        job="small",
+    return plain_entry(
         checkpoint=CheckpointId(5),
         parent=CheckpointId(4),
         generation=Generation(3),
@@ -151,7 +150,6 @@ def cut() -> CheckpointRecord:
             for name in (_ROWS_TABLE, _TOTALS_TABLE, TableName(f"{OWN}/state/totals"), _NEWEST_TABLE)
         ),
         hooks=(HookState(hook="ledger", state="1"),),
-        statistics=Statistics(triggered_ms=1, committed_ms=2, rows=3),
     )
 
 

@@ -7,9 +7,7 @@ import pytest
 from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.event_time import EventTime
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import Version
-from checkpointing.identifiers import EdgeId
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import (
     EndTick,
@@ -34,19 +32,6 @@ def asked(kind, request="mine"):
     return SavepointRequested(request, kind)
 
 
-def chain():
-    """Return left -> bronze (stateless) -> joined (keyed) <- right."""
-    return JobGraph(
-        (
-            Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),
-            Vertex("right", VertexKind.SOURCE, 1, splits=("r",)),
-            Vertex("bronze", VertexKind.STATELESS, 1, (Table("out/bronze", TableMode.APPEND),)),
-            Vertex("joined", VertexKind.KEYED, 1, (Table("out/joined", TableMode.APPEND),)),
-        ),
-        (EdgeId("left", "bronze"), EdgeId("bronze", "joined", 0), EdgeId("right", "joined", 1)),
-    )
-
-
 def answers(story):
     return [told for told in story.told if isinstance(told, SavepointTaken | SavepointFailed)]
 
@@ -64,7 +49,7 @@ def test_the_declined_savepoint_of_a_stop_fails_the_job(job):
 
 def test_a_drain_runs_a_last_micro_batch_and_sends_the_end_downstream(job):
     """Inputs end before the barrier: bronze's last rows, then the end of joined's input, then the snapshots."""
-    story = job.story(chain(), linger_ms=1_000)
+    story = job.story(job.in_a_row(), linger_ms=1_000)
     story.offers("left", 3)
     story.tell(asked(DRAIN))
     bronze = story.all(RunMicroBatch)[0]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructType
 
 from checkpointing.graph import JobGraph, Vertex, VertexKind
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, EdgeId, Generation, JobName, VertexId
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, EdgeId, JobName, VertexId
 from checkpointing.job import restoring
-from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from checkpointing.metadata.record import Statistics, VertexRecord
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.changelog_aggregates import ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_BEFORE, added, changes_of, deleted_keys
@@ -27,6 +27,7 @@ from jobs.pipeline.aggregates import AggregateColumn, count, count_distinct, min
 from jobs.state.files import empty_frame
 from jobs.state.merge import KEY_GROUP
 from spec.machines.judging import expect
+from tests.unit.full_entry import plain_entry
 
 ADD_UP: Final = "changes-add-up"
 """The changes up to a cut, added and taken back, are the table at the cut. It is the batch computation over the source
@@ -140,15 +141,13 @@ def cuts_hold_all_changes() -> bool:
 
 def _restores(vertices: tuple[VertexRecord, ...]) -> bool:
     statistics = Statistics(triggered_ms=0, committed_ms=0, rows=0)
-    entry = CheckpointRecord(
+    entry = plain_entry(
         job=JobName("model"),
         checkpoint=CheckpointId(3),
         parent=NO_CHECKPOINT,
-        generation=Generation(1),
         nonce="3",
         max_parallelism=4,
         vertices=vertices,
-        tables=(),
         statistics=statistics,
     )
     try:

@@ -14,9 +14,9 @@ from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.columns import TableColumn
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import InvalidGraphError, Table, TableMode, Vertex, VertexKind
-from checkpointing.identifiers import CheckpointId, EdgeId, Generation, SplitId, TableName, VertexId
+from checkpointing.identifiers import CheckpointId, EdgeId, SplitId, TableName, VertexId
 from checkpointing.messages import PollSource
-from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from checkpointing.state_meaning import Argument, ColumnMeaning
 from jobs.operators.spec import InvalidSpecError, KeyedSpec, StatelessSpec
 from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of, sum_of
@@ -28,6 +28,7 @@ from jobs.showing.graph import render_graph
 from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import SourceError
 from jobs.state.backend import FullBackend, IncrementalBackend, MemoryBackend
+from tests.unit.full_entry import plain_entry
 from tests.unit.uncalled import Nothing
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "value"})
@@ -334,16 +335,12 @@ def of(source) -> Pipeline:
 def cut(*splits: str) -> CheckpointRecord:
     """Return a cut in which the source had these splits, in this order."""
     positions = tuple(SubtaskSnapshot(position=str(place)) for place, _ in enumerate(splits))
-    return CheckpointRecord(
+    return plain_entry(
         job="example",
         checkpoint=CheckpointId(1),
         parent=CheckpointId(0),
-        generation=Generation(1),
-        nonce="n",
         max_parallelism=128,
         vertices=(VertexRecord(vertex=VertexId("numbers"), micro_batch=0, subtasks=positions, splits=splits),),
-        tables=(),
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
     )
 
 

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from checkpointing.channel_items import ChannelState, StagedSegment, SubtaskSnapshot
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
-from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, TableName, VertexId, job_name
+from checkpointing.identifiers import ChannelId, EdgeId, Generation, TableName, VertexId, job_name
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.metadata.paths import table_of_state
-from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from checkpointing.metadata.record import VertexRecord
 from jobs.cli.run import PlainDisplay
 from jobs.operators.spec import arrow_schema
 from jobs.pipeline import Pipeline, count
@@ -26,6 +26,7 @@ from jobs.state.worker_copy import CopyUses
 from jobs.tick.engine import SparkEngine
 from jobs.tick.listener import StateLoaded
 from jobs.tick.state_migration import find_migrations, plan_with_migrations
+from tests.unit.full_entry import plain_entry
 from tests.unit.uncalled import Nothing
 
 JOB = job_name("j")
@@ -56,12 +57,8 @@ def cut(tmp_path):
             write = writer.inline if inline else writer.write
             handle = write(table_of_state(JOB, COUNTS), content)
             files.append(KeyedFile(handle, KeyedFileKind.DELTA, 0, 127, Version(Generation(1), number)))
-        record = CheckpointRecord(
+        record = plain_entry(
             job=JOB,
-            checkpoint=CheckpointId(7),
-            parent=CheckpointId(6),
-            generation=Generation(1),
-            nonce="n",
             max_parallelism=128,
             vertices=(
                 VertexRecord(
@@ -71,8 +68,6 @@ def cut(tmp_path):
                     meanings=plans[-1].graph.vertex(COUNTS).meanings,
                 ),
             ),
-            tables=(),
-            statistics=Statistics(triggered_ms=1, committed_ms=2, rows=3),
         )
         return record, [file.file.path for file in files]
 

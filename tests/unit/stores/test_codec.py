@@ -94,29 +94,6 @@ def test_an_older_checkpoint_without_a_field_of_every_format_is_refused(field: s
         decode(json.dumps(document))
 
 
-def lost(written: Any, read: Any, at: str = "row") -> list[str]:
-    """Return every place whose value was not read. The result may have more fields."""
-    if isinstance(written, dict) and isinstance(read, dict):
-        return [each for name in written for each in lost(written[name], read.get(name), f"{at}.{name}")]
-    if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
-        return [each for n, pair in enumerate(zip(written, read, strict=True)) for each in lost(*pair, f"{at}[{n}]")]
-    return [] if written == read else [at]
-
-
-@pytest.mark.parametrize(("kind", "was", "now"), [("vertex", "a", "b"), ("table", "x/a", "x/b")])
-def test_a_rename_of_a_vertex_or_a_table_that_also_names_a_vertex_is_refused(kind: str, was: str, now: str) -> None:
-    """Only a renamed column belongs to a vertex. Tidemark does not write such an entry."""
-    document = _checkpoint()
-    for vertex, is_valid in (("", True), ("e", False)):
-        renames = [{"kind": kind, "was": was, "now": now, "vertex": vertex}]
-        document["row"]["renames"] = renames
-        if is_valid:
-            decode(json.dumps(document))
-            continue
-        with pytest.raises(UnreadableRowError, match="renames"):
-            decode(json.dumps(document))
-
-
 def test_the_places_of_manifests_are_never_read_from_a_text() -> None:
     """Clean-up keeps the manifests that an entry names. Only its references may say which these are."""
     text = _checkpoint()
@@ -137,23 +114,6 @@ def test_a_gap_in_the_migration_steps_is_refused() -> None:
     """The error names the format without a step: no version that was released wrote it."""
     with pytest.raises(UnknownFormatError, match="from format 5 of a release row"):
         decode(_changed(format=5))
-
-
-def _reading(outputs: Any) -> str:
-    """Return an entry of the present format whose vertices read these outputs. None leaves the field out."""
-    document = _checkpoint()
-    for vertex in document["row"]["vertices"]:
-        del vertex["outputs_read"]
-        if outputs is not None:
-            vertex["outputs_read"] = outputs
-    return json.dumps(document)
-
-
-@pytest.mark.parametrize("name", ["../x", "", "Late", 7])
-def test_an_output_without_a_valid_name_is_refused(name: Any) -> None:
-    """Tidemark cannot have written it. The message names the field."""
-    with pytest.raises(UnreadableRowError, match=r"vertices(\[0\]|\.0)\.outputs_read(\[0\]|\.0)"):
-        decode(_reading([name]))
 
 
 def test_an_entry_may_have_as_many_characters_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from checkpointing.handles import FileHandle, StagedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, job_name, table_name
 from checkpointing.messages import RunMicroBatch, SavepointKind
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
-from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind, VertexRecord
 from jobs.storage.place import drop_unfinished
 from jobs.tick.trace_files import drop_old_traces
 from jobs.warehouse.cleanup import LISTED_ALONE, delete_leftovers, delete_unfinished
@@ -21,22 +21,19 @@ from jobs.warehouse.cuts_table import ReservationStore
 from jobs.warehouse.lease import this_process
 from jobs.warehouse.requests import RequestFolder
 from jobs.warehouse.warehouse import Warehouse, obstacles
+from tests.unit.full_entry import plain_entry
 
 SILVER = table_name("silver/flights")
 JOIN = VertexId("join")
 
 
 def _row(generation: int, micro_batch: int) -> CheckpointRecord:
-    return CheckpointRecord(
+    return plain_entry(
         job="flights",
         checkpoint=CheckpointId(5),
         parent=CheckpointId(4),
         generation=Generation(generation),
-        nonce="n",
-        max_parallelism=8,
         vertices=(VertexRecord(vertex=JOIN, micro_batch=micro_batch, subtasks=()),),
-        tables=(),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
     )
 
 

@@ -34,7 +34,7 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFi
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, job_name
 from checkpointing.metadata.files import files_of, handles_to_restore
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord, VertexRecord
+from checkpointing.metadata.record import TableRecord, VertexRecord
 from jobs.operators.spec import arrow_schema, delta_columns
 from jobs.storage import place as synced_names
 from jobs.storage.objects import DELTA_CLIENT
@@ -45,6 +45,7 @@ from jobs.warehouse.table_columns import columns_of_schema, declared_columns, fi
 from jobs.warehouse.table_rules import Column, TableShape, advice, problems_of, refused_for_good
 from jobs.warehouse.table_snapshot import delta_table
 from jobs.warehouse.warehouse import Warehouse
+from tests.unit.full_entry import plain_entry
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -88,18 +89,13 @@ def row():
         in_flight=(held,),
     )
     table = TableRecord(table="silver/rows", mode=TableMode.APPEND, parent_version=0, adds=(file("net"),), files=())
-    return CheckpointRecord(
+    return plain_entry(
         job="job",
-        kind=RowKind.CHECKPOINT,
-        pinned=False,
         checkpoint=2,
         parent=1,
-        generation=1,
-        nonce="n",
         max_parallelism=4,
         vertices=(VertexRecord(vertex="totals", micro_batch=1, subtasks=(snapshot,)),),
         tables=(table,),
-        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
     )
 
 

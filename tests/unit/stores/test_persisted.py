@@ -34,7 +34,6 @@ from jobs.warehouse.cuts_table import ReservationFile
 from jobs.warehouse.lease import LeaseFile
 from jobs.warehouse.requests import CancelRequest, SavepointAnswer, SavepointRequest
 from jobs.warehouse.savepoint_copy import CopyManifest
-from tests.unit.stores.test_codec import lost
 
 ROOT = Path(__file__).parents[3]
 ROWS = Path(__file__).parent / "rows"
@@ -70,6 +69,15 @@ RECORDS = (
     DebeziumNote,
     OffsetPosition,
 )
+
+
+def lost(written, read, at="row"):
+    """Return every place whose value was not read. The result may have more fields."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        return [each for name in written for each in lost(written[name], read.get(name), f"{at}.{name}")]
+    if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        return [each for n, pair in enumerate(zip(written, read, strict=True)) for each in lost(*pair, f"{at}[{n}]")]
+    return [] if written == read else [at]
 
 
 def fields(schema):
