@@ -67,9 +67,15 @@ def test_the_least_input_that_is_not_idle_holds_a_vertex_back():
 
 
 def test_the_doctor_says_when_a_window_closes_by_the_clock(tmp_path):
-    """The greatest row of both splits is of minute 45, and the windows are behind a join that is a minute behind."""
+    """The greatest row of both splits is of minute 45, and the windows are behind a join that is a minute behind.
+
+    The stream rests since its last rows, those of split a.
+    """
     said = {"idle_after_ms": None, "close_after_ms": 900_000}
-    bronze = a_vertex("bronze", 5, an_input("clicks", "a", 5, **said), an_input("clicks", "b", 45 * 60_000 - 1, **said))
+    rests = said | {"active_ms": 30_000}
+    bronze = a_vertex(
+        "bronze", 5, an_input("clicks", "a", 5, **said), an_input("clicks", "b", 45 * 60_000 - 1, **rests)
+    )
     bronze = bronze.model_copy(update={"time": bronze.time.model_copy(update={"behind_ms": 60_000})})
     hourly = a_vertex("hourly", 5, an_input("bronze", "", 5), due=(3_599_999,))
     for due_ms, closes_ms in ((3_599_999, 60_000 + 16 * 60_000), (2_000_000, 60_000 + 900_001), (4, 0)):

@@ -90,6 +90,8 @@ def test_state_whose_input_is_gone_is_named(job):
     seeing = JobGraph((Vertex("joined", VertexKind.KEYED, 1, (RULES,)),), ())
     assert ["joined"] == list(broadcasts_left(graph, cut))
     assert [] == list(broadcasts_left(seeing, cut))
+    empty = job.record(graph, 3, {"joined": (SubtaskSnapshot(ranges=(RangeFiles(RULES.name, ()),)),)})
+    assert [] == list(broadcasts_left(graph, empty)), "there is nothing to lose"
 
 
 # ------------------------------------------------------------------

@@ -9,6 +9,7 @@ from checkpointing.event_time import EventTime
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.handles import Version
 from checkpointing.job.setup import TickLimits
+from checkpointing.job.tick_end import Ending
 from checkpointing.messages import (
     EndTick,
     MicroBatchFinished,
@@ -105,6 +106,17 @@ def test_a_tick_that_holds_refuses_a_stop_and_takes_a_savepoint(job):
     story.tell(SavepointRequested("keep", SavepointKind.PLAIN))
     story.finishes()
     assert RowKind.SAVEPOINT is story.appends().kind
+
+
+@pytest.mark.parametrize(("reason", "message"), [(REASON.QUALITY, "a row is bad"), (REASON.TASK_FAILURE, "")])
+def test_a_failed_checkpoint_is_the_end_of_its_tick_if_reason_and_message_are_the_same(reason, message):
+    """Listeners hear of it once then."""
+    ending = Ending(TickLimits())
+    assert not ending.ends_for(reason, message)
+    ending.failed(reason, f"3 failed: {message}")
+    assert ending.ends_for(reason, message)
+    assert not ending.ends_for(reason, f"{message}!")
+    assert not ending.ends_for(REASON.CHECKPOINT_EXPIRED, message)
 
 
 # ------------------------------------------------------------------
