@@ -282,6 +282,7 @@ def test_rows_wait_for_a_barrier_that_fires_no_longer_than_a_job_takes(job, comp
     story.offers("left", 3)
     first = story.take(RunMicroBatch)
     story.tell(MicroBatchFinished("joined", first.micro_batch, (SubtaskOutput(due_ms=story.now_ms + 50),)))
+    story.passes(10)
     story.offers("left", 3)
     story.is_idle("right")
     assert [] == story.all(RunMicroBatch)
