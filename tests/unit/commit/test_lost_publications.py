@@ -115,6 +115,14 @@ def test_cuts_get_the_versions_at_which_the_tables_show_them_now():
     assert ({4: {T: 5}, 5: {T: 6}}, ()) == (done.changed, done.dropped)
 
 
+def test_a_cut_of_an_unknown_version_is_dropped_unless_the_next_entry_continues_from_it():
+    """Cut 3 is as it was."""
+    facts = seen(ROWS, CUTS, log(4, 3, v1=1, v2=2, v3=3))
+    for published, changed, dropped in (({5: 6}, {5: {T: 6}}, (4,)), ({4: 5}, {4: {T: 5}, 5: {}}, ())):
+        done = corrected(facts, {T: published})
+        assert (changed, dropped) == (done.changed, done.dropped)
+
+
 def test_the_oldest_entry_that_a_log_has_must_have_published_the_cut():
     """Only what is older was dropped in order, and is believed without an entry."""
     of_others = LogSeen(6, 6, {5: Entry(4), 6: Entry(6)}, oldest=5)
