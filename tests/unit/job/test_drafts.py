@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from checkpointing.channel_items import TaskWork
 from checkpointing.commit.two_phase import Draft
 from checkpointing.config import CheckpointConfig
@@ -142,13 +144,16 @@ def test_what_was_compacted_goes_to_one_checkpoint_and_to_the_next_one_if_that_i
     assert [ready, ()] == [taken(checkpoint) for checkpoint in (4, 5)]
 
 
-def test_state_that_was_replaced_before_any_barrier_is_deleted(job):
-    """No cut names it."""
-    story = job.story(job.two_sources(), {"every_rows": 9}, linger_ms=0)
-    for name, kind in (("first", KeyedFileKind.DELTA), ("second", KeyedFileKind.BASE)):
+@pytest.mark.parametrize(("every_rows", "files"), [(9, 2), (3, 3)], ids=["no cut named it", "no retained cut does"])
+def test_state_that_was_replaced_is_deleted(job, every_rows, files):
+    """That of a cut goes once the cut after the next one is complete."""
+    story = job.story(job.two_sources(), {"every_rows": every_rows, "retained": 1}, linger_ms=0)
+    for number in range(files):
         assert [] == story.all_told(DiscardFiles)
         story.offers("left", 3)
         run = story.take(RunMicroBatch)
-        state = (job.keyed(name, 0, 127, Version(1, run.micro_batch), kind),)
+        state = (job.keyed(f"s{number}", 0, 127, Version(1, run.micro_batch), KeyedFileKind.BASE),)
         story.tell(MicroBatchFinished("joined", run.micro_batch, (SubtaskOutput(state=state),)))
-    assert [("first",)] == [each.paths for each in story.all_told(DiscardFiles)]
+        if every_rows == 3:
+            story.commits()
+    assert [("s0",)] == [each.paths for each in story.all_told(DiscardFiles)]
