@@ -114,21 +114,27 @@ def reach(trial: Trial) -> Reach | None:
     return reached if found == [False] else None
 
 
-def judged(slip: Slip, tried: Sequence[Trial], bound_s: float) -> Found:
+def judged(slip: Slip, tried: Sequence[Trial], bound_s: float, *, first: bool = False) -> Found:
     """Return all trials that find the slip. Of the seeds, only the first one is told.
 
-    Each trial runs in a fork of this process, in which the slip is planted. No further trial begins after `bound_s` CPU
-    seconds.
+    With `first`, return only the first one of the spec proper, and the first of the tests and vectors. Each trial runs
+    in a fork of this process, in which the slip is planted. No further trial begins after `bound_s` CPU seconds.
     """
     found: list[Trial] = []
     for trial in tried:
-        if trial.judge == SIMULATOR and any(each.judge == SIMULATOR for each in found):
+        if any(_is_told_by(trial, each, first=first) for each in found):
             continue
         if _seconds_of_children() >= bound_s:
             return Found(tuple(found), stopped=True)
         if _finds_in_a_fork(slip, trial):
             found.append(trial)
     return Found(tuple(found))
+
+
+def _is_told_by(trial: Trial, finder: Trial, *, first: bool) -> bool:
+    if first:
+        return (trial.judge in SPEC) == (finder.judge in SPEC)
+    return trial.judge == finder.judge == SIMULATOR
 
 
 def _seconds_of_children() -> float:

@@ -246,6 +246,16 @@ def test_the_trial_that_found_most_slips_per_second_comes_first(drawn):
     first = worth_trying(slip, reached, {"machines, b": 40, "vectors, d": 900})
     assert ["e", "d", "a", "c", "b"] == [trial.name for trial in first]
     assert [120, 3, 4, 8, 32] == [trial.bound_s for trial in first]
+    by_side = worth_trying(slip, reached, {"machines, b": 40, "vectors, d": 900}, first=True)
+    assert ["d", "e", "b", "a", "c"] == [trial.name for trial in by_side]
+
+
+def test_one_finder_of_the_tests_and_one_of_the_spec_are_enough_if_asked_so(drawn):
+    """Those with a name in capitals find the slip."""
+    names = {"A": "unit tests", "B": "vectors", "c": "properties", "D": "machines"}
+    tried = [Trial(judge, name, name.isupper) for name, judge in names.items()]
+    assert ["A", "D"] == [trial.name for trial in judged(drawn[0], tried, 100, first=True).trials]
+    assert ["A", "B", "D"] == [trial.name for trial in judged(drawn[0], tried, 100).trials]
 
 
 def test_a_trial_is_worth_trying_only_if_the_slip_makes_a_difference_to_it(drawn):
