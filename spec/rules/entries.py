@@ -260,19 +260,25 @@ def cuts_hold(history: History) -> Iterator[str]:
         match event:
             case CutWritten(checkpoint, _, active):
                 recorded.setdefault(checkpoint, dict(active))
-            case RowsErased():
-                recorded = {
-                    checkpoint: {table: event.successors(files) for table, files in tables.items()}
-                    for checkpoint, tables in recorded.items()
-                }
+                continue
             case CutsSeen(generation, cuts):
-                for checkpoint, active in cuts:
-                    for table, files in active:
-                        was = recorded[checkpoint].get(table, files)
-                        if files != was and (first_table(table) not in appended or not _same_rows(history, files, was)):
-                            yield f"when generation {generation} begins, cut {checkpoint} shows other rows of {table}"
+                when = f"when generation {generation} begins"
+            case RowsErased(cuts=cuts):
+                when = "before rows are erased"
             case _:
-                pass
+                continue
+        for checkpoint, active in cuts:
+            known = recorded[checkpoint]
+            for table, files in active:
+                was = known.get(table, files)
+                if files != was and (first_table(table) not in appended or not _same_rows(history, files, was)):
+                    yield f"{when}, cut {checkpoint} shows other rows of {table}"
+                known[table] = files  # after a repair, other files may have the same rows, and may be erased then
+        if isinstance(event, RowsErased):
+            recorded = {
+                checkpoint: {table: event.successors(files) for table, files in tables.items()}
+                for checkpoint, tables in recorded.items()
+            }
 
 
 @rule("cuts-stay")

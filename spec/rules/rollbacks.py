@@ -21,6 +21,7 @@ from spec.history import (
     EntryAtRest,
     ErasureAsked,
     ErasureOver,
+    FilesDiscarded,
     History,
     ImportBegun,
     JobClaimed,
@@ -408,9 +409,11 @@ def forgotten_is_gone(history: History) -> Iterator[str]:
 
     All other rows are where they were. No table shows an erased file ever again, and at rest none is left.
     """
-    erased = _Erased()
+    erased, deleted = _Erased(), frozenset[str]()
     for event in history.without_flow:
         match event:
+            case FilesDiscarded(paths):
+                deleted |= frozenset(paths)  # a table that left the pipeline may still name such files
             case ErasureAsked(generation, key):
                 erased.keys[generation] = key
             case RowsErased(record, into, before, after, cuts):
@@ -427,7 +430,8 @@ def forgotten_is_gone(history: History) -> Iterator[str]:
                     for table, files in tables:
                         was = before_it.get(cut, {}).get(table)
                         told = f"{table} at cut {cut} after erasure {checkpoint} of key {key}"
-                        yield from _not_as_due(history, key, files, was, told)
+                        left = None if was is None else was - deleted
+                        yield from _not_as_due(history, key, files - deleted, left, told)
             case TableChanged(checkpoint, publication, _, active) if erased.gone & active:
                 yield f"{publication.table} shows erased {min(erased.gone & active)} with checkpoint {checkpoint}"
             case CameToRest(files) if erased.gone & files:

@@ -361,10 +361,15 @@ class TimeComesWithoutRows(DoorJudge):
     def _mark(self, record: CheckpointRecord, upstream: VertexId, ended: set[str]) -> tuple[int, bool]:
         time = timed_of(record)[upstream]
         left = [each for each in time.inputs if each.split not in ended]
-        clock_ms, after_ms = self.door.now_ms, TIMES.idle_after_ms or 0
-        now = [
-            each.model_copy(update={"idle": each.idle or clock_ms - (each.active_ms or clock_ms) > after_ms})
-            for each in left
-        ]
+        clock_ms = self.door.now_ms
+        now = [self._at(each, clock_ms) for each in left]
         last_ms, rests = goes_on_from(record, upstream), _at_rest(now, clock_ms)
         return _combined(now, last_ms) if rests is None else max(last_ms, rests), all(each.idle for each in now)
+
+    def _at(self, was: InputTimeRecord, clock_ms: int) -> InputTimeRecord:
+        """Return how far a split would be without further rows. A split that waited at the entry may be read by now."""
+        split = (first_id(was.upstream), SplitId(was.split))
+        if self.door.is_held(split):
+            return was.model_copy(update={"idle": True, "active_ms": clock_ms})
+        rests = clock_ms - (was.active_ms or clock_ms) > (TIMES.idle_after_ms or 0)
+        return was.model_copy(update={"idle": rests or (was.idle and split not in self.door.before)})
