@@ -367,9 +367,11 @@ class TimeComesWithoutRows(DoorJudge):
         return _combined(now, last_ms) if rests is None else max(last_ms, rests), all(each.idle for each in now)
 
     def _at(self, was: InputTimeRecord, clock_ms: int) -> InputTimeRecord:
-        """Return how far a split would be without further rows. A split that waited at the entry may be read by now."""
-        split = (first_id(was.upstream), SplitId(was.split))
-        if self.door.is_held(split):
+        """Return how far a split would be without further rows. A split that waited at the entry may be read by now.
+
+        If the clock has gone back, a split that was idle at the entry may be active again.
+        """
+        if self.door.is_held((first_id(was.upstream), SplitId(was.split))):
             return was.model_copy(update={"idle": True, "active_ms": clock_ms})
-        rests = clock_ms - (was.active_ms or clock_ms) > (TIMES.idle_after_ms or 0)
-        return was.model_copy(update={"idle": rests or (was.idle and split not in self.door.before)})
+        rested_ms = clock_ms - (was.active_ms or clock_ms)
+        return was.model_copy(update={"idle": rested_ms > (TIMES.idle_after_ms or 0)})
