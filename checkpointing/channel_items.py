@@ -12,10 +12,10 @@ class SourceSlice:
     """A segment that describes rows of one split between two positions. It holds no rows.
 
     `start` and `end` are positions as canonical JSON. Only the source can interpret them. `detail` is JSON for the
-    source's reader. `bytes` is an estimate that is used for credit only. `rows` is the number of rows,
-    or an estimate of it if `rows_estimated` is set. A source that reads another job's cuts (A10) says which `cut` the
-    slice leads to, and whether its end is `at_cut`. Such a slice may have no rows. `offered_ms` is the clock when the
-    source offered it: a row with a much later time is none that can have happened (N1).
+    source's reader. `bytes` is an estimate that is used for credit only. `rows` is the number of rows, or an estimate
+    of it if `rows_estimated` is set. A source that reads another job's cuts (A10) says which `cut` the slice leads to,
+    and whether its end is `at_cut`. Such a slice may have no rows. `offered_ms` is the clock when the source offered
+    the slice. An event cannot have happened much later than that (N1).
     """
 
     source: VertexId
@@ -66,9 +66,10 @@ class AlignmentType(Enum):
 class Barrier:
     """Barrier n. The rows before it belong to epochs <= n. `created_ms` is the time of its trigger.
 
-    It carries how far in event time its sender is (N1). Only those who read a split know its times, so a source sends a
-    watermark only behind the end of a split: the end of time. An `idle` sender is a split that had nothing to read, or
-    a vertex whose channels are all idle. A split that `waits` for an earlier part of its source holds nobody back.
+    It carries how far in event time its sender is (N1). Only the vertices that read a split know its rows' times. So a
+    source sends no watermark before a split has ended. Then it sends the end of time. An `idle` sender is a split that
+    had nothing to read, or a vertex whose channels are all idle. A split that `waits` for an earlier part of its source
+    holds nobody back.
     """
 
     checkpoint: CheckpointId
@@ -91,7 +92,7 @@ class CancelMarker:
 class EndOfData:
     """No more rows come on this channel: the job is drained, or all its sources have ended (B4).
 
-    Barriers may still come (Flink: `EndOfData`).
+    Barriers may still follow (Flink: `EndOfData`).
     """
 
 
@@ -99,7 +100,7 @@ class EndOfData:
 class EndOfChannel:
     """Nothing more comes on this channel (Flink: `EndOfPartitionEvent`).
 
-    No run reaches it: all tasks of a job finish together (C3).
+    It never occurs while a job runs, because all tasks of a job finish together (C3).
     """
 
 
@@ -132,8 +133,9 @@ class SubtaskSnapshot:
 
     `position` is a source's position (canonical JSON). A subtask that is `finished` has no row left: its split has
     ended, or its vertex has processed all input and emitted what it held back (B4). `state` has the live state files,
-    oldest first. `ranges` has the upsert tables' current files. `staged` has the append tables' files that are in no
-    checkpoint known to be complete. Nothing in the state is due before the event time `due_ms`; None: nothing ever is.
+    oldest first. `ranges` has the upsert tables' current files. `staged` has those files of append tables that belong
+    to no checkpoint known to be complete. Nothing in the state is due before the event time `due_ms`. None: nothing in
+    the state is ever due.
     """
 
     position: str | None = None
@@ -149,8 +151,8 @@ class SubtaskSnapshot:
 class TaskWork:
     """What the Spark tasks of one subtask measured during a micro-batch, each inside itself (E6).
 
-    `task_ms`: from a task's first row to its report. `sync_ms`: the part of it in which the task wrote files, and so
-    took in no row. `rows`: the rows that it received. The numbers of several tasks are added.
+    `task_ms`: the time from a task's first row to its report. `sync_ms`: the part of `task_ms` in which the task wrote
+    files, and so took in no row. `rows`: the rows that it received. The numbers of several tasks are added.
     """
 
     task_ms: int = 0

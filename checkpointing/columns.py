@@ -1,4 +1,4 @@
-"""The columns of a table as the entries of `checkpoints` list them: names, types, and since when each counts (D6)."""
+"""The columns of a table as the entries of `checkpoints` list them: name, type, and since when each has values (D6)."""
 
 import json
 import re
@@ -31,8 +31,9 @@ _DECIMAL: Final = re.compile(r"decimal\(([1-9]|[12][0-9]|3[0-8]),([0-9]|[12][0-9
 class TableColumn:
     """One column. `type` is the Delta type: its name, or for a nested type its JSON with sorted keys.
 
-    If a column was added to a table that had rows, it has values only for what came after checkpoint `after`. Older
-    rows are null there, and an aggregate has counted nothing before. 0: the column is as old as the table.
+    If a column was added to a table that had rows, it has values only for rows that came after checkpoint `after`. It
+    is null in older rows, and an aggregate has counted nothing before. `after` is 0 if the column is as old as the
+    table.
 
     `first` is the name with which a column of an append table began, if it was renamed since. Empty: its present name.
     """
@@ -44,7 +45,7 @@ class TableColumn:
 
     @property
     def identity(self) -> tuple[str, CheckpointId]:
-        """What a column keeps under every name: the name with which it began, and since when its values are valid."""
+        """What stays of a column when it is renamed: its first name, and since when its values are valid."""
         return self.first or self.name, self.after
 
 
@@ -62,29 +63,32 @@ class TableColumns:
 
 
 def columns_then(now: Collection[str], then: Collection[str], renamed: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the renamed columns that a file or table has under the old name only: old names by the new ones.
+    """Return the renamed columns that a file or table has under the old name only, as old names by new names.
 
-    `now` are the columns that the reader wants, and `then` those of the file. `renamed` has all old names by the new
-    ones.
+    `now` are the columns that the reader wants, and `then` the columns of the file. `renamed` has all old names by new
+    names.
     """
     return {new: old for new, old in renamed.items() if new in now and new not in then and old in then}
 
 
 def renamed_between(was: Iterable[TableColumn], now: Iterable[TableColumn]) -> tuple[tuple[str, str], ...]:
-    """Return the new and the old name of each column that both cuts of a table have, under different names."""
+    """Return the new and the old name of each column that a table has at both cuts under different names."""
     before = {column.identity: column.name for column in was}
     pairs = ((column.name, before.get(column.identity, column.name)) for column in now)
     return tuple((new, old) for new, old in pairs if new != old)
 
 
 def in_another_order(was: Iterable[TableColumn], now: Iterable[TableColumn]) -> bool:
-    """Return whether the columns that both cuts of a table have come in another order."""
+    """Return whether the columns that a table has at both cuts stand in another order."""
     before, after = ([column.identity for column in columns] for columns in (was, now))
     return [each for each in before if each in after] != [each for each in after if each in before]
 
 
 def is_delta_type(text: str) -> bool:
-    """Return whether a text from outside is a type as `TableColumn` has it. A type with too deep nesting is refused."""
+    """Return whether a text from outside is a type that `TableColumn` allows.
+
+    A type that is nested too deeply is refused.
+    """
     try:
         return _is_type(json.loads(text) if text.startswith("{") else text)
     except (ValueError, RecursionError):

@@ -1,10 +1,11 @@
 """Says until when a table is complete at a cut (N8).
 
-A table is complete until the watermark of the vertex that writes it. Every row with an event time that is not after it
-is in the table, and every window that ends by then. If rows may wait for a partner in time, the table is as much behind
-as they may wait. Late rows are left aside, because they come after their watermark. A table is complete for ever once
-its vertex has read the last row of all its inputs. A drain is no such end, since the job may go on: the table is
-complete as far as its rows were. So along the cuts of a job, no table is complete less far than before.
+A table is complete until the watermark of the vertex that writes it. The table has every row whose event time is not
+after the watermark, and every window that ends by then. If rows may wait in a join in time, the table is behind the
+watermark by the longest wait. Late rows are left aside, because they come after their watermark. A table is complete
+for ever once its vertex has read the last row of all its inputs. A drain does not make it complete for ever, since the
+job may go on: the table is then complete only until the watermark of its rows. So from one cut of a job to the next, a
+table's "complete until" never falls.
 """
 
 from checkpointing.event_time import BEFORE_TIME, END_OF_TIME
@@ -19,9 +20,10 @@ def writer_in_time(record: CheckpointRecord, table: TableName) -> VertexRecord |
 
 
 def complete_until_ms(record: CheckpointRecord, table: TableName) -> int | None:
-    """Return the last millisecond of event time until which the table is complete; END_OF_TIME: for ever.
+    """Return the event time, in ms, until which the table is complete. END_OF_TIME means for ever.
 
-    None: the table keeps no time, none of its rows had one yet, or rows may wait in a state until a drain.
+    None: the table has no event time, no row with an event time has come yet, or rows may wait in a state until a
+    drain.
     """
     vertex = writer_in_time(record, table)
     time = None if vertex is None else vertex.time
@@ -41,18 +43,18 @@ def complete_tables(record: CheckpointRecord) -> dict[TableName, int]:
 
 
 def is_complete_before(until_ms: int | None, end_ms: int) -> bool:
-    """Return whether a table that is complete until then has all rows before `end_ms`, as a day [start, end) needs."""
+    """Return whether a table that is complete until `until_ms` has all rows before `end_ms`, such as a day's end."""
     return until_ms is not None and until_ms >= end_ms - 1
 
 
 def held_back_by(time: VertexTimeRecord) -> InputTimeRecord | None:
-    """Return the active input that is least far, where the watermark stands. None: no input is active."""
+    """Return the active input with the least watermark, which holds the vertex back. None: no input is active."""
     active = [each for each in time.inputs if not each.idle]
     return min(active, key=lambda each: each.watermark_ms, default=None) if time.watermark_ms != END_OF_TIME else None
 
 
 def split_held_back_by(record: CheckpointRecord, vertex: VertexRecord) -> InputTimeRecord | None:
-    """Return the input from a split at which a vertex's watermark stands, there or at a vertex above. None: at none."""
+    """Return the split's input that holds a vertex's watermark back, here or upstream. None: no such input does."""
     waits = None if vertex.time is None else held_back_by(vertex.time)
     if waits is None or waits.split:
         return waits
@@ -61,13 +63,13 @@ def split_held_back_by(record: CheckpointRecord, vertex: VertexRecord) -> InputT
 
 
 def is_at_rest(record: CheckpointRecord, time: VertexTimeRecord, each: InputTimeRecord) -> bool:
-    """Return whether the input is a split of a stream whose time went on by the clock at the cut."""
+    """Return whether the input is a split of a stream at rest, whose time went on by the clock, at the cut."""
     since_ms, after_ms = _rests_since_ms(time, each), each.close_after_ms
     return after_ms is not None and since_ms is not None and record.statistics.triggered_ms - since_ms > after_ms
 
 
 def closes_at_ms(record: CheckpointRecord, vertex: VertexRecord, due_ms: int) -> int | None:
-    """Return when a vertex's watermark reaches a time by the clock, if no row comes any more. None: nobody knows."""
+    """Return the clock time at which a vertex's watermark reaches `due_ms` if no more rows come. None: nobody knows."""
     if vertex.time is None:
         return None
     time = vertex.time
@@ -92,7 +94,7 @@ def _reaches_at_ms(record: CheckpointRecord, time: VertexTimeRecord, each: Input
 
 
 def _rests_since_ms(time: VertexTimeRecord, each: InputTimeRecord) -> int | None:
-    """Return the clock of the last barrier before which a split of this one's stream had rows, or some to read."""
+    """Return the clock of the last barrier before which a split of the same stream had rows, or had some to read."""
     return max((own.active_ms for own in _stream(time, each) if own.active_ms is not None), default=None)
 
 
@@ -101,13 +103,13 @@ def _stream(time: VertexTimeRecord, each: InputTimeRecord) -> list[InputTimeReco
 
 
 def first_due_ms(vertex: VertexRecord) -> int | None:
-    """Return the event time at which the first of a vertex's state is due. None: nothing ever is."""
+    """Return the earliest event time at which something in a vertex's state is due. None: nothing ever is."""
     known = [each.due_ms for each in vertex.subtasks if each.due_ms is not None]
     return min(known, default=None)
 
 
 def late_rows(record: CheckpointRecord, output: str) -> dict[VertexId, int]:
-    """Return how many late rows of each vertex the cut has added to tables. `output` is the named output with them."""
+    """Return how many late rows of each vertex the cut has added to tables. `output` is their named output."""
     added = {table.table: sum(file.rows for file in table.adds) for table in record.tables}
     found: dict[VertexId, int] = {}
     for vertex in record.vertices:

@@ -1,11 +1,11 @@
 """Event time moves at barriers: how far in time the rows before a barrier reach (N1).
 
-The watermark of a cut says that all rows up to this time have come, as far as anybody knows. It is decided when a
-vertex has aligned for barrier n, from all rows before barrier n, and from nothing else. So it does not depend on how
-the rows were cut into micro-batches, or on parallelism. Barriers carry it on, and the cut records it. A row of the
-epoch after the cut is late if its time is not after the watermark of the cut.
+The watermark of a cut says that all rows up to this time have come, as far as anybody knows. A vertex computes its
+watermark when it has aligned for barrier n, from all rows before barrier n, and from nothing else. So the watermark
+does not depend on how the rows were cut into micro-batches, or on parallelism. Barriers carry the watermark on, and the
+cut records it. A row of the epoch after the cut is late if its time is not after the watermark of the cut.
 
-Times are whole milliseconds since the epoch. A time between two milliseconds counts as the earlier one.
+Times are whole milliseconds since 1970. A time between two milliseconds is rounded down.
 
 | channel of a vertex | its watermark at barrier n                                                                |
 |---------------------|-------------------------------------------------------------------------------------------|
@@ -14,7 +14,8 @@ Times are whole milliseconds since the epoch. A time between two milliseconds co
 | at its end          | none: it holds nobody back. After the end of all channels, it is the end of time          |
 | of a stream at rest | with `close_after`: the greatest of its splits, and as much later as the stream has rested |
 
-A vertex has the least watermark of its active channels, and its own never goes back (Flink: `StatusWatermarkValve`).
+A vertex has the least watermark of its active channels, but never a smaller one than before (Flink:
+`StatusWatermarkValve`).
 """
 
 from bisect import bisect_right
@@ -30,7 +31,7 @@ from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId
 BEFORE_TIME: Final = -(2**63)
 """The watermark before any row has come."""
 END_OF_TIME: Final = 2**63 - 1
-"""The watermark after the last row: nothing can be late any more, and all that waits is due."""
+"""The watermark after the last row: no row can be late any more, and all rows that wait in state are due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,10 @@ class EventTime:
     """What a pipeline says about the times of an input that reads a source.
 
     Rows may come `delay_ms` after rows with later times. A split without rows for more than `idle_after_ms` does not
-    hold the watermark back. With None it does, for however long it has none. A split whose watermark is more than
-    `hold_back_ms` ahead of another one's is not read until that one has caught up. With None it is. Once no split of
-    the stream has had rows for more than `close_after_ms`, its time goes on at the pace of the clock. With None it
-    stands still.
+    hold the watermark back. With None, a split without rows always holds it back. A split whose watermark is more than
+    `hold_back_ms` ahead of another split's is not read until that split has caught up. With None, it is read all the
+    same. Once no split of the stream has had rows for more than `close_after_ms`, the stream's time goes on at the pace
+    of the clock. With None, it stands still.
     """
 
     delay_ms: int
@@ -50,7 +51,7 @@ class EventTime:
     close_after_ms: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an idle time of nothing, and for a rest of nothing."""
+        """Raise ValueError if `idle_after_ms` or `close_after_ms` is zero or negative."""
         if self.idle_after_ms is not None and self.idle_after_ms <= 0:
             raise ValueError("idle_after is 0, so no split would ever count; say how long a split may have no rows")
         if self.close_after_ms is not None and self.close_after_ms <= 0:
@@ -65,8 +66,8 @@ class EventTime:
 class TimePartitions:
     """The hours, days or weeks of a table that a scheduler sees: each has `size_ms` of a zone's local time (N8).
 
-    The first one begins at `start_ms` of local time. Each of `offsets` is a moment, and how many ms local time is ahead
-    of UTC from then on, oldest first. The first of them holds before, too.
+    The first partition begins at `start_ms` of local time. Each of `offsets`, oldest first, is a moment, and by how
+    many ms local time is ahead of UTC from that moment on. The first offset also holds before its moment.
     """
 
     size_ms: int
@@ -74,7 +75,7 @@ class TimePartitions:
     offsets: tuple[tuple[int, int], ...]
 
     def complete(self, until_ms: int) -> int:
-        """Return how many are complete in a table that is complete until then."""
+        """Return how many partitions are complete in a table that is complete until `until_ms`."""
         end_ms = until_ms + 1
         place = bisect_right(self.offsets, end_ms, key=lambda each: each[0])
         _, ahead_ms = self.offsets[max(0, place - 1)]
@@ -85,17 +86,19 @@ class TimePartitions:
 class Expiry:
     """When a row of a vertex's state expires: `ttl_ms` after it was written (N5).
 
-    A row was written at the time of the barrier after it. That is the vertex's watermark there, or `by_clock` the clock
-    of the barrier. So what has expired is a function of the input and the cuts alone.
+    The time of the barrier that follows the write counts as the time of the write. This is the vertex's watermark at
+    that barrier, or with `by_clock` the clock of that barrier. So what has expired is a function of the input and the
+    cuts alone.
     """
 
     ttl_ms: int
     by_clock: bool = False
 
     def time_at(self, barrier: Barrier, last_ms: int | None) -> int | None:
-        """Return the time of a barrier as the vertex sends it on. None: before any time. It never goes back.
+        """Return the time by which state expires at a barrier that the vertex sends on. It never goes back.
 
-        The end of time is no time: a drain takes nothing away that a later tick may go on with.
+        None: there is no watermark yet. The end of time leaves the time as it is, so that a drain removes no state with
+        which a later tick may go on.
         """
         ms = barrier.created_ms if self.by_clock else barrier.watermark_ms
         if not self.by_clock and ms in (BEFORE_TIME, END_OF_TIME):
@@ -103,13 +106,13 @@ class Expiry:
         return ms if last_ms is None else max(ms, last_ms)
 
     def is_over(self, touched_ms: int | None, now_ms: int) -> bool:
-        """Return whether what was written at a time has expired (Flink: `TtlUtils.expired`)."""
+        """Return whether state that was written at `touched_ms` has expired (Flink: `TtlUtils.expired`)."""
         return touched_ms is not None and touched_ms + self.ttl_ms <= now_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far a channel or a vertex is. An `idle` one holds nobody back."""
+    """How far a channel or a vertex is in event time. An `idle` channel or vertex holds nobody back."""
 
     ms: int = BEFORE_TIME
     idle: bool = False
@@ -118,9 +121,9 @@ class Watermark:
 def combined(channels: Iterable[Watermark], last: Watermark) -> Watermark:
     """Return the watermark of an upstream vertex whose subtasks send on these channels, after `last`.
 
-    Active channels that are behind `last` were idle or not there before. They count again once they have caught up. If
-    the last active channel turns idle, the greatest of all counts, so that nothing waits for rows that do not come
-    (Flink: `StatusWatermarkValve`, FLINK-40475).
+    An active channel that is behind `last` was idle before, or is new. It counts again once it has caught up with
+    `last`. If the last active channel turns idle, the greatest of all counts, so that nothing waits for rows that do
+    not come (Flink: `StatusWatermarkValve`, FLINK-40475).
     """
     every = tuple(channels)
     if not every:
@@ -134,7 +137,7 @@ def combined(channels: Iterable[Watermark], last: Watermark) -> Watermark:
 def least(inputs: Iterable[Watermark], last: Watermark) -> Watermark:
     """Return the watermark of a vertex with these splits and upstream vertices, after `last`.
 
-    An active one that is behind `last` was idle or not there before. It holds the watermark where it is until it has
+    An active input that is behind `last` was idle before, or is new. It holds the watermark where it is until it has
     caught up, so that its rows do not stay late (Flink: `WatermarkOutputMultiplexer`, `CombinedWatermarkStatus`).
     """
     every = tuple(inputs)
@@ -147,7 +150,7 @@ class ChannelTime:
     """How far one channel of a vertex was at its last barrier. A cut keeps it.
 
     `active_ms` is the clock of the last barrier before which the split of the channel had rows, or still had some to
-    read. Before its first barrier, and for a channel from a vertex, it is None.
+    read. It is None before the channel's first barrier, and for a channel from a vertex.
     """
 
     mark: Watermark = Watermark()
@@ -157,11 +160,11 @@ class ChannelTime:
 class VertexTime:
     """How far in event time one vertex is. `channels` are those of its inputs that have times.
 
-    A channel from a split has an `EventTime`, and one from a vertex has none.
+    A channel from a split has an `EventTime`, and a channel from a vertex has None.
     """
 
     def __init__(self, channels: Mapping[ChannelId, EventTime | None]) -> None:
-        """Begin before time."""
+        """Begin with no time known."""
         self._declared = channels
         self._now = dict.fromkeys(channels, ChannelTime())
         self._greatest: dict[ChannelId, int] = {}
@@ -169,33 +172,34 @@ class VertexTime:
         self._ran: Counter[ChannelId] = Counter()
         """How many segments of each channel have run since the last unaligned barrier."""
         self._overtaken: dict[ChannelId, tuple[int, Barrier]] = {}
-        """For each channel with rows that an unaligned barrier overtook: how many segments of them have not run yet."""
+        """For each channel with overtaken rows: how many of their segments have not run, and the barrier."""
         self._barriers: dict[ChannelId, Barrier] = {}
         """The newest barrier of each channel, until the vertex counts it."""
         self._behind: dict[ChannelId, Barrier] = {}
-        """The newest barrier of each channel that is older, and before which all rows have run."""
+        """For each channel: an older barrier than the newest one, before which all rows have run."""
         self._rested_ms: dict[ChannelId, int] = {}
-        """How long each split had no row, and nothing to read, at the last barrier that counts. Others are left out.
+        """For each split without rows and with nothing to read at the last barrier: for how long that had lasted.
 
-        One that waits for an earlier part of its source keeps no stream from rest.
+        A split that waits for an earlier part of its source rests for ever here, so it does not keep its stream from
+        being at rest.
         """
         self._over: set[ChannelId] = set()
         """The channels that are at the end of time: all their rows have run, and no more will come."""
         self.watermark = Watermark()
-        """That of the last barrier that the vertex has passed. Rows with a time that is not after it are late."""
+        """The watermark of the last barrier that the vertex has passed. Rows whose time is not after it are late."""
         self._senders: dict[EdgeId, Watermark] = {}
         """How far each upstream vertex was at the last barrier."""
         self.rows = Watermark()
-        """How far the rows were there. At the end of time, the watermark is further."""
+        """How far the vertex's rows were at the last barrier. At the end of time, `watermark` is ahead of this."""
 
     @property
     def channels(self) -> Mapping[ChannelId, ChannelTime]:
-        """How far the rows of each channel were at the last barrier. An end does not show here."""
+        """How far the rows of each channel were at the last barrier. The end of a channel does not show here."""
         return self._now
 
     @property
     def reads_splits(self) -> bool:
-        """True if a channel comes from a split. Only its rows say how far it is."""
+        """True if a channel comes from a split. Only the rows of such a channel say how far it is."""
         return any(declared is not None for declared in self._declared.values())
 
     def restore(
@@ -205,10 +209,11 @@ class VertexTime:
         channels: Mapping[ChannelId, ChannelTime],
         ended: Collection[ChannelId] = (),
     ) -> None:
-        """Go on as the cut says. A split that the cut does not know begins before time. It holds time where it is.
+        """Restore the times of the cut. A split that the cut does not know holds the watermark where it is.
 
-        Every split of the cut counts at once, also one that has not sent anything yet (FLINK-32828). If the cut was at
-        the end of time and not all channels have `ended`, the vertex is as far as the rows were, as after a drain.
+        Every split of the cut counts at once, even if it has not sent anything yet (FLINK-32828). If the cut was at the
+        end of time and not all channels have `ended`, the vertex falls back to the watermark of its rows. This happens
+        after a drain.
         """
         self._now |= channels
         for channel, then in channels.items():
@@ -220,12 +225,12 @@ class VertexTime:
     # -------------------------------------------------------------- between barriers
 
     def came(self, channel: ChannelId) -> None:
-        """Note that rows of the channel are about to run."""
+        """Record that rows of the channel are about to run."""
         if channel in self._declared:
             self._came.add(channel)
 
     def ran(self, channel: ChannelId, segments: int) -> None:
-        """Note that so many segments of the channel have run. Its overtaken rows come first."""
+        """Record that this many segments of the channel have run. The overtaken rows of a channel run first."""
         self._ran[channel] += segments
         left, barrier = self._overtaken.get(channel, (0, None))
         if barrier is not None and left <= segments:
@@ -235,27 +240,27 @@ class VertexTime:
             self._overtaken[channel] = left - segments, barrier
 
     def read(self, channel: ChannelId, greatest_ms: int) -> None:
-        """Take the greatest time among rows that have run. It may be that of a row long ago."""
+        """Record the greatest time among rows that have run. A greater time of earlier rows stays."""
         self._greatest[channel] = max(greatest_ms, self._greatest.get(channel, BEFORE_TIME))
 
     def held_back(self) -> Iterator[tuple[ChannelId, int, int]]:
-        """Yield how far each split is by all rows that have run, and how far it may be ahead, if that is said."""
+        """Yield each split with `hold_back_ms`, its watermark by all rows that have run, and `hold_back_ms`."""
         for channel, declared in self._declared.items():
             if declared is not None and declared.hold_back_ms is not None:
                 greatest_ms = self._greatest.get(channel, BEFORE_TIME)
                 yield channel, max(self._now[channel].mark.ms, declared.watermark(greatest_ms)), declared.hold_back_ms
 
     def received(self, channel: ChannelId, barrier: Barrier) -> None:
-        """Note a barrier that has come on a channel. It carries the end of time if no row will come behind it."""
+        """Record a barrier that has come on a channel. It carries the end of time if no row will come behind it."""
         if channel in self._declared:
             if channel in self._barriers:
                 self._behind[channel] = self._barriers[channel]
             self._barriers[channel] = barrier
 
     def overtook(self, channel: ChannelId, checkpoint: CheckpointId, segments: int) -> None:
-        """Note that barrier n of the channel has overtaken so many segments. It counts when they have run.
+        """Record that barrier n of the channel has overtaken this many segments. The barrier counts when they have run.
 
-        Some may have run between the barrier of another channel and this one.
+        Some of these segments may have run already, between the barrier of another channel and this barrier.
         """
         barrier = self._barriers.get(channel)
         if barrier is not None and barrier.checkpoint == checkpoint and self._ran[channel] < segments:
@@ -269,7 +274,7 @@ class VertexTime:
         )
 
     def end(self) -> None:
-        """Note that all rows of all channels have run, and no more will come."""
+        """Record that all rows of all channels have run, and no more will come."""
         self._over.update(self._declared)
 
     def idles_at_ms(self) -> int | None:
@@ -289,7 +294,10 @@ class VertexTime:
 
     @property
     def awaits_first_barrier(self) -> bool:
-        """True if a split was at no barrier yet, and its rest would begin there. It holds time until then."""
+        """True if a split has passed no barrier yet, and its idle time begins at one.
+
+        Until then it holds the watermark back.
+        """
         said = (declared for channel, declared in self._declared.items() if self._now[channel].active_ms is None)
         return any(each is not None and (each.idle_after_ms or each.close_after_ms) is not None for each in said)
 
@@ -298,8 +306,8 @@ class VertexTime:
     def pass_barrier(self, barrier: Barrier, *, unaligned: bool = False) -> Barrier:
         """Advance to a barrier, and return it as the vertex sends it on.
 
-        All rows before the barrier have run, unless it is unaligned. Then only what has run counts: the times of rows,
-        and the earlier barriers that all rows before them have followed.
+        All rows before the barrier have run, unless it is unaligned. Then only what has run counts: the times of the
+        rows that have run, and the earlier barriers before which all rows have run.
         """
         self._rested_ms.clear()
         for channel, was in self._now.items():
@@ -315,7 +323,7 @@ class VertexTime:
         return replace(barrier, watermark_ms=self.watermark.ms, idle=self.watermark.idle)
 
     def foreseen(self, barrier: Barrier, channels: Mapping[ChannelId, Barrier]) -> Barrier:
-        """Return the barrier as the vertex would send it on, if these came now on its channels, and no row before."""
+        """Return the barrier that the vertex would send on if these came now on its channels, with no rows before."""
         then = copy(self)
         vars(then).update((name, copy(each)) for name, each in vars(self).items())
         for channel, each in channels.items():
@@ -339,9 +347,10 @@ class VertexTime:
                 yield from marks
 
     def _at_rest(self, declared: EventTime, splits: Collection[ChannelId]) -> Watermark | None:
-        """Return how far a stream is whose splits have rested for more than `close_after`. None: it is not at rest.
+        """Return the watermark of a stream at rest, or None if it is not at rest.
 
-        Its time goes on from its greatest row, at the pace of the clock of barriers.
+        It is at rest if all its splits have rested for more than `close_after`. Its time then goes on from the greatest
+        watermark of its splits, at the pace of the clock of barriers.
         """
         limit_ms, marks = declared.close_after_ms, [self._now[each].mark for each in splits]
         rested_ms, greatest_ms = min(self._rested_ms.get(each, 0) for each in splits), max(each.ms for each in marks)
@@ -350,9 +359,9 @@ class VertexTime:
         return Watermark(min(greatest_ms + rested_ms, END_OF_TIME - 1), idle=all(each.idle for each in marks))
 
     def _at(self, channel: ChannelId, was: ChannelTime, barrier: Barrier | None, clock_ms: int) -> ChannelTime:
-        """Return how far the rows of a channel are that have run, by their times and a barrier that came behind them.
+        """Return how far a channel is, by the times of its rows that have run and the `barrier` that came behind them.
 
-        None: no barrier has come behind rows that have run.
+        If `barrier` is None, no barrier has come behind rows that have run.
         """
         if barrier is not None and barrier.watermark_ms == END_OF_TIME:
             self._over.add(channel)

@@ -1,7 +1,7 @@
 """The reasons why a checkpoint failed or was refused (Flink: `CheckpointFailureReason`).
 
-Each reason has a message. `pre_flight` is true if it comes before the checkpoint is pending. The failure policy decides
-which reasons count (E5).
+Each reason has a message. `pre_flight` is true if the checkpoint failed before it was pending. The failure policy
+decides which reasons count (E5).
 """
 
 from enum import Enum

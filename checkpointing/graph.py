@@ -1,4 +1,4 @@
-"""The job graph: vertices, edges and tables. The planner hands it to the protocol. It has nothing of Spark.
+"""The job graph: vertices, edges and tables. The planner hands it to the protocol. It contains nothing of Spark.
 
 A vertex is a chain of operators between two exchanges. Its subtasks are source splits (SOURCE) or ranges of key groups
 (KEYED). A STATELESS vertex has one subtask.
@@ -27,7 +27,7 @@ class TableMode(Enum):
     """How an output table follows its stream."""
 
     APPEND = "append"
-    """Rows are added. Others may commit to the table too."""
+    """Rows are added. Other writers may commit to the table too."""
     UPSERT = "upsert"
     """One row for each key. Its active files are exactly the ranges of the cut."""
     STATE = "state"
@@ -38,7 +38,7 @@ class TableMode(Enum):
 
     @property
     def keeps_files(self) -> bool:
-        """True if a file stays as it was written, as long as the table shows it. So it keeps its columns."""
+        """True if a file stays as it was written, as long as the table shows it. So the file keeps its columns."""
         return self in (TableMode.APPEND, TableMode.OVERWRITE)
 
 
@@ -55,25 +55,25 @@ class Table:
     judged: bool = False
     """True if a suite judges this table's staged rows at each barrier (J3)."""
     judged_empty: bool = False
-    """True if the suite also judges an epoch whose rows left none for this table. It counts rows, for example."""
+    """True if the suite also judges an epoch that had rows, but none for this table. It counts rows, for example."""
     columns: tuple[TableColumn, ...] = ()
-    """The columns that the pipeline declares. Without them, nobody follows how they change."""
+    """The columns that the pipeline declares. If they are missing, no change of columns is noticed."""
     renamed_from: TableName | None = None
     """The table's name in older checkpoints. A state table is renamed with its vertex."""
     outside: bool = False
-    """True if it has an outside sink, which gets the rows that each checkpoint adds, or shows an upsert table."""
+    """True if the table has an outside sink. It gets the rows that each checkpoint adds, or shows an upsert table."""
     partitioned_by: tuple[str, ...] = ()
     """The columns by which the table is laid out. Each of its files has rows of one partition only."""
     drops: tuple[str, ...] = ()
-    """The columns that the pipeline takes out of an append table."""
+    """The columns that the pipeline drops from an append table."""
     in_order: bool = False
-    """Whether an append table's columns come in the pipeline's order. Those of other tables always do."""
+    """Whether an append table's columns stand in the pipeline's order. In other tables they always do."""
     votes: bool = False
-    """True if this sink commits in two phases. Then it can decline a checkpoint before the commit point."""
+    """True if the outside sink commits in two phases. Then it can decline a checkpoint before the commit point."""
     broadcast: bool = False
-    """True if it shows the broadcast state of its vertex. Every subtask holds all of its files (D1)."""
+    """True if the table shows the broadcast state of its vertex. Every subtask holds all of its files (D1)."""
     time_partitions: TimePartitions | None = None
-    """The hours, days or weeks that a scheduler sees, each when the table is complete until its end (N8)."""
+    """The hours, days or weeks that a scheduler sees, each as soon as the table is complete until its end (N8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +81,17 @@ class Vertex:
     """A vertex with its explicit, stable id. `splits` name a source's subtasks in order.
 
     A source is `bounded` if each of its splits has an end (Flink: `Boundedness.BOUNDED`). A source may read several
-    sources one after the other, its `parts` (Flink: `HybridSource`). The name of each split begins as its part says.
-    Every part but the last is bounded. A source is `coordinated` if it has a coordinator, whose state each checkpoint
-    holds (A7).
-    `meanings` say how the columns of a keyed vertex's state are computed, and its checkpoints record them.
-    `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of its
-    state and of its table, by the new ones. `changes_of` are the keyed vertices whose changes it takes.
-    `outputs_read` has the named output that each input reads. None is the upstream vertex's own output. It is empty if
-    no input reads a named output. `event_times` has what is said about the times of each input that reads a source. It
-    is empty if nothing is said of any (N1). It `fires` if some of its state is due at an event time, or
-    `by_clock` at a time of the clock of barriers (N4). `expiry` says
-    when rows of its state expire. None: never (N5). What it puts out for a row may wait until the watermark is
-    `rows_wait_ms` after the row's time. None: it may wait until a drain.
+    sources one after the other, its `parts` (Flink: `HybridSource`). The name of each split begins with the number of
+    its part. Every part but the last is bounded. A source is `coordinated` if it has a coordinator, whose state each
+    checkpoint holds (A7). `meanings` say how the columns of a keyed vertex's state are computed. Checkpoints record
+    them. `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of
+    its state and of its table, by the new names. `changes_of` are the keyed vertices whose changes this vertex reads.
+    `outputs_read` has the named output that each input reads. None is the upstream vertex's own output. `outputs_read`
+    is empty if no input reads a named output. `event_times` has what the pipeline declares about the times of each
+    input that reads a source. It is empty if the pipeline declares nothing for any input (N1). The vertex `fires` if
+    some of its state is due at an event time, or with `by_clock` at a time of the clock of barriers (N4). `expiry` says
+    when rows of its state expire. None: never (N5). The vertex may emit the result for a row only when the watermark is
+    `rows_wait_ms` after the row's time. None: the result may wait until a drain.
     """
 
     id: VertexId
@@ -115,7 +114,7 @@ class Vertex:
     rows_wait_ms: int | None = 0
 
     def part(self, split: str) -> int:
-        """Return the place of a split's part, from 0. All splits of a source without parts have place 0."""
+        """Return which part of its source a split belongs to, counted from 0. It is 0 for a source without parts."""
         return next(place for place, begin in enumerate(self.parts) if split.startswith(begin)) if self.parts else 0
 
     def ends(self, split: str) -> bool:
@@ -141,12 +140,12 @@ class Hook:
 
 
 class InvalidGraphError(ValueError):
-    """The graph is no valid pipeline. The message names the vertex and the rule."""
+    """The graph is not a valid pipeline. The message names the vertex and the rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobGraph:
-    """Vertices in topological order, as a row meets them; the edges between them; master hooks."""
+    """A job's vertices in topological order, as a row passes through them, the edges between them, and master hooks."""
 
     vertices: tuple[Vertex, ...]
     edges: tuple[EdgeId, ...]
@@ -206,7 +205,7 @@ class JobGraph:
     def time_channels(self, name: VertexId) -> dict[ChannelId, EventTime | None]:
         """Return a vertex's input channels whose rows have times. Without any, the vertex keeps no time (N1).
 
-        A channel from a split has what the pipeline says about its times. One from a vertex has None.
+        A channel from a split has what the pipeline declares about its times. A channel from a vertex has None.
         """
         times, timed = self.vertex(name).event_times, self._timed()
         declared = {edge: times[edge.input] if times else None for edge in self.upstream(name)}
@@ -217,7 +216,7 @@ class JobGraph:
         }
 
     def _timed(self) -> set[VertexId]:
-        """Return the vertices that keep time: those that read a split with times, and all behind them."""
+        """Return the vertices that keep event time: those that read a split with times, and all downstream of them."""
         found: set[VertexId] = set()
         for vertex in self.vertices if any(vertex.event_times for vertex in self.vertices) else ():
             if any(vertex.event_times) or any(edge.upstream in found for edge in self.upstream(vertex.id)):
@@ -225,15 +224,15 @@ class JobGraph:
         return found
 
     def sources_above(self, name: VertexId) -> frozenset[VertexId]:
-        """Return the sources whose rows reach a vertex. For a source it is itself."""
+        """Return the sources whose rows reach a vertex. For a source, return the source itself."""
         above = [self.sources_above(edge.upstream) for edge in self.upstream(name)]
         return frozenset().union(*above) if above else frozenset({name})
 
     def rows_wait_ms(self, name: VertexId) -> int | None:
-        """Return how far the watermark must be after a row's time until the row's effect is in this vertex's tables.
+        """Return by how much the watermark must pass a row's time before the row's effect is in this vertex's tables.
 
-        What waits in a vertex above counts there: its barriers carry a watermark that is so much less. None: it may
-        wait until a drain.
+        A wait in a vertex upstream does not count here: that vertex's barriers carry a watermark that is smaller by
+        this wait. None: the effect may wait until a drain.
         """
         until_a_drain: set[VertexId] = set()
         for vertex in self.vertices:

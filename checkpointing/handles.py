@@ -1,7 +1,7 @@
 """State handles: references to immutable files, or the bytes of a small state (Flink: `StateHandle`).
 
 Paths are relative to the warehouse, so that a warehouse can be moved. Every staged file is a shared handle: an
-acknowledgement carries all live ones, and aborting a checkpoint deletes none.
+acknowledgement carries all live handles, and aborting a checkpoint deletes no file.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.key_groups import KeyGroupRange
 
 UNKNOWN_CRC32 = -1
-"""The checksum of a file that only a table's log names. A copy of the file computes it."""
+"""Stands for the checksum of a file that only a table's log names. Copying the file computes the checksum."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,8 +20,8 @@ class FileHandle:
 
     `path` is relative to the warehouse. `crc32` covers the whole file. `stats` is the Delta statistics JSON of the file
     (numRecords, minValues, maxValues, nullCount). `inline` is the file's content as base64, if the handle carries it
-    (Flink: `ByteStreamStateHandle`). Such a file is written to its place only when it is published, and a restore does
-    not need it there.
+    (Flink: `ByteStreamStateHandle`). Such a file is written to `path` only when it is published, and a restore does not
+    need it there.
     """
 
     path: str
@@ -44,7 +44,7 @@ class KeyedFileKind(Enum):
     """What a keyed file contains of its range of key groups."""
 
     BASE = "base"
-    """Every key of the range. Older files of the range no longer count."""
+    """Every key of the range. It replaces all older files of the range."""
     DELTA = "delta"
     """Only the keys that one micro-batch changed, including tombstones."""
 
@@ -53,8 +53,8 @@ class KeyedFileKind(Enum):
 class KeyedFile:
     """A file of keyed rows (operator state, or an upsert table) with the key groups first..last.
 
-    A file of state that expires says in `touched_ms` when its newest rows were written: the time of the barrier after
-    it. None: its vertex has not passed a barrier since, or knew no time yet (N5).
+    If state expires, `touched_ms` says when the newest rows of a state file were written: the time of the first barrier
+    after the file. None: the vertex has not passed a barrier since, or had no watermark yet (N5).
     """
 
     file: FileHandle
@@ -74,8 +74,8 @@ class KeyedFile:
 class StagedFile:
     """A file staged for an append table, and not yet in its log.
 
-    `after` is the last barrier that its vertex had passed when it was staged. So the net files of an entry with parent
-    p are exactly those of its snapshot with `after >= p`.
+    `after` is the last barrier that its vertex had passed when the file was staged. So the net files of an entry with
+    parent p are exactly those of its snapshot with `after >= p`.
     """
 
     table: TableName

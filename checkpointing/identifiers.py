@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
 CheckpointId = NewType("CheckpointId", int)
-"""The coordinator's number of a checkpoint. It rises, and none is used twice. Epoch n = the rows between barriers n-1,
-n."""
+"""The coordinator's number of a checkpoint. It rises, and no number is used twice.
+
+Epoch n is the rows between barriers n-1 and n.
+"""
 
 Generation = NewType("Generation", int)
 """The number of one claim on the job. Fencing uses it."""
@@ -73,7 +75,7 @@ def table_name(text: str) -> TableName:
 
 
 def column_name(text: str) -> str:
-    """Return `text` if a column may have that name, or raise InvalidNameError. It becomes no path."""
+    """Return `text` if a column may have that name, or raise InvalidNameError. A column's name becomes no path."""
     if not text or len(text) > COLUMN_NAME_MAX:
         raise InvalidNameError(f"column {text[:200]!r}: a name has 1 to {COLUMN_NAME_MAX} characters")
     return text

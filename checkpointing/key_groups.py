@@ -1,10 +1,10 @@
 """Key groups: the unit in which keyed state moves between subtasks (D3; Flink: `KeyGroupRangeAssignment`).
 
 The number of key groups (max parallelism) is fixed for a job's life. Subtask i of p owns the range [ceil(i*max/p),
-floor(((i+1)*max-1)/p)]. So a restore at another parallelism only divides the ranges anew.
+floor(((i+1)*max-1)/p)]. So a restore at another parallelism only divides the key groups into other ranges.
 
-All code about key groups is here. It takes its numbers by keyword, because a parallelism and a max parallelism differ
-only by their names. Spark's tasks import this module, so it imports nothing.
+All code about key groups is here. Its functions take numbers by keyword, because a parallelism and a max parallelism
+have the same type. Spark's tasks import this module, so it imports nothing.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """The messages between the job door and its driver: facts (past tense) in, effects (imperative) out.
 
 The driver queues every fact, steps the door with one fact at a time, and carries out the effects. Slow effects run in
-other threads. The fact that an effect's docstring names answers it. Effects of one step may run in parallel. Only
-`AppendRow` is different: it waits for nothing but its turn, and is answered before the next one begins.
+other threads. The docstring of a fact names the effect that the fact answers. Effects of one step may run in parallel.
+Only `AppendRow` effects run one after the other: the next one begins when the one before is answered.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class SourceIdle:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnded:
-    """Answer to PollSource: the split of a bounded source has ended. No row will ever follow (B4)."""
+    """Answer to PollSource: the split of a bounded source has ended. No more rows will ever follow (B4)."""
 
     source: VertexId
     split: SplitId
@@ -75,11 +75,12 @@ class PollFailed:
 class SubtaskOutput:
     """What one subtask wrote in a micro-batch.
 
-    `emitted` goes into the downstream channels, and may be the same files as a table's. `staged` are the append tables'
-    new files. `state` has the new state files; if a BASE is among them, older ones no longer count. Older ones whose
-    paths are among `ended` do not count either: their rows are over, or lie in a new file too. `ranges` has all files
-    of the upsert ranges that were written: the new ones, and those that a range keeps. `due_ms` is the earliest event
-    time at which something of the state that it wrote is due, or of all state if the micro-batch fired (N4).
+    `emitted` goes into the downstream channels. These may be files that a table has too. `staged` are the append
+    tables' new files. `state` has the new state files. If a BASE is among them, it replaces all older state files.
+    Otherwise the older state files whose paths are among `ended` no longer count: their rows have expired, or lie in a
+    new file too. `ranges` has all files of the upsert ranges that were written: the new ones, and those that a range
+    keeps. `due_ms` is the earliest event time at which something is due in the state that the micro-batch wrote. If the
+    micro-batch fired, it is the earliest in all state (N4).
     """
 
     emitted: tuple[FileHandle, ...] = ()
@@ -103,8 +104,8 @@ class GreatestTime:
 class MicroBatchFinished:
     """Answer to RunMicroBatch: an output for each subtask, in order.
 
-    `work` too, or it is empty if nothing was measured. `times` has the splits of inputs with event times, unless none
-    of their rows has a time.
+    `work` has an entry for each subtask too, or is empty if nothing was measured. `times` has the splits of inputs with
+    event times, except those of whose rows none has a time.
     """
 
     vertex: VertexId
@@ -117,7 +118,7 @@ class MicroBatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchFailed:
-    """Answer to RunMicroBatch: it failed, and nothing of it counts. Files that it has left are leftovers."""
+    """Answer to RunMicroBatch: it failed, and its output is not used. Files that it has written are leftovers."""
 
     vertex: VertexId
     micro_batch: int
@@ -126,9 +127,9 @@ class MicroBatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchNotStaged:
-    """Answer to RunMicroBatch: its files could not be written, for example on a full disk. Nothing of it counts.
+    """Answer to RunMicroBatch: its files could not be written, for example on a full disk. Its output is not used.
 
-    The files that it did write are deleted, if the system allows it. The same rows may succeed later.
+    The files that it did write are deleted, if the system allows it. A later micro-batch may process the same rows.
     """
 
     vertex: VertexId
@@ -140,7 +141,7 @@ class MicroBatchNotStaged:
 class SuitesJudged:
     """Answer to JudgeSuites. `report` is JSON with a verdict for each expectation. The checkpoint keeps it.
 
-    `message` tells a person what failed and what to do, or is '' if nothing failed.
+    `message` says what failed and what a user can do, or is '' if nothing failed.
     """
 
     vertex: VertexId
@@ -154,7 +155,7 @@ class SuitesJudged:
 class JudgementFailed:
     """Answer to JudgeSuites: the rows could not be judged, so no suite has accepted or rejected them.
 
-    `error` names suite, table and cause. `report` is as in SuitesJudged, with the verdicts that exist.
+    `error` names suite, table and cause. `report` is as in SuitesJudged, with the verdicts that were reached.
     """
 
     vertex: VertexId
@@ -195,7 +196,7 @@ class CoordinatorResetFailed:
 
 @dataclass(frozen=True, slots=True)
 class TablesChecked:
-    """Answer to CheckTables: the problems that were found, each with the table and the way out; or none."""
+    """Answer to CheckTables: the problems that were found, if any. Each names the table and the way out."""
 
     checkpoint: CheckpointId
     problems: tuple[str, ...]
@@ -227,7 +228,7 @@ class RowRefused:
 
 @dataclass(frozen=True, slots=True)
 class RowUnknown:
-    """Answer to AppendRow: it neither succeeded nor was refused, and the nonce could not be searched."""
+    """Answer to AppendRow: nobody knows whether the entry is in, since it was not possible to search for its nonce."""
 
     nonce: str
     error: str
@@ -237,8 +238,8 @@ class RowUnknown:
 class TablePublished:
     """Answer to PublishTable: the table shows cut n at this Delta version.
 
-    `note` says what was found there, or is ''. `outside`: the table's outside sink has the rows, and there is no
-    version.
+    `note` reports what the publication found in the table, or is ''. `outside`: the table's outside sink has the rows,
+    and there is no version.
     """
 
     checkpoint: CheckpointId
@@ -259,14 +260,14 @@ class PublishFailed:
 
 @dataclass(frozen=True, slots=True)
 class CutRecorded:
-    """Answer to RecordCut: the cut can be read by its checkpoint id."""
+    """Answer to RecordCut: readers can read the cut by its checkpoint id."""
 
     checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The compactions of one append table. They may be committed."""
+    """The compactions of one append table. They are ready to be committed."""
 
     table: TableName
     compactions: tuple[FileCompaction, ...]
@@ -276,8 +277,8 @@ class Compacted:
 class FilesCompacted:
     """Answer to CompactFiles: what was compacted, table by table. Without `found` there was nothing to do.
 
-    The tables in `more` have further files to compact, so that one request does not take too long. `error` says what
-    went wrong, or is ''. Then the tables keep their small files, and the job goes on.
+    The tables in `more` have further files to compact. They are left to the next request, so that no request takes too
+    long. `error` says what went wrong, or is ''. After an error the tables keep their small files, and the job goes on.
     """
 
     found: tuple[Compacted, ...] = ()
@@ -287,7 +288,7 @@ class FilesCompacted:
 
 @dataclass(frozen=True, slots=True)
 class RivalSeen:
-    """Answer to LookForRival: the claim of a later generation; None if there is none, or nobody could look."""
+    """Answer to LookForRival: the claim of a later generation. None: there is no such claim, or the look-up failed."""
 
     claim: Claim | None
 
@@ -296,14 +297,14 @@ class StopKind(Enum):
     """How a tick is asked to end."""
 
     AFTER_CHECKPOINT = "after_checkpoint"
-    """Take a last checkpoint, then stop, because a limit was reached."""
+    """Take a last checkpoint, then stop, for example because a limit was reached."""
     NOW = "now"
-    """Stop in order without another checkpoint (Ctrl-C, SIGTERM). Uncommitted rows are read again."""
+    """Stop cleanly without another checkpoint (Ctrl-C, SIGTERM). The next tick reads uncommitted rows again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """Somebody asks the tick to stop."""
+    """A user or a limit asks the tick to stop."""
 
     kind: StopKind
 
@@ -367,7 +368,7 @@ Fact = (
 class PollSource:
     """Read a slice of at most `max_rows` rows after `position` (None: from the start).
 
-    A source that reads another job's cuts reads no further than `cut`. None lets it choose the newest one (A10).
+    A source that reads another job's cuts reads no further than `cut`. With None, it takes the newest cut (A10).
     """
 
     source: VertexId
@@ -393,10 +394,10 @@ class RunMicroBatch:
     `state[i]` are subtask i's live state files, oldest first. `ranges[i]` are the current files of its upsert tables.
     Every file that the job writes is new and immutable, and its name has generation, vertex and micro-batch.
     `end_of_input`: no more rows come on any input, because of a drain, or because all sources have ended. A keyed
-    vertex then ends every key of its state, even without any segment.
-    A row is late if its event time, in ms, is not after `late_ms`, the watermark of the last barrier. With `due_ms` the
-    vertex fires, after the rows: all of its state that is due by then (N4). State expires by `now_ms`, the time of the
-    last barrier. None: no state expires, or there was no time yet (N5).
+    vertex then ends every key of its state, even if there is no segment. A row is late if its event time, in ms, is not
+    after `late_ms`, the watermark of the last barrier. With `due_ms` the vertex processes its rows, and then fires all
+    of its state that is due by `due_ms` (N4). State expires by `now_ms`, the time of the last barrier. None if no state
+    expires, or if there is no watermark yet (N5).
     """
 
     vertex: VertexId
@@ -415,7 +416,8 @@ class RunMicroBatch:
 class JudgeSuites:
     """Judge all rows that were staged for the vertex's judged tables since the last completed checkpoint (J3).
 
-    A table without files got none of the rows that came, and its suite says something of that.
+    If a table has no files, none of the rows went to it. It is judged because its suite expects something of such an
+    epoch too.
     """
 
     vertex: VertexId
@@ -425,9 +427,9 @@ class JudgeSuites:
 
 @dataclass(frozen=True, slots=True)
 class CancelJudgement:
-    """The checkpoint of this JudgeSuites has ended, and nobody waits for the verdict.
+    """Cancel the judgement of a JudgeSuites whose checkpoint has ended, since nothing waits for the verdict.
 
-    If it still comes, it is ignored.
+    If the verdict still comes, it is ignored.
     """
 
     vertex: VertexId
@@ -436,9 +438,9 @@ class CancelJudgement:
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """The files that come into an upsert or state table and leave it, if its log is still at `version`.
+    """The files that a publication adds to and removes from a table, if the table's log is still at `version`.
 
-    At that version the table shows the parent's cut.
+    The table is an upsert or state table. At `version` it shows the parent's cut.
     """
 
     version: int
@@ -451,10 +453,11 @@ class Publication:
     """What publishing checkpoint n means for one table.
 
     APPEND: `adds` enter the log, and for a rollback `removes` leave it. UPSERT, STATE: the active files become exactly
-    `files`. In the same commit the table gets `columns` and loses those in `leaving`. Columns that others have added
-    stay. Without `columns` all stay as they are. `renamed` has the new and the old name of each renamed column. Of an
-    append table, each file that has the old name alone is written again. `in_order`: the columns get this order.
-    `no_others`: the table lost entries, so `leaving` may lack columns that it must lose. It then keeps `columns` alone.
+    `files`. In the same commit the table gets `columns` and loses those in `leaving`. Columns that other writers have
+    added stay. If `columns` is empty, all columns stay as they are. `renamed` has the new and the old name of each
+    renamed column. Each file of an append table that has only the old name is written again. `in_order`: the columns
+    get the order of `columns`. `no_others`: the table's log lost entries, so columns that the table must lose may be
+    missing in `leaving`. The table then keeps only `columns`.
     """
 
     table: TableName
@@ -467,20 +470,19 @@ class Publication:
     renamed: tuple[tuple[str, str], ...] = ()
     in_order: bool = False
     rolls_back: bool = False
-    """True if columns may get narrower types, those of an older cut. No file of the table has a wider one."""
+    """True if columns may get narrower types, those of an older cut. No file of the table has a wider type."""
     generation: Generation | None = None
-    """That of the entry. Files that are written again belong to it. None: nothing is written again."""
+    """The entry's generation. Files that are written again belong to it. None: no file is written again."""
     no_others: bool = False
     outside: bool = False
-    """True if it goes to the table's outside sink. Then the table's log shows it already."""
+    """True if this publication goes to the table's outside sink. Then the table's log has the checkpoint already."""
     since: CheckpointId | None = None
-    """For the sink of an upsert table: the checkpoint at which the table had the files `before`. None: not known."""
+    """For the sink of an upsert table: the checkpoint at which the table had the files `before`. None: unknown."""
     before: tuple[FileHandle, ...] = ()
     compactions: tuple[FileCompaction, ...] = ()
-    """Those that the table allows are carried out in the same commit, which changes none of its rows."""
+    """Compactions that change no row. The same commit carries out those that the table's present files allow."""
     erases: bool = False
-    """True if rows were erased: no version of the table may show a file in `erased` afterwards, nor bounds of a file
-    that is gone."""
+    """True if rows were erased. Then no version of the table may show a file in `erased`, or the statistics of one."""
     erased: tuple[ErasedFile, ...] = ()
     """Files of the table, each with its successor."""
     changes: FileChanges | None = None
@@ -491,16 +493,17 @@ class Publication:
 class CheckTables:
     """Compare protocol, features, schema and partitioning of these tables with the last cut.
 
-    The checkpoint takes the files `leaving` out of append tables. Find out whether another writer has moved their rows.
+    The checkpoint takes the files `leaving` out of append tables. So find out whether another writer has moved rows of
+    these files into other files.
     """
 
     checkpoint: CheckpointId
     tables: tuple[TableName, ...]
     leaving: tuple[str, ...] = ()
     pre_commits: tuple[Publication, ...] = ()
-    """If the tables are as they should be, the outside sinks that vote pre-commit this, all or none of them."""
+    """If the check finds no problem, the outside sinks that vote pre-commit these publications, all or none of them."""
     keeps: bool = True
-    """False for a held cut: the sinks roll back at once what they have pre-committed."""
+    """False for a held cut. Then the sinks roll back at once what they have pre-committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,7 +548,7 @@ class CompactFiles:
 
 @dataclass(frozen=True, slots=True)
 class NotifyComplete:
-    """Tell listeners and sources that checkpoint n is complete and published (F1, F2).
+    """Notify listeners and sources that checkpoint n is complete and published (F1, F2).
 
     `positions` are those of all source splits at the cut: (source, split, canonical JSON). A source may now commit them
     outside.
@@ -557,7 +560,10 @@ class NotifyComplete:
 
 @dataclass(frozen=True, slots=True)
 class SavepointTaken:
-    """Answer to SavepointRequested: the savepoint is committed as this entry. That of a stop is also published."""
+    """Answer to SavepointRequested: the savepoint is committed as this entry.
+
+    If the savepoint is a stop's, it is also published.
+    """
 
     request: str
     checkpoint: CheckpointId
@@ -574,9 +580,9 @@ class SavepointFailed:
 
 @dataclass(frozen=True, slots=True)
 class NotifyAborted:
-    """Tell listeners that checkpoint n failed, and why. Its staged files belong to the next one.
+    """Notify listeners that checkpoint n failed, and why. Its staged files belong to the next checkpoint.
 
-    `ends_tick`: the tick ends for this failure, and its error has the message too.
+    `ends_tick`: this failure ends the tick, and the tick's error has the message too.
     """
 
     checkpoint: CheckpointId
@@ -594,14 +600,14 @@ class LookForRival:
 
 @dataclass(frozen=True, slots=True)
 class DiscardFiles:
-    """Delete these warehouse-relative files. Certainly nothing refers to them."""
+    """Delete these files, given by warehouse-relative paths. Certainly nothing refers to them."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Step the door with TimeAdvanced at `at_ms` at the latest. It replaces the last such wish."""
+    """Step the door with TimeAdvanced at `at_ms` at the latest. This replaces the time of the last WakeAt."""
 
     at_ms: int
 

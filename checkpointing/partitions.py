@@ -1,9 +1,9 @@
-"""Says in which folder the files of one table partition lie, as `day=2024-05-01/city=Graz`.
+"""Says in which folder the files of one table partition lie, such as `day=2024-05-01/city=Graz`.
 
-Each file of a partitioned table has rows of one partition only. Its folder tells the partition's values, as texts of
-Delta's protocol, so an entry needs no other record of them. In a folder's name, every byte but letters, digits, `_`,
+Each file of a partitioned table has rows of one partition only. Its folder's name has the partition's values, as texts
+of Delta's protocol, so an entry needs no other record of them. In a folder's name, every byte but letters, digits, `_`,
 `.` and `-` is written as `%` and two hexadecimal digits, as Hive does. Readers should take the values from the log, but
-Polars takes them from the folder.
+Polars takes them from the folder's name.
 """
 
 import re
@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""Stands for null in a folder's name, as everywhere with Delta and Hive. So no value is this text."""
+"""Stands for null in a folder's name, as everywhere with Delta and Hive. So no partition's value may be this text."""
 
 PARTITION: Final = r"[A-Za-z0-9_.%-]+=[A-Za-z0-9_.%-]+"
 """The pattern of one folder's name."""
@@ -31,23 +31,23 @@ def folder_of(values: Iterable[Value]) -> str:
 
 
 def values_of(folder: str) -> tuple[Value, ...]:
-    """Return the values of a partition by its folder, in order of the table's partition columns."""
+    """Return the values of a partition from its folder, in order of the table's partition columns."""
     parts = (part.partition("=") for part in folder.split("/") if part)
     return tuple((plain(column), None if text == NO_VALUE else plain(text)) for column, _, text in parts)
 
 
 def escaped(text: str) -> str:
-    """Return a text as a part of a folder's name."""
+    """Return a text as it is written in a folder's name."""
     return _SPECIAL.sub(lambda found: b"%%%02X" % found[0][0], text.encode()).decode()
 
 
 def plain(text: str) -> str:
-    """Return the text that `escaped` made this part of a folder's name of."""
+    """Return the text of which `escaped` made this part of a folder's name."""
     return _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), text.encode()).decode()
 
 
 def is_escaped(text: str) -> bool:
-    """Return whether `escaped` makes this text. A crafted name may have another form, or bytes that are no text."""
+    """Return whether `escaped` makes this text. A forged name may have another form, or bytes that are not UTF-8."""
     try:
         return escaped(plain(text)) == text
     except UnicodeDecodeError:
@@ -57,10 +57,10 @@ def is_escaped(text: str) -> bool:
 # ------------------------------------------------------------------
 # Says in which folder the files of one version of an overwrite table lie, and which of two versions is the greater.
 #
-# Each file of an overwrite table has rows of one version only. Its folder tells the version and the version's kind, as
-# `version.date.2024-05-01`. So an entry needs no other record of it, and two files can be compared without the
-# pipeline. The name has no `=`, because some readers take `name=value` for a partition column. So no partition's
-# folder has such a name.
+# Each file of an overwrite table has rows of one version only. Its folder's name has the version's kind and the
+# version, such as `version.date.2024-05-01`. So an entry needs no other record of it, and two files can be compared
+# without the pipeline. The name has no `=`, because some readers take `name=value` for a partition column. So it also
+# differs from every partition's folder.
 
 
 FOLDER: Final = r"version\.(?:number\.-?[0-9]{1,20}|(?:date|time|text)\.[A-Za-z0-9_.%-]*)"
@@ -94,15 +94,15 @@ class TableVersion:
 
     @property
     def order(self) -> tuple[int, str]:
-        """What is compared with the same of another version of this kind: the greater version has the greater one.
+        """The value by which versions of one kind are compared: the greater version has the greater value.
 
-        Dates and moments have texts of one length for each column, so their texts are in their order.
+        All dates of a column have texts of one length, and so do its moments. So their texts sort as they do.
         """
         return (int(self.text), "") if self.kind is VersionKind.NUMBER else (0, self.text)
 
 
 def version_of_folder(folder: str) -> TableVersion | None:
-    """Return the version that a folder tells, or None for the name ''."""
+    """Return the version in a folder's name, or None for the name ''."""
     if not folder:
         return None
     _, kind, text = folder.split(".", 2)

@@ -1,8 +1,8 @@
 """Decides what renamed columns change in a restored state or table, and which renames are refused (G2).
 
-The columns of a file or table tell whether a rename is due: it has the old name and lacks the new one. So a rename that
-has happened has no further effect, and a rollback to a cut with the old name makes it due again. Entries list the
-renames for one reason only: code from before a rename must not begin such a column empty.
+The columns of a file or table show whether a rename is due: the old name is there and the new one is missing. So a
+rename that has happened has no further effect, and a rollback to a cut with the old name makes it due again. Entries
+list the renames for one reason only: pipeline code from before a rename must not begin such a column empty.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +16,7 @@ from checkpointing.state_evolution import Change, ChangeKind
 
 @dataclass(frozen=True, slots=True)
 class ColumnRenames:
-    """Old column names of one vertex by the new ones: those that the pipeline declares now, and those of the cut."""
+    """Old column names of one vertex by new names: `now` from the pipeline, `of_cut` from the cut."""
 
     now: Mapping[str, str]
     of_cut: Mapping[str, str]
@@ -37,9 +37,9 @@ def renamed_columns(
     *,
     becomes: str = "",
 ) -> Iterator[Change]:
-    """Yield each renamed column of a state or table that has the columns `then`, and each refused rename.
+    """Yield the column renames that are due for a state or table with the columns `then`, and the refused renames.
 
-    `becomes` says what a rename means, if there is more to say than that the column keeps its values.
+    `becomes` says what a rename does, if it does more than keep the column's values.
     """
     due, becomes = columns_then(now, then, renames.now), becomes or "renamed, with its values"
     for new, old in due.items():
@@ -70,7 +70,7 @@ def renamed_columns(
 
 
 def unrenamable(thing: str, now: Collection[str], then: Collection[str], renames: ColumnRenames) -> Iterator[Change]:
-    """Yield each renamed column of an overwrite table that has the columns `then`. All of them are refused."""
+    """Yield the column renames that are due for an overwrite table with the columns `then`. All of them are refused."""
     for new, old in columns_then(now, then, renames.now).items():
         refused = (
             f"an overwrite table keeps its files, which have the name {old}, and its readers find columns by name. "
@@ -109,7 +109,7 @@ def declared_renames(graph: JobGraph) -> tuple[Rename, ...]:
 def unclear_rename(graph: JobGraph) -> str | None:
     """Return why one of the declared renames of vertices and tables is unclear, or None.
 
-    This depends on no checkpoint. A column's rename is checked where the column is named.
+    The answer depends on no checkpoint. Renames of columns are checked elsewhere, where the columns are named.
     """
     names = {
         RenameKind.VERTEX: {str(vertex.id) for vertex in graph.vertices},

@@ -1,9 +1,9 @@
 """Decides how an operator's state may change its columns between two runs (D6).
 
-Columns are found by name. A new column is null in old rows. A column that is gone is dropped. A column may be widened
-if no value is lost. Structs, arrays and maps are compared inside in the same way. The key decides where a row lies, so
-its columns, their order and their types stay. Types are written as Spark and Delta write them in JSON: `integer`,
-`decimal(10,2)`, `{"type": "struct", "fields": [...]}`.
+Columns are found by name. A new column is null in old rows. A column that the pipeline no longer has is dropped. A
+column may be widened if no value is lost. The types inside structs, arrays and maps are compared in the same way. The
+key decides where a row lies, so the key's columns, their order and their types stay. Types are written as Spark and
+Delta write them in JSON: `integer`, `decimal(10,2)`, `{"type": "struct", "fields": [...]}`.
 """
 
 import json
@@ -19,12 +19,13 @@ from checkpointing.columns import columns_then
 # ------------------------------------------------------------------
 # Describes a difference between what a checkpoint holds and what the pipeline declares now.
 #
-# A module for each kind of change decides what it means (`state_evolution`, `state_meaning`). All of them return the
-# same list of changes. A tick refuses the first change that the old data cannot serve. A dry run shows all changes.
+# A module for each kind of change decides what the change means (`state_evolution`, `state_meaning`). All modules
+# return a list of `Change`. A tick refuses the first change for which the old data cannot be used. A dry run shows all
+# changes.
 
 
 NOT_WRITTEN: Final = "no longer written"
-"""What a column is now that an append table keeps and the pipeline does not have."""
+"""Stands in place of the type of a column that an append table keeps and the pipeline does not have."""
 
 
 class ChangeKind(Enum):
@@ -46,10 +47,10 @@ class Compatibility(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One difference of a column of `thing`: what it was and what it is now. None: there was, or is, no such column.
+    """One difference of a column of `thing`: what the column was and is now. None: it was, or is, not there.
 
     `becomes` says what happens to the old data. `refused` is empty if the pipeline may go on. Otherwise it says why the
-    old data cannot serve the pipeline, and the way out. `called` is what a user calls a column that Tidemark names.
+    pipeline cannot use the old data, and the way out. `called` is the user's word for a column that Tidemark named.
     """
 
     kind: ChangeKind
@@ -82,8 +83,8 @@ class Change:
 def with_hints(found: Sequence[Change], saying: Callable[[str, str], str | None]) -> tuple[Change, ...]:
     """Return the changes of one thing.
 
-    A dropped column gets a hint which new column may be the same under another name. `saying` returns what a user
-    writes to rename the old column to the new one, or None if the new one cannot be the same.
+    A dropped column gets a hint at the new column that may be the same one under another name. `saying` returns what a
+    user writes to rename the old column to the new one, or None if the new column cannot be the same.
     """
     new = [change for change in found if change.was is None]
 
@@ -100,14 +101,14 @@ def _goes(change: Change) -> bool:
 
 
 def verdict(found: Sequence[Change]) -> Compatibility:
-    """Return what these changes mean together."""
+    """Return what these changes together mean for the existing data."""
     if first_refused(found) is not None:
         return Compatibility.INCOMPATIBLE
     return Compatibility.AFTER_MIGRATION if found else Compatibility.AS_IS
 
 
 def first_refused(found: Iterable[Change]) -> Change | None:
-    """Return the first change that the old data cannot serve, or None if the pipeline may go on."""
+    """Return the first refused change, or None if the pipeline may go on."""
     return next((change for change in found if change.refused), None)
 
 
@@ -128,7 +129,7 @@ _READ_FROM: Final[Mapping[str, frozenset[str]]] = {
     "integer": frozenset({"long"}),
     "float": frozenset({"double"}),
 }
-"""The part of `WIDER` that readers follow by themselves."""
+"""The part of `WIDER` that readers convert by themselves."""
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _DIGITS: Final[Mapping[str, int]] = {"byte": 10, "short": 10, "integer": 10, "long": 20}
@@ -145,9 +146,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class StateSchema:
-    """The columns of a state row, those of the key first.
+    """The columns of a state row. The key's columns come first.
 
-    `keys` are their names, or None if they are no longer known.
+    `keys` are the names of the key's columns, or None if they are no longer known.
     """
 
     columns: tuple[Column, ...]
@@ -155,7 +156,7 @@ class StateSchema:
 
 
 def under_new_names(was: StateSchema, then: Mapping[str, str]) -> StateSchema:
-    """Return a state's columns under their new names. `then` has the old names by the new ones."""
+    """Return a state's columns under their new names. `then` has the old names by new names."""
     now = {old: new for new, old in then.items()}
     columns = (replace(column, name=now.get(column.name, column.name)) for column in was.columns)
     return replace(was, columns=tuple(columns))
@@ -185,7 +186,7 @@ _Change = partial(Change, kind=ChangeKind.STATE_SCHEMA)
 
 
 def changes(thing: str, was: StateSchema, now: StateSchema) -> tuple[Change, ...]:
-    """Return how the columns of `thing` changed, in the order of the new ones. `now.keys` must be known."""
+    """Return how the columns of `thing` changed, in the order of the new columns. `now.keys` must be known."""
     return (*_of_keys(thing, was, now), *_of_columns(thing, was, now, now.keys or ()))
 
 
@@ -252,10 +253,10 @@ def is_wider(was: ColumnType, now: ColumnType) -> bool:
 
 
 def reads_narrower(was: ColumnType, now: ColumnType) -> bool:
-    """Return whether a table may say `now` while its files still have `was`, so that they need not be written again.
+    """Return whether a table may have type `now` while its files still have type `was`, and are not written again.
 
-    Spark, delta-rs, Polars and DuckDB were tried. All of them read such files right, also with filters. For the other
-    types of `is_wider` Polars refuses the file.
+    Spark, delta-rs, Polars and DuckDB were tried. All of them read such files correctly, also with filters. For the
+    other pairs that `is_wider` allows, Polars refuses the file.
     """
     return _all_inside(was, now, lambda old, new: new in _READ_FROM.get(old, ()) or _has_more_digits(old, new))
 
@@ -282,7 +283,7 @@ def _all_inside(was: ColumnType, now: ColumnType, fits: Callable[[str, str], boo
 
 
 def _has_more_digits(was: str, now: str) -> bool:
-    """Return whether both are decimals with the same number of digits behind the point, and `now` has more before."""
+    """Return whether both are decimals with equally many digits after the point, and `now` has more before it."""
     old, new = _DECIMAL.fullmatch(was), _DECIMAL.fullmatch(now)
     return old is not None and new is not None and old[2] == new[2] and int(old[1]) < int(new[1])
 

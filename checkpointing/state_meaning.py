@@ -1,8 +1,8 @@
 """Decides whether old state still has the meaning that the pipeline gives its columns now (D6).
 
-Names and types do not tell a count from a maximum. So for every state column each checkpoint records the function that
-computed it, the input columns of the function, and a version. A restore compares them before anything runs. Flink
-leaves this to the user: it compares serializers, and a changed function goes on with old state.
+Names and types do not distinguish a count from a maximum. So for every state column each checkpoint records the
+function that computed it, the input columns of the function, and a version. A restore compares them before anything
+runs. Flink leaves this to the user: it compares only serializers, so a changed function goes on with old state.
 
 Nobody can know what a user's own function computes. It may declare `state_version`; without it, only its columns are
 compared. Expressions and filters before the operator are not compared either. If such a change affects what the state
@@ -23,7 +23,7 @@ PROCESS: Final = "process"
 """The function of state that a user's own keyed function writes."""
 
 BROADCAST: Final = "newest_broadcast_rows"
-"""The function of broadcast state: of each key the row with the greatest value of a column."""
+"""The function of broadcast state, which keeps the row of each key with the greatest value of a column."""
 
 _START_ANEW: Final = (
     "or give the operator another id and start it without state (--allow-non-restored-state; 'tidemark reset' then "
@@ -60,7 +60,7 @@ class ColumnMeaning:
 
     @property
     def called(self) -> str:
-        """What a user calls the column if it says which windows there are, or which join. Else ''."""
+        """The user's word for the column if its meaning defines windows or a join. Otherwise ''."""
         first = self.arguments[0].column if self.arguments else ""
         if self.function in _OF_WINDOWS:
             return "the window" if as_written(first) != first else ""
@@ -103,10 +103,11 @@ def _duration(ms: str) -> str:
 def meaning_changes(
     thing: str, was: Sequence[ColumnMeaning] | None, now: Iterable[ColumnMeaning], held: Collection[str]
 ) -> tuple[Change, ...]:
-    """Return how the meaning of state columns changed, in the order of the new ones.
+    """Return how the meanings of state columns changed, in the order of the new columns.
 
-    `held` are the columns that the state's files have. A column that no file has is new, and begins empty, whatever it
-    means. If a meaning was not recorded (`was` is None, or lacks the column), the present one is assumed.
+    `held` are the columns that the state's files have. A column that no file has is new. It begins empty, so its
+    meaning is not compared. If a meaning was not recorded (`was` is None, or does not have the column), the present
+    meaning is assumed.
     """
     before = {meaning.column: meaning for meaning in was or ()}
     return tuple(
@@ -118,9 +119,9 @@ def meaning_changes(
 
 
 def under_new_names(was: Sequence[ColumnMeaning] | None, then: Mapping[str, str]) -> tuple[ColumnMeaning, ...] | None:
-    """Return recorded meanings under the columns' new names. `then` are the old names in the files, by the new ones.
+    """Return recorded meanings under the columns' new names. `then` has the old names in the files by new names.
 
-    A checkpoint may record both names, if it was taken before any range was written again. The files have the old one.
+    A checkpoint may record both names, if it was taken before any range was written again. The files have the old name.
     """
     if was is None:
         return None
@@ -130,7 +131,7 @@ def under_new_names(was: Sequence[ColumnMeaning] | None, then: Mapping[str, str]
 
 
 def renaming_of(was: Sequence[ColumnMeaning] | None, now: Iterable[ColumnMeaning], old: str, new: str) -> str | None:
-    """Return what a user writes to rename state column `old` to `new`, or None if the new one has another meaning."""
+    """Return what a user writes to rename state column `old` to `new`, or None if `new` has another meaning."""
     before = next((one for one in was or () if one.column == old), None)
     after = next((one for one in now if one.column == new), None)
     if after is None or (before is not None and replace(before, column=new) != after):
@@ -141,7 +142,7 @@ def renaming_of(was: Sequence[ColumnMeaning] | None, now: Iterable[ColumnMeaning
 def still_held(
     was: Sequence[ColumnMeaning] | None, now: Sequence[ColumnMeaning], held: Collection[str]
 ) -> tuple[ColumnMeaning, ...]:
-    """Return the meanings that the next checkpoint records: the present ones, and those of dropped columns in files.
+    """Return the meanings to record in the next checkpoint: the present ones, and those of dropped columns in files.
 
     State files keep a dropped column until their range is written again. If the column comes back before that, its old
     values are read again. So their meaning must still be known.

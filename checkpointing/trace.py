@@ -1,9 +1,9 @@
 """The trace of a tick: its start, every fact and every effect, a JSON line each, in order.
 
 The lines of a real run can be replayed on the job door: the start builds it, the facts step it, and the effects are its
-answers. Lines are numbered, so that a missing or misplaced line is found at once. The name of a class says what a line
-holds. A line has its new files in full, and numbers of those that the lines before it have (below). Fields
-with their default values are left out. Nothing is pickled.
+answers. Lines are numbered, so that a missing or misplaced line is found at once. A line names the class of its
+content. It has new files in full. For files that earlier lines have, it has numbers (below). Fields with their default
+values are left out. Nothing is pickled.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,14 +22,13 @@ from checkpointing.messages import AppendRow, Effect, Fact, FileChanges, MicroBa
 from checkpointing.metadata.record import CheckpointRecord
 
 # ------------------------------------------------------------------
-# Writes each file of a trace in full once. A line names files that a line before it has written by their numbers.
+# Writes each file of a trace in full once. A file that an earlier line has in full is named by its number.
 #
-# A trace numbers the files in its lists, in order. A list is written as parts: a file in full, or a run `[first,
-# count]` of numbers. A list that is one run gets no numbers of its own. All files of every other list get the next
-# numbers, so that the same list is one run in the lines that follow. A number of a `KeyedFile` stands for its
-# `FileHandle` too.
+# The files in a trace's lists are numbered in order. A list is written as parts: a file in full, or a run `[first,
+# count]` of numbers. A list that is one run gets no new numbers. All files of any other list get the next numbers, so
+# that the same list is one run in the lines that follow. A number of a `KeyedFile` stands for its `FileHandle` too.
 #
-# So a line does not grow with the files that live, and a subtask whose files did not change costs one look-up.
+# So a line does not grow with the number of live files, and a subtask whose files did not change costs one look-up.
 
 
 _File = TypeVar("_File", FileHandle, KeyedFile)
@@ -39,16 +38,16 @@ _Part = list[int] | FileHandle | KeyedFile
 _FILE_ADAPTERS: Final[dict[type, TypeAdapter[Any]]] = {kind: TypeAdapter(kind) for kind in (FileHandle, KeyedFile)}
 _FILE: Final = attrgetter("file")
 _REMEMBERED: Final = 4_096
-"""Numbers that are remembered in any case, before lists that no longer live are forgotten."""
+"""Lists that are no longer in use are forgotten only after at least this many new numbers."""
 
 
 class UnknownFilesError(ValueError):
-    """A list of files in a line that the lines before it do not explain. The message says which."""
+    """A list of files in a line that does not fit the lines before it. The message says which list."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A list that was written, its first number, and how many entries had been written when a line last named it."""
+    """A list that was written, its first number, and the number of entries written when a line last named the list."""
 
     first: int
     files: Sequence[FileHandle | KeyedFile]
@@ -56,16 +55,16 @@ class _Known:
 
 
 class FilesTakenOut:
-    """Takes the files out of one trace's messages. It remembers those that live, by identity.
+    """Takes the files out of one trace's messages. It recognizes a file in use by the identity of its object.
 
-    A file that another object describes is written again.
+    If another object describes the same file, the file is written in full again.
     """
 
     def __init__(self) -> None:
         """Begin with the first line."""
         self._next = 0
         self._kept = (0, 0)
-        """The next number when lists were last forgotten, and how many files the others had."""
+        """The next number when lists were last forgotten, and how many numbers the lists that stayed had."""
         self._entries = 0
         self._lists: dict[int, _Known] = {}
         self._numbers: dict[int, int] = {}
@@ -113,7 +112,7 @@ class FilesTakenOut:
         self._numbers.update(zip(map(id, files), range(first, first + len(files)), strict=True))
 
     def _forget(self) -> None:
-        """Forget the lists that no line has named since the entry before, once they may be as many as the others."""
+        """Forget the lists that no line has named since the entry before, once they may have half of all numbers."""
         then, files = self._kept
         if self._next - then < files + _REMEMBERED:
             return
@@ -172,7 +171,7 @@ class FilesPutBack:
 
 
 def _run(numbers: list[int | None], at: int, first: int) -> int:
-    """Return how many numbers from this place on follow one another, in steps that double while they do."""
+    """Return how many numbers from `at` on are consecutive. The steps double while they are."""
     count, step = 1, 1
     while step:
         begin = at + count
@@ -191,7 +190,7 @@ class _Change(Protocol):
 
 
 def _changed(body: Any, change: _Change) -> Any:  # noqa: ANN401 - any message, and the same kind back
-    """Return a message with each list of files as `change` gives it, always in the same order."""
+    """Return a message in which `change` has replaced each list of files. The lists always come in the same order."""
     match body:
         case MicroBatchFinished():
             outputs = tuple(
@@ -245,7 +244,10 @@ def _ranges(ranges: tuple[RangeFiles, ...], change: _Change) -> tuple[RangeFiles
 
 
 FORMAT: Final = 11
-"""Raise it with every change of a message, or of an entry in one. A trace replays only on the core that wrote it."""
+"""The format's number. Every change of a message, or of an entry in one, must raise it.
+
+A trace replays only on the core that wrote it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +271,12 @@ _ADAPTERS: Final[dict[str, TypeAdapter[Any]]] = {kind.__name__: TypeAdapter(kind
 
 
 class UnreadableTraceError(ValueError):
-    """A line that is no entry of a trace, or that is misplaced. The message says which line, and why."""
+    """A line is no entry of a trace, or is misplaced. The message says which line, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """One line, the `number`-th from 1: a fact or effect of the door, and when (ms since the epoch)."""
+    """One line, the `number`-th from 1: a fact or effect of the door, and its time (ms since 1970)."""
 
     number: int
     at_ms: int
@@ -282,7 +284,10 @@ class TraceEntry:
 
 
 def encode(number: int, at_ms: int, body: Traced, files: FilesTakenOut | None = None) -> bytes:
-    """Return the entry as one line of JSON, with its newline. `files` knows the lines before it; None: it is alone."""
+    """Return the entry as one line of JSON, with its newline. `files` knows the lines before it.
+
+    None: the line stands alone.
+    """
     writer, name = FilesTakenOut() if files is None else files, type(body).__name__
     if isinstance(body, TickStarted):
         setup, lists = writer.take_out(body.setup)
@@ -302,7 +307,7 @@ def encode(number: int, at_ms: int, body: Traced, files: FilesTakenOut | None = 
 def decode(line: bytes, files: FilesPutBack | None = None) -> TraceEntry:
     """Return the entry of a line. Raise UnreadableTraceError for any other text.
 
-    `files` has read the lines before it. Without it, a line that names their files is refused.
+    `files` has read the lines before it. Without `files`, a line that names files of earlier lines is refused.
     """
     try:
         envelope = from_json(line)
