@@ -1,8 +1,8 @@
 """Builds the entries that no tick writes: savepoints at rest, copies, rollbacks, resets, erasures, imports, approvals.
 
-A recipe takes an existing entry and appends it again under a new id, with the changes that its kind makes. Only a copy
-keeps the id. The claim of the process that holds the job gives the id and the generation. The stamp gives the time and
-a nonce.
+A recipe takes an existing entry and returns it as a new entry under a new id, with the changes that its kind makes.
+Only a copy keeps the id. The claim of the process that holds the job gives the id and the generation. The stamp gives
+the time and a nonce.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,22 +28,21 @@ from checkpointing.metadata.record import (
 )
 
 # ------------------------------------------------------------------
-# Decides what a held cut stops, and how a person settles it: write, audit, publish.
+# Decides what a held cut prevents, and how a person settles it (the pattern write-audit-publish).
 #
-# A tick that holds its checkpoint appends an entry of kind HELD in place of the checkpoint's entry, and ends. The
+# A tick that holds its checkpoint appends an entry of kind HELD in place of the checkpoint's entry, and ends. The held
 # entry has everything that the checkpoint's entry would have: positions, state, and the files to publish for each
-# table. It publishes nothing, no entry continues from it, and no tick begins from it.
+# table. But nothing of it is published, no entry continues from it, and no tick begins from it.
 #
 # - **Approval** appends the same cut under a new id as a checkpoint, which continues from the held cut's parent. The
 #   same
 #   commit drops the held entry. That is the commit point. Publishing it is the normal roll-forward.
-# - **Rejection** drops the held entry with the release of the process that rejects it. Its files are leftovers then:
-#   of a
-#   newer generation than the newest checkpoint, and named by no entry. So the next tick deletes them before it does
+# - **Rejection** drops the held entry with the release of the process that rejects it. Its files are then leftovers: of
+#   a newer generation than the newest checkpoint, and named by no entry. So the next tick deletes them before it does
 #   anything else. It reads the same rows again, as after a suite that rejected them.
 #
-# Until then no process moves the job: an errand whose `moves_on` is true is refused by name. So the newest checkpoint
-# is still the held cut's parent when the cut is settled, and there is never more than one held cut.
+# Until then no process moves the job on: an errand whose `moves_on` is true is refused by name. So the newest
+# checkpoint is still the held cut's parent when the cut is settled, and there is never more than one held cut.
 
 
 def held_cut(rows: Iterable[Row]) -> CheckpointRecord | None:
@@ -53,7 +52,7 @@ def held_cut(rows: Iterable[Row]) -> CheckpointRecord | None:
 
 
 def waits_for_approval(held: CheckpointRecord) -> str:
-    """Return what a process is told that may not move the job now, with the way out."""
+    """Return the message, with the way out, for a process that may not move the job on now."""
     return (
         f"cut {held.checkpoint} of {held.job} waits for approval: 'tidemark approve {held.job}' publishes it, "
         f"'tidemark reject {held.job}' discards it, 'tidemark cut {held.job} pending' shows it"
@@ -72,7 +71,7 @@ def to_settle(rows: Iterable[Row], job: str, *, approve: bool) -> Settlement:
     """Return the held cut that may be settled now.
 
     A cut that does not continue from the newest checkpoint cannot be approved, because its files were computed on
-    another one. Tidemark writes no such entries. It may be rejected.
+    another checkpoint. It may be rejected. Tidemark writes no such entries.
     """
     known = tuple(rows)
     held, newest = held_cut(known), newest_checkpoint(known)
@@ -89,25 +88,25 @@ def to_settle(rows: Iterable[Row], job: str, *, approve: bool) -> Settlement:
 
 
 # ------------------------------------------------------------------
-# Moves the positions of a source in the newest cut, so that the source is read from elsewhere (K2).
+# Moves the positions of a source in the newest cut, so that the source is read from other positions (K2).
 #
-# Tables and state stay as they are. Rows that the source sends again count again. Rows that it skips never count. Rows
-# that the cut holds in flight have been read already, and stay.
+# Tables and state stay as they are. Rows that the source sends again are processed again. Rows that it skips are never
+# processed. Rows that the cut holds in flight have been read already, and stay in it.
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The new positions of a source's splits. A position is the source's own; None is the split's start."""
+    """The new positions of a source's splits. Only the source understands a position. None is the split's start."""
 
     source: VertexId
     positions: Mapping[SplitId, str | None]
 
 
 def moved(newest: CheckpointRecord, move: Move) -> tuple[VertexRecord, ...]:
-    """Return the vertices of the cut after the move. Splits that it does not name keep their position.
+    """Return the vertices of the cut after the move. Splits that the move does not name keep their position.
 
-    A split that it names has not ended, even if it had. So the job is not finished any more (B4), and no table is
-    complete for ever: more rows come, as after a drain.
+    A split that the move names counts as not ended, even if it had ended. So the job is not finished any more (B4), and
+    no table is complete for ever: more rows come, as after a drain.
     """
     vertices = (_with_more_to_come(each) for each in nothing_staged(newest))
     return tuple(_moved(each, move) if each.vertex == move.source else each for each in vertices)
@@ -135,7 +134,7 @@ NO_TURN = Turn((), (), ())
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What comes with each fact from outside: the time, a unique nonce, and whether the tick was asked to stop."""
+    """What the driver adds to each fact: the time, a unique nonce, and whether the tick was asked to stop."""
 
     now_ms: int
     nonce: str
@@ -143,7 +142,7 @@ class Stamp:
 
 
 def is_savable(cut: CheckpointRecord) -> bool:
-    """Return whether a savepoint can be made of a committed cut: only if the cut holds no rows in flight.
+    """Return whether a committed cut can be saved as a savepoint. It can if the cut holds no rows in flight.
 
     Flink's savepoints never hold any, since their barriers are always aligned (`CheckpointOptions.forConfig`).
     """
@@ -166,8 +165,8 @@ class SavepointAtRest:
 class Rollback:
     """An older cut under a new id (K2).
 
-    `tables` take each table from what it shows now to its content at the older cut: which files come and go, and which
-    columns the table loses. `outside` are the tables that have outside sinks.
+    `tables` say what takes each table from what it shows now to its content at the older cut: which files come and go,
+    and which columns the table loses. `outside` are the tables that have outside sinks.
     """
 
     target: CheckpointRecord
@@ -214,14 +213,17 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """An entry of another warehouse. Its files are copied here, and the next tick publishes its tables here (G1)."""
+    """An entry of another warehouse.
+
+    Its files are copied into this warehouse, where the next tick publishes its tables (G1).
+    """
 
     record: CheckpointRecord
 
     def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
         """Return the entry that a process with this claim appends. Its parent and its statistics stay as they were.
 
-        Outside sinks get nothing of it, since the other warehouse gave them its rows.
+        Outside sinks get nothing of this entry, since the other warehouse gave them its rows.
         """
         stays = {"parent": self.record.parent, "statistics": self.record.statistics, "outside": ()}
         return _under_a_new_id(self.record, claim, at, kind=RowKind.CHECKPOINT, pinned=False, **stays)
@@ -231,7 +233,7 @@ class Imported:
 class Approved:
     """A held cut that a person approved. It becomes a checkpoint, which continues from the held cut's parent.
 
-    It keeps everything that was measured, except the counts: they are those of the generation that held the cut.
+    It keeps everything that was measured. Its counts stay out, because they belong to the generation that held the cut.
     """
 
     held: CheckpointRecord
@@ -247,7 +249,7 @@ Recipe = SavepointAtRest | Rollback | SourceReset | Forget | Imported | Approved
 
 
 def turn_of(recipe: Recipe, rows: Iterable[CheckpointRecord]) -> Turn:
-    """Return what the new entry does to the existing ones: a rollback leaves some behind, an approval replaces one."""
+    """Return what the new entry does to existing entries. A rollback abandons some, an approval replaces one."""
     match recipe:
         case Rollback():
             return turn_back(rows, recipe.target)
@@ -275,7 +277,7 @@ def copied(
 
 
 def _under_a_new_id(record: CheckpointRecord, claim: Claim, at: Stamp, **changed: object) -> CheckpointRecord:
-    """Return an entry again, as a child of the original, under the claim's first id."""
+    """Return a copy of an entry that continues from the original, under the claim's first id."""
     new = {
         "abandoned": False,
         "checkpoint": claim.first_id,

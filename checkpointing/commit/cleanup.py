@@ -2,12 +2,13 @@
 
 These files are needed: all that an entry of `checkpoints` names, all that a reservation in force names, and all that a
 table's log shows at its newest version or at a version of a recorded or reserved cut. Of the other files, clean-up
-deletes only those of generations before the last claim, because the current generation may still name its own. It
-deletes them `grace_ms` after they became unneeded. By then, a reader that began with an older version has finished.
+deletes only those of generations before the last claim, because the current generation may still name its own files. It
+deletes them `grace_ms` after they became unneeded. By then, every reader that began with an older version has finished.
 
-No log says when a file became unneeded. Its Remove in the table's log is older than the moment when the last retained
-cut with the file went. So every clean-up notes what it observed (`CleanUpLook`). A file has been unneeded at least
-since the first look that found it so. A file that no log ever showed has no readers, so its age is enough.
+No log says when a file became unneeded. The file's Remove action in the table's log is older: the file was needed until
+the last retained cut with it was dropped. So every clean-up records what it observed (`CleanUpLook`). A file has been
+unneeded at least since the first look that found it so. A file that no log ever showed has no readers, so its age is
+enough.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,8 +23,9 @@ from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord, Row
 
 LOOKS_PER_GRACE = 24
-"""Looks that are closer together than this part of the grace count as one. With 24 h, a file stays up to an hour
-longer."""
+"""Looks count as one if less than this part of the grace lies between them.
+
+With 24 h, a file stays up to an hour longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,10 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file that exists. `generation` staged it; None if somebody else wrote it and the table's log has removed it.
+    """A file that exists. `generation` staged it. None: somebody else wrote it, and the table's log has removed it.
 
-    `shown` are the periods in which the log showed it and that are over. It is empty if no log ever showed the file.
-    Times are in ms since the epoch.
+    `shown` has the past periods in which the log showed the file. It is empty if no log ever showed the file. Times are
+    in ms since 1970.
     """
 
     path: str
@@ -58,7 +60,7 @@ class ListedFile:
 class TableSeen:
     """A table's newest version, its versions in the recorded cuts, and whether each of those cuts names the table.
 
-    To go back to a cut that does not name a table, one must see all that the table has had since its first version.
+    A rollback to a cut that does not name a table needs everything that the table has had since its first version.
     """
 
     newest: int
@@ -89,16 +91,16 @@ class CleanUpLook:
 RESERVATION_MS_MAX = 86_400_000
 """A reservation lasts at most a day. A reader that works longer renews it."""
 JOB_RESERVATION_MS_MAX = 30 * RESERVATION_MS_MAX
-"""That of another job lasts at most 30 days: so long may the job stand still (A10)."""
+"""A reservation by another job lasts at most 30 days. That job may stand still for as long (A10)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A reader's note that it reads a cut: these versions, from `given_ms` until `lapses_ms` (ms since the epoch).
+    """A reader's record that it reads a cut: these versions, from `given_ms` until `lapses_ms` (ms since 1970).
 
     `files` are the paths that the cut's entry names, because the reader may also read the operators' state at the cut.
-    `by_job`: the reader is another job, which reads on from this cut. So it also needs files that came into a table
-    after these versions, and that a compaction or a rollback has taken out again.
+    `by_job`: the reader is another job, which reads on from this cut. So that job also needs files that came into a
+    table after these versions and that a compaction or a rollback has taken out since.
     """
 
     versions: Mapping[TableName, int]
@@ -109,7 +111,7 @@ class Reservation:
 
     @property
     def ends_ms(self) -> int:
-        """When it ends although nobody takes it back. So a reader that was killed does not keep files for ever."""
+        """When the reservation ends by itself. So a reader that was killed does not keep files for ever."""
         longest_ms = JOB_RESERVATION_MS_MAX if self.by_job else RESERVATION_MS_MAX
         return min(self.lapses_ms, self.given_ms + longest_ms)
 
@@ -128,19 +130,19 @@ def reserved_files(reservations: Iterable[Reservation], now_ms: int) -> frozense
 
 
 def reads_on(file: ListedFile, reservations: Iterable[Reservation], now_ms: int) -> bool:
-    """Return whether a job that reads on from a reserved cut will come to a version at which a table showed the file.
+    """Return whether a job that reads on from a reserved cut has yet to read a version that showed the file.
 
-    The job reads what each version has added, and not what the newest version shows.
+    Such a job reads what each version has added, and not what the newest version shows.
     """
     since = (each.versions.get(file.table) for each in standing(reservations, now_ms) if each.by_job)
     return any(version is not None and version < shown.until for version in since for shown in file.shown)
 
 
 def read_before_erasure(file: ListedFile, reservations: Iterable[Reservation], now_ms: int) -> bool:
-    """Return whether rows were erased from the file, and a reader may have opened its reserved cut before.
+    """Return whether rows were erased from the file, while a reader may have opened its reserved cut before that.
 
-    The cut's versions no longer show the file. A day after the erasure it goes in any case, however often readers renew
-    their reservations. A job that reads on from the cut reads successors.
+    The cut's versions no longer show the file. It is deleted a day after the erasure at the latest, even if readers
+    renew their reservations. A job that reads on from the cut reads successors.
     """
     erased = any(not shown.until and now_ms < shown.removed_ms + RESERVATION_MS_MAX for shown in file.shown)
     return erased and any(file.table in each.versions and not each.by_job for each in standing(reservations, now_ms))
@@ -149,7 +151,7 @@ def read_before_erasure(file: ListedFile, reservations: Iterable[Reservation], n
 def discardable(paths: Iterable[str], reservations: Iterable[Reservation], now_ms: int) -> tuple[str, ...]:
     """Return which of these files a tick may delete, now that no checkpoint refers to them.
 
-    A clean-up deletes the others after their reservation has ended.
+    A clean-up deletes the other files after their reservation has ended.
     """
     reserved = reserved_files(reservations, now_ms)
     return tuple(path for path in paths if path not in reserved)
@@ -168,9 +170,9 @@ def is_forgotten(reservation: Reservation, now_ms: int) -> bool:
 class CleanupFacts:
     """What was observed: the files first, then the entries, the cuts, the reservations and the tables' logs.
 
-    `current` is the generation of the last claim. `others_hold` is true if another process holds the job. `recorded`
-    has the checkpoints whose cuts are recorded. `active` has each path that a table's log shows at its newest version,
-    at a recorded cut or at a reserved cut. `looks` has what earlier clean-ups saw.
+    `current` is the generation of the last claim. `others_hold` is true if a process other than the one that cleans up
+    holds the job. `recorded` has the checkpoints whose cuts are recorded. `active` has each path that a table's log
+    shows at its newest version, at a recorded cut or at a reserved cut. `looks` has what earlier clean-ups saw.
     """
 
     current: Generation
@@ -186,10 +188,10 @@ class CleanupFacts:
 
     @property
     def pending(self) -> CheckpointRecord | None:
-        """The newest committed entry if no cut of it was seen, else None.
+        """The newest committed entry if its cut is not recorded, else None.
 
-        Either it is not published completely, or the list of cuts is stale. In both cases, nobody knows which table
-        versions its cut will show.
+        Either the entry is not published completely, or the list of cuts is stale. In both cases, nobody knows which
+        table versions belong to its cut.
         """
         return unpublished(self.rows, self.recorded)
 
@@ -203,7 +205,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """An unneeded file, the reason, and since when it is unneeded (ms since the epoch)."""
+    """An unneeded file, the reason, and since when the file is unneeded (ms since 1970)."""
 
     file: ListedFile
     reason: Reason
@@ -212,7 +214,10 @@ class Unneeded:
 
 @dataclass(frozen=True, slots=True)
 class CleanupDecision:
-    """The files to delete now, and the unneeded files that still wait for their readers; the oldest first."""
+    """The files to delete now, and the unneeded files that may still have readers.
+
+    Both are in order of age, the oldest first.
+    """
 
     delete: tuple[Unneeded, ...] = ()
     waiting: tuple[Unneeded, ...] = ()
@@ -225,7 +230,7 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
     another warehouse: it copies files that older generations staged there, and appends the entry that names them
     afterwards.
 
-    While an entry is `pending`, every file stays that a table has shown.
+    While an entry is `pending`, every file that a table has ever shown stays.
     """
     records = [row for row in facts.rows if isinstance(row, CheckpointRecord)]
     if facts.others_hold and not records:
@@ -254,10 +259,10 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
 def _being_renamed(
     records: Iterable[CheckpointRecord], recorded: Collection[CheckpointId]
 ) -> frozenset[tuple[TableName, Generation | None]]:
-    """Return the tables that a committed entry renames columns of, each with the entry's generation.
+    """Return the tables in which a committed entry renames columns, each with the entry's generation.
 
     The process that publishes the entry writes new files of that generation. The entry does not name these files. Until
-    the cut of the entry is recorded, they may be about to appear in the table.
+    the cut of the entry is recorded, the table may be about to show them.
     """
     return frozenset(
         (table.table, record.generation)
@@ -274,11 +279,11 @@ def _is_needed(file: ListedFile, needed: Collection[str], facts: CleanupFacts) -
 
 
 def needed_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
-    """Return the checkpoints whose cuts stay: those of existing entries, and those that such entries continue from.
+    """Return the checkpoints whose cuts stay: those with existing entries, and those from which such entries continue.
 
     A plain savepoint's tables are its parent's. A committed entry that is not published yet is rolled forward from its
-    parent's cut. Readers read that cut until then, even if the parent's own entry is subsumed already. The same holds
-    for an entry that was abandoned before its cut was recorded.
+    parent's cut. Until then readers read the parent's cut, even if the parent's own entry is subsumed already. The same
+    holds for an entry that was abandoned before its cut was recorded.
     """
     records = [row for row in rows if isinstance(row, CheckpointRecord)]
     parents = {row.parent for row in records if not row.commits or row.checkpoint not in recorded}
@@ -291,9 +296,9 @@ def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> fr
 
 
 def noted(looks: Iterable[CleanUpLook], now: CleanUpLook, grace_ms: int) -> tuple[CleanUpLook, ...]:
-    """Return the looks to keep after this one, oldest first: those within the grace, and the newest one before it.
+    """Return the looks to keep, oldest first: those within the grace, and the newest look from before the grace.
 
-    An older look finds no unneeded file that a newer one does not find, so one look from before the grace is enough.
+    An older look shows no unneeded file that a newer look does not show. So one look from before the grace is enough.
     """
     earlier = sorted((look for look in looks if look.at_ms <= now.at_ms), key=lambda look: look.at_ms)
     past = [look for look in earlier if now.at_ms - look.at_ms >= grace_ms]
@@ -307,8 +312,9 @@ def noted(looks: Iterable[CleanUpLook], now: CleanUpLook, grace_ms: int) -> tupl
 def log_floor(looks: Collection[CleanUpLook], table: TableName, now_ms: int, grace_ms: int) -> int:
     """Return the oldest version of a table that somebody may still be reading, or 0 if that is not known yet.
 
-    Take the newest look that is at least one grace old. A reader that began before it has finished. A reader that began
-    after it reads what that look or a newer one saw, or something newer. So older log entries can go.
+    The answer comes from the newest look that is at least one grace old. A reader that began before this look has
+    finished. A reader that began later reads the versions that this look saw, or newer ones. So older log entries can
+    be deleted.
     """
     past = max((look.at_ms for look in looks if now_ms - look.at_ms >= grace_ms), default=None)
     if past is None:
@@ -318,7 +324,7 @@ def log_floor(looks: Collection[CleanUpLook], table: TableName, now_ms: int, gra
 
 
 def is_due(looks: Iterable[CleanUpLook], now_ms: int, grace_ms: int) -> bool:
-    """Return whether the last look is so old that a clean-up is worth while although no checkpoint completed."""
+    """Return whether the last look is old enough for a clean-up although no checkpoint has completed."""
     return now_ms - max((look.at_ms for look in looks), default=now_ms - grace_ms) >= grace_ms // LOOKS_PER_GRACE
 
 
@@ -344,20 +350,20 @@ def _judged(file: ListedFile, facts: CleanupFacts) -> Unneeded:
 # - g is newer than the generation of the newest checkpoint.
 # - g is that generation, and m came after v's last micro-batch in that checkpoint.
 #
-# No file that this checkpoint or an older one names meets these conditions. A plain savepoint may be newer, so the
-# files that it names are excluded.
+# No file that this checkpoint or an older one names meets these conditions. A plain savepoint may be newer than the
+# newest checkpoint. So the files that a savepoint names are excluded.
 
 
 @dataclass(frozen=True, slots=True)
 class Referenced:
-    """What the entries of `checkpoints` refer to, as far as it matters here: the newest cut, and pinned files."""
+    """What the entries of `checkpoints` refer to, as far as leftovers depend on it: newest cut, pinned files."""
 
     newest: CheckpointRecord | None = None
     pinned: frozenset[str] = field(default=frozenset())
 
 
 def referenced(rows: Iterable[Row]) -> Referenced:
-    """Return what these entries refer to. `rows` must be all existing ones."""
+    """Return what these entries refer to. `rows` must have all existing entries."""
     known = tuple(rows)
     savepoints = (row for row in known if isinstance(row, CheckpointRecord) and row.is_savepoint)
     pinned: frozenset[str] = frozenset().union(*(files_of(row) for row in savepoints))

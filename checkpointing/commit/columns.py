@@ -1,13 +1,13 @@
 """Decides which columns each table has at a cut (D6).
 
-The columns are decided when the entry is composed, and shown when it is published. Publishing changes a table's columns
-in the same Delta commit as its files. So nobody sees a column of an epoch that was not committed, and a rollback brings
-the old columns back.
+The columns are decided when the entry is composed, and the table shows them when the entry is published. Publishing
+changes a table's columns in the same Delta commit as its files. So nobody sees a column of an epoch that was not
+committed, and a rollback brings the old columns back.
 
-An append table keeps its columns, because its files stay as they were written (`appended_columns`), and so does an
-overwrite table. An upsert or state table has the columns that the pipeline declares, but only when no file from before
-the change is left. Otherwise a file might have a column that the table lacks, or a dropped column might come back with
-old values. The subtasks write their ranges again the first time that their vertex runs. So the columns change with the
+An append or overwrite table keeps its columns, because its files stay as they were written (`appended_columns`). An
+upsert or state table gets the columns that the pipeline declares as soon as no file from before the change is left.
+Before that, a file might have a column that the table does not have, or a dropped column might come back with old
+values. The subtasks write their ranges again the first time that their vertex runs. So the columns change with the
 first checkpoint after that.
 """
 
@@ -38,23 +38,24 @@ from checkpointing.state_meaning import BROADCAST, PROCESS
 # ------------------------------------------------------------------
 # Decides how the columns of an append table change (D6, G2).
 #
-# An append table keeps its files, so it keeps its columns, unless the pipeline declares that one leaves or has another
-# name.
+# An append table keeps its files, so it keeps its columns, unless the pipeline declares that a column is dropped or
+# renamed.
 #
-# A dropped column leaves the table's schema. The files keep it, and no reader sees it, because readers find columns by
-# name. So the name is remembered. If a new column took it, the old values would come back, and so this is refused.
+# A dropped column leaves the table's schema. The files keep the column, and no reader sees it, because readers find
+# columns by name. The entry keeps the name. If a new column took this name, the old values would come back. So this is
+# refused.
 #
 # A renamed column needs its files to be written again, because no column mapping translates names (ADR 11). Publishing
-# the checkpoint does that, in the same Delta commit. The invariant: whatever commits of others come first, no file
-# that the table shows has a value under the old name alone.
+# the checkpoint writes them again, in the same Delta commit. The invariant: no file that the table shows has values
+# under the old name alone, even if other writers commit before the publication.
 #
-# New columns come last, and the others keep their places. Other programs may insert rows by position.
+# New columns come last, and the other columns keep their places, because other programs may insert rows by position.
 
 
 def appended_columns(table: Table, was: TableColumns, parent: CheckpointId, renamed: Mapping[str, str]) -> TableColumns:
-    """Return the columns of an append table at the next cut. `renamed` are old names by the new ones.
+    """Return the columns of an append table at the next cut. `renamed` has old names by new names.
 
-    A new column counts since the parent. A renamed one counts since the old one did.
+    A new column has values since the parent. A renamed column has values since its old name had them.
     """
     before = {column.name: column for column in was.columns}
     then = columns_then([column.name for column in table.columns], before, renamed)
@@ -71,7 +72,7 @@ def appended_columns(table: Table, was: TableColumns, parent: CheckpointId, rena
 
 
 def _kept(column: TableColumn, now: Mapping[str, str], declared: Mapping[str, TableColumn]) -> TableColumn:
-    """Return a column of the last cut under the name and type that it has now."""
+    """Return a column of the last cut with its present name and type."""
     name = now.get(column.name, column.name)
     kind = declared[name].type if name in declared else column.type
     if name == column.name:
@@ -87,19 +88,21 @@ def dropped_now(table: Table, was: TableColumns) -> tuple[str, ...]:
 
 
 def held_in_files(name: str, was: TableColumns) -> bool:
-    """Return whether files may hold values of a dropped column of this name. As in Spark, case does not count."""
+    """Return whether files may hold values of a dropped column of this name. As in Spark, case does not matter."""
     return is_one_of(name, was.dropped) and name not in {column.name for column in was.columns}
 
 
 def is_one_of(name: str, names: Collection[str]) -> bool:
-    """Return whether this is one of the names. Case does not count, as in Spark."""
+    """Return whether this is one of the names. As in Spark, case does not matter."""
     return name.casefold() in {each.casefold() for each in names}
 
 
 def unknown_drop(table: Table, was: TableColumns) -> tuple[str, str] | None:
-    """Return a column that the pipeline drops and the table never had, and one that it may mean. None: all are clear.
+    """Return a column that the pipeline drops and the table never had, and the column that it may mean.
 
-    Without a column that may be meant, there is nothing to be mistaken about.
+    None: there is no such drop.
+
+    If there is no column that it may mean, the drop cannot be a mistake, and the answer is None too.
     """
     declared = {column.name for column in table.columns}
     stay = [each.name for each in was.columns if each.name not in declared and each.name not in table.drops]
@@ -110,7 +113,7 @@ def unknown_drop(table: Table, was: TableColumns) -> tuple[str, str] | None:
 
 Columns = tuple[TableColumn, ...]
 Pairs = tuple[tuple[str, str], ...]
-"""The new and the old name of columns."""
+"""Pairs of a column's new and old name."""
 
 
 def columns_of(record: CheckpointRecord | None) -> Mapping[TableName, Columns]:
@@ -119,7 +122,7 @@ def columns_of(record: CheckpointRecord | None) -> Mapping[TableName, Columns]:
 
 
 def listed(record: CheckpointRecord | None) -> Mapping[TableName, TableColumns]:
-    """Return what an entry lists of the columns of each table."""
+    """Return the columns that an entry lists for each table, with the names of dropped columns."""
     return {each.table: each for each in record.columns} if record is not None else {}
 
 
@@ -149,10 +152,10 @@ def _now(
 
 
 def _dated(declared: Columns, was: Columns, parent: CheckpointId, renamed: Mapping[str, str]) -> Columns:
-    """Return the declared columns with the checkpoint since which each counts.
+    """Return the declared columns, each with the checkpoint since which it has values.
 
-    A known column keeps its checkpoint, also if it is renamed. A new one counts since the parent. `renamed` are old
-    names by the new ones.
+    A known column keeps its checkpoint, even if it is renamed. A new column has values since the parent. `renamed` has
+    old names by new names.
     """
     known = {column.name: column.after for column in was}
     then = columns_then([column.name for column in declared], known, renamed)
@@ -160,13 +163,13 @@ def _dated(declared: Columns, was: Columns, parent: CheckpointId, renamed: Mappi
 
 
 def _is_from_before(table: Table, vertex: VertexRecord, parent: CheckpointRecord) -> bool:
-    """Return whether a file of the parent's cut is still live. It has the columns of that cut."""
+    """Return whether a file of the parent's cut is still live. Such a file has the columns of that cut."""
     before = next((each for each in parent.vertices if each.vertex == vertex.vertex), None)
     return before is not None and not set(live_files(table, vertex)).isdisjoint(live_files(table, before))
 
 
 def leaving(was: Columns | None, now: Columns | None) -> tuple[str, ...]:
-    """Return the names of our columns that a table loses from one cut to another. None: the cut lists no columns."""
+    """Return the names of the job's columns that a table loses from `was` to `now`. None: that cut lists no columns."""
     if was is None or now is None:
         return ()
     names = {column.name for column in now}
@@ -176,11 +179,12 @@ def leaving(was: Columns | None, now: Columns | None) -> tuple[str, ...]:
 def leaving_back(
     shown: Columns | None, then: Columns | None, pending: CheckpointRecord | None, table: TableName
 ) -> tuple[str, ...]:
-    """Return the names of our columns that a table loses by a rollback from `shown` to `then`.
+    """Return the names of the job's columns that a table loses by a rollback from `shown` to `then`.
 
-    The rollback may leave a committed entry behind that is not published yet. The table may then still have the columns
-    that this `pending` entry would take away. A suspended process may also publish it until the rollback is in. So the
-    table loses those of both. One that it does not have changes nothing.
+    The rollback may abandon a committed entry that is not published yet. The table may then still have the columns that
+    this `pending` entry would drop. A suspended process may also publish the entry until the rollback is in. So the
+    table loses the columns that either of the two drops. Dropping a column that the table does not have changes
+    nothing.
     """
     if then is None:
         return ()
@@ -193,9 +197,9 @@ def leaving_back(
 def renamed_back(
     shown: Columns | None, then: Columns | None, pending: CheckpointRecord | None, table: TableName
 ) -> tuple[tuple[str, str], ...]:
-    """Return the columns of an append table that get their names of `then` back by a rollback: new and old name.
+    """Return the columns of an append table to which a rollback gives back the names of `then`: new and old name.
 
-    The rollback may leave a committed entry behind that renames too (`leaving_back`).
+    The rollback may abandon a committed entry that renames columns too (`leaving_back`).
     """
     waiting = columns_of(pending).get(table, ())
     pairs = (*renamed_between(shown or (), then or ()), *renamed_between(waiting, then or ()))
@@ -205,7 +209,7 @@ def renamed_back(
 def gone_since(then: Columns, listed_now: TableColumns | None) -> Columns:
     """Return the columns of `then` that the newest entry does not have, under any name.
 
-    There are none if that entry does not have the table, since nobody can tell then.
+    Return none if that entry does not have the table, since nobody knows the columns then.
     """
     if listed_now is None:
         return ()
@@ -222,10 +226,11 @@ def unclear_back(
 ) -> str | None:
     """Return why a rollback to the columns `then` is refused, or None.
 
-    It is refused if nobody knows which name a column has in files of others. The rollback renames columns in these
-    files too: `renamed` has the new and old names (`renamed_back`). `listed_now` are the columns in the newest
-    entry, or None if that entry does not have the table. `held` are the names of all columns in files of others. They
-    count only if a column is `gone_since`: on a line that was left, it may have got another name, which no entry tells.
+    The rollback is refused if nobody knows which name a column has in files of other writers. It renames columns in
+    these files too: `renamed` has the new and old names (`renamed_back`). `listed_now` are the columns in the newest
+    entry, or None if that entry does not have the table. `held` has the names of all columns in files of other writers.
+    They matter only if a column is `gone_since`: on an abandoned line the column may have got another name, which no
+    entry records.
     """
     names = {column.name for column in shown}
     reused = next((pair for pair in renamed if names.issuperset(pair)), None)
@@ -246,7 +251,7 @@ def unclear_back(
             continue
         if dropped and (same is not None or not is_one_of(column.name, dropped)):
             return f"column {column.name} may have had another name when it was dropped ({', '.join(dropped)})"
-        # an entry tells under which name a column was dropped, so it is none of those that the table shows now
+        # an entry records the name under which a column was dropped, so it is not a name that the table shows now
         others = [each for each in elsewhere if each not in names] if dropped else elsewhere
         if others:
             return f"column {column.name} may have another name there ({', '.join(others)})"
@@ -268,7 +273,7 @@ def due_renames_of_columns(graph: JobGraph, restored: CheckpointRecord | None) -
 
 
 def differ(was: Columns | None, now: Columns | None) -> bool:
-    """Return whether names or types differ between two cuts. A cut that lists no columns changes none."""
+    """Return whether names or types differ between two cuts. They do not if one cut lists no columns."""
     if was is None or now is None:
         return False
     return {(column.name, column.type) for column in was} != {(column.name, column.type) for column in now}
@@ -285,7 +290,10 @@ def _reordered(
 
 
 def _refused_by_sink(table: Table, then: Mapping[str, str], make: Callable[..., Change]) -> Iterator[Change]:
-    """Yield each rename of a table with a sink. Nobody renames the columns of the sink's target."""
+    """Yield each rename in a table with an outside sink, as refused.
+
+    Nobody renames the columns of the sink's target.
+    """
     for new, old in then.items() if table.outside else ():
         refused = (
             f"the target of the table's sink has the name {old}. Keep this name, or take the sink away, rename the "
@@ -296,7 +304,7 @@ def _refused_by_sink(table: Table, then: Mapping[str, str], make: Callable[..., 
 
 _REWRITTEN: Final = "renamed, with its values. The table's files are written again once"
 _FITTING: Final = {TableMode.APPEND: reads_narrower, TableMode.UPSERT: is_wider}
-"""Says of each kind of table which wider types a column may get. Those of other tables keep their types."""
+"""Decides for each kind of table which wider types a column may get. Columns of other tables keep their types."""
 _READ_WIDER: Final = "widened. The files keep the narrower type, and readers convert it"
 _UNSEEN: Final = "dropped. Readers no longer see it, and its name cannot be used again in this table"
 
@@ -305,8 +313,8 @@ def table_changes(graph: JobGraph, restored: CheckpointRecord) -> tuple[Change, 
     """Return how the columns of output tables change from a restored cut to what the graph declares.
 
     An append table keeps its files, so its columns may become wider only as far as readers convert old values. An
-    overwrite table's columns keep their types. The files of an upsert table are written anew. `state_evolution` judges
-    a state's columns, together with its vertex.
+    overwrite table's columns keep their types. The files of an upsert table are written again. `state_evolution`
+    decides about a state's columns, together with its vertex.
     """
     before = listed(restored)
     return tuple(
@@ -319,11 +327,11 @@ def table_changes(graph: JobGraph, restored: CheckpointRecord) -> tuple[Change, 
 
 
 def _hint(vertex: Vertex, table: Table) -> Callable[[str, str], str | None]:
-    """Return a function that says what a user writes to rename a column, given its old and new name.
+    """Return a function of a column's old and new name. It returns what a user writes to rename the column.
 
-    It returns None if there is no such hint.
+    The function returns None if there is no such hint.
 
-    The state of an aggregate has the same columns with their meaning, so the hint is given there.
+    The state of an aggregate has the same columns, and their meanings. So the hint comes with the state's changes.
     """
     may_be = table.mode is not TableMode.OVERWRITE and all(
         one.function in (PROCESS, BROADCAST) for one in vertex.meanings
@@ -375,7 +383,7 @@ def _changes(vertex: Vertex, table: Table, was: TableColumns, restored: Checkpoi
 def _refused_names(
     table: Table, was: TableColumns, then: Mapping[str, str], make: Callable[..., Change]
 ) -> Iterator[Change]:
-    """Yield each new name that would show values of a dropped column, and a drop of a column that never was."""
+    """Yield each new name that would show values of a dropped column, and the drop of a column that never existed."""
     there = {column.name for column in was.columns}
     for column in table.columns:
         if column.name not in there and held_in_files(column.name, was):

@@ -1,12 +1,13 @@
 """Decides which small files of an append table are compacted, and which compactions a publication carries out.
 
 Each micro-batch adds at least one file to an append table, so a table of many checkpoints has many small files. A tick
-writes the rows of several such files into one, beside its other work. The next checkpoint's entry names the new file
-and the files that it replaces, and they change places in the same Delta commit as the checkpoint's own files.
+writes the rows of several small files into one larger file, beside its other work. The next checkpoint's entry names
+the new file and the files that it replaces, and they change places in the same Delta commit as the checkpoint's own
+files.
 
 The invariant: with or without a compaction, a table shows the same rows at every cut. So a compaction may be left out
-at any time, and it is left out whenever the table does not show all files that it replaces. Another program may have
-changed them since.
+at any time. It is left out whenever the table does not show all files that it replaces, since another program may have
+changed these files.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -26,12 +27,12 @@ class ActiveFile:
 
 
 def groups_to_compact(files: Iterable[ActiveFile], files_min: int, bytes_max: int) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of files to write into one, partition by partition, the smallest files first.
+    """Yield the paths of files to write into one file, partition by partition, the smallest files first.
 
-    `files` are those of the job that a table shows now. A file of more than half of `bytes_max` stays as it is. A
-    smaller file joins the files that are smaller still, unless it is more than twice as large as all of them together.
-    So a row is written again only into a file that is at least half as large again, and few files remain of each size.
-    A group has at least `files_min` files, or is as large as a file may become.
+    `files` are the job's own files that a table shows now. A file of more than half of `bytes_max` stays as it is. A
+    smaller file joins the group of files that are smaller still, unless it is more than twice as large as the whole
+    group. So each time that a row is written again, its new file is at least 1.5 times as large, and few files remain
+    of each size. A group has at least `files_min` files, or is as large as a file may become.
     """
     small = sorted((_partition(file), file.bytes, file.path) for file in files if 2 * file.bytes <= bytes_max)
     for _, found in groupby(small, lambda file: file[0]):
@@ -63,7 +64,8 @@ def still_possible(
 ) -> tuple[FileCompaction, ...]:
     """Return the compactions that a table with these active files allows, by warehouse-relative paths.
 
-    It must show every file that a compaction replaces, without a deletion vector (`marked`), and not the new file.
+    The table must show every file that a compaction replaces, without a deletion vector (`marked`), and must not show
+    the new file yet.
     """
     return tuple(
         each

@@ -1,10 +1,10 @@
 """Takes erased files out of entries: each has a successor without the erased rows, which takes its place (K6, ADR 24).
 
 The commit that appends an entry of kind FORGET writes every other entry again as `forgotten` returns it. So no entry
-names an erased file afterwards, and every restore, rollback and copy has successors alone.
+names an erased file afterwards, and every restore, rollback and copy reads only successors.
 
-Entries also hold samples of values that nothing depends on: in verdicts of suites, and in messages of failures. Nobody
-can tell whose values they are, so all of them go.
+Entries also hold samples of values, in verdicts of suites and in messages of failures. Nothing depends on them, and
+nobody can tell whose values they are. So all samples are deleted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ def successors(erased: Iterable[ErasedFile]) -> Successors:
 
 
 def in_the_way(records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
-    """Return an entry because of which no rows can be erased: it holds rows in flight, which no table shows yet."""
+    """Return an entry that prevents an erasure: it holds rows in flight, which no table shows yet."""
     return next((row for row in records if row.has_rows_in_flight), None)
 
 
@@ -50,7 +50,7 @@ def rewritten_tables(
     """Return what publishing the entry means for each table whose log is rewritten.
 
     `versions` has all of these tables, each with its version at the newest cut, or 0. A table that the newest cut does
-    not have is treated like an append table, since nothing sets it to its files.
+    not have is treated like an append table, since no entry names all its files.
     """
     keyed = dict(keyed_tables(without(newest, successors(erased)), job))
     return tuple(
@@ -62,7 +62,10 @@ def rewritten_tables(
 
 
 def forgotten(row: Row, erased: Iterable[ErasedFile]) -> Row:
-    """Return a whole entry without the erased files and without samples of values. Its id and its meaning stay."""
+    """Return a whole entry without the erased files and without samples of values.
+
+    Its id and its meaning are unchanged.
+    """
     match row:
         case CheckpointRecord():
             return without(row, successors(erased))
@@ -78,7 +81,7 @@ def forgotten(row: Row, erased: Iterable[ErasedFile]) -> Row:
 
 
 def without(record: CheckpointRecord, into: Successors) -> CheckpointRecord:
-    """Return an entry in which each erased file has given way to its successor."""
+    """Return an entry in which its successor has replaced each erased file."""
     statistics = record.statistics.model_copy(update={"verdicts": (), "failed": _bare(record.statistics.failed)})
     return record.model_copy(
         update={
@@ -154,7 +157,7 @@ def _paths(paths: Iterable[str], into: Successors) -> Iterator[str]:
 
 
 def _again(erased: ErasedFile, into: Successors) -> ErasedFile:
-    """Return what an earlier entry erased. Its successor may have given way to another one since."""
+    """Return what an earlier entry erased. Another successor may have replaced the one that it names."""
     if erased.into is None:
         return erased
     return erased.model_copy(update={"into": _successor(erased.into, into)})

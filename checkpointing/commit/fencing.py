@@ -1,9 +1,9 @@
 """Decides who may claim the job: one coordinator at a time (G5).
 
 Safety comes from the compare-and-swap on `checkpoints`. A claim takes the next version, so every entry that an older
-generation still tries to append is refused. The decision here is only about politeness. A live holder is left alone,
-and named. A holder that is dead, or whose lease has run out, is taken over. A holder on a machine that cannot be seen
-from here, and that has no lease, gets the time of one lease, which begins when it is first seen.
+generation still tries to append is refused. The decision in this module is only about politeness. A live holder is left
+alone, and named. A holder that is dead, or whose lease has run out, is taken over. If a holder has no lease, and its
+machine cannot be seen from here, it gets the time of one lease, which begins when it is first seen.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ class HolderObserved:
 
 @dataclass(frozen=True, slots=True)
 class MayClaim:
-    """This generation may claim the job and use ids from `first_id` on. `why` says whose place it takes."""
+    """This generation may claim the job and use ids from `first_id` on. `why` says which holder it replaces."""
 
     generation: Generation
     first_id: CheckpointId
@@ -57,8 +57,8 @@ class MayClaim:
 class Refused:
     """Another process holds the job, and nothing was changed.
 
-    `give_lease_ms`: write a lease of this length in the holder's name, so that the next start sees when it ends. A
-    holder that lives renews it. None: there is nothing to write.
+    `give_lease_ms`: write a lease of this length in the holder's name, so that the next start sees when the lease ends.
+    A holder that lives renews it. None: write no lease.
     """
 
     holder: Holder
@@ -71,8 +71,8 @@ def decide_claim(rows: tuple[Row, ...], seen: HolderObserved, now_ms: int, *, ta
     """Decide whether a new tick may claim the job. `rows` are the entries of `checkpoints`, in any order.
 
     A released job is free. A holder that is dead is taken over at once, and so is one whose lease has run out. With
-    `take_over`, any holder is. A holder without a lease of its own generation may live where this process cannot see
-    it. It is refused once, and given a lease that it can renew.
+    `take_over`, any holder is taken over. A holder without a lease of its own generation may live where this process
+    cannot see it. So the new tick is refused once, and the holder is given a lease that it can renew.
     """
     newest = newest_claim(rows)
     if newest is None:
@@ -105,7 +105,7 @@ def _without_lease(
     """Decide about a holder whose lease has run out, or that has written no lease (`lease` is None).
 
     A live process of this host may have just claimed the job, and may write its lease soon. Until then, the lease of an
-    earlier holder may still be stored. The caller passes None for it.
+    earlier holder may still be stored. The caller passes None in its place.
     """
     if seen.alive is None and lease is None:
         seconds = LEASE_OF_THE_UNSEEN_MS // 1000
@@ -132,7 +132,10 @@ def newest_claim(rows: tuple[Row, ...]) -> Claim | None:
 
 
 def rival_of(rows: tuple[Row, ...], generation: Generation) -> Claim | None:
-    """Return the newest claim if it is later than this generation's. Its process has taken the job over then."""
+    """Return the newest claim if it is later than this generation's.
+
+    The process of that claim has taken the job over.
+    """
     newest = newest_claim(rows)
     return newest if newest is not None and newest.generation > generation else None
 
@@ -143,42 +146,42 @@ def release_of(rows: tuple[Row, ...], generation: Generation) -> Release | None:
 
 
 def newest_checkpoint(rows: tuple[Row, ...]) -> CheckpointRecord | None:
-    """Return the newest committed cut. Every restore begins from it (G1). It may be a rollback, but no plain savepoint.
+    """Return the newest committed entry. Every restore begins from it (G1). It is never a plain savepoint.
 
-    Newest means the order of the entries. The fence separates the generations, and the entries of one are in order of
-    id.
+    It may be a rollback. The newest entry is the last in order of the entries. The fence separates the generations, and
+    the entries of one generation are in order of id.
     """
     records = [row for row in rows if isinstance(row, CheckpointRecord) and row.commits and not row.abandoned]
     return max(records, key=lambda record: (record.generation, record.checkpoint), default=None)
 
 
 # ------------------------------------------------------------------
-# The line of entries: the cuts that a job has passed through, and the ones that a rollback leaves behind (K2).
+# The line of entries: the cuts that a job has passed through, and the cuts that a rollback abandons (K2).
 #
 # Every committed entry names its parent, so the entries form a line that ends in the newest one. The parent of a
-# rollback's entry is an older one. The entries in between are then no longer on the line. Those that are not pinned
-# are dropped in the rollback's own commit. A pinned one stays, marked as abandoned, until its owner disposes of it. A
-# rollback to an abandoned entry puts it on the line again.
+# rollback's entry is an older entry. The entries in between are then no longer on the line. The rollback's own commit
+# drops those that are not pinned. A pinned entry stays, marked as abandoned, until its owner disposes of it. A rollback
+# to an abandoned entry puts that entry on the line again.
 #
 # A plain savepoint publishes nothing: its tables are those of the cut after which it was taken. So the entry of that
-# cut stays as long as the savepoint's, whatever subsumes or abandons it. It alone says what the operators' state was
-# there.
+# cut stays as long as the savepoint's entry, even if it is subsumed or abandoned. Only that entry records the
+# operators' state at the cut.
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a rollback does to the other entries. Each group is in order of id."""
+    """What a rollback does to the other entries. Each group of entries is in order of id."""
 
     dropped: tuple[CheckpointId, ...]
-    """These are dropped in the same commit."""
+    """The entries that the same commit drops."""
     abandoned: tuple[CheckpointId, ...]
-    """These are pinned, or a plain savepoint stands on them. They stay, off the line."""
+    """The entries that leave the line but stay, because they are pinned or a plain savepoint was taken after them."""
     adopted: tuple[CheckpointId, ...]
-    """These were off the line, and are on it again."""
+    """The entries that were off the line and are on it again."""
 
     @property
     def marks(self) -> Mapping[CheckpointId, bool]:
-        """The entries whose mark changes, and whether each is abandoned now."""
+        """The entries whose mark "abandoned" changes, and the new value of each."""
         return dict.fromkeys(self.abandoned, True) | dict.fromkeys(self.adopted, False)
 
 
@@ -188,7 +191,7 @@ def stood_upon(rows: Iterable[CheckpointRecord]) -> frozenset[CheckpointId]:
 
 
 def disposed_with(gone: CheckpointRecord, rows: Iterable[CheckpointRecord]) -> tuple[CheckpointId, ...]:
-    """Return the entries that go when a user disposes of a savepoint: itself, and an abandoned one that only it kept.
+    """Return the entries to drop when a user disposes of a savepoint: itself, and an abandoned one that only it kept.
 
     A checkpoint that is still on the line goes with the next commit that subsumes it.
     """
@@ -200,7 +203,7 @@ def disposed_with(gone: CheckpointRecord, rows: Iterable[CheckpointRecord]) -> t
 
 
 def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
-    """Return what happens to these entries when the job goes back to one of them. `rows` must be all existing ones.
+    """Return what happens to these entries when the job rolls back to one. `rows` must have all existing entries.
 
     Only committed entries are on the line. A plain savepoint belongs to the cut after which it was taken.
     """
@@ -219,7 +222,7 @@ def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
 
 
 def _off_the_line(known: Mapping[CheckpointId, CheckpointRecord], to: CheckpointRecord) -> Iterator[CheckpointRecord]:
-    """Yield the entry and its ancestors down to the line. The new line leaves the old one at the last one's parent."""
+    """Yield the entry and its ancestors down to the present line. The parent of the last one is on that line."""
     at: CheckpointRecord | None = to
     while at is not None and (at.abandoned or not at.commits):
         yield at
@@ -227,16 +230,16 @@ def _off_the_line(known: Mapping[CheckpointId, CheckpointRecord], to: Checkpoint
 
 
 def _after(row: CheckpointRecord, base: CheckpointId, kept: Collection[CheckpointId]) -> bool:
-    """Return whether an entry came after the place where the new line leaves the old one."""
+    """Return whether an entry comes after the entry at which the new line leaves the old line."""
     return _stands_on(row) > base and _stands_on(row) not in kept
 
 
 def _stands_on(row: CheckpointRecord) -> CheckpointId:
-    """Return the committed entry itself, or the one after which a plain savepoint was taken."""
+    """Return the entry itself if it is committed, or the committed entry after which the plain savepoint was taken."""
     return row.checkpoint if row.commits else row.parent
 
 
 def restorable(rows: Iterable[CheckpointRecord]) -> tuple[CheckpointRecord, ...]:
-    """Return the entries to which a user may go back, newest first: those that are not abandoned, and no held cut."""
+    """Return the entries to which a user may roll back, newest first. Abandoned entries and held cuts are left out."""
     there = (row for row in rows if not row.abandoned and row.kind is not RowKind.HELD)
     return tuple(sorted(there, key=lambda row: -row.checkpoint))

@@ -13,7 +13,7 @@ from checkpointing.metadata.record import VertexRecord
 _FILE: Final = attrgetter("file")
 
 Lists = Sequence[tuple[KeyedFile, ...]]
-"""The files of a table, as the subtasks have them. Several lists may share a file."""
+"""The lists of a table's files that the subtasks have. Several lists may share a file."""
 
 
 def live_files(table: Table, record: VertexRecord) -> tuple[FileHandle, ...]:
@@ -26,9 +26,9 @@ def changed_files(
 ) -> tuple[FileHandle, ...] | None:
     """Return the live files of an upsert or state table, or None if they are the same as at the cut before.
 
-    `shown` are the files of the table at the cut before, if its entry names them. If no two lists shared a file
-    there, only changed lists are read. After a restore, two lists may share a file that only one of them had before.
-    The result names it once.
+    `shown` are the files of the table at the cut before, if its entry names them. If no two lists shared a file there,
+    only changed lists are read. After a restore, two lists may share a file that only one of them had before. The
+    result names such a file once.
     """
     lists, were = lists_of(table, now), lists_of(table, before) if before is not None else []
     if lists == were:
@@ -44,7 +44,10 @@ def changed_files(
 
 
 def lists_of(table: Table, record: VertexRecord) -> Lists:
-    """Return the table's files as the subtasks have them. After a change of parallelism, lists may share files."""
+    """Return the lists of a table's files that the subtasks have.
+
+    After a change of parallelism, lists may share files.
+    """
     if table.mode is TableMode.STATE and not table.broadcast:
         return [snapshot.state for snapshot in record.subtasks]
     return [each.files for snapshot in record.subtasks for each in snapshot.ranges if each.table == table.name]
@@ -53,8 +56,9 @@ def lists_of(table: Table, record: VertexRecord) -> Lists:
 def _differ(paths: AbstractSet[str], lists: Lists, were: Lists) -> bool:
     """Return True if the files of `lists`, which have these paths, are not those of `were`.
 
-    A file that has left its list tells it most of the time, or else the number of files. So only changed lists cost
-    anything. Otherwise a file may have moved to another list, or several lists may share it.
+    Mostly a file that has left its list shows the difference, or the number of files does. So only changed lists cost
+    anything. Otherwise a file may have moved to another list, or several lists may share it. Then all files are
+    compared.
     """
     changed = (old for new, old in zip_longest(lists, were, fillvalue=()) if new is not old)
     if any(each.file.path not in paths for old in changed for each in old) or len(paths) > sum(map(len, were)):
@@ -63,14 +67,14 @@ def _differ(paths: AbstractSet[str], lists: Lists, were: Lists) -> bool:
 
 
 def is_split(files: Sequence[FileHandle], lists: Lists) -> bool:
-    """Return True if each of the files, which are those of the lists, is in one list only."""
+    """Return True if each of `files` is in only one of the lists. `files` must be the files of the lists."""
     return len(files) == sum(map(len, lists))
 
 
 def each_changed(lists: Lists, were: Lists) -> tuple[tuple[FileHandle, ...], tuple[FileHandle, ...]]:
-    """Return the files that are new in these lists, and those that are gone. No two lists share a file.
+    """Return the files that are new in these lists, and the files that are gone. No two lists may share a file.
 
-    A list that is the same object as before is not looked into, and neither is a file.
+    Lists and files that are the same objects as before are not compared.
     """
     pairs = [(own, old) for own, old in zip_longest(lists, were, fillvalue=()) if own is not old]
     here, there = ([*chain.from_iterable(each)] for each in ((own for own, _ in pairs), (old for _, old in pairs)))
@@ -81,7 +85,7 @@ def each_changed(lists: Lists, were: Lists) -> tuple[tuple[FileHandle, ...], tup
 
 
 def _with_changed_lists(lists: Lists, were: Lists, shown: tuple[FileHandle, ...]) -> tuple[FileHandle, ...]:
-    """Return the files of the lists. `shown` are those of the lists before, of which there are as many."""
+    """Return the files of `lists`. `shown` are the files of `were`, which has as many lists."""
     files: list[FileHandle] = []
     same_from = at = 0
     for now, old in zip(lists, were, strict=True):
@@ -94,7 +98,7 @@ def _with_changed_lists(lists: Lists, were: Lists, shown: tuple[FileHandle, ...]
 
 
 def are_shown(files: tuple[FileHandle, ...], lists: Lists) -> bool:
-    """Return True if these files, each of which comes once, are those of `each_once`."""
+    """Return True if `files`, each of which comes once, are the files that `each_once` returns."""
     return files == tuple(map(_FILE, chain.from_iterable(lists))) or files == each_once(lists)
 
 

@@ -1,20 +1,20 @@
 """Decides what to do about tables that show less than a recorded cut says: publish again, or refuse by name.
 
 A log loses entries when a power cut takes what was not synced, when somebody deletes files, or when a table's folder is
-restored from an older backup than `checkpoints`. A recorded cut then names versions that are gone, or that hold
-something else. The invariant is: **before a tick claims the job, every version that a recorded cut names is the one
+restored from an older backup than `checkpoints`. A recorded cut then names versions that no longer exist, or that have
+another content. The invariant is: **before a tick claims the job, every version that a recorded cut names is the one
 that was published for it.** `in_doubt` finds the tables that break it. `decide_repairs` decides how to repair them:
 
 - An upsert or state table needs one entry of `checkpoints`, since each entry names all its files.
 - An append table needs every entry since the checkpoint that it shows, since each entry names only its own files. The
-  entries must be retained without a gap, and the table must be just as it was before the first of them.
+  entries must be retained without a gap, and the table must be in the state before the first of these entries.
 
 A table that cannot be repaired with certainty is not repaired, but named as lost. `corrected` then computes the
 cuts with the versions at which the tables show them again.
 
-A committed entry that is not published yet may take files out of an append table. It was planned on a checkpoint that
-the table showed then. If the table shows an older one now, it has files again that the entry does not take out. So the
-table is lost too, unless that checkpoint can be published again.
+A committed entry that is not published yet may take files out of an append table. It was planned when the table showed
+a certain checkpoint. If the table shows an older checkpoint now, it has files that the entry does not take out. So the
+table is lost too, unless that certain checkpoint can be published again.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -52,7 +52,7 @@ class LogSeen:
     """What a table's log says: its newest version (None: there is no log), and the checkpoint that the table shows.
 
     `published` has the job's own log entries among those that were read, by version. `oldest` is the oldest entry that
-    the log still has. Older ones were dropped in order, and their content is in a Delta log checkpoint.
+    the log still has. Older entries were deleted as usual, and their content is in a Delta log checkpoint.
     """
 
     version: int | None
@@ -61,9 +61,9 @@ class LogSeen:
     oldest: int = 0
 
     def is_as_published(self, version: int, wanted: "Wanted") -> bool:
-        """Return whether this version of the table is the one that was published for the cut."""
+        """Return whether this version of the table is still as it was published for the cut."""
         if version == 0:
-            return True  # version 0 holds nothing, so nothing can be lost
+            return True  # version 0 is an empty table, so nothing can be lost
         if self.version is None or version > self.version:
             return False
         if version < self.oldest:
@@ -74,19 +74,19 @@ class LogSeen:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The publication that a table must show at a cut: exactly `named`, or if that is None, any one up to `until`."""
+    """The publication that a table must show at a cut: exactly `named`, or any one up to `until` if that is None."""
 
     named: CheckpointId | None
     until: CheckpointId
 
     def is_met_by(self, checkpoint: CheckpointId) -> bool:
-        """Return whether a table that shows this checkpoint is right."""
+        """Return whether a table that shows this checkpoint shows what the cut needs."""
         return checkpoint == self.named if self.named is not None else checkpoint <= self.until
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The facts: the entries of checkpoints and savepoints, the recorded cuts, and the logs that were read."""
+    """What was observed: the entries of checkpoints and savepoints, the recorded cuts, and the logs that were read."""
 
     job: JobName
     rows: tuple[CheckpointRecord, ...]
@@ -103,7 +103,8 @@ class Standing:
 class Reference:
     """A recorded cut that the tables must show before the tick does anything else, and the entries that lead to it.
 
-    `line` has the retained ones, newest first. `pending` is the entry that continues from the cut, if there is one.
+    `line` has the retained entries among these, newest first. `pending` is the entry that continues from the cut, if
+    there is one.
     """
 
     checkpoint: CheckpointId
@@ -128,7 +129,7 @@ class Again:
 class Lost:
     """A table that cannot be repaired: what it shows, the newest cut, and a checkpoint whose rows it lacks.
 
-    `lacks` is None if only the recorded version tells that something is missing.
+    `lacks` is None if only the recorded version shows that something is missing.
     """
 
     table: TableName
@@ -165,7 +166,10 @@ class Doubt:
 
 
 def in_doubt(seen: Standing) -> frozenset[TableName]:
-    """Return the tables whose logs contradict the recorded cuts. Only the versions in the cuts must have been read."""
+    """Return the tables whose logs contradict the recorded cuts.
+
+    Of the logs, only the cuts' versions must have been read.
+    """
     cuts = [(checkpoint, table, version) for checkpoint, cut in seen.cuts.items() for table, version in cut.items()]
     unfit = {
         table
@@ -183,7 +187,7 @@ def in_doubt(seen: Standing) -> frozenset[TableName]:
 
 
 def _shows_too_little(seen: Standing) -> Mapping[TableName, CheckpointId]:
-    """Return what the tables showed onto which the pending row must be published, of those that show less now."""
+    """Return the tables that show less than the pending entry was planned on, with the checkpoint they must show."""
     pending = unpublished(seen.rows, seen.cuts)
     planned = {each.table: each.planned_on or NO_CHECKPOINT for each in (pending.tables if pending is not None else ())}
     return {table: on for table, on in planned.items() if table in seen.logs and seen.logs[table].shows < on}
@@ -196,7 +200,8 @@ def _is_behind(seen: Standing, row: CheckpointRecord, table: TableName) -> bool:
 def reference(seen: Standing) -> Reference | None:
     """Return the newest recorded cut on the line, or None if no cut of the line is recorded.
 
-    If the newest entry is committed and not published yet, this is its parent's cut. The parent itself may be subsumed.
+    If the newest entry is committed and not published yet, the answer is the cut of its parent. The parent's own entry
+    may be subsumed.
     """
     newest = newest_checkpoint(seen.rows)
     line = tuple(_line(seen, newest)) if newest is not None else ()
@@ -209,7 +214,7 @@ def reference(seen: Standing) -> Reference | None:
 
 
 def wanted(seen: Standing, checkpoint: CheckpointId, table: TableName) -> Wanted:
-    """Return which publication a table must show at a checkpoint's cut, as far as the retained entries tell."""
+    """Return which publication a table must show at a checkpoint's cut, as far as the retained entries show."""
     row = seen.known.get(checkpoint)
     if row is None:
         return Wanted(None, checkpoint)
@@ -249,7 +254,7 @@ def _due(seen: Standing, at: Reference, table: TableName) -> list[Again] | None:
 def holes(seen: Standing, table: TableName) -> frozenset[CheckpointId]:
     """Return the checkpoints of the line whose rows an append table lacks although it shows a newer one.
 
-    Nothing can be published into a hole any more. All publications in the table's log must have been read.
+    A missing publication can't be inserted before a newer one. All publications in the table's log must have been read.
     """
     at = reference(seen)
     if at is None or mode_of(seen, table) is not TableMode.APPEND:
@@ -258,7 +263,10 @@ def holes(seen: Standing, table: TableName) -> frozenset[CheckpointId]:
 
 
 def _lacks(seen: Standing, at: Reference | None, table: TableName, due: list[Again] | None) -> CheckpointId | None:
-    """Return a checkpoint that a table lacks and that nothing brings back; None if it lacks none, or nobody can say."""
+    """Return a checkpoint that a table lacks and that nothing brings back.
+
+    None: no or no known checkpoint is missing.
+    """
     if due is None:
         return next((row.checkpoint for row in _missing(seen, at, table)), None) if at is not None else None
     on = _shows_too_little(seen).get(table, NO_CHECKPOINT)
@@ -268,7 +276,10 @@ def _lacks(seen: Standing, at: Reference | None, table: TableName, due: list[Aga
 def _due_whole(
     seen: Standing, at: Reference, table: TableName, naming: list[CheckpointRecord], tail: list[CheckpointRecord]
 ) -> list[Again] | None:
-    """Do the same for an upsert or state table. Any entry restores it whole, also one that does not change it."""
+    """Return what to publish again for an upsert or state table.
+
+    Any entry restores it whole, even without a change to it.
+    """
     if naming:
         return [_again(row, _named(row, table)) for row in tail]
     if _is_right(seen, at, table):
@@ -282,7 +293,7 @@ def _due_whole(
 
 
 def _whole(seen: Standing, row: CheckpointRecord, checkpoint: CheckpointId, table: TableName) -> list[Again] | None:
-    """Return the publication that lets a table show a checkpoint, with the files of an entry that did not change it."""
+    """Return the publication that makes a table show a checkpoint, from an entry that did not change the table."""
     files = dict(keyed_tables(row, seen.job)).get(table)
     return None if files is None else [replace(_again(row, files), checkpoint=checkpoint)]
 
@@ -300,7 +311,7 @@ def _missing(seen: Standing, at: Reference, table: TableName) -> list[Checkpoint
 
 
 def _is_older(seen: Standing, row: CheckpointRecord, log: LogSeen, table: TableName) -> bool:
-    """Return whether the log entry that published this entry was dropped in order."""
+    """Return whether the log entry that published this entry was deleted as usual, as one older than the log keeps."""
     version = seen.cuts.get(row.checkpoint, {}).get(table)
     return version is not None and version < log.oldest
 
@@ -311,7 +322,7 @@ def _is_right(seen: Standing, at: Reference, table: TableName) -> bool:
 
 
 def _has_no_gap(seen: Standing, tail: list[CheckpointRecord], table: TableName) -> bool:
-    """Return whether the table is as it was before the first of these entries, and each continues from the last."""
+    """Return whether the table is in the state before the first of these entries, and each continues from the last."""
     log, first = seen.logs[table], tail[0]
     if not all(_builds_on_a_cut(seen, row) for row in tail[1:]):
         return False
@@ -327,10 +338,11 @@ def _has_no_gap(seen: Standing, tail: list[CheckpointRecord], table: TableName) 
 
 
 def _builds_on_a_cut(seen: Standing, row: CheckpointRecord) -> bool:
-    """Return whether an entry adds to its parent's cut.
+    """Return whether what an entry publishes is relative to its parent's cut.
 
-    A rollback adds to the cut that it leaves, which is not retained. If the rollback went back to a committed entry,
-    tables at that entry need no repair first. The rollback removes files that are not there, and adds files that are.
+    A rollback's changes are relative to the cut that it abandons, which is not retained. If it rolled back to a
+    committed entry, a table that shows that entry needs no repair first: the rollback removes files that are not there,
+    and adds files that are there already.
     """
     if row.kind is not RowKind.ROLLBACK:
         return True
@@ -339,7 +351,7 @@ def _builds_on_a_cut(seen: Standing, row: CheckpointRecord) -> bool:
 
 
 def mode_of(seen: Standing, table: TableName) -> TableMode:
-    """Return how a table follows its stream, as any entry says. A table that no entry names is an append table."""
+    """Return a table's mode, as any entry says it. A table that no entry names counts as an append table."""
     for row in seen.rows:
         for each in (*row.tables, *dict(keyed_tables(row, seen.job)).values()):
             if each.table == table:
@@ -371,38 +383,38 @@ def _line(seen: Standing, row: CheckpointRecord) -> Iterator[CheckpointRecord]:
 
 
 # ------------------------------------------------------------------
-# Determines a lost cut from entries and the tables' logs, if they prove it.
+# Determines a lost cut from entries and from the tables' logs, if they prove it.
 #
-# A cut says at which version each table belongs to a checkpoint. Two other places say the same. For each table that an
-# entry changes, it names the version that the table had at its parent's cut. The tables that it does not change have
-# the same version at both cuts. And a table's log says which log entry published which checkpoint. If neither place
-# tells, nothing is guessed.
+# A cut says at which version each table belongs to a checkpoint. Two other places record the same. For each table that
+# an entry changes, it names the version that the table had at its parent's cut. The tables that it does not change have
+# the same version at both cuts. And a table's log says which log entry published which checkpoint. If neither place has
+# the version, it is not guessed.
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The cuts that could be determined, and a table of the newest entry's cut whose version could not."""
+    """The cuts that could be determined, and a table of the newest entry's cut whose version is unknown."""
 
     cuts: Cuts
     unknown: TableName | None = None
 
 
 def lacks_cuts(seen: Standing) -> bool:
-    """Return whether a cut is lost: it is not recorded, and its entry is not the one that is still to be published."""
+    """Return whether a cut is lost: it is not recorded, although its entry does not wait to be published."""
     newest = newest_checkpoint(seen.rows)
     pending = newest.checkpoint if newest is not None and _builds_on_a_known_cut(seen, newest) else None
     return any(row.commits and row.checkpoint not in (*seen.cuts, pending) for row in seen.rows)
 
 
 def known_tables(seen: Standing) -> tuple[TableName, ...]:
-    """Return the tables of the newest cut, as far as the entries and the other cuts tell."""
+    """Return the tables of the newest cut, as far as the entries and the other cuts show."""
     newest = newest_checkpoint(seen.rows)
     said = {columns.table for columns in newest.columns} if newest is not None else set()
     return tuple(sorted({*seen.logs, *said}))
 
 
 def rebuilt(seen: Standing, tables: Collection[TableName]) -> Rebuilt:
-    """Return the lost cuts. `tables` are all tables of the newest cut, and their logs must have been read whole."""
+    """Return the lost cuts. `tables` are all tables of the newest cut. Their logs must have been read completely."""
     known = dict(seen.cuts)
     newest = newest_checkpoint(seen.rows)
     if newest is not None and newest.checkpoint not in known and not _builds_on_a_known_cut(seen, newest):
@@ -425,7 +437,7 @@ def _builds_on_a_known_cut(seen: Standing, row: CheckpointRecord) -> bool:
 
 
 def _version_at(seen: Standing, row: CheckpointRecord, table: TableName) -> int | None:
-    """Return the version at which a table first showed its content at an entry, or None if no log entry tells."""
+    """Return the version at which a table first showed its content at an entry, or None if no log entry shows it."""
     log, named = seen.logs.get(table), wanted(seen, row.checkpoint, table).named
     if log is None:
         return None
@@ -443,8 +455,8 @@ def _parents_cut(
 ) -> dict[TableName, int] | None:
     """Return the cut of an entry's parent, or None if a table's log contradicts it or the entry is a rollback.
 
-    If a log has lost the parent's publication and has a newer one, the cut counts nevertheless. It then proves that the
-    table lacks rows.
+    If a log has lost the parent's publication and has a newer one, the cut is returned all the same. It then proves
+    that the table lacks rows.
     """
     if row.kind is RowKind.ROLLBACK:
         return None
@@ -475,9 +487,9 @@ class Correction:
 def corrected(seen: Standing, published: Mapping[TableName, Mapping[CheckpointId, int]]) -> Correction:
     """Return the corrections of the cuts. `published` has the versions at which repaired tables show each checkpoint.
 
-    An upsert or state table whose version cannot be determined is left out of its cut. To go back to the cut, its entry
-    is enough. A cut that lacks an append table's version is dropped, except the reference, since the pending entry
-    continues from it.
+    An upsert or state table whose version cannot be determined is left out of its cut. A rollback to the cut needs only
+    the cut's entry for such a table. A cut that lacks an append table's version is dropped, except the reference, since
+    the pending entry continues from the reference.
     """
     at = reference(seen)
     changed: dict[CheckpointId, Versions] = {}

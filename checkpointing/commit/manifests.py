@@ -1,18 +1,18 @@
 """Keeps the handles of large entries in manifests, so that an entry does not grow with the state (ADR 14).
 
 A manifest is an immutable list of handles. Its name is the generation that wrote it, and the SHA-256 of its content. An
-entry with few handles has none. `stored` decides which manifests a large entry keeps, which it writes anew, and which
-handles stay in the entry. `whole` is its inverse. The invariants:
+entry with few handles has no manifest. `stored` decides which manifests a large entry keeps, which it writes anew, and
+which handles stay in the entry. `whole` is its inverse. The invariants:
 
 - An entry that is read with its manifests is the entry that was appended.
 - An entry keeps only manifests that are named by an entry at the version of `checkpoints` onto which it is appended.
   It writes all others itself, under its own generation, before it is appended.
-- No manifest is changed. It may be deleted when no entry names it and its generation no longer holds the job. No later
-  entry can name it then.
+- No manifest is ever changed. A manifest may be deleted when no entry names it and its generation no longer holds the
+  job. No later entry can name it then.
 
-A subtask's files are those of the manifests, in order, and then those in the entry. A subtask appends its new files, so
-these alone are written. A bit in the entry leaves out a file that the subtask no longer has. A manifest of which less
-than a quarter counts is written anew.
+A subtask's files are the files in the manifests, in order, and then the files in the entry. A subtask appends its new
+files, so only new files are written. A bit in the entry leaves out a file that the subtask no longer has. If less than
+a quarter of a manifest's handles count, the manifest is written anew.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,15 +35,15 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, ManifestReference, Row, VertexRecord
 
 # ------------------------------------------------------------------
-# Goes through the lists of keyed files in an entry: each subtask's state, and each of its ranges of upserts.
+# Goes through the lists of keyed files in an entry: each subtask's state, and the files of each of its upsert tables.
 
 
 Forms = Mapping[VertexId, Sequence[SubtaskSnapshot | None]]
-"""Per vertex, the stored form of each subtask that needs no other one, and None for each of the others."""
+"""Per vertex: for each subtask the stored form that it keeps, or None if it needs a new one."""
 
 
 class HandleList(NamedTuple):
-    """Names one list of files in an entry: a subtask's state (`part` 0), or its n-th range of upserts (`part` n)."""
+    """Names one list of files in an entry: a subtask's state (`part` 0), or its n-th upsert table (`part` n)."""
 
     vertex: VertexId
     subtask: int
@@ -57,12 +57,15 @@ def count_files(snapshot: SubtaskSnapshot) -> int:
 
 
 def beside(vertex: VertexRecord, forms: Forms) -> Iterator[tuple[SubtaskSnapshot, SubtaskSnapshot | None]]:
-    """Yield each subtask of a vertex with its form, or with None."""
+    """Yield each subtask of a vertex with its stored form in `forms`, or with None."""
     return zip(vertex.subtasks, chain(forms.get(vertex.vertex, ()), repeat(None)), strict=False)
 
 
 def lists_in(record: CheckpointRecord, without: Forms) -> Iterator[tuple[HandleList, tuple[KeyedFile, ...]]]:
-    """Yield the lists of an entry that are not empty, but those of some subtasks."""
+    """Yield the lists of an entry that are not empty.
+
+    Lists of the subtasks that have a form in `without` are left out.
+    """
     for vertex in record.vertices:
         for subtask, (snapshot, bare) in enumerate(beside(vertex, without)):
             if bare is None:
@@ -90,8 +93,8 @@ class Sizes:
     """Bounds, counted in handles.
 
     An entry with at most `inline` handles has no manifests. Up to `recent` new handles stay in an entry. A manifest has
-    at most `manifest` handles. If less than one in `sparse` of its handles counts, it is written anew. Small neighbours
-    are merged if there are more than `few` manifests, plus one for each `recent` handles.
+    at most `manifest` handles. If less than one in `sparse` of its handles counts, it is written anew. Small
+    neighbouring manifests are merged if there are more than `few` manifests, plus one for each `recent` handles.
     """
 
     inline: int = 1_024
@@ -106,7 +109,7 @@ SIZES: Final = Sizes()
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A handle in a manifest, and the list of an entry to which the handle belongs."""
+    """A handle in a manifest, and the list of the entry to which the handle belongs."""
 
     vertex: VertexId
     subtask: int
@@ -136,7 +139,7 @@ class Handles:
 
     @cached_property
     def at(self) -> Mapping[HandleList, Sequence[int]]:
-        """The indices of each list's handles, in order. They are found once, as a manifest never changes."""
+        """The indices of each list's handles, in order. They are computed once, since a manifest never changes."""
         found: dict[HandleList, list[int]] = {}
         for index, file in enumerate(self.files):
             found.setdefault(file.place, []).append(index)
@@ -154,17 +157,17 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """How many handles it has. The entry counts `counts` of them."""
+        """How many handles the manifest has. In the entry, `counts` of them count."""
         return len(self.handles.files)
 
     @property
     def counts(self) -> int:
-        """How many of them the entry counts."""
+        """How many of the manifest's handles count in the entry."""
         return self.size - self.left_out.bit_count()
 
     @property
     def counted_files(self) -> Iterator[PlacedFile]:
-        """The handles that count in the entry, in order."""
+        """The manifest's handles that count in the entry, in order."""
         bits = f"{self.left_out:0{self.size}b}"
         return (file for file, bit in zip(self.handles.files, reversed(bits), strict=True) if bit == "0")
 
@@ -222,17 +225,17 @@ def stored(record: CheckpointRecord, before: Stored | None = None, sizes: Sizes 
 
 
 def newest_stored(rows: Iterable[Row]) -> CheckpointRecord | None:
-    """Return the newest entry that has manifests. The next entry may keep these.
+    """Return the newest entry that has manifests. The next entry may keep these manifests.
 
-    `rows` are all entries at the version onto which the next one is appended, in their stored form, newest first.
+    `rows` are all entries at the version onto which the next entry is appended, in their stored form, newest first.
     """
     return next((row for row in rows if isinstance(row, CheckpointRecord) and row.manifests), None)
 
 
 def _unchanged(record: CheckpointRecord, before: Stored | None) -> Forms:
-    """Return the stored form of the subtasks that are as in the entry before, where all their files are in manifests.
+    """Return the stored form of each subtask that did not change since the entry before and has all files in manifests.
 
-    So nothing goes through the files of a subtask that did not change.
+    So the files of such a subtask are not looked at.
     """
     if before is None:
         return {}
@@ -250,7 +253,7 @@ def _unchanged(record: CheckpointRecord, before: Stored | None) -> Forms:
 def _kept(
     record: CheckpointRecord, before: Stored | None, same: Forms
 ) -> tuple[list[Manifest], dict[HandleList, tuple[KeyedFile, ...]]]:
-    """Return the manifests of the entry before with the handles that still count, and the files that are in none."""
+    """Return the previous entry's manifests with the handles that still count, and the files that are in none."""
     lists = dict(lists_in(record, same))
     if before is None:
         return [], lists
@@ -268,7 +271,10 @@ def _kept(
 
 
 def _places_gone(were: tuple[KeyedFile, ...], files: tuple[KeyedFile, ...]) -> list[int]:
-    """Return the places of those files that have left their list. The others begin the list, in their order."""
+    """Return the places in `were` of the files that have left the list.
+
+    The remaining files must begin `files`, in order.
+    """
     if files[: len(were)] == were:
         return []
     gone, at = [], 0
@@ -283,9 +289,11 @@ def _places_gone(were: tuple[KeyedFile, ...], files: tuple[KeyedFile, ...]) -> l
 def _left_out_too(
     manifest: Manifest, gone: Mapping[HandleList, Sequence[int]], counted: dict[HandleList, int]
 ) -> Manifest:
-    """Leave the handles out that are gone. `counted` are the lists with such handles, and how far each was followed.
+    """Leave out the handles whose files have left their lists.
 
-    A list is followed as far as its last handle that is gone.
+    `counted` has these lists, and how far each was followed.
+
+    A list is followed through the manifests as far as the last handle to leave out.
     """
     left_out = manifest.left_out
     for list_of in manifest.handles.at.keys() & counted.keys():
@@ -305,7 +313,7 @@ def _left_out_too(
 
 
 def _without_sparse(kept: Iterable[Manifest], sizes: Sizes) -> Iterator[Manifest | list[PlacedFile]]:
-    """Yield the manifests. In place of sparse neighbours, yield chunks of their handles that still count."""
+    """Yield the manifests. In place of sparse manifests, yield chunks of their handles that still count."""
     sparse: list[PlacedFile] = []
     for manifest in kept:
         if manifest.counts * sizes.sparse < manifest.size:
@@ -370,7 +378,7 @@ def _reference(manifest: Manifest) -> ManifestReference:
 def _with_files(
     record: CheckpointRecord, lists: Mapping[HandleList, tuple[KeyedFile, ...]], same: Forms
 ) -> CheckpointRecord:
-    """Return the entry with these files in its lists, and no others. Some subtasks are given as they are then."""
+    """Return the entry with only these files in its lists. The subtasks in `same` get their stored form from there."""
     vertices = []
     for vertex in record.vertices:
         each = enumerate(beside(vertex, same))
@@ -407,7 +415,7 @@ def handles_in(entry: CheckpointRecord, reference: ManifestReference, content: b
 
 
 def counted_by(entry: CheckpointRecord, reference: ManifestReference, handles: Handles) -> Manifest:
-    """Return a manifest with the handles that count in the entry. Raise UnreadableRowError if the two do not fit."""
+    """Return a manifest as the entry names it. Raise UnreadableRowError if the two do not match."""
     left_out, there = int(reference.left_out or "0", 16), len(handles.files)
     if there != reference.handles or left_out.bit_length() > there:
         raise unfit(entry, f"{path_of(entry, reference)} has {there} handles, not {reference.handles}")
@@ -415,7 +423,7 @@ def counted_by(entry: CheckpointRecord, reference: ManifestReference, handles: H
 
 
 def whole(entry: CheckpointRecord, manifests: Sequence[Manifest]) -> CheckpointRecord:
-    """Return an entry with all its handles. `manifests` are the ones that it names, in order.
+    """Return an entry with all its handles. `manifests` are the manifests that it names, in order.
 
     Raises UnreadableRowError for an entry that Tidemark cannot have written.
     """

@@ -1,8 +1,8 @@
-"""Computes the net files of a checkpoint: what publishing it changes, compared with its parent's cut.
+"""Computes the net files of a checkpoint: what its publication changes, compared with its parent's cut.
 
 A failed checkpoint loses nothing, because its staged files belong to the next one. So "net" always compares with the
-last *committed* entry, the parent. If an upsert range is written in n and again in n+1, it appears once, because only
-the newest file of a range is live.
+last *committed* entry, the parent. If a range of an upsert table is written in checkpoint n and again in n+1, it
+appears once, because only the newest file of a range is live.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -35,16 +35,16 @@ from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord
 class Renamed:
     """A table that no entry has published under its name yet. The next entry publishes it whole.
 
-    It is a renamed table, or a new one under a name that the job gave up. An append table begins with `files`. If
-    another table had the name before, its log still exists: `columns` names what it shows now, and `removes` are our
-    files that must leave it.
+    It is a renamed table, or a new table under a name that the job gave up. An append table begins with `files`. If
+    another table had the name before, its log still exists: `columns` names the columns that it shows now, and
+    `removes` are the job's files that must leave it.
     """
 
     files: tuple[FileHandle, ...] = ()
     removes: tuple[FileHandle, ...] = ()
     columns: tuple[str, ...] = ()
     planned_on: CheckpointId | None = None
-    """The checkpoint that the log of an append table showed then."""
+    """The checkpoint that the log of an append table showed when this was planned."""
 
 
 _Columns = tuple[TableColumn, ...]
@@ -103,7 +103,7 @@ def _of_columns(table: Table, was: _Columns | None, now: _Columns | None) -> dic
 def with_compactions(
     tables: tuple[TableRecord, ...], compacted: Iterable[Compacted], versions: Mapping[TableName, int]
 ) -> tuple[TableRecord, ...]:
-    """Return the records with what was compacted. A table that changes in no other way gets a record of its own."""
+    """Return the records with the compactions. A table that only a compaction changes gets a record of its own."""
     records = {each.table: each for each in tables}
     for each in compacted:
         version = versions.get(each.table, 0)
@@ -115,7 +115,7 @@ def with_compactions(
 def _changed(
     table: Table, now: VertexRecord, before: VertexRecord | None, parent: CheckpointRecord | None
 ) -> tuple[FileHandle, ...] | None:
-    """Return a table's files, as `_net_files` does, or None if they are those of the parent's cut."""
+    """Return a table's files as `_net_files` does, or None if they are the same as at the parent's cut."""
     if table.mode is TableMode.APPEND:
         return _net_files(table, now, parent) or None
     if parent is None or parent.kind is not RowKind.CHECKPOINT:
@@ -160,7 +160,7 @@ def keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[Table
 
 
 def keyed_lists(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableMode, Lists]]:
-    """Yield the tables of which the snapshots name all files, each with the lists of its files."""
+    """Yield the tables whose files the snapshots all name, each with the lists of its files."""
     for vertex in record.vertices:
         modes = {keys.table: keys.mode for keys in vertex.table_keys}
         found: dict[TableName, list[tuple[KeyedFile, ...]]] = {}
@@ -179,7 +179,7 @@ def keyed_lists(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableN
 #
 # An entry names every live file of such a table. There may be many, and most were live at the parent's cut too. So a
 # publication names the files that changed since that cut, and the version at which the table showed the cut. If the
-# table is still at that version, nothing else is looked at. The invariant: with or without these changes, the table's
+# table is still at that version, only these changes are read. The invariant: with or without these changes, the table's
 # active files become exactly the publication's files.
 
 
@@ -189,10 +189,11 @@ _PATH: Final = attrgetter("path")
 def with_changes(
     graph: JobGraph, record: CheckpointRecord, parent: CheckpointRecord | None, renamed: Collection[TableName]
 ) -> tuple[Publication, ...]:
-    """Return the publications of an entry. Those that can be compared with the parent's cut say what changed since.
+    """Return the publications of an entry. Where a table can be compared with the parent's cut, say what changed since.
 
-    A table can be compared if the parent published it and no two subtasks share one of its files, at both cuts. They
-    may share files after a change of parallelism. A table in `renamed` shows the parent's cut under its old name.
+    A table can be compared if the parent published it and no two subtasks share one of its files, at both cuts.
+    Subtasks may share files after a change of parallelism. A table in `renamed` shows the parent's cut under its old
+    name.
     """
     if parent is None or parent.kind is not RowKind.CHECKPOINT:
         return publications(record)
@@ -221,6 +222,6 @@ def changes_at(
 
 
 def _explains(said: FileChanges, active: set[str] | frozenset[str], files: int) -> bool:
-    """Return True if the table shows the files that leave it, none of the new ones, and has the right number then."""
+    """Return True if the table shows all files that leave it, no new file, and then has the right number of files."""
     fits = len(active) - len(said.gone) + len(said.new) == files
     return fits and active.issuperset(map(_PATH, said.gone)) and active.isdisjoint(map(_PATH, said.new))

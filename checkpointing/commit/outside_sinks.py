@@ -1,7 +1,7 @@
 """Decides what outside sinks get of an entry, and what a rollback means for them (ADR 17).
 
-The sink of an append table gets the rows that each checkpoint adds. The sink of an upsert table shows the table. So it
-can follow a rollback, and the sink of an append table cannot.
+The sink of an append table gets the rows that each checkpoint adds. It cannot follow a rollback. The sink of an upsert
+table shows the table, and can follow a rollback.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,9 +21,10 @@ from checkpointing.metadata.record import CheckpointRecord, RowKind
 def outside_publications(record: CheckpointRecord, parent: CheckpointRecord | None) -> tuple[Publication, ...]:
     """Return what outside sinks get of a committed entry, once its tables are published.
 
-    The sink of an append table gets what a checkpoint of a tick adds. The sink of an upsert table gets every checkpoint
-    and every rollback that takes it back. It gets the files of the table at this cut, and those of `parent`, from which
-    it sees what has changed since then. If the parent's entry does not exist any more, it gets the whole table.
+    The sink of an append table gets what a checkpoint of a tick adds. The sink of an upsert table gets every
+    checkpoint, and every rollback to which the sink follows. It gets the files of the table at this cut and at the cut
+    of `parent`, to see what has changed between the two. If the parent's entry does not exist any more, the sink gets
+    the whole table.
     """
     upserted = _upserted(record, parent) if record.kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK) else ()
     return (*_appended(record), *upserted)
@@ -32,9 +33,10 @@ def outside_publications(record: CheckpointRecord, parent: CheckpointRecord | No
 def pre_commits(
     graph: JobGraph, compose: Callable[[], CheckpointRecord], parent: CheckpointRecord | None
 ) -> tuple[Publication, ...]:
-    """Return what the sinks that vote get of the checkpoint to commit. They vote on a held cut too.
+    """Return what the voting sinks get of the checkpoint to commit. They vote on a held cut too.
 
-    `compose` returns its entry. It costs time if there are many files, so it is called only if a sink votes.
+    `compose` returns the checkpoint's entry. This costs time if there are many files, so it is called only if a sink
+    votes.
     """
     voters = frozenset(table.name for table in graph.tables() if table.votes)
     if not voters:
@@ -64,7 +66,7 @@ def _upserted(record: CheckpointRecord, parent: CheckpointRecord | None) -> Iter
 
 
 def upsert_tables(record: CheckpointRecord) -> tuple[TableName, ...]:
-    """Return the upsert tables of an entry: those that its vertices write, and those that a rollback empties."""
+    """Return the upsert tables of an entry: those that its vertices write, and those that it empties as a rollback."""
     keys = (each for vertex in record.vertices for each in vertex.table_keys)
     written = (each.table for each in keys if each.mode is TableMode.UPSERT)
     changed = (table.table for table in record.tables if table.mode is TableMode.UPSERT)
@@ -74,8 +76,8 @@ def upsert_tables(record: CheckpointRecord) -> tuple[TableName, ...]:
 def _shown_outside(parent: CheckpointRecord, table: TableName) -> tuple[FileHandle, ...]:
     """Return the files whose rows the sink of an upsert table has at the parent's cut.
 
-    The sink has none if the parent is a rollback that emptied the table. If a renamed table then takes the name, the
-    parent has the files of that table under this name already, but the sink does not have their rows.
+    The sink has no rows if the parent is a rollback that emptied the table. If another table is then renamed to this
+    name, the parent has that table's files under this name already, but the sink does not have their rows.
     """
     changed = (each for each in parent.tables if each.table == table and each.mode is TableMode.UPSERT)
     is_emptied = parent.kind is RowKind.ROLLBACK and any(not each.files for each in changed)
@@ -91,10 +93,10 @@ def _files_of(record: CheckpointRecord, table: TableName) -> tuple[FileHandle, .
 def beyond_recall(
     rows: Iterable[CheckpointRecord], rollback: Rollback, pending: CheckpointRecord | None
 ) -> frozenset[TableName]:
-    """Return the append tables that would no longer show what their outside sinks have, if this rollback was done.
+    """Return the append tables that would no longer show what their outside sinks have after this rollback.
 
-    Such a table shows what the sink has. So rows must neither leave it nor come back. A sink may also have the rows of
-    a `pending` checkpoint that the rollback leaves behind.
+    An append table shows the same rows as its sink. So rows must neither leave the table nor come back. A sink may also
+    have the rows of a `pending` checkpoint that the rollback abandons.
     """
     outside = {table for row in rows for table in row.outside}
     changed = {each.table for each in rollback.tables if each.table in outside and (each.adds or each.removes)}
@@ -106,9 +108,9 @@ def beyond_recall(
 def sinks_after(
     rows: Iterable[CheckpointRecord], target: CheckpointRecord, *, leave_outside: bool
 ) -> tuple[TableName, ...]:
-    """Return the tables with outside sinks in the entry of a rollback: those that have sinks now.
+    """Return the tables with outside sinks to list in a rollback's entry: the tables that have sinks now.
 
-    The sinks of upsert tables follow the rollback. With `leave_outside` the entry does not name these.
+    The sinks of upsert tables follow the rollback. With `leave_outside` the entry leaves out these tables.
     """
     newest = newest_checkpoint(tuple(rows))
     if newest is None:
@@ -118,25 +120,26 @@ def sinks_after(
 
 
 # ------------------------------------------------------------------
-# Decides what becomes of transactions that outside sinks have pre-committed (F3; Flink: `TwoPhaseCommitSinkFunction`).
+# Decides when pre-committed transactions of outside sinks are rolled back (F3; Flink: `TwoPhaseCommitSinkFunction`).
 #
-# A sink that votes writes the rows of checkpoint n into a transaction before the commit point, and pre-commits it.
-# From then on the target can commit it, whatever happens, and nobody sees its rows yet. If the target refuses the
+# A sink that votes writes the rows of checkpoint n into a transaction before the commit point, and pre-commits it. From
+# then on the target can commit the transaction in any case, and nobody sees its rows yet. If the target refuses the
 # rows, the checkpoint is declined. Once the entry of checkpoint n is in, publishing commits the transaction.
 #
 # Invariant: a transaction is rolled back only if its checkpoint can never be published into this target any more.
 #
 # - Publishing checkpoint n, or pre-committing it, rolls back the transactions of older checkpoints. A checkpoint is
-#   pre-committed only after the cut of the one before is recorded. So the older ones have failed, or are published.
-# - A starting tick rolls back all that are older than its own ids, after it has rolled forward. Ids rise from claim to
-#   claim. So a process that was taken over never rolls back a transaction of its successor.
-# - A held cut may wait for days, and a pre-committed transaction holds locks. So its sinks vote, and roll back at
-#   once.
+#   pre-committed only after the cut of the one before is recorded. So the older checkpoints have failed, or are
+#   published.
+# - A starting tick rolls back all transactions of ids older than its own, after it has rolled forward. Ids rise from
+#   claim to claim. So a process that was taken over never rolls back a transaction of its successor.
+# - A held cut may wait for days, and a pre-committed transaction holds locks. So the sinks vote on it, and roll back
+#   their transactions at once.
 
 
 @dataclass(frozen=True, slots=True)
 class SinkTransaction:
-    """One checkpoint's rows for the sink of one table. The generation wrote them."""
+    """A transaction with one checkpoint's rows for the sink of one table, written by a generation."""
 
     job: JobName
     table: TableName

@@ -1,17 +1,18 @@
-"""Publishes a checkpoint once into a target that keeps its number apart from the rows, in the same transaction (Kafka).
+"""Publishes a checkpoint once into a target that gets the rows and their checkpoint in one transaction (Kafka).
 
-In a database, one statement locks the number and raises it. Such a target has no lock: a process reads the number, and
-another one may raise it before the first one writes. So a process does four steps, in this order:
+The target stores the checkpoint's number apart from the rows. In a database, one statement locks the number and raises
+it. A target such as Kafka has no lock: a process reads the number, and another process may raise it before the first
+one writes. So a process does four steps, in this order:
 
-1. It reads the number. If the target has the checkpoint, the process ends and disturbs nobody.
-2. It takes the target over. From then on the target refuses every process that took it over before. A transaction that
-   such a process has left open is aborted. One whose commit was decided is completed.
-3. It reads the number again, and waits until no commit is on its way. Nobody else can raise it now.
-4. It writes rows and number in one transaction. If the rows are changes, they are those since the checkpoint that it
-   has read in step 3.
+1. It reads the number. If the target has the checkpoint already, the process is done, and disturbs nobody.
+2. It takes the target over. From then on the target refuses every process that took it over before. The target aborts a
+   transaction that such a process has left open, and completes a transaction whose commit was decided.
+3. It reads the number again, and waits until no commit is in progress. Nobody else can raise the number now.
+4. It writes rows and number in one transaction. If the rows are changes, they are the changes since the checkpoint that
+   it has read in step 3.
 
-If a step fails, the process does not know what the target has. A reply may be lost, and the commit may be in. So it
-begins again at step 1, and never concludes anything from a failure.
+If a step fails, the process does not know what the target has: the commit may be in, and only its reply may be lost. So
+the process begins again at step 1, and never concludes anything from a failure.
 """
 
 from collections.abc import Generator
@@ -22,12 +23,12 @@ from checkpointing.commit.two_phase import UnexpectedFactError
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 
 TRIES: Final = 3
-"""How often the four steps are done if the target is lost meanwhile."""
+"""How often the four steps are tried if another process takes the target over, or a reply is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadNewest:
-    """Read the newest checkpoint that the target has. `settled`: wait until no commit is on its way."""
+    """Read the newest checkpoint that the target has. `settled`: wait until no commit is in progress."""
 
     settled: bool
 
@@ -65,7 +66,7 @@ class TargetLost:
 
 @dataclass(frozen=True, slots=True)
 class TargetRefused:
-    """The target does not do this step as it is, so another try would not help."""
+    """The target refuses this step in its present state, so another try would not help."""
 
     why: str
 

@@ -1,8 +1,8 @@
 """Decides how a tick recovers, from observed facts. Every tick begins with it (G1).
 
-A tick observes the entries of `checkpoints`, the recorded cuts and the holder of the job. This module decides. Then the
-tick claims a generation, rolls an unpublished entry forward, discards what older generations left, and restores. If it
-crashes in between, the next tick takes the same steps.
+A tick observes the entries of `checkpoints`, the recorded cuts and the holder of the job. This module decides what to
+do. Then the tick claims a generation, rolls an unpublished entry forward, discards what older generations left, and
+restores. If the tick crashes in between, the next tick takes the same steps.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -19,7 +19,7 @@ from checkpointing.messages import NotifyComplete, Publication
 from checkpointing.metadata.record import CheckpointRecord, RenameKind, Row, RowKind, TableRecord
 
 _NOWHERE: Final = ""
-"""No position. It cannot be a real one, because a source writes its positions as JSON."""
+"""Stands for no position. No real position is this text, because a source writes its positions as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class RecoveryPlan:
 def decide_recovery(seen: Observed, *, take_over: bool) -> RecoveryPlan | Refused:
     """Return the plan, or who holds the job.
 
-    At most one checkpoint is committed and not published, because n+1 waits for cut n. It is the newest one. An entry
-    whose cut is recorded needs nothing. Publishing it again would change nothing either.
+    At most one checkpoint is committed and not published, because checkpoint n+1 waits for cut n. It is the newest
+    checkpoint. An entry whose cut is recorded is published already.
     """
     decision = decide_claim(seen.rows, seen.holder, seen.now_ms, take_over=take_over)
     if isinstance(decision, Refused):
@@ -57,7 +57,7 @@ def decide_recovery(seen: Observed, *, take_over: bool) -> RecoveryPlan | Refuse
 
 
 def unpublished(rows: Iterable[Row], cuts: Container[CheckpointId]) -> CheckpointRecord | None:
-    """Return the committed row whose cut is not recorded; None if there is none."""
+    """Return the committed entry whose cut is not recorded, or None if every cut is recorded."""
     newest = newest_checkpoint(tuple(rows))
     return newest if newest is not None and newest.checkpoint not in cuts else None
 
@@ -65,8 +65,8 @@ def unpublished(rows: Iterable[Row], cuts: Container[CheckpointId]) -> Checkpoin
 def has_finished(restore: CheckpointRecord | None, sources: Iterable[Vertex]) -> bool:
     """Return whether a pipeline with these sources has no row left to read after the cut (B4).
 
-    A source that is new, or that is not bounded any more, has rows left, and so has one with a new part. A finished
-    source finds no new splits.
+    A source that is new, that is not bounded any more, or that has a new part has rows left. A finished source does not
+    look for new splits.
     """
     if restore is None or not restore.finished:
         return False
@@ -81,12 +81,12 @@ def _knows_parts(source: Vertex, splits: Mapping[VertexId, tuple[str, ...]]) -> 
 
 
 def completion(record: CheckpointRecord) -> NotifyComplete:
-    """Return the notification for a published entry: its id, and how far all rows of each split are in.
+    """Return the notification for a published entry: its id, and up to which position it has all rows of each split.
 
-    That is the position at the barrier. If the entry holds slices in flight, it is a position before them, because only
-    the source still has their rows, and a user may delete what lies before the position. A split without such a
-    position is left out. After a recovery the restored entry's notification is repeated, since nobody knows whether it
-    was sent before (F1).
+    Normally this is the position at the barrier. If the entry holds slices in flight, it is a position before these
+    slices, because only the source still has their rows, and a user may delete what lies before the position. A split
+    without such a position is left out. After a recovery the restored entry's notification is repeated, since nobody
+    knows whether it was sent before (F1).
     """
     slices = _slices_in_flight(record)
     positions = (
@@ -100,7 +100,7 @@ def completion(record: CheckpointRecord) -> NotifyComplete:
 
 
 def _slices_in_flight(record: CheckpointRecord) -> dict[tuple[VertexId, str], dict[str, str]]:
-    """Return the slices in flight of each split: the start of each, by its end. Vertices may share a slice."""
+    """Return the slices in flight of each split: the start of each slice by its end. Vertices may share a slice."""
     found: dict[tuple[VertexId, str], dict[str, str]] = {}
     held = (held for vertex in record.vertices for subtask in vertex.subtasks for held in subtask.in_flight)
     for segment in (segment for each in held for segment in each.segments):
@@ -114,7 +114,8 @@ def _slices_in_flight(record: CheckpointRecord) -> dict[tuple[VertexId, str], di
 def _before(position: str | None, starts: dict[str, str]) -> str | None:
     """Return the position before the first slice, if the slices lead without a gap from there to `position`.
 
-    After a reset there may be a gap. Only the source can compare positions, so the first one is unknown then.
+    After a reset there may be a gap. Only the source can compare positions, so nobody knows then which slice is the
+    first.
     """
     left = dict(starts)
     while position in left:

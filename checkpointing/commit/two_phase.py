@@ -1,11 +1,11 @@
 """Commits one checkpoint at a time: check, append the entry (THE COMMIT POINT), publish, record the cut.
 
-After a crash before `RowAppended`, the epoch is read again. After a crash behind it, the epoch is committed, and the
-next tick rolls it forward. A checkpoint that waits here is FINALISING for its coordinator. From sending the entry until
-its outcome is known, it cannot expire, be declined or be subsumed. The next checkpoint waits until its cut is recorded.
-With the check, outside sinks may vote, see `outside_sinks`. A plain savepoint is only an entry. It publishes nothing,
-so no table is checked for it, and the next entry does not continue from it. A held cut is only an entry too, but its
-tables are checked, and this tick commits nothing after it. `TRANSITIONS` has every transition.
+After a crash before `RowAppended`, the epoch is read again. After a later crash, the epoch is committed, and the next
+tick rolls it forward. A checkpoint that waits here is FINALISING for its coordinator. From sending the entry until its
+outcome is known, it cannot expire, be declined or be subsumed. The next checkpoint waits until its cut is recorded.
+During the check, outside sinks may vote (see `outside_sinks`). A plain savepoint is only an entry. It publishes
+nothing, so no table is checked for it, and the next entry does not continue from it. A held cut is only an entry too,
+but its tables are checked, and the tick commits nothing after it. `TRANSITIONS` has every transition.
 """
 
 from collections import deque
@@ -50,15 +50,15 @@ from checkpointing.metadata.record import (
 from checkpointing.renamed_columns import declared_renames
 
 # ------------------------------------------------------------------
-# What a commit begins with: the draft of a checkpoint, and what every entry of the tick carries.
+# The input of a commit: the draft of a checkpoint, and what every entry of the tick carries.
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A fully acknowledged checkpoint that waits for its turn. Its parent is known when its turn comes.
 
-    `statistics.rows` and `rows_estimated` count rows that the sources sent in this tick. In the entry they
-    count from the parent's barrier.
+    In the draft, `statistics.rows` and `rows_estimated` count the rows that the sources sent in this tick. In the
+    entry, they count the rows since the parent's barrier.
     """
 
     checkpoint: CheckpointId
@@ -70,9 +70,9 @@ class Draft:
     pinned: bool = False
     hooks: tuple[HookState, ...] = ()
     compacted: tuple[Compacted, ...] = ()
-    """What the tick has compacted in append tables. A savepoint that publishes nothing has none."""
+    """What the tick has compacted in append tables. A savepoint that publishes nothing has no compactions."""
     barriers: tuple[PassedBarrier, ...] = ()
-    """The barriers before it, at least those since its parent, if the job keeps event time."""
+    """The barriers before this one, at least those since the parent, if the job keeps event time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class CommitState(Enum):
     PUBLISHING = "publishing"
     RECORDING = "recording"
     ENDED = "ended"
-    """This tick can commit nothing more: it is fenced out, in doubt, cannot publish, or holds a cut for approval."""
+    """This tick can commit nothing more: it is fenced, in doubt about an append, cannot publish, or holds a cut."""
 
 
 _S = CommitState
@@ -120,7 +120,7 @@ OFFERS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
     (_S.IDLE, Claim): (_S.RESERVING,),
     (_S.IDLE, Draft): (_S.CHECKING, _S.FINALISING),
 }
-"""What begins from `IDLE`, when it is offered or when its turn comes. A plain savepoint needs no check."""
+"""The first states after `IDLE`, when a draft is offered or its turn comes. A plain savepoint needs no check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,10 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Plain savepoint or held cut n is in and needs nothing more. The tables go on showing its parent."""
+    """The entry of plain savepoint or held cut n is in, and nothing more is to do.
+
+    The tables go on showing its parent.
+    """
 
     record: CheckpointRecord
 
@@ -179,7 +182,7 @@ CommitEffect = CheckTables | AppendRow | PublishTable | RecordCut | CommitOutcom
 
 
 class UnexpectedFactError(RuntimeError):
-    """A fact that the present state does not wait for. Nothing was changed."""
+    """The door got a fact for which its state does not wait. Nothing was changed."""
 
 
 class TwoPhaseCommit:
@@ -199,15 +202,15 @@ class TwoPhaseCommit:
         """Begin after a claim at `at_version`, with the newest committed entry as the parent.
 
         The parent already has the graph's names. The first checkpoint publishes the tables in `renamed` whole. Entries
-        in `stays` are not subsumed, because a savepoint stands on them (`commit.line`).
+        in `stays` are not subsumed, because a plain savepoint was taken after them (`commit.fencing`).
         """
         self._graph = graph
         self._identity = identity
         self._parent = parent
         self._parent_rows = (0, 0)
-        """How many rows the sources had sent in this tick at the parent's barrier, and how many of them estimated."""
+        """How many rows the sources had sent in this tick at the parent's barrier, and how many are estimates."""
         self._rows = (0, 0)
-        """The same at the barrier of the entry that is being appended."""
+        """The same two numbers at the barrier of the entry that is being appended."""
         self._stays = set(stays)
         self._versions = dict(versions)
         self._renamed = dict(renamed)
@@ -228,7 +231,10 @@ class TwoPhaseCommit:
 
     @property
     def in_doubt(self) -> bool:
-        """True while an entry is being appended or is not yet published. The tick should not end in order now."""
+        """True while an entry is being appended or is not yet published.
+
+        The tick should not end normally before that.
+        """
         return self._state not in (_S.IDLE, _S.CHECKING, _S.ENDED)
 
     @property
@@ -237,13 +243,16 @@ class TwoPhaseCommit:
         return self._parent
 
     def offer(self, draft: Draft, now_ms: int) -> tuple[CommitEffect, ...]:
-        """Queue a fully acknowledged checkpoint. It starts as soon as the cut of the one before is recorded."""
+        """Queue a fully acknowledged checkpoint.
+
+        Its commit starts as soon as the cut of the checkpoint before is recorded.
+        """
         self._now_ms = now_ms
         self._waiting.append(draft)
         return self._start()
 
     def withdraw(self) -> tuple[CommitEffect, ...]:
-        """Give up all drafts that were not sent, because the tick ends. They are certainly not committed."""
+        """Give up all drafts whose entries were not sent, because the tick ends. They are certainly not committed."""
         reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
         withdrawn = tuple(Declined(draft.checkpoint, reason, reason.message) for draft in self._waiting)
         self._waiting.clear()
@@ -257,7 +266,10 @@ class TwoPhaseCommit:
         return self._start()
 
     def step(self, fact: CommitFact, now_ms: int) -> tuple[CommitEffect, ...]:
-        """Take one answer and return what to do next. Raise UnexpectedFactError if the state does not wait for it."""
+        """Take one answer and return what to do next.
+
+        Raise UnexpectedFactError if the present state does not wait for it.
+        """
         if (self._state, type(fact)) not in TRANSITIONS or not self._is_awaited(fact):
             raise UnexpectedFactError(f"{fact} while {self._state.value}")
         self._now_ms = now_ms
@@ -386,7 +398,7 @@ class TwoPhaseCommit:
         return self._publish(tables)
 
     def _publish(self, tables: tuple[Publication, ...] = ()) -> tuple[CommitEffect, ...]:
-        """Publish the tables, and then the outside sinks, so a checkpoint that a table refuses stays inside."""
+        """Publish the tables, then the outside sinks, so that no sink gets a checkpoint that a table refuses."""
         todo, self._outside = (tables, self._outside) if tables else (self._outside, ())
         if not todo:
             return self._record_cut()
@@ -427,11 +439,12 @@ class TwoPhaseCommit:
 
 
 # ------------------------------------------------------------------
-# Says what must be durable before what, so that a power cut takes nothing that an entry or a recorded cut names.
+# Says in which order things must become durable, so that a power cut takes nothing that an entry or a recorded cut
+# names.
 #
 # The order is the invariant: first the files that an entry names, then the entry (the commit point), then all log
-# entries up to the versions of its cut, then the cut. What retained entries and recorded cuts name is durable already,
-# and is not synced again.
+# entries up to the versions of its cut, then the cut. Whatever retained entries and recorded cuts name is durable
+# already, and is not synced again.
 #
 # A rollback is an exception. Its entry names only the files that change, and relies on the tables' logs for the
 # others. So all log entries of its tables are synced before its entry.
@@ -449,9 +462,9 @@ class Entries:
 def files_to_sync(row: CheckpointRecord, retained: Iterable[CheckpointRecord]) -> tuple[str, ...]:
     """Return the files that must be durable before the entry is appended: those that no retained entry names.
 
-    A subtask that has the same snapshot in a retained entry is passed over, so that only changes cost anything. A file
-    that has moved to another subtask may be named again. A file whose content lies inside the entry becomes durable
-    with it. The files of upsert and state tables are those of the snapshots.
+    A subtask that has the same snapshot in a retained entry is skipped, so that only changes cost anything. A file that
+    has moved to another subtask may be returned although it is durable. A file whose content lies inside the entry
+    becomes durable with it. The files of upsert and state tables are those of the snapshots.
     """
     entries = tuple(retained)
     wanted = dict.fromkeys(file.path for file in _appended(row) if not file.inline)
@@ -468,7 +481,7 @@ def files_to_sync(row: CheckpointRecord, retained: Iterable[CheckpointRecord]) -
 
 
 def _appended(row: CheckpointRecord) -> Iterator[FileHandle]:
-    """Yield the files that an entry adds to append tables, also in the place of others, or of erased files."""
+    """Yield the files that an entry adds to append tables, also those that replace compacted or erased files."""
     for table in row.tables:
         yield from (*table.adds, *(each.into for each in table.compactions))
     yield from (each.into for each in row.erased if each.into is not None)
@@ -479,7 +492,8 @@ def entries_to_sync(
 ) -> tuple[Entries, ...]:
     """Return the log entries that must be durable before a cut of these versions is recorded.
 
-    These are all since the newest recorded cut, including those that others wrote. A log with a gap cannot be loaded.
+    These are all log entries since the newest recorded cut, including those of other writers. A log with a gap cannot
+    be loaded.
     """
     return tuple(_entries(versions, cuts))
 

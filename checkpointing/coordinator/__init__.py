@@ -1,6 +1,6 @@
-"""The checkpoint coordinator of one job: it triggers checkpoints, collects answers, completes and keeps checkpoints.
+"""The checkpoint coordinator of one job. It triggers, completes and keeps checkpoints.
 
-Read in this order: `messages` (the alphabet), `coordinator` (the door, which also serves a restore), then the modules
-in the order in which a checkpoint meets them: `triggering`, `plan`, `pending`, `completion`, `completed`,
-`failure_policy`, `statistics`. `coordinator_state` holds the data that they share.
+Read in this order: `messages` (all facts and effects), `coordinator` (the door, which also serves a restore), then the
+modules in the order in which a checkpoint passes through them: `triggering`, `plan`, `pending`, `completion`,
+`completed`, `failure_policy`, `statistics`. `coordinator_state` holds the data that they share.
 """

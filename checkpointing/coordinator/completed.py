@@ -11,9 +11,9 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 # ------------------------------------------------------------------
 # Finds out which checkpoints still use a shared file (D4; Flink: `SharedStateRegistryImpl`, 1.15 and newer).
 #
-# Nothing is counted. An entry remembers the checkpoint that created the file, and the newest one that used it. When
-# every kept checkpoint is newer than the last user, the file can go. Aborting a checkpoint changes nothing here: its
-# tasks may use the files again without another upload (FLINK-25395).
+# There are no reference counts. An entry of the registry has the checkpoint that created the file, and the newest
+# checkpoint that used it. When every kept checkpoint is newer than the latter, the file can be deleted. Aborting a
+# checkpoint changes nothing here: its tasks may use the files again without another upload (FLINK-25395).
 
 
 Handle = Hashable
@@ -21,7 +21,7 @@ Handle = Hashable
 
 
 class SharedStateConflictError(RuntimeError):
-    """Two different files have one key. The message names both."""
+    """Two different files have the same key. The message names both files."""
 
     def __init__(self, key: str, known: Handle, offered: Handle) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ class Unregistered:
 
 
 class SharedStateRegistry:
-    """The shared files that kept or failed checkpoints have handed over, and that may still be in use."""
+    """The shared files that came with kept or failed checkpoints and that may still be in use."""
 
     __slots__ = ("_entries",)
 
@@ -60,7 +60,7 @@ class SharedStateRegistry:
         self._entries: dict[str, SharedStateEntry] = {}
 
     def register(self, key: str, handle: Handle, checkpoint: CheckpointId) -> Handle:
-        """Note that `checkpoint` uses the file under `key`. Return the object that was registered first.
+        """Record that `checkpoint` uses the file under `key`. Return the object that was registered first.
 
         Raises SharedStateConflictError if the key belongs to another file.
         """
@@ -74,11 +74,11 @@ class SharedStateRegistry:
         return entry.handle
 
     def unregister_unused(self, lowest: CheckpointId) -> Unregistered:
-        """Forget the files that no checkpoint from `lowest` on has used, and return them to be deleted."""
+        """Forget the files that no checkpoint from `lowest` on has used. Return them, so that they are deleted."""
         return Unregistered(tuple(entry.handle for entry in self._drop_unused(lowest)))
 
     def _drop_unused(self, lowest: CheckpointId) -> list[SharedStateEntry]:
-        """Forget them in order of key, so that a registry that took over a snapshot deletes in the same order."""
+        """Forget these files in order of key, so that a registry restored from a snapshot deletes in the same order."""
         unused = sorted(key for key, entry in self._entries.items() if entry.last_used_by < lowest)
         return [self._entries.pop(key) for key in unused]
 
@@ -98,16 +98,16 @@ class DiscardCause(Enum):
 
 
 DISCARD_ALWAYS = frozenset(DiscardCause)
-"""For the job's own checkpoints, if they are not kept on cancellation."""
+"""The policy for the job's own checkpoints, if they are not kept on cancellation."""
 DISCARD_UNLESS_STOPPED = frozenset({DiscardCause.SUBSUMED, DiscardCause.FINISHED})
-"""For a checkpoint that is kept on cancellation (Flink: `CHECKPOINT_RETAINED_ON_CANCELLATION`)."""
+"""The policy for a checkpoint that is kept on cancellation (Flink: `CHECKPOINT_RETAINED_ON_CANCELLATION`)."""
 DISCARD_NEVER: frozenset[DiscardCause] = frozenset()
-"""For a savepoint, or a checkpoint that does not belong to the job."""
+"""The policy for a savepoint, or for a checkpoint that does not belong to the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedVertex:
-    """One vertex at the checkpoint."""
+    """One vertex in a completed checkpoint."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -116,7 +116,7 @@ class CompletedVertex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedCheckpoint:
-    """A checkpoint that is stored. Its mappings take part in comparisons, but not in the hash."""
+    """A checkpoint that is stored. Its mappings are compared, but are not part of its hash."""
 
     id: CheckpointId
     properties: CheckpointProperties
@@ -127,7 +127,10 @@ class CompletedCheckpoint:
     master_states: Mapping[str, str] = field(default_factory=dict, hash=False)
     discard_on: frozenset[DiscardCause] = DISCARD_ALWAYS
     unclaimed: bool = False
-    """True if it was restored without a claim. Later checkpoints are full until one of them completes (G3)."""
+    """True if it was restored without a claim on its files.
+
+    Later checkpoints are full until one of them completes (G3).
+    """
 
     @property
     def private_handles(self) -> tuple[str, ...]:
@@ -137,7 +140,7 @@ class CompletedCheckpoint:
 
 
 class NoRetainedCheckpointError(ValueError):
-    """A store was to keep no checkpoint at all."""
+    """A store was asked to keep no checkpoint at all."""
 
     def __init__(self, retained: int) -> None:
         super().__init__(f"retained is {retained}: at least one completed checkpoint must be kept")
@@ -145,10 +148,10 @@ class NoRetainedCheckpointError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StoreChange:
-    """What an addition or removal removed from the store.
+    """What left the store through an addition or a removal.
 
-    `subsumed` left the store. The own files of `cleaned` may be deleted now. `shared` are shared files that no kept
-    checkpoint uses.
+    `subsumed` are the checkpoints that left the store. The own files of `cleaned` may be deleted now. `shared` are
+    shared files that no kept checkpoint uses.
     """
 
     subsumed: tuple[CompletedCheckpoint, ...] = ()
@@ -159,8 +162,8 @@ class StoreChange:
 def subsume(checkpoints: Sequence[CompletedCheckpoint], retained: int) -> tuple[CompletedCheckpoint, ...]:
     """Return the checkpoints that leave a store, oldest first, so that at most `retained` stay if possible.
 
-    The newest one always stays. The newest one that is not a savepoint also stays, unless the newest of all is the
-    savepoint of a stop (FLINK-21351; `CheckpointSubsumeHelper`).
+    The newest checkpoint always stays. The newest checkpoint that is not a savepoint also stays, unless the newest of
+    all is the savepoint of a stop (FLINK-21351; `CheckpointSubsumeHelper`).
     """
     excess = len(checkpoints) - retained
     if excess <= 0:
@@ -179,15 +182,18 @@ class SubsumedCheckpoints:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin with no checkpoint."""
         self._waiting: list[CompletedCheckpoint] = []
 
     def add(self, checkpoint: CompletedCheckpoint) -> None:
-        """Take over a checkpoint that left the store."""
+        """Add a checkpoint that left the store."""
         self._waiting.append(checkpoint)
 
     def clean(self, up_to: CheckpointId, in_use: frozenset[CheckpointId]) -> tuple[CompletedCheckpoint, ...]:
-        """Remove and return those older than `up_to` that are not in use. The others wait for the next time."""
+        """Remove and return the checkpoints older than `up_to` that are not in use.
+
+        The others wait for the next call.
+        """
         going = tuple(c for c in self._waiting if c.id < up_to and c.id not in in_use)
         gone = {c.id for c in going}
         self._waiting = [c for c in self._waiting if c.id not in gone]
@@ -195,7 +201,7 @@ class SubsumedCheckpoints:
 
 
 class CompletedCheckpointStore:
-    """The completed checkpoints that are kept, oldest first, and the registry of what they share."""
+    """The completed checkpoints that are kept, oldest first, and the registry of their shared files."""
 
     __slots__ = ("_checkpoints", "_retained", "_subsumed", "registry")
 
@@ -205,7 +211,10 @@ class CompletedCheckpointStore:
         registry: SharedStateRegistry,
         checkpoints: Iterable[CompletedCheckpoint] = (),
     ) -> None:
-        """Hold `checkpoints` (recovered ones, in any order). Raise NoRetainedCheckpointError if none is to be kept."""
+        """Begin with recovered `checkpoints`, in any order.
+
+        Raise NoRetainedCheckpointError if the store is to keep none.
+        """
         if retained < 1:
             raise NoRetainedCheckpointError(retained)
         self.registry = registry
@@ -220,12 +229,12 @@ class CompletedCheckpointStore:
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """The newest, or None."""
+        """The newest checkpoint, or None."""
         return self._checkpoints[-1] if self._checkpoints else None
 
     @property
     def latest_id(self) -> CheckpointId:
-        """The id of the newest; NO_CHECKPOINT for an empty store."""
+        """The id of the newest checkpoint. NO_CHECKPOINT for an empty store."""
         return self._checkpoints[-1].id if self._checkpoints else NO_CHECKPOINT
 
     def would_subsume(self, checkpoint: CompletedCheckpoint) -> tuple[CompletedCheckpoint, ...]:
@@ -233,7 +242,7 @@ class CompletedCheckpointStore:
         return subsume((*self._checkpoints, checkpoint), self._retained)
 
     def add(self, checkpoint: CompletedCheckpoint) -> StoreChange:
-        """Keep a checkpoint that is stored durably, and return what leaves the store."""
+        """Add a checkpoint that is stored durably, and return what leaves the store."""
         leaving = self.would_subsume(checkpoint)
         self._checkpoints.append(checkpoint)
         return self._let_go(leaving)

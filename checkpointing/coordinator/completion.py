@@ -1,4 +1,4 @@
-"""Ends pending checkpoints: acknowledged, committed, declined, expired, subsumed (E1 to E5, F1)."""
+"""Ends pending checkpoints: they are committed, declined, expired or subsumed (E1 to E5, F1)."""
 
 from collections.abc import Callable
 
@@ -27,18 +27,18 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 
 
 class Completion:
-    """Takes the answers of tasks and of the store, and ends pending checkpoints."""
+    """Handles the answers of tasks and of the store, and ends pending checkpoints."""
 
     __slots__ = ("_books",)
 
     def __init__(self, books: Books) -> None:
-        """Work on these books."""
+        """Work on this state of the coordinator."""
         self._books = books
 
     # -------------------------------------------------------------- answers of tasks
 
     def acknowledge(self, fact: TaskAcknowledged) -> None:
-        """Take an acknowledgement (E1). Its shared state is registered in any case, except for savepoints (D4)."""
+        """Handle an acknowledgement (E1). Its shared state is registered in any case, except for savepoints (D4)."""
         books = self._books
         if books.is_shut_down:
             self._answer(fact, AcknowledgeResult.DISCARDED, accepted=False)
@@ -85,13 +85,13 @@ class Completion:
     # -------------------------------------------------------------- commit
 
     def commit_if_full(self, pending: PendingCheckpoint) -> None:
-        """Commit a checkpoint once all have answered. Only one commit runs at a time, in order of id."""
+        """Commit a checkpoint once all tasks have answered. Only one commit runs at a time, in order of id."""
         if pending.is_fully_acknowledged:
             pending.advance(PendingPhase.ACKNOWLEDGED)
             self._commit_next()
 
     def committed(self, fact: CommitSucceeded) -> None:
-        """Keep a checkpoint that is stored, end the older ones, and notify all tasks (E2, E4, F1)."""
+        """Keep a checkpoint that is stored, end the older pending ones, and notify all tasks (E2, E4, F1)."""
         pending = self._take_committing(fact.checkpoint)
         if pending is None:
             return
@@ -169,7 +169,7 @@ class Completion:
             self._books.emit(NotifyOperatorCoordinatorComplete(coordinator, pending.id))
 
     def let_go(self, checkpoint: CheckpointId, change: StoreChange) -> None:
-        """Discard what nobody uses any more after `checkpoint` was added to the store."""
+        """Discard the state that nobody uses any more after `checkpoint` was added to the store."""
         for cleaned in change.cleaned:
             self._discard(cleaned.id, cleaned.private_handles)
         self._discard(checkpoint, tuple(str(handle) for handle in change.shared))
@@ -198,15 +198,15 @@ class Completion:
             self.abort(pending, reason, message)
 
     def expire(self, checkpoint: CheckpointId) -> None:
-        """Fail a checkpoint whose time is over, if it is still pending."""
+        """Fail a checkpoint whose timeout has passed, if it is still pending."""
         pending = self._books.pending.get(checkpoint)
         if pending is not None:
             self.abort(pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, self._late(pending))
 
     def _late(self, pending: PendingCheckpoint) -> str:
-        """Return who kept the checkpoint waiting, or '' if no task did.
+        """Return a text that says which tasks the checkpoint was waiting for, or '' if it waited for no task.
 
-        Upstream tasks come first, because others wait for them.
+        Upstream tasks come first, because downstream tasks wait for them.
         """
         late = [
             vertex.name
@@ -251,7 +251,7 @@ class Completion:
             self._books.emit(NotifyOperatorCoordinatorAborted(coordinator, pending.id))
 
     def discard_late(self, checkpoint: CheckpointId, handle: str) -> None:
-        """Discard a private handle that came after its checkpoint ended (A7)."""
+        """Discard a private handle that came after the end of its checkpoint (A7)."""
         self._discard(checkpoint, (handle,))
 
     def _discard(self, checkpoint: CheckpointId, handles: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
-"""The coordinator's door: facts in, effects out. Each fact goes to the module that has its rule (A, E, F1).
+"""The coordinator's door: facts in, effects out. It passes each fact to the module with the rule for it (A, E, F1).
 
-The door waits for nothing and reads no clock. A step either raises an error and has changed nothing, or returns the
-effects in the order in which they must be carried out.
+The door waits for nothing and reads no clock. A step either raises an error and changes nothing, or returns the effects
+in the order in which they must be carried out.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class CheckpointCoordinator:
         return self._collect(lambda: self._take(fact))
 
     def _collect(self, take: Callable[[], None]) -> tuple[CoordinatorEffect, ...]:
-        """Return the effects of one step, including those of what follows from it."""
+        """Return the effects of one step, including the effects of all that follows from it."""
         effects: list[CoordinatorEffect] = []
         self._books.effects = effects
         take()
@@ -139,7 +139,7 @@ class CheckpointCoordinator:
     # -------------------------------------------------------------- time
 
     def pass_time(self, now_ms: int) -> None:
-        """Let time pass until `now_ms`. The caller knows that no timer is due by then."""
+        """Set the time to `now_ms`. The caller knows that no timer is due by then."""
         self._books.now_ms = max(self._books.now_ms, now_ms)
 
     def _advance(self, now_ms: int) -> None:
@@ -219,7 +219,7 @@ class CheckpointCoordinator:
 
     @property
     def statistics(self) -> StatisticsTracker:
-        """What is known of each checkpoint (E6)."""
+        """The statistics of each checkpoint (E6)."""
         return self._books.statistics
 
     @property
@@ -229,20 +229,20 @@ class CheckpointCoordinator:
 
     @property
     def goes_on(self) -> bool:
-        """Whether checkpoints can still come: by the interval, from the queue, or because tasks take part in one."""
+        """Whether a checkpoint may still begin or go on: by the interval, from the queue, or because one is pending."""
         under_way = any(not pending.is_finalising for pending in self._books.pending.values())
         return under_way or self.next_due_ms is not None
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next checkpoint is due: now, if a request waits for its turn, or else by the interval."""
+        """When the next checkpoint is due: now if a request waits for its turn, otherwise by the interval."""
         return self._books.now_ms if self._triggering.requests_wait else self._books.scheduler.next_ms
 
 
 # ------------------------------------------------------------------
-# Gives master hooks and operator coordinators their part of a checkpoint back.
+# Gives the state in a checkpoint back to master hooks and operator coordinators.
 #
-# It takes the checkpoint and the job, and returns effects or raises RestoreRefusedError (Flink: `MasterHooks`).
+# The functions take the checkpoint and the job, and return effects or raise RestoreRefusedError (Flink: `MasterHooks`).
 # `checkpointing.job.restoring` gives subtasks their state.
 
 
@@ -269,9 +269,10 @@ def restore_hooks(
 def restore_coordinators(
     checkpoint: CheckpointId | None, states: Mapping[str, str | None], coordinators: Sequence[str]
 ) -> Iterator[ResetOperatorCoordinator]:
-    """Yield the state for each operator coordinator. One that the checkpoint does not know is reset to its empty state.
+    """Yield the state for each operator coordinator.
 
-    So is each one without a checkpoint (A7).
+    An operator coordinator that the checkpoint does not know is reset to its empty state. Without a checkpoint, all are
+    reset (A7).
     """
     for name in coordinators:
         yield ResetOperatorCoordinator(name, checkpoint if name in states else None, states.get(name))

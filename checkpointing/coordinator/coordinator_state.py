@@ -21,8 +21,8 @@ _MASK = 0xFFFF_FFFF_FFFF_FFFF
 def initial_delay_ms(seed: int, min_pause_ms: int, interval_ms: int) -> int:
     """Return a delay in [min_pause_ms, interval_ms] that `seed` decides (Flink: `getRandomInitDelay`).
 
-    The delay comes from SplitMix64's final mix. So neighbouring seeds give very different delays, the same on each
-    machine.
+    The delay comes from SplitMix64's final mix. So neighbouring seeds give very different delays, and one seed gives
+    the same delay on each machine.
     """
     mixed = (seed + 0x9E37_79B9_7F4A_7C15) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58_476D_1CE4_E5B9) & _MASK
@@ -35,7 +35,7 @@ def initial_delay_ms(seed: int, min_pause_ms: int, interval_ms: int) -> int:
 class PeriodicScheduler:
     """When the next periodic trigger is due. `next_ms` is None without a timer.
 
-    If `interval_ms` is None, there never is a timer, though the scheduler may be running.
+    If `interval_ms` is None, there is never a timer, even while the scheduler runs.
     """
 
     interval_ms: int | None
@@ -55,10 +55,10 @@ class PeriodicScheduler:
         self.next_ms = None
 
     def fire(self, now_ms: int) -> bool:
-        """Take one firing of the timer. Return whether there was a timer.
+        """Handle one firing of the timer. Return whether there was a timer.
 
-        The rate is fixed: the next time is a whole number of intervals after the due one. If a late clock missed
-        several firings, they count as one. A firing before it was due starts a new interval.
+        The rate is fixed: the next firing is due a whole number of intervals after this one was due. If a late clock
+        missed several firings, they count as one. A firing before its time starts a new interval.
         """
         if self.next_ms is None or self.interval_ms is None:
             return False
@@ -69,7 +69,7 @@ class PeriodicScheduler:
         return True
 
     def postpone_to(self, at_ms: int) -> None:
-        """Move the timer to the end of the minimum pause. The fixed rate starts again there (A3)."""
+        """Move the timer to the end of the minimum pause. From there the fixed rate starts again (A3)."""
         if self.running and self.interval_ms is not None:
             self.next_ms = at_ms
 
@@ -84,7 +84,7 @@ EXPIRED_REMEMBERED = 16
 
 @dataclass(slots=True, kw_only=True)
 class Books:
-    """The coordinator's memory. `effects` are those of the current step."""
+    """The coordinator's state. `effects` are the effects of the current step."""
 
     settings: CoordinatorSettings
     topology: Topology
@@ -103,10 +103,10 @@ class Books:
     deleting: int = 0
     """How many deletions are in progress."""
     force_full: bool = False
-    """True if the job was restored without a claim and no checkpoint has completed since (G3)."""
+    """True if the job was restored without a claim on the files, and no checkpoint has completed since (G3)."""
     is_shut_down: bool = False
     queue_stirred: bool = False
-    """True if a completion, an abort or the end of a trigger procedure may let a queued request start."""
+    """True if a queued request may be able to start, after a completion, an abort or the end of a trigger procedure."""
     timers_touched: bool = False
 
     def emit(self, effect: CoordinatorEffect) -> None:

@@ -16,7 +16,7 @@ COUNTED = frozenset(
         CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
     }
 )
-"""Reasons that count, because something is wrong with the job. All other reasons belong to its normal life."""
+"""Reasons that count, because something is wrong with the job. All other reasons occur in a healthy job too."""
 
 NEVER_TOLERATED = frozenset(
     {
@@ -49,11 +49,11 @@ class FailurePolicy:
         by_task: bool = False,
         message: str = "",
     ) -> FailJob | None:
-        """Take a failure. Return FailJob if there are too many.
+        """Record a failure. Return FailJob if there are too many.
 
-        `checkpoint` is None if it failed before it had an id. `by_task`: a task declined it. If a task declines a
-        synchronous savepoint, the job always fails, because half of it has stopped (FLINK-12858). Other savepoints
-        count only if a task declined them.
+        `checkpoint` is None if the checkpoint failed before it had an id. `by_task`: a task declined it. If a task
+        declines a synchronous savepoint, the job always fails, because half of it has stopped (FLINK-12858). Other
+        savepoints count only if a task declined them.
         """
         if reason in NEVER_TOLERATED:
             return FailJob(reason, message or reason.message)
@@ -65,7 +65,7 @@ class FailurePolicy:
         return self._count(reason, checkpoint, message)
 
     def succeeded(self, checkpoint: CheckpointId) -> None:
-        """Reset the count, unless a newer checkpoint has succeeded before."""
+        """Reset the count, unless a newer checkpoint has succeeded already."""
         if self.last_success is None or checkpoint > self.last_success:
             self.last_success = checkpoint
             self._reset()

@@ -1,7 +1,7 @@
 """The messages between the coordinator and its caller: facts (past tense) in, effects (imperative) out.
 
 The caller steps the door with one fact at a time. It carries out the effects of a step in their order, and answers each
-asynchronous one later with the fact that its docstring names. Every fact happens at the time that was told last.
+asynchronous one later with the fact that its docstring names. A fact's time is the time of the last TimeAdvanced.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class SchedulerStarted:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStopped:
-    """The job is no longer RUNNING: trigger periodically no more, and fail what is pending or queued (A1)."""
+    """The job is no longer RUNNING: stop periodic triggers, and fail what is pending or queued (A1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class ShutDown:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequested:
-    """Somebody wants a checkpoint. `request` names it in RequestSucceeded or RequestFailed.
+    """A checkpoint was requested. `request` names the request in RequestSucceeded or RequestFailed.
 
-    `periodic`: treat it like one of the periodic timer, so that the minimum pause holds it back (A3).
+    `periodic`: treat it like a request of the periodic timer, so that the minimum pause delays it (A3).
     """
 
     request: str
@@ -106,7 +106,7 @@ class HookFailed:
 
 @dataclass(frozen=True, slots=True)
 class TaskAcknowledged:
-    """A task took its snapshot (E1). `state` is None if it has none."""
+    """A task took its snapshot (E1). `state` is None if the task has no state."""
 
     job: str
     task: Task
@@ -117,7 +117,7 @@ class TaskAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class TaskDeclined:
-    """A task will not take its snapshot, so the checkpoint fails."""
+    """A task declined the checkpoint and takes no snapshot, so the checkpoint fails."""
 
     job: str
     task: Task
@@ -177,18 +177,21 @@ class AcknowledgeResult(Enum):
 
     SUCCESS = "SUCCESS"
     DUPLICATE = "DUPLICATE"
-    """This task had acknowledged already. Nothing is changed or discarded."""
+    """This task had already acknowledged. Nothing is changed or discarded."""
     UNKNOWN = "UNKNOWN"
-    """The checkpoint's plan has no such task. Its private state is discarded."""
+    """The checkpoint's plan has no such task. The task's private state is discarded."""
     DISCARDED = "DISCARDED"
-    """There is no such pending checkpoint, or no longer. Its private state is discarded."""
+    """No such checkpoint is pending, or it is no longer pending. The task's private state is discarded."""
     FOREIGN = "FOREIGN"
-    """The message is for another job. Nothing is touched."""
+    """The message is for another job. Nothing is changed or discarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchCheckpointId:
-    """Answer with CheckpointIdFetched or CheckpointIdFailed. At most one is outstanding."""
+    """Fetch a new checkpoint id. Answer with CheckpointIdFetched or CheckpointIdFailed.
+
+    At most one answer is outstanding.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +221,7 @@ class AskHook:
 
 @dataclass(frozen=True, slots=True)
 class TriggerTask:
-    """Tell a task to start checkpoint n. Answer with TriggerFailed if the task cannot be told."""
+    """Tell a task to start checkpoint n. Answer with TriggerFailed if the task cannot be reached."""
 
     task: Task
     checkpoint: CheckpointId
@@ -246,7 +249,10 @@ class CommitCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class NotifyCheckpointComplete:
-    """Tell a task that checkpoint n is complete. `subsumed`: the newest one that left the store because of it."""
+    """Notify a task that checkpoint n is complete.
+
+    `subsumed`: the newest checkpoint that left the store because of it.
+    """
 
     task: Task
     checkpoint: CheckpointId
@@ -255,7 +261,7 @@ class NotifyCheckpointComplete:
 
 @dataclass(frozen=True, slots=True)
 class NotifyCheckpointAborted:
-    """Tell a task that checkpoint n failed, and why. `latest_completed` makes up for a notification that was missed."""
+    """Notify a task that checkpoint n failed, and why. `latest_completed` makes up for a missed notification."""
 
     task: Task
     checkpoint: CheckpointId
@@ -266,7 +272,7 @@ class NotifyCheckpointAborted:
 
 @dataclass(frozen=True, slots=True)
 class NotifyOperatorCoordinatorComplete:
-    """Tell an operator coordinator that checkpoint n is complete (F1)."""
+    """Notify an operator coordinator that checkpoint n is complete (F1)."""
 
     coordinator: str
     checkpoint: CheckpointId
@@ -274,7 +280,7 @@ class NotifyOperatorCoordinatorComplete:
 
 @dataclass(frozen=True, slots=True)
 class NotifyOperatorCoordinatorAborted:
-    """Tell an operator coordinator that checkpoint n failed (F1)."""
+    """Notify an operator coordinator that checkpoint n failed (F1)."""
 
     coordinator: str
     checkpoint: CheckpointId
@@ -282,7 +288,7 @@ class NotifyOperatorCoordinatorAborted:
 
 @dataclass(frozen=True, slots=True)
 class RequestSucceeded:
-    """The request has become this completed checkpoint."""
+    """The request has led to this completed checkpoint."""
 
     request: str
     checkpoint: CheckpointId
@@ -300,7 +306,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class FailJob:
-    """Fail the whole job: too many checkpoints failed, or a stopping savepoint did (E5, FLINK-12858)."""
+    """Fail the whole job: too many checkpoints failed, or the savepoint of a stop did (E5, FLINK-12858)."""
 
     reason: CheckpointFailureReason
     message: str
@@ -308,7 +314,7 @@ class FailJob:
 
 @dataclass(frozen=True, slots=True)
 class DiscardState:
-    """Delete these handles; certainly nothing refers to them. Answer with StateDiscarded when it is done."""
+    """Delete these handles. Certainly nothing refers to them. Answer with StateDiscarded when they are deleted."""
 
     checkpoint: CheckpointId
     handles: tuple[str, ...]
@@ -326,14 +332,14 @@ class AnswerAcknowledge:
 
 @dataclass(frozen=True, slots=True)
 class WakeCoordinatorAt:
-    """Step the door with CoordinatorTimeAdvanced at `at_ms` at the latest. It replaces the last such wish."""
+    """Step the door with CoordinatorTimeAdvanced at `at_ms` at the latest. This replaces the last such effect."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreHook:
-    """Restore a master hook. `state` is None if the checkpoint holds nothing of it (A8)."""
+    """Restore a master hook. `state` is None if the checkpoint holds no state of the hook (A8)."""
 
     hook: str
     checkpoint: CheckpointId
@@ -342,21 +348,21 @@ class RestoreHook:
 
 @dataclass(frozen=True, slots=True)
 class ResetHook:
-    """Tell a master hook that the job restarts without a checkpoint."""
+    """Notify a master hook that the job restarts without a checkpoint."""
 
     hook: str
 
 
 @dataclass(frozen=True, slots=True)
 class CloseHook:
-    """Tell a master hook that the coordinator is shut down."""
+    """Notify a master hook that the coordinator is shut down."""
 
     hook: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResetOperatorCoordinator:
-    """Restore an operator coordinator. `checkpoint` None: to its empty state (A7)."""
+    """Restore an operator coordinator. If `checkpoint` is None, reset it to its empty state (A7)."""
 
     coordinator: str
     checkpoint: CheckpointId | None

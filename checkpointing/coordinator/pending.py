@@ -22,11 +22,11 @@ class PendingPhase(Enum):
     """How far a pending checkpoint has come."""
 
     LOCATING = "locating"
-    """Its location is being created. Nothing else was asked yet."""
+    """Its location is being created. Nobody was asked for a snapshot yet."""
     TRIGGERING = "triggering"
-    """Operator coordinators answer, then hooks. The tasks are not told yet."""
+    """Operator coordinators answer, then hooks. The tasks are not triggered yet."""
     TRIGGERED = "triggered"
-    """The tasks are told, and their acknowledgements are awaited."""
+    """The tasks are triggered, and their acknowledgements are awaited."""
     ACKNOWLEDGED = "acknowledged"
     """All have answered. The commit of an earlier checkpoint is still in progress."""
     FINALISING = "finalising"
@@ -43,13 +43,13 @@ PHASES: Final[Mapping[PendingPhase, tuple[PendingPhase, ...]]] = MappingProxyTyp
         _P.FINALISING: (),
     }
 )
-"""phase -> the phases that may follow. Every other move is a bug of the coordinator."""
+"""phase -> the phases that may follow. Every other transition is a bug of the coordinator."""
 ABORTABLE: Final = tuple(phase for phase in PendingPhase if phase is not PendingPhase.FINALISING)
 """The phases in which a checkpoint may end without its commit."""
 
 
 class PhaseOrderError(RuntimeError):
-    """A phase that may not follow the present one. Nothing was changed."""
+    """A checkpoint was to enter a phase that may not follow its present one. Nothing was changed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class PendingCheckpoint:
         self.phase = phase
 
     def acknowledge(self, task: Task, state: AcknowledgedState | None) -> AcknowledgeResult:
-        """Take a task's acknowledgement: SUCCESS, DUPLICATE or UNKNOWN."""
+        """Record a task's acknowledgement. Return SUCCESS, DUPLICATE or UNKNOWN."""
         try:
             self.unacknowledged.remove(task)
         except KeyError:
@@ -86,12 +86,12 @@ class PendingCheckpoint:
         return AcknowledgeResult.SUCCESS
 
     def answer_coordinator(self, coordinator: str, state: str | None) -> None:
-        """Take an operator coordinator's snapshot (A7)."""
+        """Record an operator coordinator's snapshot (A7)."""
         self.unanswered_coordinators.discard(coordinator)
         self.coordinator_states[coordinator] = state
 
     def answer_hook(self, hook: str, state: str | None) -> None:
-        """Take a master hook's answer. None is an answer too, but is not stored (A8)."""
+        """Record a master hook's answer. None is an answer too, but is not stored (A8)."""
         self.unanswered_hooks.discard(hook)
         if state is not None:
             self.master_states[hook] = state
@@ -111,7 +111,7 @@ class PendingCheckpoint:
 
     @property
     def private_handles(self) -> tuple[str, ...]:
-        """The handles to discard if it fails. Shared ones are never discarded then (FLINK-25395)."""
+        """The handles to discard if it fails. Shared handles are not discarded then (FLINK-25395)."""
         tasks = (handle for state in self.states.values() for handle in state.private)
         return (*tasks, *(handle for handle in self.coordinator_states.values() if handle is not None))
 

@@ -1,4 +1,4 @@
-"""Decides which tasks are triggered, acknowledge and are notified (A5; Flink: `DefaultCheckpointPlanCalculator`).
+"""Decides which tasks are triggered, must acknowledge, and are notified (A5; Flink: `DefaultCheckpointPlanCalculator`).
 
 One process runs all tasks of a job, so none can be missing, and none finishes before the others.
 """
@@ -55,7 +55,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """The tasks that take part in each checkpoint: the sources' are triggered, and all acknowledge and are notified."""
+    """The tasks of each checkpoint: the sources' tasks are triggered, and all tasks acknowledge and are notified."""
 
     to_trigger: tuple[Task, ...]
     tasks: tuple[Task, ...]

@@ -1,4 +1,4 @@
-"""What kind of snapshot a request wants, and what may be done with it later (A9; Flink: `CheckpointProperties`)."""
+"""Says what kind of snapshot a request asks for, and what may happen to it (A9; Flink: `CheckpointProperties`)."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -13,17 +13,18 @@ class SnapshotKind(Enum):
     SYNCHRONOUS_SAVEPOINT = "synchronous_savepoint"
     """The job stops after it. It is the only savepoint that is notified as complete, so that sinks commit."""
     HELD = "held"
-    """A checkpoint that a person must approve. It publishes nothing, and the job stops after it. Flink has no such
-    kind. It is treated like a plain savepoint, except that its failures count like those of a checkpoint."""
+    """A checkpoint that a person must approve. It publishes nothing, and the job stops after it.
+
+    Flink has no such kind. Its rules are those of a plain savepoint, but its failures count like a checkpoint's."""
 
 
 class CheckpointType(Enum):
-    """What a task is told to take (Flink: `SnapshotType`)."""
+    """The type of snapshot that a task must take (Flink: `SnapshotType`)."""
 
     CHECKPOINT = "CHECKPOINT"
     """As configured. It may refer to files of earlier checkpoints."""
     FULL_CHECKPOINT = "FULL_CHECKPOINT"
-    """It refers to no earlier checkpoint. The first ones after a NO_CLAIM restore are such (G3)."""
+    """It refers to no earlier checkpoint. After a NO_CLAIM restore, checkpoints are full until one completes (G3)."""
     SAVEPOINT = "SAVEPOINT"
 
 
@@ -47,10 +48,12 @@ class TerminationRefusedError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointProperties:
-    """The properties of one request. Raises TerminationRefusedError if `terminate` is set and it is not synchronous.
+    """The properties of one request.
+
+    Raises TerminationRefusedError if `terminate` is set and the kind is not a synchronous savepoint.
 
     `forced` ignores max_concurrent and the minimum pause. `terminate` drains the job (MAX watermark) before the
-    snapshot. A synchronous savepoint without it suspends the job.
+    snapshot. A synchronous savepoint without `terminate` suspends the job.
     """
 
     kind: SnapshotKind = SnapshotKind.CHECKPOINT
@@ -59,13 +62,13 @@ class CheckpointProperties:
     terminate: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a drain unless it is a synchronous savepoint."""
+        """Refuse `terminate` for anything but a synchronous savepoint."""
         if self.terminate and not self.is_synchronous:
             raise TerminationRefusedError(self.kind)
 
     @property
     def is_savepoint(self) -> bool:
-        """True if a person disposes of it. It is never subsumed, and never in the store."""
+        """True if a user disposes of it. It is never subsumed, and never in the store."""
         return self.kind is not SnapshotKind.CHECKPOINT
 
     @property
@@ -75,12 +78,12 @@ class CheckpointProperties:
 
     @property
     def is_of_user(self) -> bool:
-        """True if a user asked for it. Only a task's decline of it counts as a failure of the job."""
+        """True if a user asked for it. Its failure counts for the job only if a task declined it."""
         return self.is_savepoint and self.kind is not SnapshotKind.HELD
 
     @property
     def commits(self) -> bool:
-        """True if its completion is notified, so that sinks commit. For plain savepoints it is not (FLINK-25191)."""
+        """True if its completion is notified, so that sinks commit. Plain savepoints notify nobody (FLINK-25191)."""
         return not self.is_savepoint or self.is_synchronous
 
     @property
@@ -89,7 +92,7 @@ class CheckpointProperties:
         return not self.is_savepoint
 
     def checkpoint_type(self, *, force_full: bool) -> CheckpointType:
-        """Return what tasks are told. `force_full` (after NO_CLAIM) overrides a wish for INCREMENTAL."""
+        """Return the type of snapshot that tasks must take. `force_full` (after NO_CLAIM) overrides INCREMENTAL."""
         if self.is_savepoint:
             return CheckpointType.SAVEPOINT
         if force_full or self.requested_type is RequestedType.FULL:

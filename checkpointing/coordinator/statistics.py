@@ -1,4 +1,4 @@
-"""Remembers times, measurements and outcome of each checkpoint (E6; Flink: `DefaultCheckpointStatsTracker`)."""
+"""Keeps times, measurements and outcome of each checkpoint (E6; Flink: `DefaultCheckpointStatsTracker`)."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -45,7 +45,7 @@ class CheckpointCounters:
 
 @dataclass(slots=True)
 class LatestCheckpoints:
-    """The newest id of each kind. `completed` are plain checkpoints only."""
+    """The newest id of each kind. `completed` is the newest plain checkpoint."""
 
     completed: CheckpointId | None = None
     savepoint: CheckpointId | None = None
@@ -54,10 +54,10 @@ class LatestCheckpoints:
 
 
 class StatisticsTracker:
-    """Remembers the last checkpoints, and counts all. No decision depends on them.
+    """Keeps the last checkpoints, and counts all. No decision of the protocol depends on these statistics.
 
-    Pending checkpoints, and the newest completed, failed and savepoint, are known by their id even when the history has
-    no place for them (Flink: `CheckpointStatsHistory`).
+    Pending checkpoints, and the newest completed checkpoint, failed checkpoint and savepoint are found by id even when
+    the history has no place for them (Flink: `CheckpointStatsHistory`).
     """
 
     __slots__ = ("_beyond_history", "_history_max", "_remembered", "counters", "latest")
@@ -71,7 +71,7 @@ class StatisticsTracker:
         self.latest = LatestCheckpoints()
 
     def of(self, checkpoint: CheckpointId) -> CheckpointStatistics | None:
-        """Return what is remembered of a checkpoint, or None."""
+        """Return the statistics of a checkpoint, or None if there are none."""
         return self._remembered.get(checkpoint) or self._beyond_history.get(checkpoint)
 
     def history(self) -> tuple[CheckpointStatistics, ...]:
@@ -79,7 +79,7 @@ class StatisticsTracker:
         return tuple(reversed(self._remembered.values()))
 
     def began(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int) -> None:
-        """Note that a checkpoint is pending."""
+        """Record that a checkpoint is pending."""
         self.counters.total += 1
         self.counters.in_progress += 1
         self._remembered[checkpoint] = CheckpointStatistics(checkpoint, properties, now_ms)
@@ -89,20 +89,20 @@ class StatisticsTracker:
             self._forget()
 
     def acknowledged(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
-        """Note a task's first acknowledgement."""
+        """Record a task's first acknowledgement."""
         known = self.of(checkpoint)
         if known is not None:
             known.acknowledged_subtasks += 1
             known.tasks[task] = metrics
 
     def measured(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
-        """Note measurements that came alone, or too late to count. They replace none."""
+        """Record measurements that came without an acknowledgement, or after the end. They replace no earlier ones."""
         known = self.of(checkpoint)
         if known is not None and task not in known.tasks:
             known.tasks[task] = metrics
 
     def completed(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int) -> None:
-        """Note that a pending checkpoint is stored."""
+        """Record that a pending checkpoint is stored."""
         self.counters.in_progress = max(0, self.counters.in_progress - 1)
         self.counters.completed += 1
         if properties.is_savepoint:
@@ -112,19 +112,19 @@ class StatisticsTracker:
         self._end(checkpoint, CheckpointStatus.COMPLETED, now_ms, None)
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
-        """Note that a pending checkpoint failed, and why."""
+        """Record that a pending checkpoint failed, and why."""
         self.counters.in_progress = max(0, self.counters.in_progress - 1)
         self.counters.failed += 1
         self.latest.failed = _newer(self.latest.failed, checkpoint)
         self._end(checkpoint, CheckpointStatus.FAILED, now_ms, reason)
 
     def failed_before_pending(self) -> None:
-        """Note that a trigger failed before a checkpoint was pending."""
+        """Record that a trigger failed before a checkpoint was pending."""
         self.counters.total += 1
         self.counters.failed += 1
 
     def restored(self, checkpoint: CheckpointId) -> None:
-        """Note that the job was restored from a checkpoint."""
+        """Record that the job was restored from a checkpoint."""
         self.counters.restored += 1
         self.latest.restored = checkpoint
 

@@ -1,4 +1,4 @@
-"""What the coordinator knows of a task: an opaque identity, and what it hands over."""
+"""What the coordinator knows of a task: an opaque identity, and the state that the task hands over."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class AcknowledgedState:
     """The state that a task hands over: the names of its handles, and a payload that the coordinator does not read.
 
     `private` handles belong to this one checkpoint and are discarded with it. `shared` are pairs (registry key,
-    handle). They go to the shared state registry and stay after an aborted checkpoint.
+    handle). Shared handles go to the shared state registry, and stay there if the checkpoint is aborted.
     """
 
     private: tuple[str, ...] = ()

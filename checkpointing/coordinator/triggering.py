@@ -2,8 +2,8 @@
 
 The steps are: check, plan, fetch an id, check again, register the pending checkpoint, create its location, ask all
 operator coordinators, then all master hooks, then tell the tasks. Each step waits for a fact. If the checkpoint is
-aborted at any point, the procedure ends. So nothing is stuck (FLINK-26394), and nobody is asked for a checkpoint that
-is gone (FLINK-27148).
+aborted at any point, the procedure ends. So no request is stuck (FLINK-26394), and no task is asked for a checkpoint
+that was aborted (FLINK-27148).
 """
 
 from bisect import insort
@@ -36,7 +36,7 @@ from checkpointing.identifiers import CheckpointId
 class CheckpointRequest:
     """A request in the queue. `sequence` is its place in the order of arrival.
 
-    `name` is None if the periodic timer asked, so that nobody waits for the result.
+    `name` is None if the request came from the periodic timer. Nobody waits for its result.
     """
 
     name: str | None
@@ -62,7 +62,7 @@ class DeciderView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The request to run, the refused one with its reason, and when the periodic timer tries again."""
+    """The request to run, the refused request with the reason, and when the periodic timer tries again."""
 
     chosen: CheckpointRequest | None = None
     refused: tuple[CheckpointRequest, CheckpointFailureReason] | None = None
@@ -78,7 +78,7 @@ class RequestDecider:
     __slots__ = ("_max_concurrent", "_queue", "_queue_max")
 
     def __init__(self, *, max_concurrent: int | None, queue_max: int | None) -> None:
-        """Take the limits. None means no limit."""
+        """Begin empty, with these limits. None means no limit."""
         self._max_concurrent = max_concurrent
         self._queue_max = queue_max
         self._queue: list[CheckpointRequest] = []
@@ -88,7 +88,10 @@ class RequestDecider:
         return len(self._queue)
 
     def submit(self, request: CheckpointRequest, view: DeciderView) -> tuple[Decision, ...]:
-        """Queue a request, then choose. A full queue refuses its least urgent periodic request, or else the new one."""
+        """Queue a request, then choose one.
+
+        A full queue refuses its least urgent periodic request, or else the new one.
+        """
         full = self._queue_max is not None and len(self._queue) >= self._queue_max
         if full and self._queue and not self._queue[-1].periodic:
             return (Decision(refused=(request, CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS)),)
@@ -113,7 +116,7 @@ class RequestDecider:
         return Decision(chosen=self._queue.pop(0))
 
     def drop_all(self) -> tuple[CheckpointRequest, ...]:
-        """Empty the queue and return what waited in it."""
+        """Empty the queue, and return the requests that waited in it."""
         dropped = tuple(self._queue)
         self._queue.clear()
         return dropped
@@ -136,7 +139,7 @@ class Triggering:
     __slots__ = ("_books", "_completion", "_decider", "_plan", "_sequence", "procedure")
 
     def __init__(self, books: Books, completion: Completion) -> None:
-        """Work on these books. `completion` ends the checkpoints that fail here."""
+        """Work on this state of the coordinator. `completion` ends the checkpoints that fail here."""
         self._books = books
         self._completion = completion
         self._decider = RequestDecider(max_concurrent=books.settings.max_concurrent, queue_max=books.settings.queue_max)
@@ -148,7 +151,7 @@ class Triggering:
 
     @property
     def requests_wait(self) -> bool:
-        """Whether a request waits until it may start."""
+        """Whether a request waits in the queue."""
         return len(self._decider) > 0
 
     def request(self, fact: CheckpointRequested) -> None:
@@ -167,7 +170,7 @@ class Triggering:
             self._refuse(request, reason, reason.message)
 
     def settle(self) -> None:
-        """End the procedure of a checkpoint that is gone. Choose from the queue if something has changed."""
+        """End the procedure if its checkpoint has ended. Choose from the queue if something has changed."""
         under_way = None if self.procedure is None else self.procedure.checkpoint
         if under_way is not None and under_way not in self._books.pending:
             self._finish()
@@ -210,7 +213,7 @@ class Triggering:
             self._books.emit(FetchCheckpointId())
 
     def id_fetched(self, checkpoint: CheckpointId) -> None:
-        """Register the pending checkpoint under its id, before anybody is asked for it (FLINK-6404)."""
+        """Register the pending checkpoint under its id before anybody is asked for a snapshot (FLINK-6404)."""
         procedure = self.procedure
         if procedure is None or procedure.checkpoint is not None:
             return
@@ -235,7 +238,10 @@ class Triggering:
             self._ask_hooks(pending)
 
     def coordinator_answered(self, fact: OperatorCoordinatorAnswered) -> None:
-        """Note the snapshot. Ask the hooks when all have answered. A late snapshot is discarded (A7)."""
+        """Record the snapshot. Ask the hooks when all operator coordinators have answered.
+
+        A late snapshot is discarded (A7).
+        """
         pending = self._under_way(fact.checkpoint, PendingPhase.TRIGGERING)
         if pending is None or fact.coordinator not in pending.unanswered_coordinators:
             if fact.state is not None and fact.checkpoint not in self._books.pending:
@@ -246,7 +252,7 @@ class Triggering:
             self._ask_hooks(pending)
 
     def hook_answered(self, fact: HookAnswered) -> None:
-        """Note the answer. Tell the tasks when all hooks have answered (A8)."""
+        """Record the answer. Tell the tasks when all hooks have answered (A8)."""
         pending = self._under_way(fact.checkpoint, PendingPhase.TRIGGERING)
         if pending is None or pending.unanswered_coordinators or fact.hook not in pending.unanswered_hooks:
             return
@@ -255,7 +261,7 @@ class Triggering:
             self._trigger_tasks(pending)
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
-        """Fail a checkpoint because somebody who was asked failed."""
+        """Fail a checkpoint because an operator coordinator or a hook failed to answer."""
         pending = self._books.pending.get(checkpoint)
         if pending is not None:
             self._completion.abort(pending, reason, message)

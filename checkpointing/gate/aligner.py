@@ -1,7 +1,7 @@
 """Exactly once: a channel is blocked from its barrier on, until the barriers of all channels are in (C1, C3).
 
-Two handlers share these rules: this one, which always aligns, and `unaligned.AlternatingAligner`, which changes what a
-barrier and an end do while a checkpoint is pending. A table in `alignment` says what an id means.
+Two handlers share these rules: `Aligner`, which always aligns, and `AlternatingAligner`, which changes what a barrier
+and an end do while a checkpoint is pending. The next table below says what an id means.
 
 | pending?  | own barrier               | last own barrier or end      | newer barrier                   |
 |-----------|---------------------------|------------------------------|---------------------------------|
@@ -36,13 +36,14 @@ from checkpointing.gate.messages import (
 from checkpointing.identifiers import ChannelId, CheckpointId
 
 # ------------------------------------------------------------------
-# Keeps the book of one alignment: the current checkpoint, the channels that have aligned, and what it cost (C1, C7).
+# Records one alignment: the current checkpoint, the channels that have aligned, and what the alignment cost (C1, C7).
 #
 # At most one checkpoint is pending at a time. Its target is the number of channels that must align. That is the number
-# of open channels at its first barrier or announcement, and it stays (Flink: `SingleCheckpointBarrierHandler`).
+# of open channels at its first barrier or announcement. The target does not change (Flink:
+# `SingleCheckpointBarrierHandler`).
 #
-# The meaning of an id depends on how it compares with the current one, and on whether the current one is still
-# pending:
+# The meaning of an id depends on how it compares with the current checkpoint's id, and on whether the current
+# checkpoint is still pending:
 #
 # | id      | current pending       | current settled |
 # |---------|-----------------------|-----------------|
@@ -52,7 +53,7 @@ from checkpointing.identifiers import ChannelId, CheckpointId
 
 
 NEVER = CheckpointId(-1)
-"""Below every id, because 0 may be an id."""
+"""Smaller than every id, because 0 may be an id."""
 
 
 class IdStanding(Enum):
@@ -98,7 +99,7 @@ class AlignmentSnapshot:
 
 
 class Alignment:
-    """Keeps the book. It decides only what an id means."""
+    """Records the alignment. It decides only what an id means."""
 
     def __init__(self, channel_count: int) -> None:
         """Begin with all channels open and no checkpoint seen."""
@@ -134,7 +135,7 @@ class Alignment:
         self.target = self.open_channels
 
     def align(self, channel: ChannelId, now_ms: int) -> None:
-        """Note that the channel's barrier, or its end, is in. A second note changes nothing."""
+        """Record that the channel's barrier, or its end, has come. A second call changes nothing."""
         self._aligned.add(channel)
         if self._started_ms is None:
             self._started_ms = now_ms
@@ -143,7 +144,7 @@ class Alignment:
         self.bytes_processed = self._processed
 
     def settle(self, checkpoint: CheckpointId) -> None:
-        """Note that the checkpoint, and with it the current one, is complete or aborted."""
+        """Record that the checkpoint, and with it the current one, is complete or aborted."""
         self.current = max(self.current, checkpoint)
         self._settled = self.current
         self.barrier = None
@@ -151,7 +152,7 @@ class Alignment:
         self._started_ms = None
 
     def close_channel(self) -> None:
-        """Note that a channel has ended. The target of the current checkpoint stays."""
+        """Record that a channel has ended. The target of the current checkpoint does not change."""
         self.open_channels -= 1
 
     def delivered(self, size_bytes: int) -> None:
@@ -159,7 +160,7 @@ class Alignment:
         self._processed += size_bytes
 
     def snapshot(self) -> AlignmentSnapshot:
-        """Return the book as one hashable value."""
+        """Return the whole state as one hashable value."""
         return AlignmentSnapshot(
             current=self.current,
             settled=self._settled,
@@ -211,7 +212,7 @@ class CheckpointableInput(BlockableInput, Protocol):
     """The channels as a handler of unaligned checkpoints sees them (Flink: `CheckpointableInput`)."""
 
     def prioritise(self, name: ChannelId, checkpoint: CheckpointId, /) -> None:
-        """Let the announced barrier overtake what waits before it."""
+        """Let the announced barrier overtake the items that wait before it."""
 
     def start_recording(self, checkpoint: CheckpointId, /) -> None:
         """Record the segments in flight before that checkpoint's barriers."""
@@ -226,7 +227,8 @@ class AlignerRules:
 
     `barrier_stops_channel`: a channel waits behind its barrier until it is resumed, even if the barrier is obsolete.
     `end_counts_as_barrier`: the end of a channel aligns it; otherwise it aborts the pending checkpoint.
-    `cancel_aborts_older`: a newer cancel marker also aborts the pending checkpoint by name (up to Flink 1.10).
+    `cancel_aborts_older`: a newer cancel marker also aborts the pending checkpoint, under that checkpoint's own id (up
+    to Flink 1.10).
     """
 
     barrier_stops_channel: bool = True
@@ -255,7 +257,10 @@ class Aligner:
     # -------------------------------------------------------------- what comes
 
     def barrier(self, channel: ChannelId, barrier: Barrier, now_ms: int) -> Effects:
-        """Handle a barrier. What it does depends on whether its id is older, the same or newer than the current one."""
+        """Handle a barrier.
+
+        Its effect depends on whether its id is older than, the same as, or newer than the current id.
+        """
         standing = self.alignment.standing(barrier.checkpoint)
         if standing is IdStanding.OBSOLETE:
             return self._ignore(channel, barrier)
@@ -266,7 +271,7 @@ class Aligner:
         return effects
 
     def cancel(self, channel: ChannelId, checkpoint: CheckpointId) -> Effects | None:  # noqa: ARG002 - handler's form
-        """Abort this checkpoint, and with it the pending one. None if the marker is obsolete."""
+        """Abort this checkpoint, and with it the pending one. Return None if the cancel marker is obsolete."""
         standing = self.alignment.standing(checkpoint)
         if standing is IdStanding.OBSOLETE:
             return None
@@ -291,7 +296,7 @@ class Aligner:
         return effects
 
     def announcement(self, channel: ChannelId, barrier: Barrier) -> Effects:  # noqa: ARG002 - refined in `unaligned`
-        """Do nothing: only the barrier itself counts."""
+        """Do nothing: only the barrier counts, not its announcement."""
         return []
 
     def time_advanced(self, now_ms: int) -> Effects:  # noqa: ARG002 - refined in `unaligned`
@@ -397,14 +402,15 @@ class Aligner:
 # | COLLECTING_UNALIGNED | block it                        | -                                                       |
 #
 # Three things turn a checkpoint unaligned: an unaligned barrier, the timer, and a barrier or end that is not the last
-# one and comes when the checkpoint is older than its timeout. The timer fires at that age. Such a barrier is then
-# handled in the phase to which it led, so in WAITING it triggers at once. In WAITING an end turns nothing.
+# one and comes when the checkpoint is older than its timeout. The timer fires when the checkpoint reaches that age. A
+# barrier that turns the checkpoint unaligned is then handled in the next phase, so in WAITING it triggers at once. In
+# WAITING an end does not turn the checkpoint unaligned.
 #
 # In every phase, the last barrier (or end) and an abort release all channels and lead to WAITING. So the next
-# checkpoint starts aligned again. The last barrier triggers if nothing has triggered before. *Prioritise* means that
-# all announced barriers, also those announced later, overtake the segments before them. These segments become channel
-# state. A barrier without a timeout, such as a savepoint's, never becomes too old. (Flink: `Alternating*` handler
-# states. The policy UNALIGNED is this machine with unaligned barriers.)
+# checkpoint starts aligned again. The last barrier triggers the snapshot if it was not triggered before. *Prioritise*
+# means that all announced barriers, also those announced later, overtake the segments before them. These segments
+# become channel state. A barrier without a timeout, such as a savepoint's, never becomes too old. (Flink:
+# `Alternating*` handler states. The policy UNALIGNED is this machine with unaligned barriers.)
 
 
 class Phase(Enum):
@@ -448,7 +454,10 @@ class AlternatingAligner(Aligner):
     # -------------------------------------------------------------- what comes
 
     def announcement(self, channel: ChannelId, barrier: Barrier) -> Effects:
-        """Note that the barrier waits in the channel. The first announcement of a newer checkpoint begins it."""
+        """Record that the barrier waits in the channel.
+
+        The first announcement of a newer checkpoint begins that checkpoint.
+        """
         standing = self.alignment.standing(barrier.checkpoint)
         if standing is IdStanding.OBSOLETE:
             return []

@@ -1,9 +1,9 @@
 """All channels of a gate, and the order in which they are read.
 
-Channels with priority items come first. They take turns in the order in which they got their first priority item. Then
-the other channels take turns in the order in which they became non-empty. When an item is taken from a channel, also a
-priority item, the channel goes to the end of the queue if it has more (Flink: `SingleInputGate`, `PrioritizedDeque`). A
-held item does not count as an item of its channel.
+Channels with priority items come first. These channels take turns in the order in which they got their first priority
+item. Then the other channels take turns in the order in which they became non-empty. When an item, a priority item or
+another, is taken from a channel, the channel goes to the end of the queue if it has more items (Flink:
+`SingleInputGate`, `PrioritizedDeque`). A held item does not count as an item of its channel.
 """
 
 from collections import OrderedDict, deque
@@ -48,7 +48,7 @@ class ChannelSnapshot:
 
 
 class Channel:
-    """The queues of one channel, in order of arrival. `stopped`: what arrives now is held."""
+    """The queues of one channel, in order of arrival. `stopped`: items that arrive now are held."""
 
     __slots__ = (
         "_overtakers",
@@ -65,7 +65,7 @@ class Channel:
     )
 
     def __init__(self, name: ChannelId) -> None:
-        """Begin empty and open."""
+        """Begin with an empty and open channel."""
         self.id = name
         self.waiting: deque[ChannelItem] = deque()
         self.held: deque[ChannelItem] = deque()
@@ -90,7 +90,7 @@ class Channel:
         return item
 
     def wait(self, item: ChannelItem) -> None:
-        """Append an item to the waiting ones. A segment may be in flight."""
+        """Append an item to the waiting items. A segment may be in flight."""
         self.waiting.append(item)
         if isinstance(item, Barrier):
             self._note_barrier(item.checkpoint)
@@ -262,7 +262,10 @@ class Channels:
             self._admit(channel, channel.release_next())
 
     def prioritise(self, name: ChannelId, checkpoint: CheckpointId) -> None:
-        """Let the channel's announced barrier overtake what waits before it. No effect once the barrier was taken."""
+        """Let the channel's announced barrier overtake the items before it.
+
+        Do nothing if the barrier was taken already.
+        """
         channel = self._channels[name]
         last = channel.waiting[-1] if channel.waiting else None
         if not isinstance(last, Barrier) or last.checkpoint != checkpoint:
@@ -277,7 +280,7 @@ class Channels:
             channel.record(checkpoint)
 
     def stop_recording(self, checkpoint: CheckpointId) -> tuple[ChannelState, ...]:
-        """Return the recorded segments by channel, without channels that have none, and forget them."""
+        """Return the recorded segments by channel, without channels that have none, and forget these segments."""
         states = (ChannelState(c.id, c.stop_recording(checkpoint)) for c in self._channels.values())
         return tuple(state for state in states if state.segments)
 
@@ -299,9 +302,9 @@ class Channels:
 # ------------------------------------------------------------------
 # ALIGNED_BUFFERING: keeps items of blocked channels, and replays them after the alignment (C2).
 #
-# When an alignment completes or aborts, its items become the next sequence to replay. They come before new input, and
-# before the rest of an older replay. A replayed item is handled as if it had just arrived, and may be put aside again
-# (Flink up to 1.10: `BarrierBuffer`, `CachedBufferStorage`).
+# When an alignment completes or aborts, the items that it put aside become the next sequence to replay. They come
+# before new input, and before the rest of an older replay. A replayed item is handled as if it had just arrived, and
+# may be put aside again (Flink up to 1.10: `BarrierBuffer`, `CachedBufferStorage`).
 
 
 Queued = tuple[ChannelId, ChannelItem]

@@ -1,8 +1,8 @@
 """The door of the gate: the inputs of one vertex (C1 to C7). Facts in, effects out; see `messages`.
 
-The caller steps one fact at a time, and carries out the effects in their order. It sends everything in a channel by
-ItemArrived, also what lies behind a barrier. The gate itself keeps it while the channel is blocked. One object serves
-all subtasks of a vertex, since the driver gives a channel's items to all of them in the same order.
+The caller steps one fact at a time, and carries out the effects in their order. It sends every item of a channel as
+ItemArrived, also the items behind a barrier. The gate itself keeps these items while the channel is blocked. One object
+serves all subtasks of a vertex, since the driver gives a channel's items to all of them in the same order.
 """
 
 from collections.abc import Sequence

@@ -42,7 +42,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class ClockRead:
-    """The clock shows `now_ms`; no timer fires. A clock that goes back counts as standing still."""
+    """The clock shows `now_ms`; no timer fires. If a clock goes back, the gate's time stands still."""
 
     now_ms: int
 
@@ -70,16 +70,16 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class DeliverEndOfData:
-    """Tell the operator that no more rows come on the channel. Barriers may still come (Flink: `EndOfData`)."""
+    """Notify the operator that no more rows come on the channel. Barriers may still come (Flink: `EndOfData`)."""
 
     channel: ChannelId
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverEnd:
-    """Tell the operator that the channel has ended. It is the last effect of its step.
+    """Notify the operator that the channel has ended. It is the last effect of its step.
 
-    No run reaches it: all tasks of a job finish together (C3).
+    It never occurs while a job runs, because all tasks of a job finish together (C3).
     """
 
     channel: ChannelId
@@ -87,11 +87,11 @@ class DeliverEnd:
 
 @dataclass(frozen=True, slots=True)
 class TriggerCheckpoint:
-    """Take the snapshot for `barrier` now, and send this barrier on. An unaligned one is marked so.
+    """Take the snapshot for `barrier` now, and send this barrier on. If it is unaligned, the barrier says so.
 
-    `alignment_ms` is the time from the first barrier to the last. `bytes_processed` were delivered meanwhile.
-    `bytes_held` wait behind the blocks (C7). For an unaligned checkpoint the first two are 0 here, and come with
-    InFlightComplete.
+    `alignment_ms` is the time from the first barrier to the last. `bytes_processed` were delivered in that time.
+    `bytes_held` wait behind barriers of blocked channels (C7). For an unaligned checkpoint the first two are 0 here,
+    and come with InFlightComplete.
     """
 
     barrier: Barrier
@@ -103,7 +103,7 @@ class TriggerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class AbortCheckpoint:
-    """Decline the checkpoint, and send a cancel marker downstream; at most once for each id."""
+    """Decline the checkpoint, and send a cancel marker downstream. This comes at most once for each id."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailureReason
@@ -111,7 +111,7 @@ class AbortCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class BlockChannel:
-    """The channel is blocked from here on."""
+    """The channel is blocked from now on."""
 
     channel: ChannelId
 
@@ -143,7 +143,7 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class BarrierReceived:
-    """The barrier was taken from the channel at this time. It is the first effect of its step."""
+    """The barrier was taken from the channel at this time. This is the first effect of its step."""
 
     channel: ChannelId
     barrier: Barrier
@@ -157,7 +157,7 @@ class BarrierReceived:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementReceived:
-    """For the statistics: the announcement of a barrier was taken. It is the first effect of its step."""
+    """For the statistics: the announcement of a barrier was taken. This is the first effect of its step."""
 
     channel: ChannelId
     checkpoint: CheckpointId
@@ -197,7 +197,7 @@ GateEffect = (
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A barrier with a timeout waits in the channel. This item is in the priority part of the gate."""
+    """Announces that a barrier with a timeout waits in the channel. The announcement is a priority item."""
 
     barrier: Barrier
 
@@ -207,22 +207,22 @@ GateItem = Segment | Barrier | CancelMarker | EndOfData | EndOfChannel | Announc
 
 
 # ------------------------------------------------------------------
-# The configuration of one gate: its policy for barriers, and the limits that belong to it (C1 to C6).
+# The configuration of one gate: its policy for barriers, and the limits that belong to the policy (C1 to C6).
 
 
 class GatePolicy(Enum):
     """How barriers pass the gate."""
 
     ALIGNED_BLOCKING = "aligned_blocking"
-    """Exactly once. What lies behind a barrier stays in its channel (Flink 1.11 and later)."""
+    """Exactly once. Items behind a barrier stay in their channel (Flink 1.11 and later)."""
     ALIGNED_BUFFERING = "aligned_buffering"
-    """Exactly once. What lies behind a barrier is read and put aside, up to a limit (Flink 1.5 to 1.10)."""
+    """Exactly once. Items behind a barrier are read and put aside, up to a limit (Flink 1.5 to 1.10)."""
     AT_LEAST_ONCE = "at_least_once"
     """Barriers are counted, and no channel is ever blocked (Flink: `CheckpointBarrierTracker`)."""
     UNALIGNED = "unaligned"
-    """The first barrier triggers, and barriers overtake segments. Savepoints are aligned nevertheless."""
+    """The first barrier triggers the snapshot, and barriers overtake segments. Savepoints are aligned nevertheless."""
     ALTERNATING = "alternating"
-    """Aligned. A barrier with a timeout turns its checkpoint unaligned when the checkpoint is older than that (C6)."""
+    """Aligned. If a barrier has a timeout, its checkpoint turns unaligned when it is older than the timeout (C6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,8 @@ class GateConfig:
 
     `max_alignment_bytes` matters under ALIGNED_BUFFERING only: if more bytes are put aside, the pending checkpoint is
     aborted. It must be positive, or -1 for no limit (C2). `checkpoint_after_tasks_finished`: the end of a channel
-    counts as its barrier (FLIP-147). Otherwise, and always under ALIGNED_BUFFERING, it aborts the pending checkpoint.
+    counts as its barrier (FLIP-147). Otherwise, and always under ALIGNED_BUFFERING, the end aborts the pending
+    checkpoint.
     """
 
     policy: GatePolicy = GatePolicy.ALIGNED_BLOCKING

@@ -1,8 +1,8 @@
 """At least once: barriers are counted for each checkpoint, and no channel is ever blocked (C4).
 
 Several checkpoints may be pending. A newer barrier drops none of the older ones. When a checkpoint is complete, all
-older ones are dropped silently. A cancel marker aborts its checkpoint and all older ones, each once. At most 50 are
-remembered (Flink: `CheckpointBarrierTracker`).
+older ones are dropped silently. A cancel marker aborts its checkpoint and all older ones, each once. At most 50
+checkpoints are remembered (Flink: `CheckpointBarrierTracker`).
 """
 
 from collections import OrderedDict
@@ -29,14 +29,14 @@ class _BarrierCount:
     aborted: bool = False
 
     def align(self, channel: ChannelId) -> bool:
-        """Note that the channel has aligned. Return whether all have."""
+        """Record that the channel has aligned. Return whether all channels have."""
         self.aligned.add(channel)
         return len(self.aligned) == self.target
 
 
 @dataclass(frozen=True, slots=True)
 class BarrierCountSnapshot:
-    """What is known of one pending checkpoint. `bytes_processed` counts since its first barrier."""
+    """The state of one pending checkpoint. `bytes_processed` are counted since its first barrier."""
 
     checkpoint: CheckpointId
     barrier: Barrier | None
@@ -77,7 +77,7 @@ class BarrierTracker:
         return self._align(channel, checkpoint, now_ms)
 
     def cancel(self, channel: ChannelId, checkpoint: CheckpointId) -> Effects | None:
-        """Abort the checkpoint and all older pending ones. None if the marker is not new."""
+        """Abort the checkpoint and all older pending ones. Return None if the cancel marker is not new."""
         if checkpoint > self.latest and self.open_channels == 1:
             self.latest = checkpoint
             return [_aborted(checkpoint, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)]
@@ -91,7 +91,7 @@ class BarrierTracker:
         return effects or None
 
     def end(self, channel: ChannelId, now_ms: int) -> Effects:
-        """Count the channel out. It has aligned for all pending checkpoints, or all of them are aborted."""
+        """Count the channel out. For all pending checkpoints it has then aligned, or all of them are aborted."""
         self.open_channels -= 1
         if self._end_counts_as_barrier:
             return self._align_all(channel, now_ms)

@@ -9,8 +9,8 @@ From a request to the acknowledgement of checkpoint n, these are the steps:
 | 2    | waits for the segments in flight, if unaligned                                                   |
 | 3    | takes the snapshot                                                                               |
 
-The vertex takes the step that Flink has before these (`prepareSnapshotPreBarrier`): it runs what it has collected, and
-then asks for the snapshot.
+Flink has one step before these (`prepareSnapshotPreBarrier`). Here the vertex does it: it runs what it has collected,
+and then asks for the snapshot.
 
 | n is        | requested          | taken (and stored) | failed   | aborted by the gate | told as aborted |
 |-------------|--------------------|--------------------|----------|---------------------|-----------------|
@@ -18,7 +18,7 @@ then asks for the snapshot.
 | in progress | -                  | whole snapshot     | declined | is over             | is over         |
 | over        | -                  | -                  | -        | -                   | -               |
 
-`-` means no effect. Ids up to the last seen one count as seen (Flink: `SubtaskCheckpointCoordinatorImpl`).
+`-` means no effect. Ids up to the last seen id count as seen (Flink: `SubtaskCheckpointCoordinatorImpl`).
 
 A snapshot carries the files staged for append tables that are in no checkpoint known to be complete. A file that was
 staged after barrier m is in every snapshot from the next barrier on, until one of these checkpoints is complete. An
@@ -34,7 +34,7 @@ from checkpointing.handles import StagedFile
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, SubtaskId
 
 # ------------------------------------------------------------------
-# Remembers checkpoints that were aborted before their barrier came, up to a limit (B1, step 0).
+# Keeps the ids of checkpoints that were aborted before their barrier came, up to a limit (B1, step 0).
 
 
 MAX_RECORD_ABORTED_CHECKPOINTS = 128
@@ -45,12 +45,12 @@ class AbortedCheckpoints:
     """The newest aborted ids. If an id is so old that it may have been forgotten, it counts as aborted."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin with no id."""
         self._ids: dict[CheckpointId, None] = {}
         self._newest = NO_CHECKPOINT
 
     def add(self, checkpoint: CheckpointId) -> None:
-        """Remember the id. If there are too many, forget the one that was remembered first."""
+        """Remember the id. If there are too many ids, forget the oldest remembered one."""
         self._ids[checkpoint] = None
         self._newest = max(self._newest, checkpoint)
         if len(self._ids) > MAX_RECORD_ABORTED_CHECKPOINTS:
@@ -69,12 +69,12 @@ class AbortedCheckpoints:
 
 
 class UnseenCheckpointError(ValueError):
-    """A checkpoint is complete for which the subtask was never asked. The subtask is unchanged."""
+    """A checkpoint for which the subtask was never asked is complete. The subtask is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInProgress:
-    """A snapshot in progress. `in_flight` is None while an unaligned one waits for it."""
+    """A snapshot in progress. `in_flight` is None while an unaligned snapshot waits for its segments in flight."""
 
     staged: tuple[StagedFile, ...]
     finished: bool
@@ -83,7 +83,7 @@ class SnapshotInProgress:
 
 
 class SubtaskCheckpointing:
-    """The checkpoints of one subtask: those in progress, and the staged files that no complete one holds."""
+    """The checkpoints of one subtask that are in progress, and the staged files that no complete checkpoint holds."""
 
     def __init__(self, subtask: SubtaskId, *, last: CheckpointId = NO_CHECKPOINT) -> None:
         """Begin at the cut of checkpoint `last`."""
@@ -109,11 +109,11 @@ class SubtaskCheckpointing:
     # -------------------------------------------------------------- work
 
     def stage(self, files: tuple[StagedFile, ...]) -> None:
-        """Take the files that a micro-batch wrote for append tables."""
+        """Add the files that a micro-batch wrote for append tables."""
         self._staged += files
 
     def finish(self) -> None:
-        """No row is left: the split has ended, or the vertex has processed all its input (B4)."""
+        """Record that no row is left: the split has ended, or the vertex has processed all its input (B4)."""
         self._finished = True
 
     # -------------------------------------------------------------- steps 0 to 3
@@ -135,11 +135,11 @@ class SubtaskCheckpointing:
         return barrier
 
     def taken(self, checkpoint: CheckpointId, snapshot: SubtaskSnapshot) -> SubtaskSnapshot | None:
-        """Add the operator's or the split's own snapshot. Return the whole one, once nothing is missing."""
+        """Add the operator's or the split's own snapshot. Return the whole snapshot once nothing is missing."""
         return self._advance(checkpoint, snapshot=snapshot)
 
     def stored(self, checkpoint: CheckpointId, channels: tuple[ChannelState, ...]) -> SubtaskSnapshot | None:
-        """Add all segments in flight, which are in files. Return the whole snapshot, once nothing is missing."""
+        """Add all segments in flight, which are in files. Return the whole snapshot once nothing is missing."""
         return self._advance(checkpoint, in_flight=channels)
 
     def _advance(
@@ -172,19 +172,22 @@ class SubtaskCheckpointing:
     # -------------------------------------------------------------- failed, aborted, complete
 
     def failed(self, checkpoint: CheckpointId) -> bool:
-        """Give the snapshot up. Return whether it was in progress, so that the coordinator must hear of it."""
+        """Give the snapshot up. Return whether it was in progress, so that the coordinator must be notified."""
         return self._in_progress.pop(checkpoint, None) is not None
 
     def abort_at_gate(self, checkpoint: CheckpointId) -> None:
-        """The gate aborted the checkpoint: give its snapshot up. If its barrier comes later, it is obsolete."""
+        """Give up the snapshot of a checkpoint that the gate aborted.
+
+        If its barrier comes later, the barrier is obsolete.
+        """
         self._last = max(self._last, checkpoint)
         self._aborted.forget_before(self._last)
         self._in_progress.pop(checkpoint, None)
 
     def abort(self, checkpoint: CheckpointId, latest_completed: CheckpointId) -> None:
-        """The coordinator says that the checkpoint is aborted. `latest_completed` is 0 if none is complete.
+        """Handle the coordinator's notice of an abort. `latest_completed` is 0 if no checkpoint is complete.
 
-        Staged files of the aborted one stay for the next checkpoint (3.4).
+        Staged files of the aborted checkpoint stay for the next checkpoint (3.4).
         """
         if latest_completed > self._completed:
             self.complete(latest_completed)
@@ -193,7 +196,7 @@ class SubtaskCheckpointing:
         self._in_progress.pop(checkpoint, None)
 
     def complete(self, checkpoint: CheckpointId) -> None:
-        """The coordinator says that the checkpoint is complete, so its staged files are in it.
+        """Handle the coordinator's notice that the checkpoint is complete, and so has the staged files in it.
 
         Raise UnseenCheckpointError if this subtask was never asked for it.
         """
@@ -212,15 +215,15 @@ class Subtasks:
     """The checkpoints of every subtask."""
 
     def __init__(self, each: Iterable[SubtaskCheckpointing]) -> None:
-        """Take those of all subtasks."""
+        """Begin with the checkpoints of all subtasks."""
         self._by_subtask = {own.subtask: own for own in each}
 
     def __getitem__(self, subtask: SubtaskId) -> SubtaskCheckpointing:
-        """Return this subtask's."""
+        """Return the checkpoints of this subtask."""
         return self._by_subtask[subtask]
 
     def takes(self, checkpoint: CheckpointId, vertex: Vertex) -> bool:
-        """Return whether the checkpoint goes on for a subtask of the vertex."""
+        """Return whether the checkpoint is in progress for a subtask of the vertex."""
         return any(self[subtask].takes(checkpoint) for subtask in vertex.subtasks())
 
     def staged_for(self, checkpoint: CheckpointId, vertex: Vertex) -> Iterator[StagedFile]:
