@@ -112,7 +112,7 @@ class Channel:
         return self.waiting.pop()
 
     def record(self, checkpoint: CheckpointId) -> None:
-        """Record the segments before that checkpoint's barrier: the waiting ones, and those still to come (C5)."""
+        """Record the segments before that checkpoint's barrier: those that wait, and those still to come (C5)."""
         self.recorded = [i for i in self._before(checkpoint) if isinstance(i, SourceSlice | StagedSegment)]
         self.recording_for = checkpoint
 

@@ -1,8 +1,8 @@
 """The job door: coordinator, gates, subtasks and commit as one machine, `step(fact) -> effects`.
 
-All order is decided here, so Spark and the simulator get the same interleavings. Between two facts the door is at rest:
-every message between its parts is delivered, every idle vertex has what its gate lets through, and every split with
-credit is being polled.
+The door alone decides the order of events, so Spark and the simulator get the same interleavings. Between two facts the
+door is at rest: every message between its parts is delivered, every idle vertex has taken what its gate lets through,
+and every split with credit is being polled.
 """
 
 from collections import deque
@@ -106,12 +106,12 @@ from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing, Subta
 # ------------------------------------------------------------------
 # The parts of one job, and the router between them: each effect goes to the door to which it is addressed.
 #
-# Nothing is decided here. Effects that leave the job are collected in `effects`. What gates, subtasks and commit tell
-# the coordinator waits in a queue until `settle`, so messages arrive in the order in which they were sent.
+# Nothing is decided here. Effects that leave the job are collected in `effects`. Messages of gates, subtasks and commit
+# to the coordinator wait in a queue until `settle`, so they arrive in the order in which they were sent.
 
 
 class Wiring:
-    """Coordinator, subtasks, gates, sources and commit of one job, and the ways between them."""
+    """Coordinator, subtasks, gates, sources and commit of one job, and the routes between them."""
 
     def __init__(self, setup: JobSetup) -> None:
         """Build every part at the restored cut."""
@@ -144,7 +144,7 @@ class Wiring:
         self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
         self.drafts = Drafts(graph)
         self._held: list[told.TriggerTask] = []
-        """Sources that were told of a checkpoint, and whose barriers wait for a cut of another job (A10)."""
+        """Triggers of source subtasks whose barriers wait for a cut of another job (A10)."""
         self.data_ended = restored is not None and restored.finished and self.readers.all_ended
         """True if the sources have sent the end of their data, or the cut had no row left."""
         for subtask in graph.subtasks() if self.data_ended else ended:
@@ -164,7 +164,7 @@ class Wiring:
         self.runs[channel.edge.downstream].gate.step(gate.ItemArrived(channel, item))
 
     def recover(self, channel: ChannelId, segment: Segment) -> None:
-        """Give a vertex a segment that the cut holds in flight. It comes before all that is sent anew."""
+        """Give a vertex a segment that the cut holds in flight. It comes before all segments that are sent anew."""
         self.credit.sent(channel, segment.bytes)
         self.runs[channel.edge.downstream].collect(channel, segment, self.now_ms)
 
@@ -174,7 +174,10 @@ class Wiring:
             self.arrive(channel, item)
 
     def end_data(self) -> None:
-        """Send the end of the data from all sources, once: for a drain, or because every split has ended (B4)."""
+        """Send the end of the data from all sources, for a drain or because every split has ended.
+
+        Later calls do nothing (B4).
+        """
         sources = () if self.data_ended else self.setup.graph.sources()
         self.data_ended = True
         for subtask in (subtask for source in sources for subtask in source.subtasks()):
@@ -200,7 +203,10 @@ class Wiring:
         self._inbox.append(fact)
 
     def settle(self) -> bool:
-        """Deliver queued facts to the coordinator; none before the hooks are restored. Return whether there was one."""
+        """Deliver queued facts to the coordinator, but none before hooks are restored.
+
+        Return whether one was delivered.
+        """
         delivers = bool(self._inbox) and not self.bystanders.restoring
         while self._inbox and not self.bystanders.restoring:
             for effect in self.coordinator.step(self._inbox.popleft()):
@@ -240,9 +246,9 @@ class Wiring:
                 self.discard(effect.handles)
                 self.tell(told.StateDiscarded(effect.checkpoint))
             case told.WakeCoordinatorAt() | told.AnswerAcknowledge():
-                """The door asks for the coordinator's next timer itself, and nobody waits for the other answer."""
+                """The door itself reads the coordinator's next timer, and nobody waits for AnswerAcknowledge."""
             case told.NotifyOperatorCoordinatorComplete() | told.NotifyOperatorCoordinatorAborted():
-                """A source hears of completed checkpoints by NotifyComplete, when the tables show them (F2)."""
+                """NotifyComplete notifies a source of completed checkpoints, when the tables show them (F2)."""
             case _:
                 raise TypeError(f"the coordinator asked for {effect}, which no checkpoint of this job needs")
 
@@ -261,7 +267,7 @@ class Wiring:
 
     @property
     def barrier_waits(self) -> bool:
-        """Whether a barrier was asked for, and waits for a cut of another job (A10)."""
+        """Whether a barrier was requested and waits for a cut of another job (A10)."""
         return bool(self._held)
 
     def release_barriers(self) -> None:
@@ -272,7 +278,7 @@ class Wiring:
     def _trigger(self, effect: told.TriggerTask) -> None:
         """Trigger a subtask of a source.
 
-        Its barrier follows its rows; for a drain, the end of data comes before the barrier.
+        Its barrier follows its rows. For a drain, the end of data comes before the barrier.
         """
         subtask, properties = _subtask(effect.task), effect.properties
         if self.drafts.begins(effect.checkpoint, self.readers.rows_sent):
@@ -306,7 +312,7 @@ class Wiring:
     # -------------------------------------------------------------- commit
 
     def from_commit(self, effects: tuple[CommitEffect, ...]) -> None:
-        """Route the effects of the commit: outcomes go to the coordinator, all others leave the job."""
+        """Route the effects of the commit. Outcomes go to the coordinator. All other effects leave the job."""
         for effect in effects:
             match effect:
                 case CheckpointCommitted():
@@ -368,10 +374,10 @@ class Wiring:
                 case gate.WakeGateAt():
                     run.gate_wake_ms = effect.at_ms
                 case _:
-                    """Nobody else needs to hear of blocked or resumed channels, or of ignored items."""
+                    """Blocked or resumed channels and ignored items concern only the gate."""
 
     def _store_in_flight(self, run: OperatorRun) -> None:
-        """Give the subtasks their checkpoint's channel state, once they were asked for their snapshots (C5).
+        """Give the subtasks the channel state of a checkpoint, once they were asked for their snapshots (C5).
 
         The first subtask stores the segments for all subtasks.
         """
@@ -387,9 +393,9 @@ class Wiring:
     # -------------------------------------------------------------- subtasks
 
     def request_snapshots(self, run: OperatorRun) -> None:
-        """Let every subtask take its snapshot if the vertex is idle at its barrier and the checkpoint has not ended.
+        """Take the snapshot of every subtask if the vertex is idle at its barrier and the checkpoint has not ended.
 
-        What is due by the watermark of the barrier is fired first (N4).
+        State that is due by the watermark of the barrier is fired first (N4).
         """
         trigger = run.snapshot_due
         if trigger is None:
@@ -430,14 +436,14 @@ class Wiring:
     def snapshot_failed(
         self, vertex: VertexId, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str
     ) -> None:
-        """Decline the checkpoint, because the vertex has no snapshot for it (J3)."""
+        """Decline the checkpoint for the vertex, which gives no snapshot for it (J3)."""
         self.drafts.failed(checkpoint, message)
         subtask = SubtaskId(vertex, 0)
         if self.subtasks[subtask].failed(checkpoint):
             self._decline(subtask, checkpoint, reason)
 
     def not_staged(self, run: OperatorRun, message: str) -> None:
-        """Decline the checkpoint that waits for rows which the vertex cannot write, if there is one (B2)."""
+        """Decline the checkpoint, if any, whose snapshot waits for rows that the vertex could not write (B2)."""
         waiting = run.not_staged()
         if waiting is not None:
             reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
@@ -446,14 +452,14 @@ class Wiring:
             self._abort(run.vertex, waiting, reason)
 
     def _abort(self, vertex: Vertex, checkpoint: CheckpointId, reason: CheckpointFailureReason) -> None:
-        """Let every subtask decline, and cancel the barrier downstream."""
+        """Decline the checkpoint for every subtask, and cancel its barrier downstream."""
         for subtask in vertex.subtasks():
             self.subtasks[subtask].abort_at_gate(checkpoint)
             self._decline(subtask, checkpoint, reason)
             self.broadcast(subtask, CancelMarker(checkpoint))
 
     def _request(self, subtask: SubtaskId, barrier: Barrier, *, unaligned: bool = False) -> None:
-        """Let a subtask begin its snapshot. Its barrier goes downstream first."""
+        """Begin a subtask's snapshot. The barrier goes downstream first."""
         sent = self.subtasks[subtask].request(barrier, unaligned=unaligned)
         if sent is not None:
             self.broadcast(subtask, sent)
@@ -480,9 +486,9 @@ def _subtask(named: Task) -> SubtaskId:
 # ------------------------------------------------------------------
 # Decides how long the segments of a vertex wait for more, so that micro-batches are few and large.
 #
-# Readers see rows only behind a barrier. So shortly before a periodic barrier, a few rows gain nothing if they run at
-# once. They wait for the barrier, and one micro-batch takes them together with the rows that come meanwhile. Idle
-# splits are asked more often then, so that the barrier takes newer rows with it.
+# Readers see rows only behind a barrier. So shortly before a periodic barrier, running a few rows at once gains
+# nothing. They wait for the barrier, and one micro-batch runs them together with the rows that come in the meantime.
+# Idle splits are polled more often then, so that the cut has newer rows.
 
 
 FEW_ROWS: Final = 10_000
@@ -490,14 +496,15 @@ FEW_ROWS: Final = 10_000
 A_JOB_MS: Final = 100
 """A Spark job of few rows takes about this long."""
 POLLS: Final = 10
-"""Shortly before a barrier, an idle split is asked so many times as often."""
+"""Shortly before a barrier, an idle split is polled this many times as often."""
 
 
 def is_time(job: Wiring, run: OperatorRun) -> bool:
-    """Return whether a vertex shall run what it has collected. No segment waits longer than `linger_ms`.
+    """Return whether a vertex should run its collected segments now. No segment waits longer than `linger_ms`.
 
-    If a barrier was asked for, its last rows can run with what it fires. Its checkpoint may have to wait until the one
-    before is complete, so a vertex waits for it no longer than the job takes that it saves.
+    If a barrier was requested, the last rows before it can run in the same micro-batch as the state that it fires. This
+    saves a Spark job. But the barrier's checkpoint may have to wait until the one before is complete. So a vertex waits
+    for the barrier no longer than the saved job would take.
     """
     until_ms = run.collected_since_ms + job.setup.linger_ms
     if job.now_ms >= until_ms:
@@ -509,7 +516,7 @@ def is_time(job: Wiring, run: OperatorRun) -> bool:
 
 
 def ask_again(job: Wiring, fact: SourceIdle) -> None:
-    """Note that a split has nothing to read now, and decide when it is asked again."""
+    """Record that a split has nothing to read now, and decide when it is polled again."""
     job.readers.found_idle(fact.source, fact.split, job.now_ms)
     wait_ms = job.setup.idle_poll_ms
     if _barrier_is_near(job, job.now_ms + wait_ms):
@@ -517,7 +524,7 @@ def ask_again(job: Wiring, fact: SourceIdle) -> None:
 
 
 def _barrier_is_near(job: Wiring, until_ms: int) -> bool:
-    """Return whether a periodic barrier is due by then. A job without an interval has none."""
+    """Return whether a periodic barrier is due by `until_ms`. A job without an interval has no periodic barriers."""
     due_ms = job.coordinator.next_due_ms if job.setup.config.interval_ms is not None else None
     return due_ms is not None and due_ms <= until_ms
 
@@ -535,19 +542,22 @@ def _stirs(job: Wiring, vertex: VertexId) -> bool:
 
 
 # ------------------------------------------------------------------
-# Ends the inputs of a job whose sources are bounded, and of a job that is drained (B4, Flink: FLIP-147).
+# Ends the inputs of a job that is drained, or whose sources are bounded (B4, Flink: FLIP-147).
 #
-# A split that has ended is idle for ever, and no barrier waits for it. When all splits have ended, the sources send
-# the end of their data. Then the vertices emit the rows that they hold back, one vertex after the other. The next
-# checkpoint shows these rows. If that checkpoint fails, another one follows. In its entry, every subtask is marked as
-# finished.
+# A split that has ended is idle for ever, and no barrier waits for it. When all splits have ended, the sources send the
+# end of their data. Then the vertices emit the rows that they hold back, one vertex after the other. The next
+# checkpoint shows these rows. If it fails, another checkpoint follows. In the entry of this checkpoint, every subtask
+# is marked as finished.
 #
-# In Flink, each task ends by itself, and later checkpoints do without it. Here one process runs all tasks, so they all
-# take part until the job has finished.
+# In Flink, each task ends by itself, and takes no part in later checkpoints. Here one process runs all tasks, so they
+# all take part until the job has finished.
 
 
 def split_ended(job: Wiring, fact: SourceEnded) -> None:
-    """Record the end of a split. After the barrier of a stop, the next tick will find the end again."""
+    """Record the end of a split.
+
+    After the barrier of a stop, leave this to the next tick, which finds the end again.
+    """
     if job.readers.ended:
         job.readers.found_idle(fact.source, fact.split, job.now_ms)
     else:
@@ -556,7 +566,10 @@ def split_ended(job: Wiring, fact: SourceEnded) -> None:
 
 
 def end_inputs(job: Wiring) -> None:
-    """Once every split has ended, let the vertices emit held rows, which a last checkpoint must show."""
+    """Once every split has ended, send the end of the data.
+
+    Vertices then emit held rows, which a last checkpoint must show.
+    """
     if job.readers.all_ended and not job.data_ended and job.ending.takes_checkpoints:
         job.end_data()
         job.ending.uncommitted = True
@@ -573,10 +586,10 @@ def hand_end_on(job: Wiring, run: OperatorRun) -> None:
 
 
 def stop_scheduler(job: Wiring) -> None:
-    """Stop periodic triggering, and abort what is not being committed, as Flink does for a job that fails.
+    """Stop periodic triggering, and abort all checkpoints that are not being committed, as Flink does for a failed job.
 
-    See Flink's CheckpointCoordinatorDeActivator. The savepoint of a stop has stopped the interval already, and may
-    still wait for its turn.
+    See Flink's CheckpointCoordinatorDeActivator. The savepoint of a stop has stopped periodic triggering already, and
+    may still wait for its turn.
     """
     if job.coordinator.goes_on:
         job.tell(SchedulerStopped())
@@ -584,7 +597,7 @@ def stop_scheduler(job: Wiring) -> None:
 
 
 # ------------------------------------------------------------------
-# Finds when the job door has something to do again: at once, or at the earliest of all timers of the job.
+# Finds when the job door has something to do again: at once, or when the job's earliest timer is due.
 
 
 class Waking:
@@ -595,10 +608,13 @@ class Waking:
         self._linger_ms = linger_ms
         self._at_ms: int | None = None
         self.moved = True
-        """True if the last pass over the job changed something, or if another fact than the time has come since."""
+        """True if the last pass over the job changed something, or if a fact other than TimeAdvanced has come since."""
 
     def slept(self, job: Wiring, now_ms: int) -> bool:
-        """Let time pass if nothing has moved and no timer is due. Otherwise return False: there may be work to do."""
+        """Advance the clock if nothing has moved and no timer is due.
+
+        Otherwise return False: there may be work to do.
+        """
         if self.moved or self.is_due(now_ms) or job.bystanders.restoring or job.readers.barrier_due:
             return False
         job.now_ms = max(job.now_ms, now_ms)
@@ -648,7 +664,7 @@ class JobDoor:
 
     @property
     def pending(self) -> tuple[CheckpointId, ...]:
-        """The checkpoints in progress, oldest first. A request that waits for its trigger does not count."""
+        """The checkpoints in progress, oldest first. A request that still waits to be triggered is not among them."""
         return tuple(pending.id for pending in self._job.coordinator.pending)
 
     @property
@@ -657,7 +673,7 @@ class JobDoor:
         return counts_of(self._job.coordinator.statistics)
 
     def start(self, now_ms: int) -> tuple[Effect, ...]:
-        """Begin. The job is RUNNING once its source coordinators and master hooks are restored (A1)."""
+        """Begin the job. It is RUNNING once its source coordinators and master hooks are restored (A1)."""
         job = self._job
         job.now_ms = now_ms
         job.ending.started(now_ms)
@@ -745,7 +761,7 @@ class JobDoor:
                 job.from_gate(run, run.gate.step(gate.GateTimeAdvanced(job.now_ms)))
 
     def _from_bystander(self, fact: FromBystander) -> None:
-        """Take an answer of a source's coordinator, or of a hook. A late one changes nothing."""
+        """Handle an answer of a source's coordinator or of a hook. A late answer changes nothing."""
         heard = self._job.bystanders.heard(fact)
         if isinstance(heard, str):
             self._job.ending.failed(CheckpointFailureReason.TASK_FAILURE, heard)
@@ -765,9 +781,9 @@ class JobDoor:
             self._job.release_barriers()
 
     def _not_polled(self, fact: PollFailed) -> None:
-        """Count the failure. Behind the barrier of a stop it does not count: the next tick will meet it.
+        """Count the failure of a poll. After the barrier of a stop it does not count: the next tick will meet it again.
 
-        A split that holds every barrier leaves no last checkpoint to take: then the tick fails at once (A10).
+        If all barriers wait for this split, no last checkpoint can be taken. Then the tick fails at once (A10).
         """
         job = self._job
         if job.readers.ended:
@@ -837,7 +853,7 @@ class JobDoor:
     def _work(self) -> None:
         """Repeat passes over the job until a pass changes nothing, or the tick is over.
 
-        If the last pass changed nothing, and no timer is due, time alone changes nothing either.
+        After a pass that changed nothing, time alone changes nothing either until a timer is due.
         """
         while self._pass():
             pass
@@ -845,7 +861,7 @@ class JobDoor:
     def _pass(self) -> bool:
         """Give work to idle vertices, poll splits with credit, and decide whether the tick ends.
 
-        Return whether that changed something, and the tick goes on.
+        Return whether this changed something and the tick goes on.
         """
         restoring = self._job.bystanders.restoring
         if not restoring:
@@ -871,7 +887,10 @@ class JobDoor:
         return waking.moved and not self._job.ending.over
 
     def _run_vertices(self) -> None:
-        """Let every idle vertex take what its gate lets through, upstream ones first, so that barriers travel on."""
+        """Give every idle vertex what its gate lets through.
+
+        Upstream vertices come first, so that barriers travel on.
+        """
         for run in self._job.runs.values():
             while not run.busy and run.has_input and self._turn(run):
                 self._waking.moved = True
@@ -885,9 +904,9 @@ class JobDoor:
             self._job.settle()
 
     def _barrier_wanted(self) -> bool:
-        """True if a vertex or a cut waits for a barrier, none is on its way, and there is no interval that brings one.
+        """True if a vertex or a cut waits for a barrier, no checkpoint is pending, and no interval brings one.
 
-        A cut waits here if its own checkpoint failed before the barrier was sent (A10).
+        A cut of another job waits if its checkpoint failed before the barrier was sent (A10).
         """
         if self._setup.config.interval_ms is not None:
             return False
@@ -918,9 +937,10 @@ class JobDoor:
         return False
 
     def _has_credit(self, run: OperatorRun) -> bool:
-        """Return whether the vertex may send.
+        """Return whether the vertex may send rows downstream.
 
-        A vertex that waits for a barrier holds credit, and must not block the barrier.
+        While a vertex waits for a barrier that is on its way, all may send: its unread rows use up credit, and must not
+        stop the barrier.
         """
         if self._job.vertex_waits and self._job.coordinator.pending:
             return True
@@ -929,7 +949,7 @@ class JobDoor:
     # -------------------------------------------------------------- the end
 
     def _decide_end(self) -> Next | EndTick:
-        """Ask the `Ending` what to do. How the splits stand matters only when nothing moves."""
+        """Ask the `Ending` what to do. The state of the splits matters only when nothing moves."""
         job = self._job
         quiet = self._is_quiet()
         turns = quiet and job.foresight.brings_on(job.readers.splits(), job.now_ms)
@@ -950,13 +970,13 @@ class JobDoor:
         return decision
 
     def _stop_reading(self) -> None:
-        """Read no more rows, once the tick is about to end."""
+        """Stop reading rows once the tick is about to end."""
         self._job.readers.stopped = self._job.readers.stopped or not self._job.ending.reads
 
     def _is_quiet(self) -> bool:
-        """Return whether nothing moves: no poll, no work, no checkpoint that somebody waits for.
+        """Return whether nothing moves: no poll, no micro-batch, and no checkpoint for which somebody waits.
 
-        A periodic checkpoint of no rows does not count. With a short interval there would always be another one.
+        A periodic checkpoint without rows is ignored. With a short interval there would always be another one.
         """
         job = self._job
         if job.bystanders.restoring or job.readers.polling or job.commit.in_doubt:

@@ -1,4 +1,4 @@
-"""Collects what is known of each pending checkpoint: what its entry is composed of, and why it failed."""
+"""Collects the contents of each pending checkpoint's entry, and why the checkpoint failed."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ from checkpointing.metadata.record import (
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Where a vertex stood at its barrier: its last micro-batch, how far it was in time, and how state expires."""
+    """The state of a vertex at its barrier: its last micro-batch, how far it was in time, and how state expires."""
 
     micro_batch: int = 0
     time: VertexTimeRecord | None = None
@@ -58,11 +58,11 @@ _NOT_PASSED = Passed()
 
 
 def time_record(graph: JobGraph, vertex: Vertex, time: VertexTime, *, drained: bool = False) -> VertexTimeRecord:
-    """Return how far in event time a vertex was at its last barrier, as a cut keeps it (N1).
+    """Return the record of how far in event time a vertex was at its last barrier (N1).
 
-    All subtasks of an upstream vertex are equally far, so the first one stands for them. If rows may wait until a
-    drain, no table has all rows up to the watermark before the end of time. If a drain brought that end, more rows may
-    come, and the tables say the same as before it.
+    All subtasks of an upstream vertex are equally far, so the record has only the first one. If rows may wait until a
+    drain, no table is complete until the watermark before the end of time. If a drain brought the end of time, more
+    rows may come later, and the tables are complete no further than before.
     """
     inputs = []
     declared = graph.time_channels(vertex.id)
@@ -111,10 +111,13 @@ class Drafts:
         """The newest barrier before which something has fired."""
         self._keeps_time = any(graph.time_channels(vertex.id) for vertex in graph.operators())
         self._barriers: dict[CheckpointId, PassedBarrier] = {}
-        """The barriers since the last cut, if the job keeps event time. They stay after their checkpoint has ended."""
+        """The barriers since the last cut, if the job keeps event time.
+
+        They are kept after their checkpoint has ended.
+        """
 
     def begins(self, checkpoint: CheckpointId, rows_sent: int) -> bool:
-        """Return True for a checkpoint's first barrier, and note how many rows all sources had sent by then."""
+        """Return True for a checkpoint's first barrier, and record how many rows all sources had sent by then."""
         if checkpoint in self._passed:
             return False
         self._passed[checkpoint] = {}
@@ -122,14 +125,17 @@ class Drafts:
         return True
 
     def sent(self, checkpoint: CheckpointId, now_ms: int, positions: Iterable[SplitPosition]) -> None:
-        """Note when the sources sent a barrier, and where they stood (N1)."""
+        """Record when the sources sent a barrier, and their positions (N1)."""
         if self._keeps_time:
             self._barriers[checkpoint] = PassedBarrier(
                 checkpoint=checkpoint, clock_ms=now_ms, positions=tuple(positions)
             )
 
     def timed(self, checkpoint: CheckpointId, vertex: VertexId, watermark_ms: int) -> None:
-        """Note how far in event time a vertex was when it passed a barrier. The newest cut no longer needs it."""
+        """Record how far in event time a vertex was when it passed a barrier.
+
+        Only entries after the newest cut need it.
+        """
         barrier = self._barriers.get(checkpoint)
         if barrier is not None and all(each.vertex != vertex for each in barrier.watermarks):
             reached = VertexWatermark(vertex=vertex, watermark_ms=watermark_ms)
@@ -140,36 +146,36 @@ class Drafts:
         self._barriers = {each: barrier for each, barrier in self._barriers.items() if each > checkpoint}
 
     def passed(self, checkpoint: CheckpointId, vertex: VertexId, passed: Passed) -> None:
-        """Note where a vertex stood at its barrier."""
+        """Record the state of a vertex at its barrier."""
         if checkpoint in self._passed:
             self._passed[checkpoint][vertex] = passed
 
     def fires(self, checkpoint: CheckpointId) -> None:
-        """Note that something fires before a barrier, so a cut has to show it."""
+        """Record that something fires before a barrier, so a cut has to show it."""
         self._fired = max(checkpoint, self._fired)
 
     def failed(self, checkpoint: CheckpointId, message: str) -> None:
-        """Note why a vertex fails the checkpoint, in words for a person."""
+        """Record why a vertex fails the checkpoint, in words for a user."""
         self._said[checkpoint] = message
 
     def said(self, checkpoint: CheckpointId) -> str:
-        """Return why a vertex fails the checkpoint, in words for a person, or '' if that is not known."""
+        """Return why a vertex fails the checkpoint, in words for a user, or '' if that is not known."""
         return self._said.get(checkpoint, "")
 
     def aborted(self, effect: told.NotifyCheckpointAborted, *, ends_tick: bool) -> tuple[NotifyAborted, ...]:
-        """Return what listeners hear of an abort: nothing if they heard it before. `effect` comes once a subtask."""
+        """Return the notice of an abort for listeners, once a checkpoint. `effect` comes once for each subtask."""
         if effect.checkpoint == self._last_aborted:
             return ()
         self._last_aborted = effect.checkpoint
         return (NotifyAborted(effect.checkpoint, effect.reason, effect.message, ends_tick),)
 
     def leaves_rows(self, record: CheckpointRecord, rows_sent: int) -> bool:
-        """Return whether the cut lacks rows that were sent after its barrier, were in flight there, or fired since."""
+        """Return whether the cut lacks rows: sent after its barrier, in flight at the barrier, or fired since."""
         sent_later = rows_sent > self._sent.get(record.checkpoint, 0)
         return sent_later or record.has_rows_in_flight or self._fired > record.checkpoint
 
     def compose(self, effect: told.CommitCheckpoint, statistics: Statistics, coordinators: Mapping[str, str]) -> Draft:
-        """Return the draft to commit. `coordinators` has the states of source coordinators (A7).
+        """Return the draft to commit. `coordinators` has the source coordinators' states (A7).
 
         Raise TypeError if a subtask acknowledged anything but a snapshot.
         """
@@ -223,30 +229,30 @@ def _snapshot_of(effect: told.CommitCheckpoint, subtask: SubtaskId) -> SubtaskSn
 # ------------------------------------------------------------------
 # Decides when a tick compacts its append tables, and which checkpoint commits what was compacted.
 #
-# A tick compacts while it reads, because it may end soon after its last checkpoint. At most one request is under way,
-# and what it brings belongs to one checkpoint. If that checkpoint is declined, the next one commits it. So no two
-# checkpoints replace the same files. Nobody waits for a compaction, and if the tick ends first, the next one begins
-# anew.
+# A tick compacts while it reads, because it may end soon after its last checkpoint. At most one request is in progress,
+# and its result belongs to one checkpoint. If that checkpoint is declined, the next one commits the result. So no two
+# checkpoints replace the same files. Nothing waits for a compaction. If the tick ends before it, the next tick begins a
+# new one.
 
 
 class Compacting:
-    """Knows what was asked, what is ready, and which checkpoint has it."""
+    """Keeps track of the request for compactions, its result, and the checkpoint that commits the result."""
 
     def __init__(self, graph: JobGraph, config: CheckpointConfig, unpublished: Collection[TableName]) -> None:
-        """Begin a tick. Nobody knows yet how many small files the tables have, so all are due.
+        """Begin a tick. It does not know yet how many small files the tables have, so all tables are due.
 
-        `unpublished` are tables that no entry has published under their names yet. They show other files.
+        `unpublished` are tables that no entry has published under their names yet. Their logs show other files.
         """
         tables = [table.name for table in graph.tables() if table.mode is TableMode.APPEND]
         self._files_min = config.compact_files_min
         self._bytes_max = config.compacted_bytes_max
         self._added = Counter({table: 0 if table in unpublished else self._files_min or 0 for table in tables})
-        """How many files each table got since it was compacted."""
+        """How many files each table got since it was last compacted."""
         self._asked = False
-        """Whether a request is under way, or what it brought is not published yet."""
+        """Whether a request is in progress, or its result is not published yet."""
         self._ready: tuple[Compacted, ...] = ()
         self._taken: CheckpointId | None = None
-        """The checkpoint that is to commit what is ready."""
+        """The checkpoint that is to commit the result."""
 
     def rows_read(self) -> tuple[CompactFiles, ...]:
         """Return what to compact, now that the tick has rows for another checkpoint."""
@@ -261,26 +267,26 @@ class Compacting:
         return (CompactFiles(due, self._files_min, self._bytes_max),)
 
     def told(self, fact: FilesCompacted) -> None:
-        """Keep what was compacted for the next checkpoint."""
+        """Keep the result of a request for the next checkpoint."""
         self._ready = fact.found
         self._asked = bool(fact.found)
         for table in fact.more:
             self._added[table] = self._files_min or 0
 
     def onto(self, draft: Draft) -> Draft:
-        """Return the draft with what is ready, unless another one has it, or it publishes nothing."""
+        """Return the draft with the result, unless another draft has the result, or this draft publishes nothing."""
         if self._taken is not None or not self._ready or draft.kind is RowKind.SAVEPOINT:
             return draft
         self._taken = draft.checkpoint
         return replace(draft, compacted=self._ready)
 
     def declined(self, checkpoint: CheckpointId) -> None:
-        """Note that a checkpoint is not committed. The next one may commit what it had."""
+        """Record that a checkpoint is not committed. The next checkpoint may commit its compactions."""
         if checkpoint == self._taken:
             self._taken = None
 
     def committed(self, record: CheckpointRecord) -> None:
-        """Note that a checkpoint is committed and published, and which files it has brought."""
+        """Record that a checkpoint is committed and published, and how many files it has added."""
         for table in record.tables:
             if table.table in self._added:
                 self._added[table.table] += len(table.adds)
@@ -289,7 +295,7 @@ class Compacting:
 
 
 # ------------------------------------------------------------------
-# Measures each epoch on its way through the job (C7, E6). No decision depends on the measurements.
+# Measures each epoch as it passes through the job (C7, E6). No decision depends on the measurements.
 
 
 Known = dict[str, Any]
@@ -347,7 +353,7 @@ class _Epoch:
     verdicts: list[str] = field(default_factory=list)
 
     def start_delay_ms(self, vertex: VertexId) -> int | None:
-        """Return the time from the trigger to the vertex's first barrier. A source gets no barrier: None."""
+        """Return the time from the trigger to the vertex's first barrier. None for a source, which gets no barrier."""
         barriers = self.barriers.get(vertex)
         return min(barrier.at_ms for barrier in barriers) - self.triggered_ms if barriers else None
 
@@ -356,7 +362,7 @@ class EpochLog:
     """Collects the measurements of every pending epoch, and forgets an epoch when it ends."""
 
     def __init__(self, graph: JobGraph, generation: Generation) -> None:
-        """Begin with nothing measured. The micro-batches are those of this generation."""
+        """Begin with nothing measured. All micro-batches belong to this generation."""
         self._graph = graph
         self._generation = generation
         self._epochs: dict[CheckpointId, _Epoch] = {}
@@ -364,10 +370,10 @@ class EpochLog:
         self._read: dict[SubtaskId, _SubtaskWork] = {}
         """What each split of a source has sent since its last barrier."""
         self._rows_estimated = 0
-        """How many of the rows that were sent in this tick are a source's estimate."""
+        """How many of the rows that were sent in this tick are estimated by their source."""
 
     def triggered(self, checkpoint: CheckpointId, now_ms: int, rows: int) -> None:
-        """Note that the sources were triggered. `rows` is how many they had sent in this tick."""
+        """Record that the sources were triggered. `rows` is how many rows they had sent in this tick."""
         self._epochs[checkpoint] = _Epoch(now_ms, rows, self._rows_estimated)
 
     def read(self, split: SubtaskId, segment: Segment) -> None:
@@ -389,7 +395,7 @@ class EpochLog:
             epoch.barriers.setdefault(vertex, []).append(BarrierRecord(channel=str(effect.channel), at_ms=effect.at_ms))
 
     def passed(self, vertex: VertexId, trigger: TriggerCheckpoint, now_ms: int) -> None:
-        """Note that a vertex has passed the barrier. Its work since the last barrier belongs to this epoch."""
+        """Record that a vertex has passed the barrier. Its work since the last barrier belongs to this epoch."""
         epoch = self._epochs.get(trigger.barrier.checkpoint)
         work = self._work.pop(vertex, _Work())
         if epoch is None:
@@ -410,13 +416,16 @@ class EpochLog:
         )
 
     def overtaken(self, vertex: VertexId, effect: InFlightComplete) -> None:
-        """Note the last barrier of an unaligned checkpoint, which came after the snapshot."""
+        """Record the last barrier of an unaligned checkpoint, which came after the snapshot."""
         epoch = self._epochs.get(effect.checkpoint)
         if epoch is not None and vertex in epoch.passed:
             epoch.passed[vertex] |= Known(alignment_ms=effect.alignment_ms, bytes_processed=effect.bytes_processed)
 
     def acknowledged(self, subtask: SubtaskId, checkpoint: CheckpointId, now_ms: int) -> SnapshotMetrics:
-        """Return the measurements of a subtask that acknowledges now. The vertex keeps the time of its last subtask."""
+        """Return the measurements of a subtask that acknowledges now.
+
+        For the vertex, the time of its last subtask is kept.
+        """
         epoch, vertex = self._epochs.get(checkpoint), subtask.vertex
         if epoch is None:
             return NO_METRICS
@@ -435,7 +444,7 @@ class EpochLog:
         )
 
     def _work_of(self, epoch: _Epoch, subtask: SubtaskId) -> _SubtaskWork:
-        """Return what the subtask did in this epoch. A source's split runs no Spark task that could measure itself."""
+        """Return the subtask's work in this epoch. A source's split runs no Spark task that could measure its work."""
         work = epoch.work.get(subtask.vertex)
         if work is None:
             sent = self._read.pop(subtask, _SubtaskWork())
@@ -470,7 +479,7 @@ class EpochLog:
         self._epochs.pop(checkpoint, None)
 
     def _complete(self, epoch: _Epoch, vertex: VertexId, metrics: Mapping[Task, SnapshotMetrics]) -> VertexStatistics:
-        """Add all barriers of the vertex, also those after its snapshot, and the numbers of its subtasks."""
+        """Add all barriers of the vertex, even those after its snapshot, and the numbers of its subtasks."""
         own = [metrics.get(subtask, NO_METRICS) for subtask in self._graph.vertex(vertex).subtasks()]
         barriers = tuple(epoch.barriers.get(vertex, ()))
         return VertexStatistics(vertex=vertex, **epoch.passed[vertex], barriers=barriers, subtasks=_columns(own))
@@ -489,13 +498,13 @@ def counts_of(tracker: StatisticsTracker) -> CheckpointCounts:
 
 
 def _sent(known: Known, work: _SubtaskWork) -> None:
-    """Add to `known` what another split of the source has sent."""
+    """Add to `known` the rows that another split of the source has sent."""
     known["rows_out"] += work.rows_out
     known["bytes_out"] += work.bytes_out
 
 
 def _columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:
-    """Return the numbers of a vertex's subtasks, column by column. A column that no subtask measured is empty."""
+    """Return the measurements of a vertex's subtasks, column by column. A column that no subtask measured is empty."""
     columns = {name: tuple([getattr(each, name) for each in of_subtasks]) for name in SubtaskStatistics.model_fields}
     return SubtaskStatistics(**{name: column for name, column in columns.items() if set(column) - {None}})
 
@@ -503,7 +512,8 @@ def _columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:
 def _written(output: SubtaskOutput, version: Version) -> dict[str, FileHandle]:
     """Return the files of a subtask's output by path. A file that is both emitted and staged counts once.
 
-    A range that was written keeps the files whose rows did not change. Those have an older version, and do not count.
+    A range that was written keeps the files whose rows did not change. These files have an older version, and are not
+    counted.
     """
     files = {file.path: file for file in output.emitted}
     files |= {file.path: file for _, file in output.staged}

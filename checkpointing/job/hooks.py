@@ -1,8 +1,8 @@
-"""The master hooks of one job: restored before anything runs, and asked at each checkpoint within a time limit (A8).
+"""The master hooks of one job are restored before anything runs, and asked at each checkpoint, with a timeout (A8).
 
-A hook is a user's code outside the job. Its state is part of a checkpoint, so a checkpoint that lacks the state of a
+A hook runs a user's code outside the job. Its state is part of a checkpoint, so a checkpoint that lacks the state of a
 hook must never complete. Invariants: before every hook has been restored to the job's cut, no row is read and no
-checkpoint is triggered. An entry holds exactly what its hooks answered for it.
+checkpoint is triggered. An entry holds exactly the states that the hooks answered for its checkpoint.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ from checkpointing.metadata.row_validity import InvalidInlineStateError, must_be
 
 
 class MasterHooks:
-    """Knows which hooks have not answered yet, and when they are late."""
+    """Keeps track of the hooks that have not answered yet, and when they time out."""
 
     def __init__(self, hooks: tuple[Hook, ...]) -> None:
         """Begin without a question to any hook."""
@@ -43,7 +43,7 @@ class MasterHooks:
     # -------------------------------------------------------------- the restore
 
     def restore(self, record: CheckpointRecord | None, now_ms: int) -> tuple[RestoreHook | ResetHook, ...]:
-        """Return the calls that bring each hook to the cut. Without a cut, every hook is reset."""
+        """Return the calls that restore each hook to the cut. Without a cut, every hook is reset."""
         calls = _restored_from(record, tuple(self._limits_ms))
         self._restoring = {call.hook: now_ms + self._limits_ms[call.hook] for call in calls}
         return calls
@@ -54,7 +54,7 @@ class MasterHooks:
         return bool(self._restoring)
 
     def restored(self, hook: str) -> None:
-        """Note that a hook is restored."""
+        """Record that a hook is restored."""
         self._restoring.pop(hook, None)
 
     def awaits(self, hook: str) -> bool:
@@ -73,15 +73,15 @@ class MasterHooks:
     # -------------------------------------------------------------- a checkpoint
 
     def told(self, effect: AskHook | CloseHook, now_ms: int) -> None:
-        """Note a call to a hook. The time of a hook that is asked begins to run."""
+        """Record a call to a hook. If the hook is asked for its state, its timeout begins to run."""
         if isinstance(effect, AskHook):
             self._asked[effect.hook, effect.checkpoint] = now_ms + self._limits_ms[effect.hook]
 
     def answered(self, fact: HookAnswered | HookFailed) -> HookAnswered | HookFailed | None:
-        """Return what the coordinator must hear of an answer, or None if nobody waits for it.
+        """Return the fact for the coordinator that follows from an answer, or None if nobody waits for the answer.
 
-        Any failure of a hook declines the checkpoint, and `tolerable_failures` counts it. Flink would try again at the
-        next interval and count nothing. But here a tick that is about to end needs its last checkpoint.
+        Any failure of a hook declines the checkpoint, and counts towards `tolerable_failures`. Flink would count
+        nothing and try again at the next interval. But here a tick that is about to end needs its last checkpoint.
         """
         if self._asked.pop((fact.hook, fact.checkpoint), None) is None:
             return None
@@ -95,21 +95,21 @@ class MasterHooks:
         return fact
 
     def late(self, now_ms: int) -> Iterator[HookFailed]:
-        """Yield a failure for every hook whose time is over. A later answer is ignored."""
+        """Yield a failure for every hook that has timed out. A later answer is ignored."""
         for hook, checkpoint in [asked for asked, due_ms in self._asked.items() if due_ms <= now_ms]:
             del self._asked[hook, checkpoint]
             message = f"master hook {hook!r} did not answer {self._within(hook)}"
             yield HookFailed(hook, checkpoint, message, CheckpointFailureReason.CHECKPOINT_EXPIRED)
 
     def forget(self, checkpoint: CheckpointId) -> None:
-        """Wait no longer for the hooks of a checkpoint that has ended."""
+        """Stop waiting for the hooks of a checkpoint that has ended."""
         self._asked = {asked: due_ms for asked, due_ms in self._asked.items() if asked[1] != checkpoint}
 
     # -------------------------------------------------------------- time
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When the next hook is late, or None if no answer is awaited."""
+        """When the next hook times out, or None if no answer is awaited."""
         if not self._restoring and not self._asked:
             return None
         return min((*self._restoring.values(), *self._asked.values()))
@@ -128,16 +128,16 @@ def _restored_from(record: CheckpointRecord | None, hooks: tuple[str, ...]) -> t
 
 
 # ------------------------------------------------------------------
-# The coordinators of one job's sources: restored before anything is read, and asked at each checkpoint (A7).
+# The coordinators of one job's sources are restored before anything is read, and asked at each checkpoint (A7).
 #
 # A source coordinator is the part of a source that has state of its own, besides the positions in its splits (Flink:
 # `SourceCoordinator`, which asks a `SplitEnumerator`). The entry itself holds this state, as a JSON text. Invariants:
 # before every coordinator has been restored to the job's cut, no row is read and no checkpoint is triggered. An entry
-# holds exactly what the coordinators answered for it.
+# holds exactly the states that the coordinators answered for its checkpoint.
 
 
 class SourceCoordinators:
-    """Knows which coordinators have not answered yet, and their answers for pending checkpoints."""
+    """Keeps track of the coordinators that have not answered yet, and of the answers for pending checkpoints."""
 
     def __init__(self, graph: JobGraph) -> None:
         """Begin without a question to any coordinator."""
@@ -147,7 +147,10 @@ class SourceCoordinators:
         self._states: dict[CheckpointId, dict[str, str]] = {}
 
     def restore(self, record: CheckpointRecord | None) -> tuple[ResetOperatorCoordinator, ...]:
-        """Return the calls that bring each coordinator to the cut. The source of a new vertex begins anew."""
+        """Return the calls that restore each coordinator to the cut.
+
+        A source that the cut does not know begins anew.
+        """
         vertices = () if record is None else record.vertices
         held: dict[str, str | None] = {vertex.vertex: vertex.coordinator for vertex in vertices}
         calls = tuple(restore_coordinators(None if record is None else record.checkpoint, held, self.names))
@@ -160,7 +163,7 @@ class SourceCoordinators:
         return bool(self._restoring)
 
     def restored(self, coordinator: str) -> None:
-        """Note that a coordinator is restored."""
+        """Record that a coordinator is restored."""
         self._restoring.discard(coordinator)
 
     def awaits(self, coordinator: str) -> bool:
@@ -172,16 +175,16 @@ class SourceCoordinators:
         self._restoring.clear()
 
     def told(self, effect: AskOperatorCoordinator) -> None:
-        """Note a question."""
+        """Record that a coordinator is asked for its state."""
         self._asked.add((effect.coordinator, effect.checkpoint))
 
     def answered(
         self, fact: OperatorCoordinatorAnswered | OperatorCoordinatorFailed
     ) -> OperatorCoordinatorAnswered | OperatorCoordinatorFailed | None:
-        """Keep the state, and return what the checkpoint coordinator must hear; None if nobody waits for the answer.
+        """Keep the state, and return the fact for the checkpoint coordinator, or None if nobody waits for the answer.
 
-        The checkpoint coordinator hears of no state, because it would delete a state that it drops, like a file. A
-        coordinator that fails declines the checkpoint, as a master hook does.
+        The fact does not have the state, because the checkpoint coordinator would delete a state that it drops as if it
+        were a file. A source coordinator that fails declines the checkpoint, as a master hook does.
         """
         asked = fact.coordinator, fact.checkpoint
         if asked not in self._asked:
@@ -210,11 +213,11 @@ class SourceCoordinators:
 
 
 # ------------------------------------------------------------------
-# Those outside the subtasks whose state a checkpoint holds: coordinators of sources (A7), and master hooks (A8).
+# The parts outside the subtasks whose state is in a checkpoint: source coordinators (A7) and master hooks (A8).
 
 
 Answer = HookAnswered | HookFailed | OperatorCoordinatorAnswered | OperatorCoordinatorFailed
-"""What the checkpoint coordinator hears of an answer."""
+"""The facts for the checkpoint coordinator that follow from an answer."""
 
 FromBystander = Answer | HookRestored | HookRestoreFailed | CoordinatorReset | CoordinatorResetFailed
 
@@ -223,37 +226,37 @@ class Bystanders:
     """The source coordinators and the master hooks of one job."""
 
     def __init__(self, graph: JobGraph) -> None:
-        """Begin without a question to anybody."""
+        """Begin without a call to anybody."""
         self.coordinators = SourceCoordinators(graph)
         self.hooks = MasterHooks(graph.hooks)
 
     @property
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of the hooks, and those of the sources with a coordinator."""
+        """Return the names of the hooks, and the names of the sources with a coordinator."""
         return self.hooks.names, self.coordinators.names
 
     def restore(
         self, record: CheckpointRecord | None, now_ms: int
     ) -> tuple[ResetOperatorCoordinator | RestoreHook | ResetHook, ...]:
-        """Return the calls that bring everybody to the cut."""
+        """Return the calls that restore all coordinators and hooks to the cut."""
         return *self.coordinators.restore(record), *self.hooks.restore(record, now_ms)
 
     @property
     def restoring(self) -> bool:
-        """True while somebody has not been restored yet. Until then the job stands still."""
+        """True while a coordinator or hook has not been restored yet. Until then the job stands still."""
         return self.coordinators.restoring or self.hooks.restoring
 
     def told(self, effect: AskOperatorCoordinator | AskHook | CloseHook, now_ms: int) -> None:
-        """Note a call."""
+        """Record a call."""
         if isinstance(effect, AskOperatorCoordinator):
             self.coordinators.told(effect)
         else:
             self.hooks.told(effect, now_ms)
 
     def heard(self, fact: FromBystander) -> Answer | str | None:
-        """Return what the checkpoint coordinator must hear. A text says why the job cannot begin.
+        """Return the fact for the checkpoint coordinator, or a text that says why the job cannot begin.
 
-        None: the answer is late, or somebody has been restored.
+        None: the answer came too late, or it says that a restore has succeeded.
         """
         match fact:
             case HookAnswered() | HookFailed():
@@ -279,6 +282,6 @@ class Bystanders:
         self.hooks.give_up()
 
     def forget(self, checkpoint: CheckpointId) -> None:
-        """Wait no longer for answers about a checkpoint that has ended."""
+        """Stop waiting for answers about a checkpoint that has ended."""
         self.coordinators.forget(checkpoint)
         self.hooks.forget(checkpoint)

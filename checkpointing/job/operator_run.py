@@ -1,4 +1,4 @@
-"""One operator vertex at work: its gate, the micro-batch that it collects or runs, its live files.
+"""Runs one operator vertex: its gate, the micro-batch that it collects or runs, and its live files.
 
 The gate is polled only while the vertex is idle (one mailbox for records and checkpoint actions, B1). The segments that
 the gate lets through are collected into one micro-batch. When the gate triggers a checkpoint, the collected segments
@@ -51,13 +51,13 @@ from checkpointing.task.subtask_checkpointing import Subtasks
 # ------------------------------------------------------------------
 # Gives every subtask of a vertex all of the vertex's broadcast state (D1).
 #
-# Every subtask sees all broadcast rows, so all of them have the same state. One task writes it, and all subtasks hold
-# that file. After a change of parallelism, each new subtask gets the copy of an old one, as Flink's
-# `RoundRobinOperatorStateRepartitioner` hands out broadcast state.
+# Every subtask sees all broadcast rows, so all subtasks have the same state. One task writes it, and all subtasks hold
+# that file. After a change of parallelism, each new subtask gets the copy of an old subtask, as Flink's
+# `RoundRobinOperatorStateRepartitioner` distributes broadcast state.
 
 
 def handed_to_all(tables: Sequence[Table], outputs: Sequence[SubtaskOutput]) -> tuple[SubtaskOutput, ...]:
-    """Return the outputs of a micro-batch, with the broadcast state that one subtask wrote in the output of each."""
+    """Return the outputs of a micro-batch, each with the broadcast state that one subtask wrote."""
     names = {table.name for table in tables if table.broadcast}
     written = {entry.table: entry for output in outputs for entry in output.ranges if entry.table in names}
     if not written:
@@ -72,9 +72,9 @@ def _with_all(ranges: Sequence[RangeFiles], written: dict[TableName, RangeFiles]
 def restored_broadcasts(
     tables: Sequence[Table], was: VertexRecord, parallelism: int
 ) -> tuple[tuple[RangeFiles, ...], ...]:
-    """Return the broadcast state of each of so many new subtasks. The cut may have had another parallelism.
+    """Return the broadcast state of each new subtask. The cut may have had another parallelism.
 
-    Each new subtask gets one whole copy. An old subtask without files has none to give (D1; Flink:
+    Each new subtask gets the whole copy of one old subtask. Old subtasks without files are left out (D1; Flink:
     `RoundRobinOperatorStateRepartitioner`).
     """
     names = {table.name for table in tables if table.broadcast}
@@ -96,7 +96,7 @@ def broadcasts_left(graph: JobGraph, record: CheckpointRecord) -> Iterator[Verte
 
 
 # ------------------------------------------------------------------
-# Translates a job's configuration into the barriers that sources send and the gates' configuration (C1 to C6).
+# Derives from a job's configuration the barriers that sources send, and the configuration of the gates (C1 to C6).
 
 
 def gate_config(config: CheckpointConfig) -> GateConfig:
@@ -134,21 +134,21 @@ def source_barrier(effect: TriggerTask, config: CheckpointConfig, now_ms: int, s
 
 
 def of_split(split: Split, barrier: Barrier) -> Barrier:
-    """Return a barrier as the split sends it: it says whether the split has nothing to read, waits or has ended."""
+    """Return a barrier as the split sends it. It says whether the split has nothing to read, waits or has ended."""
     watermark_ms = END_OF_TIME if split.ended else barrier.watermark_ms
     return replace(barrier, watermark_ms=watermark_ms, idle=split.idle and not split.held, waits=split.waits)
 
 
 # ------------------------------------------------------------------
-# Decides which files an overwrite table shows: of each partition those of the greatest version that was read.
+# Decides which files an overwrite table shows: in each partition the files of the greatest version that was read.
 #
 # The invariant: at every cut, the table shows the rows of the batch query `rows where version = max(version) over
-# (partition by its partition columns)`, over the rows before the barrier. It depends on no order of arrival, and not
-# on where micro-batches and epochs were cut. Two facts make it so:
+# (partition by its partition columns)`, over the rows before the barrier. This holds for every order of arrival, and
+# wherever micro-batches and epochs were cut. Two facts make it so:
 #
 # - A file has rows of one version of one partition, and is never written again.
 # - A file that is left out has a smaller version than another file of its partition that was read. No later file can
-#   bring it back, since a greatest version only rises. So the files that are shown are all that a cut has to know.
+#   bring it back, since a greatest version only rises. So a cut needs to hold only the files that are shown.
 
 
 class NoVersionError(ValueError):
@@ -156,7 +156,7 @@ class NoVersionError(ValueError):
 
 
 def newest(files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
-    """Return those of the files with the greatest version of their partition, in the same order. Each comes once.
+    """Return the files that have the greatest version of their partition, in the same order. Each comes once.
 
     All files belong to one overwrite table. Raises NoVersionError.
     """
@@ -170,7 +170,10 @@ def newest(files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
 
 
 def _place(path: str) -> tuple[str, str]:
-    """Return the folder of a file's partition, and that of its version inside. Equal values have equal folders."""
+    """Return the folder of a file's partition, and inside it the folder of its version.
+
+    Equal values have equal folders.
+    """
     name = staged_name_in(path)
     if name is None or not name.version:
         raise NoVersionError(f"{path} does not lie in the folder of a version")
@@ -184,7 +187,7 @@ def _order(folder: str) -> tuple[int, str]:
 
 @dataclass(slots=True)
 class LiveFiles:
-    """The current files of one subtask: its state, oldest first, and those of upsert and overwrite tables."""
+    """The current files of one subtask: its state, oldest first, and its files of upsert and overwrite tables."""
 
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
@@ -193,7 +196,7 @@ class LiveFiles:
     _snapshot: SubtaskSnapshot | None = None
 
     def snapshot(self) -> SubtaskSnapshot:
-        """Return the files as a snapshot. As long as nothing is written, it is the same object.
+        """Return the files as a snapshot. As long as nothing is written, the snapshot is the same object.
 
         So a commit sees at once which subtasks did not change (ADR 14).
         """
@@ -206,16 +209,16 @@ class LiveFiles:
         return self.due_ms is not None and self.due_ms <= by_ms
 
     def take_due(self, output: SubtaskOutput, fired_ms: int | None) -> None:
-        """Take when the state is due next, after a micro-batch that has fired what was due by `fired_ms`, if any."""
+        """Set when the state is due next, after a micro-batch. It has fired all that was due by `fired_ms`, if any."""
         known = [] if self.due_ms is None or (fired_ms is not None and self.is_due(fired_ms)) else [self.due_ms]
         due_ms = min([*known, *([] if output.due_ms is None else [output.due_ms])], default=None)
         if due_ms != self.due_ms:
             self.due_ms, self._snapshot = due_ms, None
 
     def take(self, output: SubtaskOutput) -> tuple[tuple[KeyedFile, ...], tuple[KeyedFile, ...]]:
-        """Add what a micro-batch wrote. Return the files that are no longer live, and those that were not live before.
+        """Add the files of a micro-batch. Return the files that are no longer live, and the files that are newly live.
 
-        A range that was written keeps the files whose rows did not change, and these were live before. If nothing was
+        A range that was written keeps the files whose rows did not change. These were live before. If nothing was
         written, the lists stay the same objects.
         """
         if not output.state and not output.ranges and not output.ended:
@@ -236,9 +239,12 @@ class LiveFiles:
         return next((entry.files for entry in self.ranges if entry.table == table), ())
 
     def age(self, expiry: Expiry, now_ms: int) -> None:
-        """Pass a barrier of this time: the new files were written now, and files whose rows have expired leave (N5).
+        """Pass a barrier of this time.
 
-        No file of a key is older than the one before it, so a row does not come back when a later one leaves.
+        New files get it as the time of writing, and files whose rows have expired leave (N5).
+
+        A later file of a key never has an earlier time than an earlier file. So a row does not come back when a later
+        one leaves.
         """
         stamped = (keyed if keyed.touched_ms is not None else replace(keyed, touched_ms=now_ms) for keyed in self.state)
         aged = tuple(keyed for keyed in stamped if not expiry.is_over(keyed.touched_ms, now_ms))
@@ -246,9 +252,9 @@ class LiveFiles:
             self.state, self._snapshot = aged, None
 
     def overwrite(self, table: TableName, files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
-        """Add files of an overwrite table. Return those, of them and of the files before, that it does not show now.
+        """Add files of an overwrite table. Return the files, new or old, that the table does not show now.
 
-        If it shows none of them, the list stays the same object.
+        If the table shows none of the new files, the list stays the same object.
         """
         before = self.of(table)
         everything = (*before, *files)
@@ -266,7 +272,7 @@ class LiveFiles:
 
 
 def _after(live: tuple[KeyedFile, ...], new: tuple[KeyedFile, ...]) -> tuple[KeyedFile, ...]:
-    """Return the live files after a write. A BASE holds every key of its range, so older files no longer count."""
+    """Return the live files after a write. A BASE holds every key of its range, so it replaces all older files."""
     bases = [place for place, keyed in enumerate(new) if keyed.kind is KeyedFileKind.BASE]
     return (*live, *new) if not bases else new[bases[-1] :]
 
@@ -284,7 +290,7 @@ class InputEnd(Enum):
 
 @dataclass(slots=True)
 class OperatorRun:
-    """The run of one operator vertex. The door steps it; it decides nothing about other vertices."""
+    """The run of one operator vertex. The door steps it. It decides nothing about other vertices."""
 
     vertex: Vertex
     gate: InputGate
@@ -293,11 +299,14 @@ class OperatorRun:
     time: VertexTime | None = None
     """How far in event time the vertex is. None: no input has times."""
     passing: Barrier | None = None
-    """The barrier that the vertex is about to send on, with its watermark. It fires before (N4)."""
+    """The barrier that the vertex is about to send on, with its watermark.
+
+    Before that, the vertex fires due state (N4).
+    """
     firing_ms: int | None = None
-    """The micro-batch that runs fires what is due by this time."""
+    """The running micro-batch fires the state that is due by this time."""
     rows_fire: bool = False
-    """True if rows of this tick were due at the barrier behind them, as those of short windows are."""
+    """True if rows of this tick were due at the very next barrier, as the rows of short windows are."""
     now_ms: int | None = None
     """The time of the last barrier, by which state expires (N5)."""
     clock_ms: int = 0
@@ -323,11 +332,14 @@ class OperatorRun:
     unsnapshotted: set[str] = field(default_factory=set)
     """Files that no snapshot has named. Once such a file is no longer live, nothing refers to it."""
     worked: dict[CheckpointId, bool] = field(default_factory=dict)
-    """The barriers after which it worked on rows. True: it sent some rows on to other vertices."""
+    """The barriers after which the vertex worked on rows. True: it sent some rows on to other vertices."""
 
     @property
     def has_input(self) -> bool:
-        """True if rows, the end of the data or an item at the gate wait for the vertex. Otherwise it has no turn."""
+        """True if rows, the end of the data or an item at the gate wait for the vertex.
+
+        Otherwise it has nothing to do.
+        """
         return bool(self.collected) or self.gate.has_deliverable() or self.input_end is InputEnd.REACHED
 
     @property
@@ -337,7 +349,7 @@ class OperatorRun:
 
     @property
     def snapshot_due(self) -> TriggerCheckpoint | None:
-        """The triggered checkpoint, once the micro-batch before its barrier is done; None until then."""
+        """The triggered checkpoint, once the micro-batch before its barrier is done. None until then."""
         owes_work = bool(self.collected) or self.input_end is InputEnd.REACHED
         return None if owes_work or self.busy else self.trigger
 
@@ -347,7 +359,7 @@ class OperatorRun:
         return sum(segment.rows for _, segment in self.collected)
 
     def poll(self, now_ms: int) -> tuple[GateEffect, ...]:
-        """Take one item from the gate and give it the time, or do nothing if the gate has no item."""
+        """Give the gate the time, and take one item from it. Do nothing if the gate has no item."""
         if not self.gate.has_deliverable():
             return ()
         self.gate.step(ClockRead(now_ms))
@@ -362,11 +374,14 @@ class OperatorRun:
             self.time.came(channel)
 
     def triggered(self, trigger: TriggerCheckpoint) -> None:
-        """Note that the gate triggers a checkpoint. A micro-batch that could not be written may be tried again."""
+        """Record that the gate triggers a checkpoint.
+
+        A micro-batch that could not be written may now be tried again.
+        """
         self.trigger, self.waits_for_barrier = trigger, False
 
     def data_ended(self, channel: ChannelId) -> None:
-        """Note that no more rows come on this channel. Barriers between the ends of two channels change nothing."""
+        """Record that no more rows come on this channel. Barriers between the ends of two channels change nothing."""
         self.data_ended_on.add(channel)
         if self.data_ended_on == self.gate.open_channels():
             self.input_end = InputEnd.REACHED
@@ -378,7 +393,7 @@ class OperatorRun:
         return self.input_end is InputEnd.REACHED and idle and self.vertex.kind is not VertexKind.KEYED
 
     def start(self, rows_max: int) -> RunMicroBatch:
-        """Run the collected segments as the next micro-batch. At the end of the data it is the last one.
+        """Run the collected segments as the next micro-batch. At the end of the data, this is the last micro-batch.
 
         It ends with the segment that reaches `rows_max`. More segments may have been collected while the vertex waited
         for a barrier.
@@ -395,13 +410,16 @@ class OperatorRun:
     def fires_with_rows(self) -> bool:
         """True if one micro-batch can run the last rows before a barrier and fire what is due at it (N4).
 
-        The time must be known before the rows have run. It is by the clock, or if it comes from vertices alone, whose
-        barriers carry it.
+        The time of the barrier must be known before the rows have run. It is known if it comes by the clock, or only
+        from upstream vertices, whose barriers carry it.
         """
         return self.vertex.fires and (self.vertex.by_clock or (self.time is not None and not self.time.reads_splits))
 
     def _due_with_rows(self) -> int | None:
-        """Return by which time the micro-batch fires too, as the last one before a barrier. None: it fires nothing."""
+        """Return the time by which the last micro-batch before a barrier also fires due state.
+
+        None: it fires nothing.
+        """
         trigger = self.trigger
         if not self.fires_with_rows or trigger is None or trigger.unaligned or self.collected:
             return None
@@ -414,11 +432,11 @@ class OperatorRun:
         return self.passing is not None and self.fires_at(self.passing)
 
     def fires_at(self, barrier: Barrier) -> bool:
-        """Return whether something may be due at a barrier as the vertex sends it on."""
+        """Return whether something may be due at a barrier that the vertex sends on."""
         return self.vertex.fires and any(own.is_due(self._time_at(barrier)) for own in self.live)
 
     def completes_partition_at(self, barrier: Barrier) -> bool:
-        """Return whether a partition of a table is complete at a barrier, and was not at the last one (N8)."""
+        """Return whether a partition of a table is complete at a barrier, but was not at the barrier before (N8)."""
         if self.time is None:
             return False
         before_ms, now_ms = (self._complete_until_ms(each) for each in (self.time.watermark.ms, barrier.watermark_ms))
@@ -426,15 +444,18 @@ class OperatorRun:
         return any(each.complete(before_ms) < each.complete(now_ms) for each in known if each is not None)
 
     def _complete_until_ms(self, watermark_ms: int) -> int:
-        """Return until when the vertex's tables are complete. After the last row they are, for ever."""
+        """Return until when the vertex's tables are complete. After the last row they are complete for ever."""
         return watermark_ms if watermark_ms == END_OF_TIME else watermark_ms - (self.vertex.rows_wait_ms or 0)
 
     def _time_at(self, barrier: Barrier) -> int:
-        """Return the time by which state is due at a barrier. By the clock, all earlier milliseconds are over."""
+        """Return the time by which state is due at a barrier.
+
+        By the clock, this is the millisecond before the barrier.
+        """
         return barrier.created_ms - 1 if self.vertex.by_clock else barrier.watermark_ms
 
     def turns_at_ms(self) -> int | None:
-        """Return when a barrier would change something without any row: a split turns idle, or state is due."""
+        """Return when a barrier without new rows would change something: a split turns idle, or state is due."""
         at = [] if self.time is None else [self.time.idles_at_ms()]
         if self.vertex.by_clock:
             at += [own.due_ms + 1 for own in self.live if own.due_ms is not None]
@@ -449,7 +470,7 @@ class OperatorRun:
         return in_time and any(table.time_partitions for table in self.vertex.tables)
 
     def fire(self) -> RunMicroBatch:
-        """Run a micro-batch without rows, which fires what is due before the barrier goes on."""
+        """Run a micro-batch without rows. It fires due state before the barrier goes on."""
         if self.passing is None:
             raise TypeError(f"vertex {self.vertex.id} fires without a barrier")
         self.rows_fire = self.rows_fire or self.passed in self.worked
@@ -457,7 +478,7 @@ class OperatorRun:
         return self._run(self._time_at(self.passing), end_of_input=False)
 
     def pass_time(self, trigger: TriggerCheckpoint) -> Barrier:
-        """Return the barrier as the vertex sends it on. A vertex that keeps time advances to it, once (N1)."""
+        """Return the barrier that the vertex sends on. A vertex that keeps time advances to the barrier, once (N1)."""
         if self.passing is None:
             time = self.time
             barrier = trigger.barrier
@@ -465,10 +486,11 @@ class OperatorRun:
         return self.passing
 
     def sent_on(self, barrier: Barrier) -> Barrier:
-        """Return the barrier as channels carry it on.
+        """Return the barrier that the vertex's output channels carry.
 
-        Rows that wait in this vertex come after the barrier, and may be `rows_wait_ms` before its watermark (N6). The
-        barrier must be true of them, so it is as much behind (Flink: `KeyedCoProcessOperatorWithWatermarkDelay`).
+        Rows that wait in this vertex follow the barrier, and their times may be `rows_wait_ms` before the vertex's
+        watermark (N6). The watermark on the barrier must hold for these rows too, so it is smaller by that wait (Flink:
+        `KeyedCoProcessOperatorWithWatermarkDelay`).
         """
         mark_ms, wait_ms = barrier.watermark_ms, self.vertex.rows_wait_ms or 0
         if mark_ms in (BEFORE_TIME, END_OF_TIME):
@@ -476,11 +498,11 @@ class OperatorRun:
         return replace(barrier, watermark_ms=max(BEFORE_TIME, mark_ms - wait_ms))
 
     def held_back(self) -> Iterable[tuple[ChannelId, int, int]]:
-        """Return how far in event time each split is that may be held back (N1)."""
+        """Return how far in event time each split with `hold_back_ms` is (N1)."""
         return () if self.time is None else self.time.held_back()
 
     def overtook(self, complete: InFlightComplete) -> None:
-        """Note which rows an unaligned barrier has overtaken, for the time of the vertex (N1)."""
+        """Record which rows an unaligned barrier has overtaken, for the time of the vertex (N1)."""
         if self.time is not None:
             for held in complete.channels:
                 self.time.overtook(held.channel, complete.checkpoint, len(held.segments))
@@ -509,8 +531,8 @@ class OperatorRun:
     def not_staged(self) -> CheckpointId | None:
         """Take back the rows of a micro-batch that could not be written. Return the checkpoint that waited for it.
 
-        No snapshot of that checkpoint can follow any more. Each barrier allows one more try. Without that wait, the
-        disk would still be full at the next try.
+        The vertex can take no snapshot for that checkpoint any more. Each barrier allows one more try. Without waiting
+        for a barrier, the disk would probably still be full at the next try.
         """
         self.busy = False
         self.collected, self.running = [*self.running, *self.collected], ()
@@ -520,7 +542,7 @@ class OperatorRun:
         return None if waiting is None else waiting.barrier.checkpoint
 
     def finish(self, fact: MicroBatchFinished) -> tuple[str, ...]:
-        """Take a finished micro-batch. Return the paths to which nothing refers any more."""
+        """Handle a finished micro-batch. Return the paths to which nothing refers any more."""
         self.busy = False
         if self.time is not None:
             self._take_times(self.time, fact)
@@ -540,7 +562,7 @@ class OperatorRun:
         return tuple(dict.fromkeys(dead))
 
     def _take_times(self, time: VertexTime, fact: MicroBatchFinished) -> None:
-        """Take the times of the rows that have run (N1)."""
+        """Record the times of the rows that have run (N1)."""
         for channel, segments in Counter(channel for channel, _ in self.running).items():
             time.ran(channel, segments)
         splits = {
@@ -552,7 +574,10 @@ class OperatorRun:
             time.read(splits[greatest.input, greatest.split], greatest.ms)
 
     def _overwrite(self, own: LiveFiles, output: SubtaskOutput) -> Iterator[str]:
-        """Give overwrite tables what was staged for them. Yield the files of no cut that they do not show any more."""
+        """Add staged files to the overwrite tables.
+
+        Yield files that are in no cut and that the tables no longer show.
+        """
         for table in self._overwritten():
             new = [self._of_no_key(file) for name, file in output.staged if name == table]
             if new:
@@ -564,7 +589,7 @@ class OperatorRun:
         return [table.name for table in self.vertex.tables if table.mode is TableMode.OVERWRITE]
 
     def _of_no_key(self, file: FileHandle) -> KeyedFile:
-        """Return a file of an overwrite table. It has no keys, and belongs to the only subtask of its vertex."""
+        """Return a file of an overwrite table. The file has no keys, and belongs to the only subtask of its vertex."""
         return KeyedFile(file, KeyedFileKind.BASE, 0, 0, Version(self.generation, self.micro_batch))
 
     def staged(self, output: SubtaskOutput) -> tuple[StagedFile, ...]:
@@ -588,7 +613,7 @@ class OperatorRun:
     def overwritten_to_judge(
         self, parent: CheckpointRecord | None
     ) -> tuple[tuple[TableName, tuple[FileHandle, ...]], ...]:
-        """Return the files that come into judged overwrite tables with the next completed checkpoint (J3)."""
+        """Return the files that the next completed checkpoint brings into judged overwrite tables (J3)."""
         was = next((each for each in parent.vertices if each.vertex == self.vertex.id), None) if parent else None
         found = []
         for table in (each for each in self.vertex.tables if each.judged and each.mode is TableMode.OVERWRITE):
@@ -598,7 +623,7 @@ class OperatorRun:
         return tuple((name, files) for name, files in found if files)
 
     def sent_rows_on(self, since: CheckpointId, until: CheckpointId) -> bool | None:
-        """Return whether it sent rows on between two barriers. None if it worked on no rows there."""
+        """Return whether the vertex sent rows on between two barriers. None if it worked on no rows between them."""
         epochs = [sent for after, sent in self.worked.items() if since <= after < until]
         return any(epochs) if epochs else None
 
@@ -613,7 +638,7 @@ class OperatorRun:
 
     @property
     def expiry_record(self) -> ExpiryRecord | None:
-        """How its state expires, as a cut keeps it."""
+        """How the vertex's state expires, in the form that a cut keeps."""
         expiry = self.vertex.expiry
         if expiry is None:
             return None
@@ -645,11 +670,11 @@ def _by_input(segments: tuple[tuple[ChannelId, Segment], ...]) -> tuple[InputSeg
 
 
 # ------------------------------------------------------------------
-# Foresees what a barrier would bring about if no row came before it. Then time alone is a reason for a checkpoint.
+# Foresees what a barrier without new rows would change. If it would, time alone is a reason for a checkpoint.
 
 
 class Foresight:
-    """Answers for all vertices of a job what its next barrier would change without any row (N4, N8)."""
+    """Finds out for all vertices of a job what the next barrier would change without new rows (N4, N8)."""
 
     def __init__(self, runs: Mapping[VertexId, OperatorRun]) -> None:
         """Look at these vertices. They are in the order in which a barrier passes them."""
@@ -660,7 +685,7 @@ class Foresight:
         return any(at_ms <= now_ms for at_ms in self.turns_at_ms(now_ms)) or self._comes_due(splits, now_ms)
 
     def turns_at_ms(self, now_ms: int) -> list[int]:
-        """Return when a barrier would change something, for each vertex for which it ever would."""
+        """Return the times at which a barrier would change something. Vertices at which it never would are left out."""
         runs = self._runs.values()
         at = [at_ms for run in runs if (at_ms := run.turns_at_ms()) is not None]
         if any(run.time is not None and run.time.awaits_first_barrier for run in runs):
@@ -670,8 +695,9 @@ class Foresight:
     def _comes_due(self, splits: Iterable[Split], now_ms: int) -> bool:
         """Return whether a barrier would fire something or complete a partition of a table now.
 
-        Without rows, either the clock brings that about, since a stream with `close_after` rests. Or the last barrier
-        was unaligned: then rows that it overtook have run since, and each vertex still counts an older barrier.
+        Without new rows there are two causes. A stream with `close_after` rests, so that the clock moves its time on.
+        Or the last barrier was unaligned: rows that it overtook have run since, and each vertex still counts an older
+        barrier.
         """
         barrier = Barrier(NO_CHECKPOINT, now_ms)
         sent = {split.subtask: of_split(split, barrier) for split in splits}
@@ -690,14 +716,14 @@ class Foresight:
 # The asynchronous part of a snapshot: judgements of suites in progress, and the snapshots that wait for them (J3, B2).
 #
 # Invariant: a judgement is awaited only while its checkpoint is pending. When the checkpoint ends, its judgements are
-# cancelled, and a verdict that still comes changes nothing. It may end by a timeout, a failure, a newer checkpoint or
-# the end of the tick.
+# cancelled, and a verdict that still comes changes nothing. A pending checkpoint may end by a timeout, a failure, a
+# newer checkpoint or the end of the tick.
 
 
 Snapshots = tuple[SubtaskSnapshot, ...]
 Judged = SuitesJudged | JudgementFailed
 Files = tuple[tuple[TableName, tuple[FileHandle, ...]], ...]
-"""What is judged: the files of each table."""
+"""The files of each table to judge."""
 
 
 def to_judge(
@@ -708,10 +734,10 @@ def to_judge(
     checkpoint: CheckpointId,
     parent: CheckpointRecord | None,
 ) -> Files:
-    """Return the files of a vertex's judged tables that the checkpoint would bring. None if it has ended already.
+    """Return the files that the checkpoint would bring into a vertex's judged tables, or none if it has ended already.
 
-    A table without files is judged too if its suite says something of no rows, and if rows came and none of them went
-    into it. `parent` is the last completed checkpoint.
+    A table without files is judged too if its suite also judges such an epoch (`judged_empty`), and if rows came and
+    none of them went into the table. `parent` is the last completed checkpoint.
     """
     run = runs[vertex]
     files = run.to_judge(subtasks.staged_for(checkpoint, run.vertex), parent)
@@ -734,9 +760,9 @@ def _rows_came(
     since: CheckpointId,
     until: CheckpointId,
 ) -> bool:
-    """Return whether the vertex worked on rows between two barriers, or if all that came was dropped before it.
+    """Return whether rows came between two barriers, even if vertices upstream dropped all of them.
 
-    Rows that a barrier overtook have not come yet. A vertex that sent them does not count as one that dropped all.
+    Rows that a barrier overtook have not come yet. A vertex that sent rows on has not dropped all of them.
     """
     if runs[vertex].sent_rows_on(since, until) is not None:
         return True
@@ -762,7 +788,10 @@ class Judgements:
         files: Files,
         snapshots: Snapshots,
     ) -> tuple[JudgeSuites, ...]:
-        """Return what to judge. The snapshots wait for the verdict. Without files there is nothing to judge."""
+        """Return the request to judge, and keep the snapshots until the verdict.
+
+        Without files there is nothing to judge.
+        """
         if not files:
             return ()
         self._waiting[vertex, checkpoint] = snapshots
@@ -779,7 +808,7 @@ class Judgements:
 
 
 def objection(fact: Judged) -> tuple[CheckpointFailureReason, str] | None:
-    """Return the reason and message with which the vertex declines its checkpoint; None if the suites accept the rows.
+    """Return the reason and message with which a vertex declines its checkpoint, or None if suites accept the rows.
 
     Rejected rows would be rejected again at each checkpoint, so the job fails. A judgement that failed may succeed next
     time. Its failure is counted, as Flink counts an asynchronous part that raised.

@@ -9,7 +9,7 @@ a barrier in the meantime, that barrier waits until the group has reached its cu
 | stands at a cut, and knows no newer one          | one split at a time, for any cut    | may be sent   |
 | reads up to a cut that one of its splits found   | all splits behind, up to that cut   | waits         |
 | all its splits have reached that cut             | none                                | is requested  |
-| has a split at a cut and a new one at none       | one split at a time, for any cut    | waits         |
+| has a split at a cut, and a new split at no cut | one split at a time, for any cut | waits |
 """
 
 from collections import OrderedDict
@@ -32,7 +32,7 @@ class MixedCutsError(ValueError):
 
 @dataclass(slots=True)
 class CutGroup:
-    """The splits of one group, and the cut up to which they read."""
+    """The splits of one group, and the cut up to which these splits read."""
 
     splits: frozenset[SplitKey]
     uneven: bool
@@ -51,7 +51,7 @@ class CutGroup:
         return self.uneven if self.target is None else not self.is_at_cut
 
     def offered(self, split: SplitKey, slice_: SourceSlice) -> None:
-        """Take a slice. After a barrier, the first slice decides which cut the group reads. Raises MixedCutsError."""
+        """Record a slice. After a barrier, the first slice decides which cut the group reads. Raises MixedCutsError."""
         if slice_.cut is None or self.target not in (None, slice_.cut) or split in self.arrived:
             raise MixedCutsError(f"split {split[1]} of {split[0]} offered rows of cut {slice_.cut}, not {self.target}")
         self.target = slice_.cut
@@ -84,11 +84,11 @@ class CutGroups:
 
     @property
     def barrier_due(self) -> bool:
-        """Return True if a group has reached a cut, so that its barrier must be requested."""
+        """Return True if a group has reached a cut, so that a barrier must be requested for it."""
         return any(group.is_at_cut for group in self._groups)
 
     def offered(self, split: SplitKey, slice_: SourceSlice) -> frozenset[SplitKey]:
-        """Take a slice. Return the splits that must read on to the same cut. Raises MixedCutsError."""
+        """Record a slice. Return the splits that must read on to the same cut. Raises MixedCutsError."""
         group = self._of.get(split)
         if group is None:
             return frozenset()
@@ -117,9 +117,9 @@ class CutGroups:
         return None if group is None else group.target
 
     def seeks(self, split: SplitKey, polled: Iterable[SplitKey]) -> bool:
-        """Return True if another split of the group is being asked for a cut right now.
+        """Return True if the group has no cut yet, and one of its splits is being polled for one.
 
-        Two splits, asked at the same time, might find different cuts.
+        Two splits that are polled at the same time might find different cuts.
         """
         group = self._of.get(split)
         return group is not None and group.target is None and not group.splits.isdisjoint(polled)
@@ -132,29 +132,29 @@ def _are_uneven(splits: Iterable[SplitKey], positions: Mapping[SplitKey, str | N
 # ------------------------------------------------------------------
 # Decides which source splits read now, and how many rows. It keeps their positions.
 #
-# Back-pressure reaches the sources here: a split without credit is not polled. Pacing (A11) works here too. With
-# `every_rows` the counted sources share exactly that many rows in an epoch. A source may also have a cap of its own,
-# so that two sources of unequal size advance together. A split on its way to a cut of another job has no such limits,
+# Back-pressure acts on the sources here: a split without credit is not polled. Pacing (A11) is done here too. With
+# `every_rows` the counted sources share exactly that many rows in an epoch. A source may also have a cap of its own, so
+# that two sources of unequal size advance together. A split on its way to a cut of another job has no such limits,
 # since no barrier can be sent before it arrives (A10).
 #
 # Splits may run ahead of others in event time, so that windows and joins hold much state. With `hold_back`, a split
 # that is too far ahead is not asked until the others have caught up (N1; Flink: watermark alignment). Only splits that
-# can catch up count: none that has nothing to read, has ended, cannot be read, or waits for an earlier part. The least
-# of them is never held, so some split can always be read. A split on its way to a cut is never held either. How far a
-# slice goes in time is known once it has run, and a poll may bring a whole backlog. So a split with `hold_back` is
-# asked again only after its newest slice has run.
+# can catch up are compared. A split that has nothing to read, has ended, cannot be read, or waits for an earlier part
+# cannot catch up. The split with the least time is never held, so some split can always be read. A split on its way to
+# a cut is never held either. How far a slice goes in time is known only after it has run, and a poll may bring a whole
+# backlog. So a split with `hold_back` is polled again only after its newest slice has run.
 #
-# Some sources read other sources one after the other, their parts (B4). A split is held until all splits of the
-# earlier parts have ended. It counts neither as idle nor as having rows.
+# Some sources consist of parts, which are other sources that are read one after the other (B4). A split of a later part
+# waits until all splits of the earlier parts have ended. Meanwhile it counts neither as idle nor as having rows.
 
 
 @dataclass(slots=True)
 class Split:
     """One split and its position. `granted` rows are being read.
 
-    A split that was idle, or whose last `failures` polls have failed, is not polled before `idle_until_ms`. One that
-    has `ended` is idle for ever. One of a later part `waits` until the earlier parts have ended. One that is too far
-    ahead in event time is `held`. So is one whose newest slice, which ends at `unread`, has not run yet.
+    A split that was idle, or whose last `failures` polls have failed, is not polled before `idle_until_ms`. A split
+    that has `ended` is idle for ever. A split of a later part `waits` until the earlier parts have ended. A split that
+    is too far ahead in event time is `held`. So is a split whose newest slice, which ends at `unread`, has not run yet.
     """
 
     subtask: SubtaskId
@@ -192,7 +192,7 @@ class UnknownSplitError(ValueError):
 
 
 class SourceReaders:
-    """The splits of all sources."""
+    """Decides what to poll, for the splits of all sources."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class SourceReaders:
         pacing: Pacing,
         ended: Collection[SubtaskId] = (),
     ) -> None:
-        """Begin at these positions. None is the start of a split. The splits in `ended` have ended before."""
+        """Begin at these positions. None is the start of a split. The splits in `ended` have ended already."""
         self._pacing = pacing
         splits = (
             Split(
@@ -216,8 +216,9 @@ class SourceReaders:
             for subtask, name in zip(source.subtasks(), source.splits, strict=True)
         )
         self._splits = OrderedDict((_key(split), split) for split in splits)
-        """The splits in the order in which they are asked. A split that gets rows comes last from then on, so no split
-        is passed over more often than there are others, however often all are asked in an epoch.
+        """The splits in the order in which they are polled. A split that may read moves to the end.
+
+        So no split waits while another one is polled twice.
         """
         self.cuts = CutGroups(pacing.cut_groups, {key: split.position for key, split in self._splits.items()})
         self._bounded = all(source.bounded for source in sources)
@@ -229,12 +230,12 @@ class SourceReaders:
         self._counted = tuple(source.id for source in sources if self._is_counted(source.id))
         self._before_barrier = 0
         self._reached: dict[ChannelId, tuple[int, int]] = {}
-        """How far in event time a vertex has read each split that may be held back, and how far that may be ahead."""
+        """For each split with `hold_back`: how far a vertex has read it in event time, and how far it may be ahead."""
         self._asked = False
         self.stopped = False
-        """True when the tick is about to end. Nothing more is read."""
+        """True when the tick is about to end. No more rows are read."""
         self.ended = False
-        """True when the barrier of a stop is sent. Slices that are being read now are not sent any more."""
+        """True once the barrier of a stop is sent. Slices that are being read then are not sent any more."""
 
     # -------------------------------------------------------------- questions
 
@@ -243,7 +244,7 @@ class SourceReaders:
         return self.split(subtask).position
 
     def positions(self) -> Iterator[SplitPosition]:
-        """Yield where every split stands."""
+        """Yield the position of every split."""
         for split in self._splits.values():
             yield SplitPosition(source=split.subtask.vertex, split=split.name, position=split.position)
 
@@ -271,7 +272,7 @@ class SourceReaders:
 
     @property
     def polling(self) -> bool:
-        """True if a split that was not known to be idle has not answered yet."""
+        """True if a poll is not answered yet whose split was not known to be idle."""
         return any(split.granted and not split.idle for split in self._splits.values())
 
     @property
@@ -291,15 +292,15 @@ class SourceReaders:
 
     @property
     def quota_spent(self) -> bool:
-        """True if some split can read more only in the next epoch."""
+        """True if some split may read on only in the next epoch."""
         waiting = (split for split in self._splits.values() if not (split.idle or split.waits))
         return any(self._room(split) <= 0 for split in waiting)
 
     @property
     def barrier_due(self) -> bool:
-        """True if a checkpoint is due, and was not asked for yet.
+        """True if a checkpoint is due that was not requested yet.
 
-        It is due after so many rows of the epoch (A11), and when a source announces its barrier (A10).
+        A checkpoint is due after `every_rows` rows (A11), and when splits have reached a cut of another job (A10).
         """
         if self._asked:
             return False
@@ -308,13 +309,16 @@ class SourceReaders:
 
     @property
     def awaits_barrier(self) -> bool:
-        """True if a checkpoint was asked for, and its barrier was not sent yet."""
+        """True if a checkpoint was requested, and its barrier was not sent yet."""
         return self._asked
 
     # -------------------------------------------------------------- facts
 
     def offered(self, slice_: SourceSlice) -> SubtaskId | None:
-        """Take a slice and move its split on. Return the subtask that sends it, or None after the barrier of a stop."""
+        """Move a split to the end of its slice.
+
+        Return the subtask that sends the slice, or None after a stop's barrier.
+        """
         split = self._polled(slice_.source, slice_.split)
         self._grant(split, 0)
         if self.ended:
@@ -328,29 +332,29 @@ class SourceReaders:
         return split.subtask
 
     def found_idle(self, source: VertexId, name: SplitId, now_ms: int) -> None:
-        """Note that a split has nothing to read now."""
+        """Record that a split has nothing to read now."""
         split = self._polled(source, name)
         self._grant(split, 0)
         split.idle, split.failures, split.idle_until_ms = True, 0, now_ms + self._pacing.idle_poll_ms
 
     def ask_sooner(self, source: VertexId, name: SplitId, at_ms: int) -> None:
-        """Ask an idle split again at this time already."""
+        """Poll an idle split again at this earlier time."""
         self._splits[source, name].idle_until_ms = at_ms
 
     def reached(self, splits: Iterable[tuple[ChannelId, int, int]]) -> None:
-        """Note how far in event time splits have been read, and how far ahead of others each may be (N1)."""
+        """Record how far in event time splits have been read, and how far ahead of others each may be (N1)."""
         self._reached.update((channel, (ms, most_ms)) for channel, ms, most_ms in splits)
 
     def ran(self, slice_: SourceSlice) -> None:
-        """Note that a vertex has run the rows of a slice, so that it is known how far in event time they are (N1)."""
+        """Record that a vertex has run the rows of a slice. Now the split's event time is known (N1)."""
         split = self._splits.get((slice_.source, slice_.split))
         if split is not None and split.unread == slice_.end:
             split.unread = None
 
     def found_ended(self, source: VertexId, name: SplitId) -> SubtaskId:
-        """Note that a split has ended, and return its subtask. It is never polled again.
+        """Record that a split has ended, and return its subtask. The split is never polled again.
 
-        If it was the last one of its part, the splits of the next part are read from now on.
+        If it was the last open split of its part, the splits of the next part are read from now on.
         """
         split = self._polled(source, name)
         self._grant(split, 0)
@@ -359,7 +363,7 @@ class SourceReaders:
         return split.subtask
 
     def failed(self, source: VertexId, name: SplitId, now_ms: int) -> bool:
-        """Take the answer that a split cannot be read; return whether it has failed too often in a row."""
+        """Record that a split cannot be read. Return whether it has failed too often in a row."""
         split = self._polled(source, name)
         self._grant(split, 0)
         split.idle, split.idle_until_ms = False, now_ms + self._pacing.idle_poll_ms
@@ -367,11 +371,11 @@ class SourceReaders:
         return split.failures > self._pacing.failures_max
 
     def barrier_asked(self) -> None:
-        """Note that a checkpoint was asked for. Its barrier comes when the coordinator allows it."""
+        """Record that a checkpoint was requested. Its barrier comes when the coordinator allows it."""
         self._asked = True
 
     def barrier_sent(self, *, last: bool = False) -> None:
-        """Begin the next epoch. After the last barrier, that of a stop, only the next tick reads on."""
+        """Begin the next epoch. After the barrier of a stop, only the next tick reads on."""
         self.ended = self.ended or last
         self.stopped = self.stopped or last
         self._asked = False
@@ -384,9 +388,11 @@ class SourceReaders:
     def polls(
         self, now_ms: int, has_credit: Callable[[SubtaskId], bool], *, barrier_waits: bool = False
     ) -> Iterator[PollSource]:
-        """Yield the polls to make now. A split that was idle or has failed is asked again when its time has come.
+        """Yield the polls to make now.
 
-        A split for which a barrier waits needs no credit: a vertex that waits for that barrier would never give any.
+        A split that was idle or has failed is polled again when its waiting time is over.
+
+        A split for which a barrier waits needs no credit: a vertex that waits for that barrier would never free any.
         """
         self._hold_back()
         due = [split for split in self._splits.values() if _is_ready(split, now_ms)]
@@ -405,7 +411,7 @@ class SourceReaders:
                 yield PollSource(split.subtask.vertex, split.name, split.position, rows, self.cuts.cut_for(_key(split)))
 
     def _may_read(self, split: Split) -> bool:
-        """Return whether a split reads on. In a tick that is to end, one on its way to a cut still does."""
+        """Return whether a split reads on. In a tick that is about to end, a split on its way to a cut still does."""
         if self.ended or split.ended or split.waits:
             return False
         return self.cuts.is_behind(_key(split)) or not (self.stopped or split.held)
@@ -427,18 +433,21 @@ class SourceReaders:
         return (key for key, split in self._splits.items() if split.granted)
 
     def next_poll_ms(self, now_ms: int) -> int | None:
-        """Return when to ask a waiting split again. One whose time has come waits for credit, not for time."""
+        """Return when to poll the next waiting split again.
+
+        A split whose waiting time is over waits only for credit.
+        """
         later = [split for split in self._splits.values() if split.idle_until_ms > now_ms and not split.granted]
         return min([split.idle_until_ms for split in later if self._may_read(split)], default=None)
 
     # -------------------------------------------------------------- leaves
 
     def _part_now(self, source: VertexId) -> int:
-        """Return the first part of the source with a split that has not ended."""
+        """Return the source's first part that has a split that has not ended."""
         return min((split.part for split in self._of(source) if not split.ended), default=0)
 
     def _let_parts_wait(self, source: VertexId) -> None:
-        """Let the splits of a source wait until those of all earlier parts have ended."""
+        """Make the splits of a source wait until the splits of all earlier parts have ended."""
         now = self._part_now(source)
         for split in self._of(source):
             split.waits = split.part > now
@@ -480,7 +489,7 @@ class SourceReaders:
         return split
 
     def _grant(self, split: Split, rows: int) -> None:
-        """Let the split read so many rows, or none any more."""
+        """Grant the split this many rows to read, or end its grant with 0."""
         if rows:
             self._splits.move_to_end(_key(split))
         self._granted[split.subtask.vertex] += rows - split.granted
@@ -504,7 +513,7 @@ def _is_ready(split: Split, now_ms: int) -> bool:
 
 
 def pacing_of(setup: JobSetup) -> Pacing:
-    """Return the pacing that the configuration says."""
+    """Return the pacing that the configuration sets."""
     return Pacing(
         slice_rows_max=setup.config.slice_rows_max,
         every_rows=setup.config.every_rows,
@@ -517,19 +526,19 @@ def pacing_of(setup: JobSetup) -> Pacing:
 
 
 # ------------------------------------------------------------------
-# Lets a source that was read alone go on as the first part of a source with parts (B4).
+# Makes a source that was read alone go on as the first part of a source with parts (B4).
 #
-# The cut names the splits of a source that was read alone as that source does: `berlin`. In a source with parts, the
-# same split is `1.berlin`. The invariant is: **the first part gets the names, and nothing else changes.** Each split
-# keeps its position, its rows in flight, and whether it has ended. A cut in which the source had parts already stays
-# as it is.
+# At the cut, the splits of a source that was read alone have the source's own names, such as `berlin`. In a source with
+# parts, the same split is `1.berlin`. The invariant is: **the splits get the first part's names, and nothing else
+# changes.** Each split keeps its position, its rows in flight, and whether it has ended. A cut in which the source had
+# parts already stays as it is.
 #
-# No entry says whether a source had parts. The names of the splits tell it: without parts, none begins as a part does.
-# A first part that has such a split is refused (`jobs.sources.hybrid.Part`).
+# No entry says whether a source had parts. The names of the splits show it: without parts, no name begins with a part's
+# number. A first part with a split whose own name begins in this way is refused (`jobs.sources.hybrid.Part`).
 
 
 Parts = Mapping[VertexId, tuple[str, ...]]
-"""What the names of the splits of each source begin with, part by part. Sources without parts may be missing."""
+"""The prefixes of each source's split names, part by part. Sources without parts may be missing."""
 
 
 def parts_of(graph: JobGraph) -> Parts:
@@ -538,7 +547,7 @@ def parts_of(graph: JobGraph) -> Parts:
 
 
 def read_alone(record: CheckpointRecord, parts: Parts) -> tuple[VertexId, ...]:
-    """Return the sources that have parts now, and that had none at the cut."""
+    """Return the sources that have parts now and had none at the cut."""
     return tuple(
         was.vertex
         for was in record.vertices
@@ -548,7 +557,7 @@ def read_alone(record: CheckpointRecord, parts: Parts) -> tuple[VertexId, ...]:
 
 
 def in_first_part(record: CheckpointRecord, parts: Parts) -> CheckpointRecord:
-    """Return the cut with the splits of each source that was read alone under their names in its first part."""
+    """Return the cut in which splits of sources that were read alone have their names in the first part."""
     begins = {vertex: parts[vertex][0] for vertex in read_alone(record, parts)}
     if not begins:
         return record
@@ -592,9 +601,9 @@ def _segment(segment: Segment, begins: Mapping[VertexId, str]) -> Segment:
 
 
 class Credit:
-    """Counts bytes by channel. A subtask has credit while each of its channels is below the limit.
+    """Counts bytes by channel. A subtask has credit while each channel into which it sends is below the limit.
 
-    The limit stops new work upstream, never a barrier. So no alignment waits for credit.
+    The limit stops new work upstream. It never stops a barrier, so no alignment waits for credit.
     """
 
     def __init__(self, graph: JobGraph, limit_bytes: int) -> None:

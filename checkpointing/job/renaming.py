@@ -1,15 +1,15 @@
-"""Translates a restored cut to the names that the pipeline gives its vertices and tables now (declared renames, G2).
+"""Translates a restored cut to the present names of the pipeline's vertices and tables (declared renames, G2).
 
-A pipeline says `renamed_from=` where it names the thing, and leaves it there. A rename that has happened has no further
-effect. Each entry of `checkpoints` lists the renames that its pipeline declared (`CheckpointRecord.renames`). So if two
-vertices swapped their names, the next tick does not swap them back.
+A pipeline declares `renamed_from=` at the vertex or table, and may leave the declaration there. A rename that has
+happened has no further effect. Each entry of `checkpoints` lists the renames that its pipeline declared
+(`CheckpointRecord.renames`). So if two vertices swapped their names, the next tick does not swap them back.
 
 The invariant is: **a declared rename changes names and nothing else.** The vertex keeps the cut's state, positions and
-rows in flight, and the table keeps its rows. If the cut has both names, the thing with the new name must be renamed
-too. Otherwise two things would have one name, and the rename is refused.
+rows in flight, and the table keeps its rows. If the cut has both names, the vertex or table that has the new name there
+must be renamed too. Otherwise two would have one name, and the rename is refused.
 
 A renamed table has another folder. Its files are linked into that folder under new paths (`relocated`), and the first
-checkpoint publishes the table whole. Until then nobody sees it. Cuts from before the rename go on naming the old table.
+checkpoint publishes the whole table. Until then nobody sees it. Cuts from before the rename still name the old table.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ def due_renames(graph: JobGraph, record: CheckpointRecord) -> tuple[Rename, ...]
 
 
 def new_append_tables(graph: JobGraph, record: CheckpointRecord) -> tuple[TableName, ...]:
-    """Return the append tables of the pipeline that the cut lacks, or none if the cut does not list its tables.
+    """Return the pipeline's append tables that are not in the cut, or none if the cut does not list its tables.
 
     If the log of such a table shows a checkpoint, the job once had a table of that name and gave it up. The new table
     begins without the old rows and columns.
@@ -81,7 +81,7 @@ def rename_changes(due: Iterable[Rename]) -> tuple[Change, ...]:
 
 
 def under_new_names(graph: JobGraph, record: CheckpointRecord, due: Iterable[Rename]) -> CheckpointRecord:
-    """Return the cut under the names that the pipeline gives now. Its files stay where they are.
+    """Return the cut under the pipeline's present names. Its files stay where they are.
 
     Files staged for append tables are left out, because the cut's tables list them.
     """
@@ -100,13 +100,13 @@ def under_new_names(graph: JobGraph, record: CheckpointRecord, due: Iterable[Ren
 
 
 def renamed_tables(due: Iterable[Rename], job: JobName) -> Mapping[TableName, TableName]:
-    """Return the new name of each renamed table by its old one, including the state tables of renamed vertices."""
+    """Return the new name of each renamed table by its old name. State tables of renamed vertices are included."""
     return _Names.of(due, job).tables
 
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """A cut whose renamed tables have their files in their own folders. `links` has the old path of each new one.
+    """A cut whose renamed tables have their files in their own folders. `links` has the old path of each new path.
 
     A file whose content lies inside its handle needs no link.
     """
@@ -116,10 +116,10 @@ class Relocated:
 
 
 def relocated(record: CheckpointRecord, folders: Mapping[TableName, TableName], generation: Generation) -> Relocated:
-    """Return the cut with every file of a renamed table under the table's new folder. `folders` has the new by the old.
+    """Return the cut with the files of renamed tables in their new folders. `folders` has new folders by old ones.
 
     The paths belong to `generation`. Until an entry names them, only that generation uses them. So a clean-up that runs
-    meanwhile leaves them alone, and if the tick dies they are ordinary leftovers.
+    at the same time leaves them alone, and if the tick dies they are ordinary leftovers.
 
     The files that the entry took out of a table are left out. Nobody needs them, so a clean-up may have deleted them.
     """
@@ -145,7 +145,7 @@ def relocated(record: CheckpointRecord, folders: Mapping[TableName, TableName], 
 def relocated_files(
     files: Iterable[FileHandle], job: JobName, folders: Mapping[TableName, TableName], generation: Generation
 ) -> tuple[tuple[FileHandle, ...], Mapping[str, str]]:
-    """Do the same for these files alone. Return them with their links."""
+    """Return only these files under the new folders, with their links."""
     moving = _Moving(job, folders, generation)
     return moving.all(files), moving.links
 
@@ -202,12 +202,12 @@ def _name_of(path: str) -> StagedName:
 
 
 _STATES: Final = (table_of_state, table_of_broadcast)
-"""What names the tables of a vertex's state."""
+"""The parts of a vertex's records that name its state's tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """New names by the old ones. Things that keep their name are left out."""
+    """New names by old names. Vertices and tables that keep their name are left out."""
 
     vertices: Mapping[VertexId, VertexId]
     tables: Mapping[TableName, TableName]

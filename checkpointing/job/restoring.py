@@ -1,4 +1,4 @@
-"""Builds the first state of the doors from the newest entry: positions, live files by key group, the store (G1, D3)."""
+"""Builds the doors' first state from the newest entry: positions, live files by key group, the store (G1, D3)."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -25,9 +25,9 @@ from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 # Finds output tables whose rows a changed pipeline would lose: renamed, removed, or written by another vertex.
 #
 # An upsert or overwrite table consists of the files that its vertex holds, and the vertex finds them by the table's
-# name. Under another name, or at another vertex, the table would begin empty and show only rows that come from then
-# on. An append table under another name would leave its rows behind. So such a change is refused like missing state
-# (G2), unless the user accepts that the old rows stay behind.
+# name. Under another name, or at another vertex, the table would begin empty and show only later rows. An append table
+# under another name would leave its rows behind. So such a change is refused as missing state is (G2), unless the user
+# accepts that the old rows are left behind.
 
 
 _ACCEPT = "accept that with --allow-non-restored-state"
@@ -77,10 +77,10 @@ def _unfit_sets(vertex: Vertex, before: dict[VertexId, VertexRecord], known: tup
 
 
 def written_otherwise(table: Table, record: CheckpointRecord) -> tuple[str, str] | None:
-    """Return how a table was declared at the cut and how it is declared now, if its mode or version column has changed.
+    """Return a table's declaration at the cut and its present one, if the mode or version column has changed.
 
     Return None if neither has changed, or if the table is new. The key columns of an upsert table are not compared
-    here. They are the key columns of its state, and the restore compares them when it compares the state's columns.
+    here. They are also the key columns of its vertex's state, and the restore compares the state's columns.
     """
     if table.mode is TableMode.STATE or table.name not in tables_of(record):
         return None
@@ -225,7 +225,7 @@ def hooks_left(graph: JobGraph, record: CheckpointRecord) -> tuple[str, ...]:
 
 
 def coordinators_left(graph: JobGraph, record: CheckpointRecord) -> tuple[VertexId, ...]:
-    """Return the sources with state of their own in the cut that have a place for it no longer (A7)."""
+    """Return the sources that have state of their own in the cut and can no longer take it (A7)."""
     plain = {vertex.id for vertex in graph.vertices if not vertex.coordinated}
     return tuple(was.vertex for was in record.vertices if was.coordinator is not None and was.vertex in plain)
 
@@ -251,8 +251,8 @@ def _check_splits(vertex: Vertex, was: VertexRecord, record: CheckpointRecord) -
 def _check_changes(vertex: Vertex, record: CheckpointRecord) -> None:
     """Raise CutDoesNotFitError if a vertex would miss earlier changes of its upstream one, or keep rows of another one.
 
-    Its state must come from all rows that the upstream vertex has added and not taken back: else it would take back
-    rows that it never got. So both begin together, and no column of its state begins later.
+    The vertex's state must come from all rows that the upstream vertex has added and not taken back. Otherwise it would
+    take back rows that it never got. So both vertices begin together, and no column of the state begins later.
     """
     for upstream in vertex.changes_of:
         _require_all_changes(vertex, upstream, record)
@@ -281,7 +281,7 @@ def _require_all_changes(vertex: Vertex, upstream: VertexId, record: CheckpointR
 
 
 def _check_layout(table: Table, record: CheckpointRecord) -> None:
-    """Raise CutDoesNotFitError if the cut has files of the table for other partition columns: they cannot be moved."""
+    """Raise CutDoesNotFitError if the table's files at the cut have other partition columns: files can't be moved."""
     named = (file.path for each in record.tables if each.table == table.name for file in (*each.adds, *each.files))
     held = (file.path for was in record.vertices for each in was.subtasks for file in _files_of(table, each))
     unfit = laid_out_otherwise(table.partitioned_by, (*named, *held))
@@ -315,7 +315,7 @@ def _holds_state(snapshot: SubtaskSnapshot) -> bool:
 
 
 def positions(graph: JobGraph, record: CheckpointRecord | None) -> dict[SubtaskId, str | None]:
-    """Return the position of every source split at the cut. Splits are found by name; new ones begin at the start."""
+    """Return the position of every source split at the cut. Splits are found by name. New splits begin at the start."""
     found: dict[SubtaskId, str | None] = {}
     for source in graph.sources():
         was = _vertex(record, source.id)
@@ -328,9 +328,8 @@ def positions(graph: JobGraph, record: CheckpointRecord | None) -> dict[SubtaskI
 def ended_splits(graph: JobGraph, record: CheckpointRecord | None) -> frozenset[SubtaskId]:
     """Return the splits that had ended at the cut (B4).
 
-    If all splits of a part of a source had ended, the part has: splits that it finds later are never read. A source
-    without parts is one part. If a source is not bounded any more, none of its splits has ended, except in the parts
-    before its last.
+    If all splits of a source's part had ended, the part has ended: splits that it finds later are never read. A source
+    without parts is one part. If a source is not bounded any more, no split of its last part counts as ended.
     """
     found = set()
     for source in graph.sources():
@@ -344,7 +343,7 @@ def ended_splits(graph: JobGraph, record: CheckpointRecord | None) -> frozenset[
 
 
 def operator_runs(setup: JobSetup) -> dict[VertexId, OperatorRun]:
-    """Return every operator vertex as it stands at the restored cut."""
+    """Return the run of every operator vertex at the restored cut."""
     config, graph, restored = setup.config, setup.graph, setup.restored
     return {
         vertex.id: OperatorRun(
@@ -364,7 +363,8 @@ def operator_runs(setup: JobSetup) -> dict[VertexId, OperatorRun]:
 def _now_ms(vertex: Vertex, record: CheckpointRecord | None) -> int | None:
     """Return the time by which a vertex's state expires at the cut (N5).
 
-    If it did not expire there, or by the other time, files of then count as written at the next barrier.
+    If the state did not expire at the cut, or expired by the other kind of time, the cut's files count as written at
+    the next barrier.
     """
     was = _vertex(record, vertex.id)
     return (
@@ -373,7 +373,7 @@ def _now_ms(vertex: Vertex, record: CheckpointRecord | None) -> int | None:
 
 
 def _begins_to_expire(vertex: Vertex, was: VertexRecord) -> bool:
-    """Return whether state of the cut has no times by which it could expire now."""
+    """Return whether the cut's state has no times by which it could expire now."""
     now, then = vertex.expiry, was.expiry
     return now is not None and (then is None or then.by_clock != now.by_clock)
 
@@ -381,7 +381,7 @@ def _begins_to_expire(vertex: Vertex, was: VertexRecord) -> bool:
 def _vertex_time(graph: JobGraph, vertex: Vertex, record: CheckpointRecord | None) -> VertexTime | None:
     """Return how far in event time a vertex is at the cut. None: it keeps no time (N1).
 
-    A split that the cut does not know begins before time.
+    A split that the cut does not know has no time yet.
     """
     channels = graph.time_channels(vertex.id)
     if not channels:
@@ -429,7 +429,7 @@ def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism:
 def _in_range(
     was: VertexRecord, own: KeyGroupRange, written: Collection[TableName], whole: tuple[RangeFiles, ...]
 ) -> LiveFiles:
-    """Return the files whose key groups overlap `own`, in order of version: where files overlap, the newest one wins.
+    """Return the files whose key groups overlap `own`, in order of version. Of overlapping files, the newest one wins.
 
     Ranges of a table that the vertex no longer writes are left behind. `whole` is the subtask's broadcast state.
     """
@@ -464,10 +464,10 @@ def in_flight(record: CheckpointRecord | None) -> Iterator[tuple[ChannelId, Segm
 
 
 def channel_now(graph: JobGraph, channel: ChannelId, segment: Segment) -> ChannelId:
-    """Return the channel of a segment that a cut's channel held. The upstream vertex may have another parallelism now.
+    """Return the channel of a segment that a cut's channel held. The parallelism upstream may have changed.
 
-    A slice comes on the channel of its split, whose times it has. For any other segment, any channel of the edge will
-    do, because its rows are exchanged by key afterwards.
+    A slice comes on the channel of its split, since event times belong to splits. Any other segment may come on any
+    channel of the edge, because its rows are exchanged by key afterwards.
     """
     upstream = graph.vertex(channel.edge.upstream)
     if isinstance(segment, SourceSlice) and segment.split in upstream.splits:
@@ -476,7 +476,7 @@ def channel_now(graph: JobGraph, channel: ChannelId, segment: Segment) -> Channe
 
 
 def commit_of(setup: JobSetup) -> TwoPhaseCommit:
-    """Return the commit of a tick's checkpoints, onto the restored cut."""
+    """Return the commit door for a tick's checkpoints. The restored cut is the first parent."""
     claim = setup.claim
     identity = CommitIdentity(
         job=setup.job,
@@ -498,8 +498,8 @@ def commit_of(setup: JobSetup) -> TwoPhaseCommit:
 def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> CompletedCheckpointStore:
     """Return the store of the retained checkpoints, with every state file registered under its checkpoint (D4).
 
-    Savepoints belong to the user. The store neither keeps nor subsumes them (E4), nor an abandoned checkpoint, which
-    stays because a savepoint stands on it.
+    Savepoints belong to the user. The store neither keeps nor subsumes them (E4). The same holds for an abandoned
+    checkpoint, which stays because a savepoint was taken after it.
     """
     registry = SharedStateRegistry()
     completed = []
@@ -520,7 +520,7 @@ def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> Comple
 def acknowledged(snapshot: SubtaskSnapshot) -> AcknowledgedState:
     """Return a snapshot in the coordinator's form. Files of the operator's state are shared handles.
 
-    Table files are not. They belong to their tables, and only clean-up deletes them (K4).
+    Files of tables are no shared handles. They belong to their tables, and only clean-up deletes them (K4).
     """
     return AcknowledgedState(
         shared=tuple((keyed.file.path, keyed.file.path) for keyed in snapshot.state), payload=snapshot

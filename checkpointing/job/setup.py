@@ -22,23 +22,23 @@ class TickLimits:
     duration_ms: int | None = None
     """End this long after the start."""
     hold: bool = False
-    """Hold the first checkpoint until a person approves it, and end. Nothing of it is visible before."""
+    """Hold the first checkpoint until a person approves it, and end the tick. No row of it is visible before that."""
 
     @property
     def checkpoint(self) -> CheckpointProperties:
-        """What the tick's own checkpoints are, and those of its interval."""
+        """The properties of the checkpoints that the tick itself or its interval requests."""
         return HELD if self.hold else CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSetup:
-    """The job of one tick. `retained` are the entries of all existing cuts, savepoints included. Their files are kept.
+    """The job of one tick. `retained` has the entries of all existing cuts and savepoints. Their files are kept.
 
-    `restored` is the newest checkpoint among them, under the graph's names; None to begin at the start. `versions` are
+    `restored` is the newest checkpoint among them, under the graph's names. None: begin at the start. `versions` are
     the tables' Delta versions at that cut. `renamed` are the tables that no entry has published under their names yet.
-    `rows_per_epoch` caps what a source sends between two barriers; sources that are left out have no cap. `cut_groups`
-    names the upstream job of each source that reads another job's cuts. All tables of that job are read at one cut
-    (A10). `seed` decides the delay of the first periodic trigger.
+    `rows_per_epoch` limits the rows that a source sends between two barriers. Sources that are left out have no limit.
+    `cut_groups` names the upstream job of each source that reads another job's cuts. All tables of that job are read at
+    one cut (A10). `seed` decides the delay of the first periodic trigger.
     """
 
     graph: JobGraph
@@ -54,11 +54,11 @@ class JobSetup:
     cut_groups: Mapping[VertexId, str] = field(default_factory=dict)
     limits: TickLimits = TickLimits()
     allow_non_restored_state: bool = False
-    """True to leave behind state of the cut for which the graph has no vertex (G2)."""
+    """True if state of the cut for which the graph has no vertex may be left behind (G2)."""
     seed: int = 0
     idle_poll_ms: int = 500
-    """How long to wait before an idle split is asked again."""
+    """How long to wait before an idle split is polled again."""
     linger_ms: int = 1_000
     """How long segments may wait for more segments, so that micro-batches are few and large."""
     credit_bytes: int = 64 * 1024 * 1024
-    """Back-pressure: how many bytes may lie in one channel, sent and not yet processed."""
+    """Back-pressure: how many bytes may lie in one channel that were sent and not yet processed."""

@@ -36,22 +36,22 @@ class TickPhase(Enum):
     """How near to its end a tick is."""
 
     RUNNING = "running"
-    """It reads and takes checkpoints."""
+    """The tick reads and takes checkpoints."""
     FINISHING = "finishing"
-    """It reads no more. It ends when a cut shows every row that was sent."""
+    """The tick reads no more. It ends when a cut shows every row that was sent."""
     SUSPENDING = "suspending"
     """The savepoint of a stop is being taken. If it fails, the tick goes on."""
     SUSPENDING_OR_FINISHING = "suspending_or_finishing"
-    """The same, but the tick was also asked to stop. If the savepoint fails, the tick finishes."""
+    """As SUSPENDING, but the tick was also asked to stop. If the savepoint fails, the tick enters FINISHING."""
     STOPPING = "stopping"
-    """It ends as soon as no entry of `checkpoints` is in doubt."""
+    """The tick ends as soon as no entry of `checkpoints` is in doubt."""
     FAILING = "failing"
-    """The same, and it ends as failed."""
+    """As STOPPING, but the tick ends as failed."""
     ENDED = "ended"
 
 
 class Cause(Enum):
-    """What moves a tick from one phase to the next."""
+    """A cause that moves a tick from one phase to the next."""
 
     FAILURE = "failure"
     STOP_NOW = "stop now"
@@ -71,7 +71,10 @@ class Cause(Enum):
     SHOWN = "all rows shown"
     """The newest cut shows every row that was sent, and nothing moves."""
     SPLIT_FAILED = "split failed too often"
-    """A split cannot be read. What was read of the others is committed first, so that they get on."""
+    """A split cannot be read.
+
+    Rows that were read from the other splits are committed first, so that these splits move on.
+    """
     SETTLED = "no entry in doubt"
 
 
@@ -112,28 +115,28 @@ _PHASES: Final[dict[TickPhase, dict[Cause, TickPhase]]] = {
 MOVES: Final[dict[tuple[TickPhase, Cause], TickPhase]] = {
     (phase, cause): reached for phase, moves in _PHASES.items() for cause, reached in moves.items()
 }
-"""(phase, cause) -> the next phase. Any other cause changes nothing."""
+"""(phase, cause) -> the next phase. A pair that is not here changes nothing."""
 
 
 class Next(Enum):
-    """What the tick must do next, as far as its end is concerned."""
+    """What the tick does next if it does not end."""
 
     GO_ON = "go_on"
     CHECKPOINT = "checkpoint"
 
 
 class Ending:
-    """Decides whether the tick goes on. A tick never ends while an entry is in doubt."""
+    """Decides when the tick ends. A tick never ends while an entry is in doubt."""
 
     def __init__(self, limits: TickLimits) -> None:
-        """Begin with nothing asked and nothing done."""
+        """Begin with nothing requested and nothing done."""
         self._limits = limits
         self._started_ms = 0
         self._completed = 0
         self._end = EndTick(TickOutcome.STOPPED)
         self.phase = TickPhase.RUNNING
         self.requested = 0
-        """How many checkpoints this tick asked for (rows, quota, end) that have not ended."""
+        """How many checkpoints that this tick requested itself (rows, quota, end) have not ended."""
         self.uncommitted = False
         """True if rows were sent that no completed cut shows."""
 
@@ -144,7 +147,7 @@ class Ending:
 
     @property
     def stopping(self) -> bool:
-        """True if the tick is about to end. Requests must wait for the next tick."""
+        """True if the tick is about to end. New requests must wait for the next tick."""
         return self.phase is not TickPhase.RUNNING
 
     @property
@@ -154,7 +157,7 @@ class Ending:
 
     @property
     def settles(self) -> bool:
-        """True if the tick only waits until no entry is in doubt. It begins no checkpoint any more."""
+        """True if the tick only waits until no entry is in doubt. It begins no more checkpoints."""
         return self.phase in (TickPhase.STOPPING, TickPhase.FAILING)
 
     @property
@@ -164,21 +167,21 @@ class Ending:
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When the tick's duration is over, or None."""
+        """When the tick's duration is over, or None if that ends nothing."""
         limit = self._limits.duration_ms
         counts = self.phase in (TickPhase.RUNNING, TickPhase.SUSPENDING)
         return self._started_ms + limit if counts and limit is not None else None
 
     def started(self, now_ms: int) -> None:
-        """Note when the tick began."""
+        """Record when the tick began."""
         self._started_ms = now_ms
 
     def stop_requested(self, kind: StopKind) -> None:
-        """Note a request to stop."""
+        """Record a request to stop."""
         self.told(Cause.STOP_NOW if kind is StopKind.NOW else Cause.STOP_AFTER_CHECKPOINT)
 
     def failed(self, reason: Reason, message: str) -> None:
-        """Note that the tick cannot go on. The first failure is the one that is reported."""
+        """Record that the tick cannot go on. The tick reports its first failure."""
         if self.told(Cause.FAILURE):
             self._end = EndTick(TickOutcome.FAILED, reason, message)
 
@@ -188,29 +191,33 @@ class Ending:
         return end.outcome is TickOutcome.FAILED and end.reason is reason and end.message.endswith(message)
 
     def split_failed(self, message: str, *, at_once: bool) -> None:
-        """A split has failed too often: commit what was read, and end as failed; or end `at_once`."""
+        """Record that a split has failed too often.
+
+        The tick commits what was read and ends as failed, or fails `at_once`.
+        """
         if self.told(Cause.FAILURE if at_once else Cause.SPLIT_FAILED):
             self._end = EndTick(TickOutcome.FAILED, Reason.TASK_FAILURE, message)
 
     def saved(self, record: CheckpointRecord) -> None:
-        """Note that an entry is in. A held cut ends the tick, which says so unless it ends as failed."""
+        """Record that an entry is in. A held cut ends the tick, with outcome HELD unless it ends as failed."""
         if record.kind is RowKind.HELD:
             self.told(Cause.HELD)
             if self.phase is TickPhase.STOPPING and self._end.outcome is not TickOutcome.FAILED:
                 self._end = EndTick(TickOutcome.HELD, message=waits_for_approval(record))
 
     def completed(self, *, uncommitted: bool) -> None:
-        """Count a completed checkpoint. `uncommitted`: rows were sent that its cut does not show."""
+        """Count a completed checkpoint. `uncommitted`: some rows that were sent are not in its cut."""
         self._completed += 1
         self.uncommitted = uncommitted
 
     def answered(
         self, effect: RequestSucceeded | RequestFailed, kind: SavepointKind | None, *, behind_barrier: bool
     ) -> bool:
-        """Take the result of a request. Return whether a tick that was about to stop goes on.
+        """Record the result of a request. Return whether a tick that was about to stop goes on.
 
         `kind` is None for a checkpoint that the tick asked for itself. If such a checkpoint cannot be triggered, the
-        tick fails. After the barrier of a stop nothing is read any more, so from there the job can only fail (E5).
+        tick fails. After the barrier of a stop no rows are read any more. So if the stop then fails, the job can only
+        fail (E5).
         """
         failure = effect if isinstance(effect, RequestFailed) else None
         if kind is None:
@@ -228,18 +235,18 @@ class Ending:
         return False
 
     def told(self, cause: Cause) -> bool:
-        """Move as the table says. Return whether the phase changed."""
+        """Change the phase as `MOVES` says. Return whether it changed."""
         before, self.phase = self.phase, MOVES.get((self.phase, cause), self.phase)
         return self.phase is not before
 
     def next(
         self, now_ms: int, *, quiet: bool, in_doubt: bool, idle: bool, spent: bool, failing: bool, ended: bool
     ) -> Next | EndTick:
-        """Return what to do next; EndTick is the last answer.
+        """Return what to do next. EndTick is the last answer.
 
         `quiet`: nothing moves. `in_doubt`: an entry is being appended, or is unpublished. `idle`: no split had anything
-        to read. `spent`: a split would read more in a new epoch, or a barrier would change something without any row.
-        `failing`: a split could not say what it has. `ended`: every split has ended, and operators have been told.
+        to read. `spent`: a split would read more in a new epoch, or a barrier without new rows would change something.
+        `failing`: the last poll of a split failed. `ended`: every split has ended, and the end of the data was sent.
         """
         if ended and quiet and not self.uncommitted and self.told(Cause.FINISHED):
             self._end = EndTick(TickOutcome.FINISHED)
@@ -270,9 +277,9 @@ class Ending:
 # ------------------------------------------------------------------
 # Decides how long a tick waits after one of its own checkpoints failed, before it asks for the next one.
 #
-# The tick asks for a checkpoint of its own when it has read everything, and when a vertex waits for a barrier. Without
-# the pause it would use up `tolerable_failures` within milliseconds, before a short trouble can pass. Periodic
-# checkpoints keep their interval, and checkpoints by rows come with the rows.
+# The tick requests a checkpoint of its own when it has read everything, and when a vertex waits for a barrier. Without
+# the pause it would use up `tolerable_failures` within milliseconds, before a temporary fault can pass. Periodic
+# checkpoints keep their interval, and `every_rows` checkpoints still come after that many rows.
 
 
 FIRST_MS: Final = 1_000
@@ -280,7 +287,7 @@ LONGEST_MS: Final = 60_000
 
 
 class Pause:
-    """The pause after failures that count. It begins with a second, and doubles with each failure in a row."""
+    """The pause after failures that count. It is a second at first, and doubles with each further failure in a row."""
 
     def __init__(self) -> None:
         """Begin without a failure."""
@@ -289,13 +296,13 @@ class Pause:
         """When the pause is over. None: the last checkpoint did not fail."""
 
     def is_over(self, now_ms: int) -> bool:
-        """Return whether the next checkpoint may be asked for."""
+        """Return whether the next checkpoint may be requested."""
         return self.until_ms is None or now_ms >= self.until_ms
 
     def answered(
         self, effect: told.RequestSucceeded | told.RequestFailed, kind: SavepointKind | None, now_ms: int
     ) -> None:
-        """Take the result of a request. A user's request for a savepoint has a `kind`, and changes nothing here."""
+        """Record the result of a request. A user's request for a savepoint has a `kind`, and changes nothing here."""
         if kind is not None:
             return
         if isinstance(effect, told.RequestSucceeded):
@@ -308,17 +315,17 @@ class Pause:
 # ------------------------------------------------------------------
 # Decides when a tick checks whether another process has claimed its job (G5).
 #
-# Usually, a tick that was taken over finds out when its next entry is refused. But if each of its checkpoints fails
-# before the commit, it sends no entry. This happens if the other process deletes its files, or if the tables cannot be
-# read. Without a check, the tick would go on for up to `tolerable_failures` checkpoints, with a longer pause after
-# each.
+# Usually, a tick whose job was taken over notices it when its next entry is refused. But if each of its checkpoints
+# fails before the commit, the tick sends no entry. This happens if the other process deletes the tick's files, or if
+# the tables cannot be read. Without a check, the tick would go on for up to `tolerable_failures` checkpoints, with a
+# longer pause after each.
 #
 # The rule: after each failed checkpoint that counts as a failure of the job, the tick reads the newest claim. If that
 # claim is of a later generation, the tick ends as fenced.
 
 
 class RivalWatch:
-    """Asks for the newest claim after a failed checkpoint, one request at a time."""
+    """Requests the newest claim after a failed checkpoint, one request at a time."""
 
     def __init__(self, generation: Generation) -> None:
         """Begin without a request. `generation` is the tick's own."""
@@ -326,14 +333,14 @@ class RivalWatch:
         self._looks = False
 
     def failed(self, aborted: NotifyAborted) -> tuple[LookForRival, ...]:
-        """Return the request that a failed checkpoint makes necessary, unless one is under way."""
+        """Return the request that a failed checkpoint makes necessary, unless one is in progress."""
         if self._looks or aborted.reason not in COUNTED:
             return ()
         self._looks = True
         return (LookForRival(self._generation),)
 
     def seen(self, fact: RivalSeen) -> str | None:
-        """Take the answer. Return why the tick must end, or None if it still holds the job."""
+        """Handle the answer. Return why the tick must end, or None if it still holds the job."""
         self._looks = False
         if fact.claim is None:
             return None
@@ -378,8 +385,8 @@ class CheckpointIds:
 #
 # | kind    | its entry                      | the tick                                                  |
 # |---------|--------------------------------|-----------------------------------------------------------|
-# | PLAIN   | pinned, it publishes nothing   | goes on                                                   |
-# | SUSPEND | a pinned checkpoint, published | reads nothing after its barrier, and ends when it is in   |
+# | PLAIN | pinned, publishes nothing | goes on |
+# | SUSPEND | a pinned checkpoint, published | reads nothing after the barrier. Ends when the entry is in|
 # | DRAIN   | the same                       | as SUSPEND, and every input ends before the barrier       |
 
 
@@ -389,12 +396,12 @@ _ENDINGS: Final = {
     Reason.CHECKPOINT_COORDINATOR_SHUTDOWN: "the tick has ended: ask again",
     Reason.CHECKPOINT_COORDINATOR_SUSPEND: "the tick is about to end: ask again when it has",
 }
-"""What a user is told whose savepoint fails only because the tick ends."""
+"""The message to a user whose savepoint fails only because the tick ends."""
 HOLDS: Final = (
     "the tick holds its next checkpoint for approval and ends then, and a stop would publish one: wait for its end, or "
     "end it now with 'tidemark cancel'"
 )
-"""What a user is told who wants to stop a tick that publishes nothing."""
+"""The message to a user who wants to stop a tick that publishes nothing."""
 
 
 class Savepoints:
@@ -407,7 +414,7 @@ class Savepoints:
         self._files: set[str] = set()
         known = tuple(rows)
         self._committed = {row.checkpoint: row for row in known if row.commits}
-        """The entries after which a plain savepoint may be taken, or was."""
+        """The entries after which a plain savepoint may be or was taken."""
         for row in known:
             self.pin(row)
 
@@ -423,14 +430,17 @@ class Savepoints:
         return request in self._asked
 
     def ask(self, fact: SavepointRequested) -> told.CheckpointRequested:
-        """Note a request. Return it in the coordinator's form."""
+        """Record a request. Return it in the coordinator's form."""
         self._asked[fact.request] = fact.kind
         return told.CheckpointRequested(_PREFIX + fact.request, self._properties(fact.kind))
 
     def answered(
         self, effect: told.RequestSucceeded | told.RequestFailed
     ) -> tuple[tuple[SavepointTaken | SavepointFailed, ...], SavepointKind | None]:
-        """Return the answer to a user's request and the savepoint's kind; nothing for the tick's own requests."""
+        """Return the answer to a user's request, and the savepoint's kind.
+
+        For the tick's own requests, return nothing.
+        """
         if not effect.request.startswith(_PREFIX):
             return (), None
         request = effect.request.removeprefix(_PREFIX)
@@ -457,13 +467,13 @@ class Savepoints:
     # -------------------------------------------------------------- files
 
     def stored(self, row: CheckpointRecord) -> None:
-        """Note an entry that is in. A committed one is the cut after which the next plain savepoint is taken."""
+        """Record an entry that is in. If it is committed, the next plain savepoint is taken after it."""
         self.pin(row)
         if row.commits:
             self._committed = {row.checkpoint: row}
 
     def pin(self, row: CheckpointRecord) -> None:
-        """Keep the files that a savepoint's entry names. A plain one also keeps those of the cut that it stands on.
+        """Keep the files that a savepoint's entry names. A plain savepoint also keeps the files of the cut before it.
 
         Other entries pin nothing.
         """
@@ -478,6 +488,6 @@ class Savepoints:
 
 
 def refused(fact: SavepointRequested, *, over: bool) -> SavepointFailed:
-    """Return the answer to a request that comes when the tick has ended or is about to end."""
+    """Return the answer to a savepoint request that comes when the tick has ended or is about to end."""
     reason = Reason.CHECKPOINT_COORDINATOR_SHUTDOWN if over else Reason.CHECKPOINT_COORDINATOR_SUSPEND
     return SavepointFailed(fact.request, reason, _ENDINGS[reason])
