@@ -173,7 +173,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """How fast sources may read in an epoch: all `counted` ones together (`every_rows`), and each alone (`caps`).
+    """How many rows sources may read in an epoch: `counted` sources together (`every_rows`), each alone (`caps`).
 
     `failures_max` polls of a split may fail in a row.
     """
@@ -417,7 +417,7 @@ class SourceReaders:
         return self.cuts.is_behind(_key(split)) or not (self.stopped or split.held)
 
     def _hold_back(self) -> None:
-        """Hold the splits that are too far ahead of those that can catch up, and those that may be for all we know."""
+        """Hold splits that are too far ahead of splits that can catch up, or whose newest slice has not run."""
         if not self._reached:
             return
         splits = {split.subtask: split for split in self._splits.values()}

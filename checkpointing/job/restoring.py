@@ -151,7 +151,7 @@ def check_fits(
 
 
 def _check_outputs(graph: JobGraph, record: CheckpointRecord) -> None:
-    """Raise CutDoesNotFitError if an input has rows in flight and reads another output now: it would lose them."""
+    """Raise CutDoesNotFitError if an input with rows in flight now reads another output, and would lose them."""
     for edge in dict.fromkeys(channel.edge for channel, _ in in_flight(record)):
         was = _vertex(record, edge.downstream)
         if was is None or was.outputs_read is None:
@@ -249,7 +249,7 @@ def _check_splits(vertex: Vertex, was: VertexRecord, record: CheckpointRecord) -
 
 
 def _check_changes(vertex: Vertex, record: CheckpointRecord) -> None:
-    """Raise CutDoesNotFitError if a vertex would miss earlier changes of its upstream one, or keep rows of another one.
+    """Raise CutDoesNotFitError if a vertex would miss earlier changes from upstream, or keep rows of another vertex.
 
     The vertex's state must come from all rows that the upstream vertex has added and not taken back. Otherwise it would
     take back rows that it never got. So both vertices begin together, and no column of the state begins later.

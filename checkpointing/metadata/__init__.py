@@ -1,1 +1,1 @@
-"""What is persisted: versioned records, their migrations, and the one place that knows the names of objects."""
+"""What is persisted: versioned records, their migrations, and the one module that knows the names of objects."""

@@ -1,9 +1,9 @@
 """Translates entries of `checkpoints` to JSON text and back, with their kind, their format number and their writer.
 
-The envelope is `{"kind", "format", "writer", "row"}`. Every version can read it, whatever the entry inside looks like.
-So a version that is too old can say what to install.
+The envelope is `{"kind", "format", "writer", "row"}`. Every version of Tidemark can read the envelope, even if it
+cannot read the entry inside. So a version that is too old can say what to install.
 
-Anybody who can write to a warehouse can write an entry. So every entry is checked here, once, before it is used
+Anybody who can write to a warehouse can forge an entry. So every entry is checked here, once, before it is used
 (`metadata.row_validity`). Code that uses a decoded entry need not check again whether a path leaves the job's folders.
 """
 
@@ -47,7 +47,7 @@ Step = Callable[[str, Document], Document]
 
 
 def _each(document: Document, name: str, new: Document) -> Document:
-    """Add fields to each object of a list. What is no list, or no object, stays as it is: the model refuses it."""
+    """Add fields to each object of a list. Anything else stays as it is: the model refuses it."""
     there = document.get(name)
     if not isinstance(there, list):
         return document
@@ -55,7 +55,10 @@ def _each(document: Document, name: str, new: Document) -> Document:
 
 
 def _with_what_came_to_format_6(kind: str, document: Document) -> Document:
-    """Format 7 has fields that versions added to format 6 without a new number. An entry without one says nothing."""
+    """Format 7 has fields that versions added to format 6 without a new number.
+
+    An entry without such a field is valid.
+    """
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
         later = {"renamed": [], "in_order": False, "compactions": [], "of_snapshots": False}
         document = {"outside": [], **_each(document, "tables", later)}
@@ -65,7 +68,7 @@ def _with_what_came_to_format_6(kind: str, document: Document) -> Document:
 
 
 STEPS: Mapping[int, Step] = MappingProxyType({6: _with_what_came_to_format_6})
-"""Format n -> the step to n + 1. Version 0.1.0 wrote format 6. No version that was released wrote an older one."""
+"""Format n -> the step to n + 1. Version 0.1.0 wrote format 6. No released version wrote an older format."""
 
 
 class UnknownFormatError(ValueError):
@@ -96,7 +99,7 @@ _ENVELOPE: dict[str, type] = {"kind": str, "format": int, "writer": str, "row": 
 
 
 ROW_CHARACTERS_MAX: Final = 512 * 1024 * 1024
-"""Longer texts are refused unread. An entry with ten thousand files has some megabytes."""
+"""Texts longer than this are refused unread. An entry with ten thousand files has some megabytes."""
 
 _WRITER_MAX: Final = 100
 _UNKNOWN_FIELD: Final = ("extra_forbidden", "unexpected_keyword_argument")
@@ -104,7 +107,7 @@ _UNKNOWN_FIELD: Final = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 class UnreadableRowError(ValueError):
-    """A text that is no entry of any format, or that Tidemark cannot have written.
+    """A text is no entry of any format, or Tidemark cannot have written it.
 
     The message names the entry, the wrong field and the way out.
     """
@@ -122,7 +125,7 @@ def kind_of(row: Row) -> RowKind:
 
 
 def encode(row: Row, *, writer: str) -> str:
-    """Return the entry as JSON text. `writer` is the software with its version, as a user would install it."""
+    """Return the entry as JSON text. `writer` is the software and its version, as a user would install it."""
     kind = kind_of(row).value
     return (
         f'{{"kind":{json.dumps(kind)},"format":{FORMAT},"writer":{json.dumps(writer)},"row":{row.model_dump_json()}}}'
@@ -195,7 +198,7 @@ def _misfit(
 ) -> UnknownFormatError | UnreadableRowError:
     """Return the error for an entry that does not fit its model.
 
-    If only fields are in the way that this version does not know, a newer version wrote the entry in the same format.
+    If the only errors are fields that this version does not know, a newer version wrote the entry in the same format.
     """
     unknown = next((each for each in error.errors(include_url=False) if each["type"] in _UNKNOWN_FIELD), None)
     if unknown is not None and number == FORMAT and _fits_without_unknown_fields(kind, document):
@@ -216,7 +219,7 @@ def _fits_without_unknown_fields(kind: str, document: dict[str, Any]) -> bool:
 
 
 def _first_of(error: Exception) -> str:
-    """Return what is wrong, in one line. For a validation error that is the first field with its rule."""
+    """Return what is wrong, in one line. For a validation error, return the first wrong field with its rule."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
@@ -232,7 +235,7 @@ def named(row: Row) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text from outside as a message may show it: short, and without control characters."""
+    """Return a text from outside in a form for messages: short, and without control characters."""
     return "".join(each if each.isprintable() else "?" for each in text[:_WRITER_MAX])
 
 

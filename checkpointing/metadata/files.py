@@ -1,6 +1,6 @@
 """Lists the files that an entry of `checkpoints` names.
 
-They must exist as long as it does, and a copy takes them along.
+These files must exist as long as the entry does, and a copy of the entry includes them.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from checkpointing.metadata.record import CheckpointRecord
 
 
 def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:
-    """Yield every file that the entry names: state, ranges, staged, in flight, its tables', successors of erased files.
+    """Yield every file that the entry names: state, ranges, staged, in flight, of tables, successors of erased files.
 
     Some come twice.
     """
@@ -25,7 +25,7 @@ def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:
 
 
 def handles_to_restore(record: CheckpointRecord) -> Iterator[FileHandle]:
-    """Yield the files that a tick needs to begin from the entry: state, ranges, in flight. Some come twice."""
+    """Yield the files that a tick needs to begin from the entry: state, ranges, in flight. Some files come twice."""
     for vertex in record.vertices:
         for snapshot in vertex.subtasks:
             yield from handles_of_snapshot(replace(snapshot, staged=()))

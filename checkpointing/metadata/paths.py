@@ -1,8 +1,8 @@
 """Knows all names of objects: where a job's tables, entries, state and staged files lie.
 
 Every name is relative to the warehouse, with `/` between its parts. So a warehouse can be moved, and the same names
-serve a folder and an object store. Staged files lie in a folder with a leading underscore. VACUUM leaves those alone,
-in Spark and in delta-rs, and all readers read them.
+serve a folder and an object store. Staged files lie in a folder with a leading underscore. VACUUM leaves such a folder
+alone, in Spark and in delta-rs, and all readers read the files in it.
 """
 
 import re
@@ -22,7 +22,7 @@ from checkpointing.identifiers import (
 from checkpointing.partitions import FOLDER, PARTITION, Value, is_escaped, values_of
 
 ROOT = "_tidemark"
-"""The folder under the warehouse for what belongs to jobs and not to tables."""
+"""The folder in the warehouse for everything that belongs to jobs and not to tables."""
 
 STAGED = "_data"
 
@@ -35,7 +35,7 @@ _STAGED_FILE = re.compile(
     r"(?P<vertex>[a-z][a-z0-9_]{0,62})-(?P<micro_batch>[0-9]+)-(?P<unique>[0-9a-f-]{32,36})\.parquet"
 )
 _FOREIGN_FILE = re.compile(rf"(?:{PARTITION}/)*others-[0-9a-f]{{32}}\.parquet")
-"""A file with the rows of another writer's file, which Tidemark wrote again."""
+"""The name of a file in which Tidemark wrote the rows of another writer's file again."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 """The beginning of a path that is a URL of its own, and so lies in no table's folder."""
 
@@ -70,7 +70,7 @@ class StagedName:
 
 
 def parse_staged_name(name: str) -> StagedName | None:
-    """Return what a file's path in its generation's folder says, or None if no micro-batch gives such names."""
+    """Return the content of a file's path in its generation's folder, or None if no micro-batch gives such names."""
     found = _STAGED_FILE.fullmatch(name)
     if found is None or not _is_canonical(found):
         return None
@@ -79,9 +79,9 @@ def parse_staged_name(name: str) -> StagedName | None:
 
 
 def _is_canonical(name: re.Match[str]) -> bool:
-    """Return whether these are exactly the folder names that Tidemark gives.
+    """Return whether the folders in a path have exactly the names that Tidemark gives.
 
-    If a partition could have two folder names, it would count as two partitions.
+    If one partition could have two folder names, readers would see two partitions.
     """
     partition, version = name["partition"], name["version"]
     columns = (part for folder in partition.split("/") for part in folder.split("=", 1)) if partition else ()
@@ -89,24 +89,24 @@ def _is_canonical(name: re.Match[str]) -> bool:
 
 
 def is_foreign_name(name: str) -> bool:
-    """Return whether a file's path in its generation's folder says that its rows are another writer's."""
+    """Return whether a file's path in its generation's folder shows that its rows come from another writer."""
     return _FOREIGN_FILE.fullmatch(name) is not None
 
 
 def staged_name_in(path: str) -> StagedName | None:
-    """Return what the name of a staged file says, by its whole path, or None if no micro-batch gives such paths."""
+    """Return the content of a staged file's name, from its whole path, or None if no micro-batch gives such paths."""
     found = _STAGED_PATH.fullmatch(path)
     return None if found is None else parse_staged_name(found["name"])
 
 
 def partition_of(path: str) -> tuple[Value, ...]:
-    """Return the partition of a staged file by its path. Empty if the file belongs to a table without partitions."""
+    """Return the partition of a staged file from its path. Empty if the table has no partition columns."""
     name = staged_name_in(path)
     return () if name is None else values_of(name.partition)
 
 
 def laid_out_otherwise(by: Iterable[str], paths: Iterable[str]) -> str | None:
-    """Return the first of these staged files that is not laid out by these columns, or None if all are."""
+    """Return the first staged file whose partition does not have exactly these columns, or None if there is none."""
     columns = tuple(by)
     return next((path for path in paths if tuple(column for column, _ in partition_of(path)) != columns), None)
 
@@ -141,7 +141,7 @@ def table_of_broadcast(job: JobName, operator: VertexId) -> TableName:
 
 
 def broadcast_of(operator: VertexId) -> VertexId:
-    """Return the name of an operator's broadcast state. It is read under this name as an operator's state is.
+    """Return the name of an operator's broadcast state. Under it, the state can be read as an operator's state.
 
     If the operator's id is very long, no vertex may have this name. Such an operator gets no broadcast state.
     """
@@ -185,7 +185,7 @@ class ProtocolPaths:
 
     @property
     def cleanup_looks(self) -> str:
-        """The file in which clean-ups note which versions the tables showed, and when (K4)."""
+        """The file in which clean-ups record which versions the tables showed, and when (K4)."""
         return f"{self.folder}/cleanup.json"
 
     @property
@@ -200,12 +200,12 @@ class ProtocolPaths:
 
     @property
     def reservations(self) -> str:
-        """The folder in which readers reserve cuts, so that clean-ups keep them."""
+        """The folder in which readers reserve cuts, so that clean-ups keep these cuts."""
         return f"{self.folder}/reservations"
 
     @property
     def savepoint_copy(self) -> str:
-        """The file that says that this warehouse is a copy of a savepoint, and of which."""
+        """The file that says that this warehouse is a copy of a savepoint, and of which savepoint."""
         return f"{self.folder}/savepoint.json"
 
     @property
@@ -233,7 +233,7 @@ class ProtocolPaths:
 
     @property
     def channels(self) -> str:
-        """The folder for what vertices only send downstream. Each vertex has a folder there like a table's."""
+        """The folder for rows that vertices only send downstream. Each vertex has a folder in it, like a table's."""
         return f"{self.folder}/channels"
 
     def state_table(self, operator: VertexId) -> TableName:
@@ -241,14 +241,14 @@ class ProtocolPaths:
         return table_of_state(self.job, operator)
 
     def channel(self, vertex: VertexId) -> TableName:
-        """Return the folder in which a vertex stages what it only sends downstream.
+        """Return the folder in which a vertex stages rows that it only sends downstream.
 
-        It is like a table's, without a log.
+        The folder is like a table's, without a log.
         """
         return TableName(f"{self.channels}/{vertex_id(vertex)}")
 
     def known_table(self, text: str) -> TableName:
-        """Return a name from outside as that of an output or state table which the job may have.
+        """Return a name from outside as a table's name, if the job may have such an output or state table.
 
         Raises InvalidNameError naming the rule that it breaks.
         """
@@ -262,7 +262,7 @@ class ProtocolPaths:
         return str(table)
 
     def staged_root(self, table: TableName) -> str:
-        """Return the folder with one folder for each generation that staged files for a table."""
+        """Return a table's folder of staged files. It has one folder for each generation that staged some."""
         return f"{self.table(table)}/{STAGED}"
 
     def staged_folder(self, table: TableName, generation: Generation) -> str:
@@ -274,9 +274,9 @@ class ProtocolPaths:
         return f"{self.staged_folder(table, generation)}/{name}"
 
     def foreign_file(self, table: TableName, generation: Generation, was: str, unique: str) -> str:
-        """Return the path under which a generation writes the rows of another writer's file again, which `was` there.
+        """Return the path under which a generation writes another writer's file again. `was` is the file's path.
 
-        No micro-batch gives such a path, so the rows still count as the other writer's. `unique` has 32 hex digits. The
+        No micro-batch gives such a path, so the rows still belong to the other writer. `unique` has 32 hex digits. The
         file stays in the folder of its partition, from which some readers take the values.
         """
         found = _FOLDERS.fullmatch(was)
@@ -298,8 +298,8 @@ def relative_to_table(table: TableName, path: str) -> str | None:
 def is_data_file(path: str) -> bool:
     """Return whether a path in a table's log may belong to a data file of the table.
 
-    It must be relative and plain, and lie in the table's folder but not in its log. All code that deletes or writes a
-    file whose name it has read asks this first.
+    It must be relative and plain, and lie in the table's folder but not in its log. All code that reads a name and then
+    deletes or writes that file calls this first.
     """
     if "\\" in path or has_control_characters(path):
         return False

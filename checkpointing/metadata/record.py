@@ -2,8 +2,8 @@
 
 An entry of kind CHECKPOINT is one consistent cut. ROLLBACK is an older cut under a new id, and RESET is the newest cut
 with other positions (K2). FORGET is the newest cut without erased rows (K6). SAVEPOINT is a cut from which no tick
-begins unless a user says so. HELD is a cut that waits for a person's approval (`commit.approval`). CLAIM and RELEASE
-entries carry the fence (`commit.fencing`).
+begins unless a user says so. HELD is a cut that waits for a person's approval (`commit.at_rest`). CLAIM and RELEASE
+entries are the base of the fence (`commit.fencing`).
 """
 
 from enum import Enum
@@ -23,7 +23,7 @@ FORMAT: Literal[7] = 7
 
 
 COMPACTED_FILES_MAX: Final = 1_000
-"""A compaction replaces no more files than this, since the entry names them all."""
+"""A compaction replaces no more files than this, since the entry names all replaced files."""
 
 
 class RowKind(Enum):
@@ -54,16 +54,16 @@ _Name = Annotated[str, Field(max_length=1_024), AfterValidator(_printable)]
 
 
 class Holder(_Persisted):
-    """Who holds a job: enough to name the holder to a user, and to find out whether it is alive."""
+    """The holder of a job: enough to name it to a user, and to find out whether it is alive."""
 
     host: _Name
     pid: int = Field(ge=0, lt=2**32)
     started: _Name
-    """When this process started, as the operating system says. A pid alone may be reused."""
+    """When this process started, as the operating system says. A pid alone is not enough, since pids are reused."""
     dagster_run: _Name | None = None
 
     def __str__(self) -> str:
-        """Return the holder as a user reads it."""
+        """Return the holder in words for a user."""
         run = f", Dagster run {self.dagster_run}" if self.dagster_run else ""
         return f"process {self.pid} on {self.host}{run}"
 
@@ -81,7 +81,7 @@ class Claim(_Persisted):
 
 
 class CheckpointFailure(_Persisted):
-    """A checkpoint of a tick that failed or was declined, and why: commands and Dagster list it (E6)."""
+    """A checkpoint of a tick that failed or was declined, and why. Commands and Dagster list such checkpoints (E6)."""
 
     checkpoint: CheckpointId
     reason: CheckpointFailureReason
@@ -90,7 +90,9 @@ class CheckpointFailure(_Persisted):
 
 
 class TickEnd(_Persisted):
-    """How a tick ended: an outcome of `TickOutcome`, and why if it failed. `failed` are its newest failed checkpoints.
+    """How a tick ended: an outcome of `TickOutcome`, and why it failed, if it did.
+
+    `failed` lists its last failed checkpoints.
 
     No decision depends on it.
     """
@@ -115,11 +117,11 @@ class Release(_Persisted):
     at_ms: int
     nonce: str
     ended: TickEnd | None = None
-    """How the tick ended. None: the process was no tick, or the entry is older than this field."""
+    """How the tick ended. None: the process was not a tick, or the entry is older than this field."""
 
     @property
     def why_free(self) -> str:
-        """Why the job is free, as a user reads it."""
+        """Why the job is free, in words for a user."""
         failed = self.ended is not None and self.ended.has_failed
         return "the last tick failed and released the job" if failed else "the last tick ended normally"
 
@@ -130,14 +132,15 @@ class TableKeys(_Persisted):
     table: TableName
     columns: tuple[str, ...]
     mode: TableMode = TableMode.UPSERT
-    """Which of the two it is. Entries that are older than this field have only upsert tables."""
+    """Whether it is an upsert or an overwrite table. Entries older than this field have only upsert tables."""
 
 
 class InputTimeRecord(_Persisted):
     """How far in event time one input of a vertex was, from one split or from one upstream vertex (N1).
 
     `active_ms` is the clock of the last barrier before which the split had rows, or had some to read. `delay_ms`,
-    `idle_after_ms` and `close_after_ms` are what the pipeline said of a split then. No decision depends on them.
+    `idle_after_ms` and `close_after_ms` are what the pipeline declared for the split at that time. No decision depends
+    on these three.
     """
 
     input: int = Field(ge=0)
@@ -152,7 +155,7 @@ class InputTimeRecord(_Persisted):
 
 
 class VertexTimeRecord(_Persisted):
-    """How far in event time a vertex is: its watermark, in ms since the epoch, and those of its inputs (N1).
+    """How far in event time a vertex is: its watermark, in ms since 1970, and the watermarks of its inputs (N1).
 
     A row of the next epoch is late if its time is not after the watermark. `tables` are the output tables of the vertex
     that have all rows up to the watermark less `behind_ms`, as far as anybody knows.
@@ -161,18 +164,24 @@ class VertexTimeRecord(_Persisted):
     watermark_ms: int = Field(ge=-(2**63), lt=2**63)
     idle: bool = False
     rows_ms: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    """How far the rows were, if the watermark is the end of time. A job that goes on after a drain begins there."""
-    drained: bool = False
-    """True if a drain brought the end of time, so that more rows may come. Its tables say only how far the rows were.
+    """If the watermark is the end of time: the watermark of the rows.
 
-    Entries that are older than this field have False, and their tables are complete for ever."""
+    A job that goes on after a drain begins with it.
+    """
+    drained: bool = False
+    """True if a drain brought the end of time, so that more rows may come.
+
+    Tables are then complete only until `rows_ms`.
+
+    In entries that are older than this field it is False, and their tables are complete for ever.
+    """
     inputs: tuple[InputTimeRecord, ...] = ()
     tables: tuple[TableName, ...] = ()
     behind_ms: int = 0
 
 
 class SplitPosition(_Persisted):
-    """Where a split of a source stood."""
+    """The position of a source's split."""
 
     source: VertexId
     split: str
@@ -187,21 +196,21 @@ class VertexWatermark(_Persisted):
 
 
 class PassedBarrier(_Persisted):
-    """A barrier since the parent's cut that brought no cut: its checkpoint failed, or it was a savepoint (N1).
+    """A barrier since the parent's cut that led to no cut: its checkpoint failed, or it was a savepoint (N1).
 
-    Each vertex that passed it had a watermark there, and judged the rows behind it by that. So a replay from cut to cut
-    needs it too. `clock_ms` is when the sources sent it, and `positions` are where they stood.
+    Each vertex that passed the barrier had a watermark there, which decides which later rows are late. So a replay from
+    cut to cut needs this barrier too. `clock_ms` is when the sources sent it, and `positions` are their positions then.
     """
 
     checkpoint: CheckpointId
     clock_ms: int
     positions: tuple[SplitPosition, ...] = ()
     watermarks: tuple[VertexWatermark, ...] = ()
-    """The vertices that passed it. The others took part in it no longer."""
+    """The vertices that passed the barrier. Its checkpoint had ended before it reached the other vertices."""
 
 
 class ExpiryRecord(_Persisted):
-    """How rows of a vertex's state expired, and the time by which some had. None: there was no time yet (N5)."""
+    """How rows of a vertex's state expire, and `now_ms`, the time by which they had expired. None: no time yet (N5)."""
 
     ttl_ms: int
     by_clock: bool = False
@@ -217,17 +226,17 @@ class VertexRecord(_Persisted):
     splits: tuple[str, ...] = ()
     """The split of each subtask, for a source."""
     meanings: tuple[ColumnMeaning, ...] | None = None
-    """How the columns of its state were computed. None: nobody recorded it."""
+    """How the columns of its state were computed. None: that was not recorded."""
 
     table_keys: tuple[TableKeys, ...] = ()
     """The keys of the upsert and overwrite tables that it writes."""
     coordinator: str | None = None
-    """The state of a source's coordinator as JSON (A7). None: it has none, or the entry is older than this field."""
+    """The state of a source's coordinator as JSON (A7). None: no such state, or the entry is older than this field."""
     outputs_read: tuple[str | None, ...] | None = None
     """The named output that each input reads, None for the upstream vertex's own output. Empty: no input reads a named
     output. None: the entry is older than this field."""
     time: VertexTimeRecord | None = None
-    """None: it keeps no event time, or the entry is older than this field."""
+    """How far in event time it was. None: it keeps no event time, or the entry is older than this field."""
     expiry: ExpiryRecord | None = None
     """How its state expires. None: it never does, or the entry is older than this field (N5)."""
 
@@ -242,7 +251,8 @@ class FileCompaction(_Persisted):
 class ErasedFile(_Persisted):
     """A file of a table or of state from which rows were erased, and the file that takes its place everywhere (K6).
 
-    `path` is relative to the warehouse. None: no row of it is left, and its folder would name what was erased.
+    `path` is relative to the warehouse. If `into` is None, no row of the file is left. An empty successor is not
+    written, because its folder would name what was erased.
     """
 
     table: TableName
@@ -261,27 +271,29 @@ class TableRecord(_Persisted):
     adds: tuple[FileHandle, ...] = ()
     files: tuple[FileHandle, ...] = ()
     removes: tuple[FileHandle, ...] = ()
-    """Files of ours that leave an append table: by a rollback, or when a renamed table takes the name.
+    """The job's own files that leave an append table: by a rollback, or when a renamed table takes the name.
 
-    To restore this entry, nobody needs them.
+    A restore of this entry does not need these files.
     """
     leaving: tuple[str, ...] = ()
-    """Columns of ours that leave the table: its present cut has them, and this cut has not (D6)."""
+    """The job's own columns that leave the table: the table has them at its present cut and not at this cut (D6)."""
     parent_version: int
     planned_on: CheckpointId | None = None
-    """The checkpoint that an append table showed when it was decided what leaves it: it is published onto that alone.
+    """The checkpoint that an append table showed when the files to leave it were chosen.
 
-    None: nothing was decided by the table's log, or the entry is older than this field.
+    The entry is published only onto it.
+
+    None: nothing was chosen by the table's log, or the entry is older than this field.
     """
     renamed: tuple[tuple[str, str], ...] = ()
     """The new and the old name of each renamed column of an append table.
 
-    Publishing the entry writes each file again that the table shows and that has the old name alone.
+    Publishing the entry writes each file of the table again that has only the old name.
     """
     in_order: bool = False
-    """Whether publishing the entry puts the table's columns in the entry's order. Otherwise new ones come last."""
+    """Whether publishing the entry puts the table's columns in the entry's order. Otherwise new columns come last."""
     compactions: tuple[FileCompaction, ...] = ()
-    """Files of an append table that change places with others of the same rows, if the table still shows those."""
+    """Files that replace an append table's small files with the same rows, if the table still shows these."""
     of_snapshots: bool = False
     """True only in the stored form of an entry: the snapshots name the table's files, so `files` is empty."""
 
@@ -295,7 +307,7 @@ class RenameKind(Enum):
 
 
 class Rename(_Persisted):
-    """A rename that the pipeline declared: older entries say `was`, and this one says `now`.
+    """A rename that the pipeline declared: older entries have the name `was`, and this entry has `now`.
 
     For a column, `vertex` is its vertex. For a vertex or a table it is empty.
     """
@@ -337,9 +349,9 @@ class VertexStatistics(_Persisted):
     aligned_ms: int = 0
     """When the snapshot was taken: at the last barrier, or before it if the checkpoint is unaligned."""
     alignment: AlignmentType = AlignmentType.ALIGNED
-    """How the barrier passed in the end. A checkpoint that began aligned may have turned unaligned (C6)."""
+    """How the barrier finally passed. A checkpoint that began aligned may have turned unaligned (C6)."""
     alignment_ms: int = 0
-    """From the first barrier to the last, even if nothing waited meanwhile."""
+    """The time from the first barrier to the last, even if no row waited in that time."""
     bytes_held: int = 0
     """Bytes that waited behind the barriers when the snapshot was taken."""
     acknowledged_ms: int = 0
@@ -349,16 +361,19 @@ class VertexStatistics(_Persisted):
     bytes_out: int = 0
     busy_ms: int = 0
     start_delay_ms: int | None = None
-    """From the trigger to the vertex's first barrier. None here and in the next two: it was not measured."""
+    """The time from the trigger to the vertex's first barrier. None here and in the next two fields: not measured."""
     bytes_processed: int | None = None
     """Bytes that the gate let through between the first barrier and the last."""
     async_ms: int | None = None
-    """From the snapshot to the last acknowledgement. In this time suites are judged and channel state is gathered."""
+    """The time from the snapshot to the last acknowledgement.
+
+    Suites are judged and channel state is collected in it.
+    """
     subtasks: SubtaskStatistics = SubtaskStatistics()
 
 
 class CheckpointCounts(_Persisted):
-    """How many checkpoints a generation has had. `total` is the sum of those in progress, completed and failed (E6).
+    """How many checkpoints a generation had. `total` is the sum of `in_progress`, `completed` and `failed` (E6).
 
     `restored` is 1 if the generation began from a checkpoint.
     """
@@ -381,21 +396,24 @@ class CheckpointCounts(_Persisted):
 
 
 class Statistics(_Persisted):
-    """What is known of the epoch when its entry is written. No decision depends on it."""
+    """The measurements of the epoch when its entry is written. No decision depends on them."""
 
     triggered_ms: int
     committed_ms: int
     rows: int
     """Rows that the sources sent between the parent's barrier and this one, including those of failed checkpoints."""
     rows_estimated: int = 0
-    """How many of `rows` a source has estimated. What the tasks received is counted (`SubtaskStatistics.rows_in`)."""
+    """How many of `rows` a source has estimated.
+
+    Rows that the tasks received are counted (`SubtaskStatistics.rows_in`).
+    """
     vertices: tuple[VertexStatistics, ...] = ()
     verdicts: tuple[str, ...] = ()
     """The suites' verdicts, as the judge's JSON (J3)."""
     counts: CheckpointCounts | None = None
     """The checkpoints of its generation when the entry was written, including itself. None: they were not counted."""
     failed: tuple[CheckpointFailure, ...] = ()
-    """The newest checkpoints of its tick that had failed when the entry was written. 0.1.0 did not list them."""
+    """The last failed checkpoints of its tick when the entry was written. Version 0.1.0 did not list them."""
 
 
 class HookState(_Persisted):
@@ -406,7 +424,7 @@ class HookState(_Persisted):
 
 
 class ManifestReference(_Persisted):
-    """A manifest that holds handles of an entry, and which of them the entry leaves out.
+    """A manifest that holds handles of an entry, and which of these handles the entry leaves out.
 
     Its name is the generation that wrote it, and the SHA-256 of its content. `left_out` is a bit for each handle, as a
     hexadecimal number: bit i is set if handle i belongs only to older entries.
@@ -421,8 +439,9 @@ class ManifestReference(_Persisted):
 class CheckpointRecord(_Persisted):
     """One consistent cut: positions, state handles and the net files of every table.
 
-    An entry with many handles is stored without most of them. They are in manifests (`commit.manifests`). `manifests`
-    names these in the stored form, and is empty once the entry is whole. Then `held_in` has their paths.
+    An entry with many handles is stored without most of them, which are in manifests (`commit.manifests`). In the
+    stored form, `manifests` names the manifests. Once the entry is whole, `manifests` is empty, and `held_in` has their
+    paths.
     """
 
     format: Literal[7] = FORMAT
@@ -432,7 +451,10 @@ class CheckpointRecord(_Persisted):
     """True for every savepoint and every held cut. The entry and all its files stay until somebody disposes of the
     savepoint, or settles the held cut (A9, F4)."""
     abandoned: bool = False
-    """True if the job was rolled back to before this entry. It stays off the line, only because it is pinned (K2)."""
+    """True if a rollback took the job back to before this entry.
+
+    The entry is off the line, and exists only as pinned (K2).
+    """
     checkpoint: CheckpointId
     parent: CheckpointId
     generation: Generation
@@ -443,28 +465,29 @@ class CheckpointRecord(_Persisted):
     columns: tuple[TableColumns, ...] = ()
     """The columns of every table at this cut (D6)."""
     renames: tuple[Rename, ...] = ()
-    """The renames that the pipeline declared when the entry was written. They have happened, and do not happen again.
+    """The renames that the pipeline declared when the entry was written. They are done, and are not done again.
     """
     hooks: tuple[HookState, ...] = ()
-    """The state of every master hook that has some."""
+    """The state of every master hook that has a state."""
     outside: tuple[TableName, ...] = ()
-    """The tables that had an outside sink. It gets the rows that a checkpoint adds, or shows an upsert table."""
+    """The tables that had an outside sink. A sink gets the rows that a checkpoint adds, or shows an upsert table."""
     manifests: tuple[ManifestReference, ...] = ()
-    """The manifests whose handles come before those of the snapshots, in this order."""
+    """The manifests, in order. Their handles come before the handles in the snapshots."""
     held_in: tuple[str, ...] = Field(default=(), exclude=True, max_length=0)
-    """The paths of the manifests that hold a whole entry. It is not stored: only `commit.manifests` fills it in."""
+    """The paths of a whole entry's manifests. This field is not stored: only `commit.manifests` fills it in."""
     erased: tuple[ErasedFile, ...] = ()
     """The files that the commit of this entry replaced in all other entries. Publishing it replaces them in the logs.
 
-    Only an entry of kind FORGET has some."""
+    Only an entry of kind FORGET has such files.
+    """
     barriers: tuple[PassedBarrier, ...] = ()
-    """The barriers since the parent's cut that brought no cut, oldest first. Only a job that keeps event time has some.
+    """The barriers since the parent's cut that led to no cut, oldest first. Only jobs that keep event time record them.
     """
     statistics: Statistics
 
     @property
     def is_savepoint(self) -> bool:
-        """True if only a person disposes of it. It is never subsumed, and does not count as retained (A9, E4).
+        """True if only a user disposes of it. It is never subsumed, and does not count as retained (A9, E4).
 
         So a held cut is treated like a savepoint here.
         """
@@ -472,17 +495,17 @@ class CheckpointRecord(_Persisted):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the entry names all its files itself. The stored form of a large one does not."""
+        """Whether the entry names all its files itself. The stored form of a large entry does not."""
         return not self.manifests and not any(table.of_snapshots for table in self.tables)
 
     @property
     def has_rows_in_flight(self) -> bool:
-        """Whether it holds rows that an unaligned barrier overtook, and that no table behind it shows (C5)."""
+        """Whether it holds rows that an unaligned barrier overtook, and that no table downstream shows yet (C5)."""
         return any(held.segments for vertex in self.vertices for each in vertex.subtasks for held in each.in_flight)
 
     @property
     def finished(self) -> bool:
-        """True if no row is left: every split had ended, and no operator held anything back (B4).
+        """True if no row is left: every split had ended, and no operator held rows back (B4).
 
         Flink: a checkpoint in which all tasks are finished.
         """
@@ -491,7 +514,7 @@ class CheckpointRecord(_Persisted):
 
     @property
     def commits(self) -> bool:
-        """True if tables show it and ticks begin from it: all cuts but plain savepoints and held cuts."""
+        """True if tables show it and ticks begin from it. So do all cuts but plain savepoints and held cuts."""
         return self.kind not in (RowKind.SAVEPOINT, RowKind.HELD)
 
 

@@ -1,8 +1,9 @@
-"""Checks an entry that was read, before it is used. Anybody may have written it.
+"""Checks an entry that was read before it is used, since anybody may have written it.
 
 An entry from outside comes with a savepoint's copy, or from a warehouse to which others may write. So each field is
 checked here, once: could Tidemark have written it for this job? Names pass the same validators as when they are
-declared. Files lie in a folder that the job may name. Numbers are bounded. Only the source can judge its positions.
+declared. Files lie in a folder that the job may name. Numbers are bounded. Positions are not checked here, since only
+their source understands them.
 """
 
 import base64
@@ -57,15 +58,15 @@ from checkpointing.metadata.record import (
 from checkpointing.state_meaning import ColumnMeaning
 
 # ------------------------------------------------------------------
-# Checks state that an entry holds itself: a JSON text of limited size, of a master hook (A8) or a source (A7).
+# Checks state of a master hook (A8) or a source (A7), which lies in the entry itself as a JSON text of limited size.
 
 
 INLINE_STATE_MAX: Final = 1024 * 1024
-"""The most characters of one such state. Every entry of `checkpoints` holds it whole."""
+"""The most characters of one such state. Every entry of `checkpoints` contains it in full."""
 
 
 class InvalidInlineStateError(ValueError):
-    """A state that no entry may hold. The message says what is wrong."""
+    """A state may not be in an entry. The message says what is wrong."""
 
 
 def must_be_inline_state(text: str) -> None:
@@ -108,18 +109,18 @@ class InvalidFieldError(ValueError):
         super().__init__(f"{field} {why}")
 
     def within(self, outer: str) -> "InvalidFieldError":
-        """Return the same error for a field that lies inside another one."""
+        """Return the same error for a field that lies inside another field."""
         return InvalidFieldError(f"{outer}.{self.field}" if self.field else outer, self.why)
 
 
 def each_valid(name: str, items: Iterable[_T], judge: Callable[[_T], None]) -> None:
-    """Judge each item of a field. An error names the item by its number."""
+    """Check each item of a field. An error names the item by its number."""
     for number, item in enumerate(items):
         valid_inside(f"{name}[{number}]", item, judge)
 
 
 def valid_inside(name: str, item: _T, judge: Callable[[_T], None]) -> None:
-    """Judge what lies inside a field. An error names the field too."""
+    """Check the content of a field. An error names the field too."""
     try:
         judge(item)
     except InvalidFieldError as error:
@@ -137,7 +138,7 @@ def valid_name(field: str, validator: Callable[[str], str], text: str) -> None:
 
 
 def all_differ(field: str, names: Collection[str]) -> None:
-    """Refuse a field that names one thing twice."""
+    """Refuse a field that has the same value twice."""
     if len(set(names)) < len(names):
         raise InvalidFieldError(field, "names one thing twice")
 
@@ -155,7 +156,7 @@ def valid_message(field: str, text: str) -> None:
 
 
 def valid_numbers(of: object, *fields: str) -> None:
-    """Refuse an object of which one of these fields is no number of ours. None counts as 0."""
+    """Refuse an object if one of these fields is not between 0 and NUMBER_MAX. None counts as 0."""
     for field in fields:
         valid_number(field, getattr(of, field) or 0)
 
@@ -167,7 +168,7 @@ def valid_number(field: str, number: int) -> None:
 
 
 def valid_times(of: object, *fields: str) -> None:
-    """Refuse an object of which one of these fields is no time."""
+    """Refuse an object if one of these fields is not a valid time."""
     for field in fields:
         if not 0 <= getattr(of, field) <= TIME_MS_MAX:
             raise InvalidFieldError(field, f"{getattr(of, field)} is no time in milliseconds since the epoch")
@@ -262,7 +263,7 @@ class _Judge:
         self._paths = paths
         self._key_groups = max_parallelism
         self._known: set[str] = set()
-        """Folders of tables that were checked already, because a few of them hold thousands of files."""
+        """Tables' folders that were checked already, so that thousands of files in a few folders are not slow."""
 
     def judge(self, row: CheckpointRecord) -> None:
         """Raise InvalidFieldError for the first field of a vertex or a table."""
@@ -394,7 +395,7 @@ class _Judge:
             self._known.add(table)
 
     def _staged_below(self, root: str, file: FileHandle, at: str = "file.") -> None:
-        """Check that the file lies in a vertex's folder, as those of state and channels do."""
+        """Check that the file lies in a vertex's folder, as the files of state and channels do."""
         folder = staging_folder(file.path)
         if folder is None or not folder.startswith(f"{root}/"):
             raise InvalidFieldError(f"{at}path", f"{file.path!r} is no staged file below {root}")
@@ -426,7 +427,7 @@ def _staged_for(table: TableName, *, inline: bool = False) -> Callable[[FileHand
 def _appended_to(table: TableName, *, inline: bool = False) -> Callable[[FileHandle], None]:
     """Return the check of an append table's file, or of a successor of an erased file.
 
-    In a copy, others may have written it anywhere in the table's folder.
+    In a copy, another writer may have written the file anywhere in the table's folder.
     """
 
     def judge(file: FileHandle) -> None:
@@ -438,7 +439,7 @@ def _appended_to(table: TableName, *, inline: bool = False) -> Callable[[FileHan
 
 
 def _compacted_in(table: TableRecord) -> Callable[[FileCompaction], None]:
-    """Return the check of a compaction: our own files in our own folders, since it takes files out of the table."""
+    """Return the check of a compaction. It takes files out of the table, so all must be the job's own files."""
 
     def judge(compaction: FileCompaction) -> None:
         if table.mode is not TableMode.APPEND:
@@ -493,7 +494,7 @@ def _column_name(name: str) -> None:
 
 
 def _column(column: TableColumn) -> None:
-    """Check a column. Its name may be any that a user's table has. Every engine reads its type."""
+    """Check a column. Its name may be any name in a user's table. Its type must be one that every engine reads."""
     valid_numbers(column, "after")
     valid_name("name", column_name, column.name)
     if column.first:
@@ -503,7 +504,7 @@ def _column(column: TableColumn) -> None:
 
 
 def _meaning(meaning: ColumnMeaning) -> None:
-    """Check a meaning. Column names may be any that a user's table has, because they become no path."""
+    """Check a meaning. Column names may be any names in a user's table, because they become no path."""
     valid_numbers(meaning, "version")
 
 
@@ -526,9 +527,9 @@ def _counts(counts: CheckpointCounts) -> None:
 
 
 def _of_vertex(vertex: VertexStatistics, subtasks: int | None) -> None:
-    """Refuse numbers out of range. A duration may be negative, because clocks are set back.
+    """Refuse numbers out of range. A duration may be negative, because a clock may be set back.
 
-    `subtasks` is None if a restore left the vertex out of the entry, or took it over under another name.
+    `subtasks` is None if a restore left the vertex out of the entry, or renamed it.
     """
     valid_name("vertex", vertex_id, vertex.vertex)
     each_valid("barriers", vertex.barriers, _barrier)

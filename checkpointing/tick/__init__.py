@@ -1,1 +1,1 @@
-"""Holds a job for one process: from reading its entries, over the claim, recovery and work, to the release."""
+"""Holds a job for one process: it reads the entries, claims the job, recovers, works, and releases the job."""

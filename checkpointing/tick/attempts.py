@@ -1,8 +1,8 @@
 """Decides whether a tick makes another attempt (G4).
 
-Another attempt follows a failed one if the restart strategy allows it. It also follows one that ended because its trace
-was full. Each attempt ends with its release, and the next one claims the next generation. So nobody can take files and
-entries of one attempt for those of another, and the next attempt recovers what the last one left unfinished.
+Another attempt follows a failed one if the restart strategy allows it. It also follows an attempt that ended because
+its trace was full. Each attempt ends with its release, and the next attempt claims the next generation. So files and
+entries of two attempts cannot be confused, and the next attempt recovers what the last one left unfinished.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from checkpointing.tick.messages import Question, Recovered, RestartDue
 # ------------------------------------------------------------------
 # Decides whether and when a failed job restarts inside its tick (G4; Flink: `RestartBackoffTimeStrategy`).
 #
-# A strategy is a value, and so is what it remembers of earlier failures. The time and the seed for jitter are
+# A strategy is an immutable value, and so is its history of earlier failures. The time and the seed for jitter are
 # arguments. `CheckpointConfig` checks the numbers of a strategy.
 
 
@@ -33,7 +33,7 @@ _MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class NoRestart:
-    """The first failure ends the tick; the next one recovers."""
+    """The first failure ends the tick. The next tick recovers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class FixedDelay:
 class FailureRate:
     """Restart after `delay_ms`, unless more than `failures_max` failures were within `interval_ms`.
 
-    Older versions of Flink gave up at exactly that number.
+    Older versions of Flink gave up at exactly `failures_max`.
     """
 
     failures_max: int
@@ -58,7 +58,7 @@ class FailureRate:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDelay:
-    """The delay grows by `multiplier` up to `max_ms`. After a quiet time of `reset_after_ms` it starts anew.
+    """The delay grows by `multiplier` up to `max_ms`. After a quiet time of `reset_after_ms` the delay starts anew.
 
     The quiet time is the time between two failures, less the delay between them. `jitter` moves the delay up or down by
     at most this share. `attempts` limits the restarts between two quiet times. None: no limit.
@@ -77,7 +77,7 @@ RestartStrategy = NoRestart | FixedDelay | FailureRate | ExponentialDelay
 
 @dataclass(frozen=True, slots=True)
 class FailureHistory:
-    """What a strategy remembers: the number of restarts, the times of failures, the last delay without jitter."""
+    """The history of a strategy: the number of restarts, the times of failures, the last delay without jitter."""
 
     restarts: int = 0
     failures_ms: tuple[int, ...] = ()
@@ -89,14 +89,14 @@ NO_FAILURES = FailureHistory()
 
 @dataclass(frozen=True, slots=True)
 class RestartDecision:
-    """When to restart (`delay_ms` None: not at all), and the history to pass in at the next failure."""
+    """When to restart, and the history to pass in at the next failure. No restart if `delay_ms` is None."""
 
     delay_ms: int | None
     history: FailureHistory
 
 
 def strategy_of(config: CheckpointConfig) -> RestartStrategy:
-    """Return the strategy of a configuration. Numbers that it leaves open are Flink's defaults."""
+    """Return the strategy of a configuration. Numbers that the configuration leaves open are Flink's defaults."""
     delay_ms = config.first_restart_delay_ms
     match config.restart_strategy:
         case RestartStrategyKind.NONE:
@@ -123,8 +123,8 @@ def strategy_of(config: CheckpointConfig) -> RestartStrategy:
 def may_restart(reason: CheckpointFailureReason | None) -> bool:
     """Return whether a job that failed for this reason may restart.
 
-    It may not if the next attempt would fail too, or if the job belongs to another process (Flink:
-    `SuppressRestartsException`): a suite's verdict, a changed table, a newer claim.
+    It may not if the next attempt would fail too, after a suite's verdict or a changed table. It may not either if a
+    newer claim gave the job to another process (Flink: `SuppressRestartsException`).
     """
     return reason not in NEVER_TOLERATED
 
@@ -179,7 +179,7 @@ def _given(value: _Number | None, default: _Number) -> _Number:
 
 
 class Attempts:
-    """What one tick remembers of its attempts. `limits` hold for all of them together."""
+    """The history of one tick's attempts. The tick's limits hold for all attempts together."""
 
     def __init__(self, strategy: RestartStrategy, limits: TickLimits) -> None:
         """Begin before the first attempt."""
@@ -188,7 +188,7 @@ class Attempts:
         self._history = NO_FAILURES
         self._began_ms = 0
         self._renewals = 0
-        """How many attempts followed one whose trace was full."""
+        """How many attempts followed an attempt whose trace was full."""
         self._generations = set[Generation]()
         """The generations of the attempts whose job has begun."""
         self.restarts = 0
@@ -197,7 +197,7 @@ class Attempts:
         """How many checkpoints all attempts have completed."""
 
     def began(self, at: Stamp) -> None:
-        """Note when the tick began."""
+        """Record when the tick began."""
         self._began_ms = at.now_ms
 
     def recovered(self, done: Recovered, by: Generation) -> None:
@@ -207,7 +207,7 @@ class Attempts:
         self._generations.add(by)
 
     def renews(self, at: Stamp) -> bool:
-        """Return whether another attempt follows one whose trace is full. If the tick is to stop, none does."""
+        """Return whether an attempt follows the one whose trace is full. If the tick is to stop, no attempt follows."""
         wanted = self._limits.checkpoints
         met = (wanted is not None and self.completed >= wanted) or self._left_ms(at) == 0
         goes_on = not at.stopping and not met
@@ -234,7 +234,7 @@ class Attempts:
         return EndTick(TickOutcome.STOPPED, after.reason, message)
 
     def limits(self, at: Stamp) -> TickLimits:
-        """Return the rest of the tick's limits, for the next attempt."""
+        """Return what is left of the tick's limits for the next attempt."""
         if not self.restarts and not self._renewals:
             return self._limits
         wanted = self._limits.checkpoints
@@ -258,12 +258,12 @@ def _noted(end: EndTick, note: str) -> EndTick:
 
 
 # ------------------------------------------------------------------
-# What a process claims a job for, and the steps of the tick door that it therefore takes.
+# The purposes for which a process claims a job, and the steps of the tick door that each purpose needs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errand:
-    """The steps of one kind of work. The door decides their order. An errand only says which ones it takes."""
+    """The steps of one kind of work. The door decides their order. An errand only says which steps it takes."""
 
     questions: tuple[Question, ...] = (Question.REPAIRABLE,)
     """The questions to ask before the claim, in this order."""
@@ -278,9 +278,9 @@ class Errand:
     publishes: bool = False
     """Publish the entry that the work appends at once. Otherwise the next tick does that."""
     moves_on: bool = False
-    """It would take the job away from the cut that it stands at. It is refused while a held cut waits for approval."""
+    """It moves the job on from its present cut. So it is refused while a held cut waits for approval."""
     runs: bool = False
-    """The work is a running job. If it fails, find out whether another process has claimed the job meanwhile."""
+    """The work is a running job. If it fails, find out whether another process has claimed the job in the meantime."""
 
 
 TICK: Final = Errand(
@@ -312,9 +312,10 @@ CLEANUP: Final = Errand(rolls_forward=False)
 class Terms:
     """What a process brings to the door: who it is, and what it may do.
 
-    A rollback goes back to `leaves_behind`. If another committed entry cannot be published, it is left behind. `above`
-    are the highest generation and id of the warehouse from which an entry is imported, so that no number is used twice.
-    `ids` is how many ids a claim reserves. `sources` are those of the pipeline, if the errand runs a job.
+    `leaves_behind` is the entry to which a rollback goes back. If another committed entry cannot be published, the
+    rollback abandons that entry. For an import, `above` has the highest generation and id of the other warehouse, so
+    that no number is used twice. `ids` is how many ids a claim reserves. `sources` are the pipeline's sources, if the
+    errand runs a job.
     """
 
     holder: Holder
@@ -325,5 +326,5 @@ class Terms:
     limits: TickLimits = field(default_factory=TickLimits)
     strategy: RestartStrategy = field(default_factory=NoRestart)
     waits_ms: int = 0
-    """How long a tick that goes on in another trace waits for a process that took the job in between."""
+    """How long a tick waits that goes on in another trace, if another process took the job in between."""
     ids: int = IDS_PER_CLAIM

@@ -1,21 +1,22 @@
 """The tick door: holds a job from the first look at its entries to the release, `step(fact, stamp) -> effects`.
 
-A tick goes through it, and so does all work on a job at rest: savepoint, rollback, reset, import, disposal,
-cancellation, clean-up. An errand says which steps it takes. Their order is that of `claiming`, `recovering` and
-`holding`. The last effect of a step is the one that must be answered next, or `Finish`.
+A tick uses this door, and so does all work on a job at rest: savepoint, rollback, reset, import, disposal,
+cancellation, clean-up. An errand says which steps it takes. The sections of this file have them in order: up to the
+claim, up to the work, up to the release. The last effect of a step is the effect that must be answered next, or
+`Finish`.
 
-Invariants, each with the rule of `spec.rules.invariants` that watches it:
+Invariants, each with the rule of `spec.rules.invariants` that checks it:
 
-1. A claim is appended as the successor of exactly the version that was observed, after every question about the entries
-   of that version was answered yes (`one-generation`, `line`).
-2. Tables, cuts and files change only between a claim that is in and its release (`held`).
+1. A claim is appended as the successor of exactly the version that was observed, and only after every question about
+   that version's entries was answered yes (`one-generation`, `line`).
+2. Tables, cuts and files change only between an appended claim and its release (`held`).
 3. If a claim was refused or is in doubt, the process that lost never releases it (`held`, `ids-rise`).
 4. Tables that are behind are repaired before an entry is rolled forward. An entry is rolled forward and its cut
    recorded before leftovers are deleted. Leftovers are deleted before the first entry of the claim
    (`recovered-in-order`). So nothing is deleted while a committed entry cannot be published. Every attempt does all of
    this, also after a restart.
 5. The release names the first id that was not used (`ids-rise`), and no entry of its generation follows (`held`).
-6. A process that loses the race to another claim takes nothing over from the winner (`one-generation`).
+6. A process that loses the race to another claim does not take the job over from the winner (`one-generation`).
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -95,15 +96,15 @@ from checkpointing.tick.messages import (
 from checkpointing.tick.transitions import MOVES
 
 # ------------------------------------------------------------------
-# Lets the steps of the tick door ask: a step yields an effect, and gets the fact that answers it.
+# How the steps of the tick door ask: a step yields an effect, and gets the fact that answers it.
 #
-# If an effect fails, the steps that asked for it end.
+# If an effect fails, the steps that yielded it end.
 
 
 TRIES: Final = 5
-"""How often a process tries an append whose outcome is unknown, and how often a claim while others are faster.
+"""How often a process tries an append whose outcome is unknown, or a claim while other processes are faster.
 
-It also reads so many lists of entries that lag behind.
+It also reads the list of entries at most this often if the list lags behind.
 """
 
 _T = TypeVar("_T")
@@ -112,7 +113,7 @@ Steps = Generator[TickEffect, TickFact, _T]
 
 
 class StepFailedError(Exception):
-    """Ends the steps around it. `outcome` says how the attempt ends. `is_refusal`: nothing was changed."""
+    """Ends all steps up to the attempt. `outcome` says how the attempt ends. `is_refusal`: nothing was changed."""
 
     def __init__(self, outcome: Outcome, *, is_refusal: bool = False) -> None:
         super().__init__(str(outcome))
@@ -139,7 +140,7 @@ def asked(effect: TickEffect, kind: type[_Fact] | tuple[type[_Fact], ...]) -> St
 
 
 def appended(effect: AppendClaim | AppendEntry) -> Steps[RowAppended | RowRefused | RowUnknown]:
-    """Return the outcome of an append. While it is unknown, append again: that finds the nonce if the entry is in."""
+    """Return the outcome of an append. While it is unknown, append again. If the entry is in, this finds its nonce."""
     for _ in range(TRIES):
         fact = yield effect
         match fact:
@@ -155,7 +156,7 @@ def appended(effect: AppendClaim | AppendEntry) -> Steps[RowAppended | RowRefuse
 
 
 def _not_published(effect: TickEffect, fact: PublishFailed) -> EndTick:
-    """Return how an attempt ends that cannot publish a committed entry. Nothing is deleted."""
+    """Return the outcome of an attempt that cannot publish a committed entry. Nothing is deleted."""
     said = "could not be published again" if isinstance(effect, PublishAgain) else "is committed, but not published"
     message = f"checkpoint {fact.checkpoint} {said}: {fact.error}"
     return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, message)
@@ -178,10 +179,10 @@ class Held:
 
 
 class Claiming:
-    """The claims that an attempt has met. With `take_over` it takes the job over once, but not from a newer claim."""
+    """The claims that an attempt has seen. With `take_over` it takes the job over once, but not from a newer claim."""
 
     def __init__(self, errand: Errand, terms: Terms, own: Held | None, now: Callable[[], Stamp]) -> None:
-        """Begin an attempt. `own` is what this tick's attempt before has held, or None."""
+        """Begin an attempt. `own` is what the attempt before, of the same tick, has held, or None."""
         self._errand = errand
         self._terms = terms
         self._take_over = terms.take_over or own is not None
@@ -193,8 +194,8 @@ class Claiming:
     def claimed(self) -> Steps[Held]:
         """Claim the job.
 
-        Raise StepFailedError: another process holds it, a question was answered no, the outcome is open, lists of the
-        entries lag behind, the job has finished, or a cut waits for approval.
+        Raise StepFailedError if another process holds the job, a question was answered no, the claim's outcome is
+        unknown, lists of the entries lag behind, the job has finished, or a cut waits for approval.
         """
         seen: Observed | None = None
         for _ in range(TRIES):
@@ -226,7 +227,7 @@ class Claiming:
         """Look at the entries. If the list ends before an entry that this process knows of, look again.
 
         Such a list may lack this process's newest claim. It then ends with an older claim of this process, which would
-        look like another process's. Raise StepFailedError if so many lists in a row lag behind.
+        look like another process's. Raise StepFailedError if TRIES lists in a row lag behind.
         """
         for _ in range(TRIES):
             seen = yield from asked(Observe(), Observed)
@@ -237,11 +238,11 @@ class Claiming:
         raise StepFailedError(Unsettled(lags), is_refusal=True)
 
     def _seen_again(self, seen: Observed, objection: StepFailedError) -> Steps[Observed]:
-        """Look again. If nobody has appended an entry meanwhile, raise the objection.
+        """Look at the entries again. If nobody has appended an entry in the meantime, raise the objection.
 
-        Files and tables are read after the entries. If others wrote entries in between, the entries that were seen are
-        older than the files and tables. A table may show what a newer entry says. A file that an older entry names may
-        be gone.
+        Files and tables are read after the entries. If other processes appended entries in between, the entries that
+        were seen are older than the files and tables. Then a table may already show a newer entry, and a file that an
+        older entry names may be deleted.
         """
         now = yield from self._looked()
         if now.version == seen.version:
@@ -260,7 +261,7 @@ class Claiming:
         raise StepFailedError(decision, is_refusal=True)
 
     def _may_be_over(self, seen: Observed, plan: RecoveryPlan) -> bool:
-        """Return whether the job has finished, and no holder has died and left something undone (B4).
+        """Return whether the job has finished, and the last holder left nothing undone by dying (B4).
 
         Then a tick has nothing to do, unless a table has lost log entries since.
         """
@@ -296,7 +297,7 @@ def newest_generation(seen: Observed) -> Generation:
 # ------------------------------------------------------------------
 # The steps between a claim and its work: repair tables that are behind, roll forward, discard leftovers.
 #
-# Every start takes these steps. If it crashes here, the next one takes them again.
+# Every start takes these steps. If a process crashes here, the next start takes them again.
 
 
 def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
@@ -313,7 +314,7 @@ def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
 def repaired(errand: Errand, terms: Terms, held: Held) -> Steps[bool]:
     """Repair tables that show less than a recorded cut, and correct the cuts.
 
-    Return False if a table cannot be repaired and the process goes on nevertheless. Only a rollback does so.
+    Return False if a table cannot be repaired and the process goes on all the same. Only a rollback goes on.
     """
     looked = yield from asked(LookAtTables(held.seen.rows), TablesSeen)
     doubt, pending = looked.doubt, held.plan.roll_forward
@@ -331,9 +332,9 @@ def repaired(errand: Errand, terms: Terms, held: Held) -> Steps[bool]:
 
 
 def given_to_sinks(terms: Terms, held: Held, doubt: Doubt) -> Steps[None]:
-    """Publish the newest entry to outside sinks once more, if its cut was lost. No log says whether they have its rows.
+    """Publish the newest entry to outside sinks once more if its cut was lost. No log says whether sinks have its rows.
 
-    A rollback that leaves this entry behind does not, since it takes these rows back.
+    A rollback that abandons this entry does not publish it, since it takes these rows back.
     """
     newest = newest_checkpoint(held.seen.rows)
     if newest is not None and newest.checkpoint in doubt.rebuilt and not _may_leave(terms, newest):
@@ -352,8 +353,9 @@ def _correction(doubt: Doubt) -> Steps[Correction]:
 def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, rows: Iterable[Row], *, whole: bool) -> Steps[bool]:
     """Roll forward an entry that a dead holder left unpublished. Return whether that was done.
 
-    If it cannot be published, a rollback leaves it behind, unless it goes back to this very entry. If tables are lost
-    (not `whole`), a rollback does not even try: the entry's cut would hold other rows than the entry says.
+    If the entry cannot be published, a rollback abandons it, unless the rollback goes back to this very entry. If
+    tables are lost (not `whole`), a rollback does not even try: the entry's cut would show other rows than the entry
+    says.
     """
     may_leave = _may_leave(terms, pending)
     if may_leave and not whole:
@@ -368,23 +370,23 @@ def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, rows: Iterab
 
 
 def _may_leave(terms: Terms, record: CheckpointRecord) -> bool:
-    """Return whether this is a rollback to another entry than this one."""
+    """Return whether the errand is a rollback to an entry other than this one."""
     return terms.leaves_behind not in (None, record.checkpoint)
 
 
 def rolled_forward(record: CheckpointRecord, rows: Iterable[Row]) -> Steps[None]:
-    """Publish every table of a committed entry, then to outside sinks, and record its cut. `rows` are all entries.
+    """Publish a committed entry into its tables, then to outside sinks, and record its cut. `rows` are all entries.
 
     The cut has all tables whose columns the entry lists: those of the pipeline that wrote it. Tables that the entry
     does not change have the version of its parent's cut. An entry that no tick wrote, or that lists no columns, keeps
     all tables of its parent's cut.
 
-    If an upsert or state table lost log entries, and no retained entry tells its version at the parent's cut, the table
-    is missing in that cut (`cut_correcting.corrected`). Its present columns are unknown then, so it gets this entry's
-    columns alone.
+    If an upsert or state table lost log entries, and no retained entry has its version at the parent's cut, the table
+    is missing in that cut (`lost_publications.corrected`). The table's present columns are unknown then, so it gets
+    only this entry's columns.
 
-    The former holder may still be running. It may record this cut, and drop its parent's. So this cut is read after the
-    parent's, and if it exists it is used.
+    The former holder may still be running. It may record this cut, and drop the parent's cut. So this cut is read after
+    the parent's, and used if it exists.
     """
     parent = (yield from asked(ReadCut(record.parent), CutRead)).versions
     own = (yield from asked(ReadCut(record.checkpoint), CutRead)).versions
@@ -424,9 +426,9 @@ def _versions_at(parent: Versions, record: CheckpointRecord) -> dict[TableName, 
 
 
 def discarded(claim: Claim, seen: Observed) -> Steps[int]:
-    """Delete unreferenced staged files of older generations. Return how many they were.
+    """Delete unreferenced staged files of older generations. Return the number of deleted files.
 
-    What outside sinks have pre-committed for older checkpoints is rolled back with them.
+    Transactions that outside sinks have pre-committed for older checkpoints are rolled back with them.
 
     If an entry cannot be read, delete nothing, because it may name some of the files.
     """
@@ -460,7 +462,7 @@ class Holding:
         self._at_version = held.at_version
         """The version of `checkpoints` with the newest entry of this process."""
         self._dropped: tuple[CheckpointId, ...] = ()
-        """Entries that the release drops."""
+        """The entries that the release drops."""
         self.renews = False
         """True if the work ended only because its trace was full."""
 
@@ -526,10 +528,10 @@ class Holding:
     # -------------------------------------------------------------- the end
 
     def _with_cause(self, end: EndTick) -> Steps[EndTick]:
-        """Return how an attempt ended. If it failed because another process has the job, the reason is FENCED.
+        """Return how an attempt ended. If another process has claimed the job, the reason of a failure is FENCED.
 
-        The process that took the job has deleted the staged files of this attempt. So micro-batches fail before a
-        refused entry can tell the reason.
+        The process that took the job has deleted the staged files of this attempt. So micro-batches fail before the
+        refusal of an entry can show the reason.
         """
         if end.reason is CheckpointFailureReason.FENCED:
             return end
@@ -541,10 +543,10 @@ class Holding:
         return replace(end, reason=CheckpointFailureReason.FENCED, message=f"{said}{end.message}")
 
     def _released(self) -> Steps[None]:
-        """Append the release. If it is missing, the next start only has to check whether this process lives.
+        """Append the release. Without it, the next start has to check whether this process lives, and nothing else.
 
-        If it was not appended, or nobody knows, look again. An own entry whose outcome was unknown may lie in between.
-        It may be the release itself, whose reply was lost.
+        If the release was not appended, or nobody knows, look at the entries again. An entry of this process whose
+        outcome was unknown may have come before it. This may be the release itself, whose reply was lost.
         """
         own = self._held.claim.generation
         if isinstance((yield self._release(self._at_version)), RowAppended):
@@ -560,7 +562,7 @@ class Holding:
 
 
 HELD_POLL_MS: Final = 250
-"""A tick that goes on in another trace checks this often whether the job is free again."""
+"""How often a tick that goes on in another trace checks whether the job is free again."""
 
 
 def seed_of(claim: Claim) -> int:
@@ -578,7 +580,7 @@ class TickDoor:
         self._attempts = Attempts(terms.strategy, terms.limits)
         self._now = Stamp(0, "")
         self._own: Held | None = None
-        """What this process held last: its newest claim that is in."""
+        """What this process held last: its newest appended claim."""
         self._steps = self._all_attempts()
         self.awaits: TickEffect | None = None
         """The effect that must be answered next."""
@@ -605,7 +607,7 @@ class TickDoor:
         return tuple(effects)
 
     def _all_attempts(self) -> Steps[None]:
-        """Make attempts until the restart strategy stops."""
+        """Make attempts until none follows."""
         outcome = yield from self._attempt()
         while isinstance(outcome, EndTick) and self._own is not None:
             follows = self._attempts.follows(outcome, self._now, seed_of(self._own.claim))
@@ -623,7 +625,7 @@ class TickDoor:
     def _attempt(self) -> Steps[Outcome]:
         """Claim the job, and hold it until it is released. When the trace is full, do so again.
 
-        In between, the job is free for a moment. If another process takes it then, this tick waits for it.
+        In between, the job is free for a moment. If another process takes the job then, this tick waits for the job.
         """
         wait_until_ms = 0
         while True:
@@ -648,9 +650,9 @@ class TickDoor:
 
 
 def _as_failed(refused: StepFailedError) -> Outcome:
-    """Return how a refused later attempt ends: failed, unless another process holds the job.
+    """Return the outcome of a later attempt that was refused: failed, unless another process holds the job.
 
-    Errors stay as they are.
+    Outcomes that are no refusals stay as they are.
     """
     outcome = refused.outcome
     if not refused.is_refusal or isinstance(outcome, Refused):

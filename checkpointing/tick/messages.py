@@ -1,6 +1,7 @@
 """The messages between the tick door and the code that carries out its effects.
 
-One fact answers each effect. Those in `TOLD` have none. `Finish` is the last. See also `checkpointing.messages`.
+One fact answers each effect. Effects in `TOLD` have no answer. `Finish` is the last effect. See also
+`checkpointing.messages`.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ class Question(Enum):
     """A condition that must be true before the claim. A refusal here has changed nothing."""
 
     SOUND = "sound"
-    """Every file that the start must read or publish exists and is whole."""
+    """Every file that the start must read or publish exists and is complete."""
     FITS = "fits"
     """The cut can be restored into this pipeline."""
     REPAIRABLE = "repairable"
@@ -43,9 +44,9 @@ class Question(Enum):
     NOT_AHEAD = "not ahead"
     """No table shows more than the newest entry."""
     WHOLE = "whole"
-    """No table shows less than a recorded cut. If a job that has finished is whole, it needs no tick (B4)."""
+    """No table shows less than a recorded cut. If this holds for a finished job, the job needs no tick (B4)."""
     POSSIBLE = "possible"
-    """The errand itself is possible: its target exists, or its place is empty."""
+    """The errand itself is possible: the entry that it needs exists, or the place that it fills is empty."""
 
 
 # ------------------------------------------------------------------ effects that are answered
@@ -53,7 +54,7 @@ class Question(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """Read the entries, the recorded cuts and what is known of the holder. Answer: Observed, or Objected."""
+    """Read the entries, the recorded cuts and the holder's state. Answer: Observed, or Objected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class AppendClaim:
 
 @dataclass(frozen=True, slots=True)
 class AppendEntry:
-    """Append the entry in the same way. The same commit drops entries, and changes the `abandoned` marks of others."""
+    """Append the entry in the same way. The same commit drops some entries, and changes `abandoned` of others."""
 
     row: CheckpointRecord
     at_version: int
@@ -96,7 +97,7 @@ class AppendRelease:
 
 @dataclass(frozen=True, slots=True)
 class LookAtTables:
-    """Compare the tables' logs with the recorded cuts, now that no other process writes. Answer: TablesSeen."""
+    """Compare the tables' logs with the recorded cuts. No other process writes meanwhile. Answer: TablesSeen."""
 
     rows: tuple[Row, ...]
 
@@ -140,9 +141,9 @@ class ReadCut:
 
 @dataclass(frozen=True, slots=True)
 class DiscardLeftovers:
-    """Delete staged files of generations before `current`; roll back transactions before `first_id`.
+    """Delete staged files of generations before `current`, and roll back transactions before `first_id`.
 
-    Answer: LeftoversDiscarded. The files are unreferenced. Outside sinks have pre-committed the transactions.
+    Answer: LeftoversDiscarded. No entry refers to the files. Outside sinks have pre-committed the transactions.
     """
 
     current: Generation
@@ -152,7 +153,7 @@ class DiscardLeftovers:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Do the work for which the job was claimed. Answer: WorkEnded if a job ran, otherwise RowChosen or Worked."""
+    """Do the work for which the job was claimed. Answer: WorkEnded if a job ran, else RowChosen or Worked."""
 
     claim: Claim
     at_version: int
@@ -163,7 +164,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class RollBackPreCommitted:
-    """Let outside sinks roll back what they have pre-committed for older checkpoints. Answer: Done."""
+    """Roll back what outside sinks have pre-committed for older checkpoints. Answer: Done."""
 
     before: CheckpointId
 
@@ -177,7 +178,7 @@ class CleanUp:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait for this time, or until the tick is asked to stop. Answer: Waited."""
+    """Wait this long, or until the tick is asked to stop. Answer: Waited."""
 
     delay_ms: int
 
@@ -195,7 +196,7 @@ class GiveLease:
 
 @dataclass(frozen=True, slots=True)
 class TakeHold:
-    """The claim is in. Keep the lease alive, and tell the listener."""
+    """The claim is in. Keep renewing the lease, and notify the listener."""
 
     claim: Claim
     plan: RecoveryPlan
@@ -234,7 +235,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """The process cannot tell which entries `checkpoints` has. The next tick or command finds out."""
+    """The process does not know which entries `checkpoints` has. The next tick or command finds out."""
 
     error: str
 
@@ -245,7 +246,7 @@ Outcome = EndTick | Refused | Unsettled | CheckpointRecord | BaseException | Non
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """All is over. `restarts` attempts followed failed ones."""
+    """The process is done with the job. `restarts` counts the attempts that followed failed ones."""
 
     outcome: Outcome
     restarts: int = 0
@@ -292,7 +293,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Objected:
-    """The start is refused. The error names the thing and the way out. Nothing was changed."""
+    """The start is refused. The error names the reason and the way out. Nothing was changed."""
 
     why: Exception
 
@@ -327,7 +328,7 @@ class LogsSeen:
 
 @dataclass(frozen=True, slots=True)
 class CutRead:
-    """The versions in the recorded cut; empty if no cut is recorded."""
+    """The versions in the recorded cut. Empty if no cut is recorded."""
 
     versions: Versions
 
@@ -341,10 +342,10 @@ class LeftoversDiscarded:
 
 @dataclass(frozen=True, slots=True)
 class WorkEnded:
-    """A job has ended, perhaps by an error.
+    """A job has ended, normally or with an error.
 
-    `next_id` is its first unused id, `at_version` the version of its last entry, and `completed` counts checkpoints.
-    `renews`: it ended only because its trace was full. `votes`: some of its outside sinks vote.
+    `next_id` is its first unused id, `at_version` the version of its last entry, and `completed` the number of its
+    completed checkpoints. `renews`: it ended only because its trace was full. `votes`: some of its outside sinks vote.
     """
 
     end: EndTick | BaseException
@@ -364,14 +365,14 @@ class RowChosen:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """The work is done, and appends no entry. The release drops these entries."""
+    """The work is done, and no entry is to be appended. The release drops these entries."""
 
     dropped: tuple[CheckpointId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """The time is over, or the tick was asked to stop."""
+    """The waiting time is over, or the tick was asked to stop."""
 
 
 TickFact = (

@@ -78,7 +78,7 @@ _HELD: Final[dict[type, dict[type, Kinds]]] = {
     RollBackPreCommitted: {Done: (CleanUp, AppendRelease)},
     CleanUp: {Done: (AppendRelease,)},
 }
-"""Between a claim and its release."""
+"""The part of `MOVES` between a claim and its release."""
 
 MOVES: Final[dict[tuple[type, type], Kinds]] = {
     (Observe, Observed): (Examine, AppendClaim, AppendRelease, *_NEXT),
@@ -100,4 +100,4 @@ MOVES: Final[dict[tuple[type, type], Kinds]] = {
     (AppendRelease, Broke): _NEXT,
     (Wait, Waited): (Observe, Finish),
 }
-"""(the awaited effect, its answer) -> the effects that may follow. Other answers are refused."""
+"""(the awaited effect, its answer) -> the effects that may follow. All other answers are refused."""
