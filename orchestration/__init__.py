@@ -1,4 +1,4 @@
-"""Shows pipelines in Dagster: assets, checks, jobs and schedules. No protocol decision is made here.
+"""Shows pipelines in Dagster: assets, checks, jobs and schedules. Nothing of the protocol is decided here.
 
 `tidemark.dagster` is its public part; see docs/DAGSTER.md.
 """

@@ -1,6 +1,6 @@
-"""Tells a function of the user's what is wrong with a pipeline, each thing once.
+"""Notifies a user's function of what is wrong with a pipeline, once for each problem.
 
-The sensor looks at the warehouse and at Dagster's runs. It starts no run, no Spark, and changes nothing.
+The sensor reads the warehouse and Dagster's runs. It starts no run and no Spark, and changes nothing.
 """
 
 import time
@@ -39,20 +39,20 @@ from orchestration.tags import JOB_TAG
 
 LOOK_EVERY_S: Final = 60
 _RUNS: Final = 20
-"""So many of the newest failed runs are looked at."""
+"""How many of the newest failed runs the sensor reads."""
 
 _TRACEBACK: Final = "\nTraceback (most recent call last)"
 
 AlertKind = Literal["tick_failed", "cut_held", "lag", "late_rows", "freshness"]
 _KINDS: Final[Mapping[str, AlertKind]] = {LAG: "lag", COMPLETE: "freshness"}
-"""The kinds of alerts that a check tells."""
+"""The kinds of alerts that come from a check, by the check's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something that is wrong with a pipeline. `subject` is the table, vertex, checkpoint or run that it is about.
+    """A problem of a pipeline. `subject` is the table, vertex, checkpoint or run that has the problem.
 
-    `message` is a sentence for a person, with the way out where one is known. It holds no password.
+    `message` is a sentence for a user, with the way out where one is known. It contains no password.
     """
 
     kind: AlertKind
@@ -62,12 +62,12 @@ class Alert:
 
     @property
     def key(self) -> str:
-        """What tells this alert from others."""
+        """What distinguishes this alert from others."""
         return f"{self.kind} {self.subject}"
 
 
 class _Told(BaseModel):
-    """What the sensor remembers: when it first looked, at which checkpoint, and the alerts that still hold."""
+    """The sensor's memory: time and checkpoint of its first look, and the alerts of problems that still exist."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -93,12 +93,12 @@ def alert_sensor(  # noqa: PLR0913 - each is a choice of the project's, and all 
     - `tick_failed`: a run of the pipeline failed in Dagster, a tick elsewhere failed, or its process died.
     - `cut_held`: a cut waits for approval.
     - `lag`: the sources have more, and the newest checkpoint is older than `limits.fresh_within_ms`.
-    - `freshness`: a table with event times is complete until longer ago than that.
+    - `freshness`: a table with event times is complete until a time that is more than `limits.fresh_within_ms` ago.
     - `late_rows`: an operator got late rows, for each checkpoint that is retained.
 
-    `lag`, `freshness` and `cut_held` are told again if they have ended in between. The first look tells what holds
-    then, and no late rows or runs from before. If `notify` raises, the alert is told again at the next look, and the
-    sensor's tick shows the error. The other arguments are those of `build_definitions`.
+    `lag`, `freshness` and `cut_held` are reported again if the problem has ended in between. The first look reports the
+    problems that exist then, but no late rows or runs from before. If `notify` raises, the alert is sent again at the
+    next look, and the sensor's tick shows the error. The other arguments are those of `build_definitions`.
     """
     given = arguments({**(settings or {}), "warehouse": warehouse, "data": data})
     plan = _plan(pipeline, given)
@@ -127,7 +127,7 @@ def _place(pipeline: PipelineReference, given: Layer, plan: JobPlan) -> Warehous
 
 
 def _plan(pipeline: PipelineReference, given: Layer) -> JobPlan | None:
-    """Return the plan. None: a source cannot be asked for its columns now, so each look tries again."""
+    """Return the plan. None: a source does not give its columns now, so each look tries again."""
     try:
         return launch(pipeline, given).plan
     except (SourceError, BrokenPipelineError) as error:
@@ -144,9 +144,9 @@ def _remembered(cursor: str | None, stands: Standing) -> _Told:
 
 
 def _tell(notify: Callable[[Alert], object], found: Sequence[Alert], before: _Told, unknown: str) -> dg.SensorResult:
-    """Call `notify` for the alerts that are new. If the first of them cannot be told, its error is the sensor's.
+    """Call `notify` for new alerts. If the first call raises, the sensor fails with its error.
 
-    While it is `unknown` whether the pipeline is fresh, what was told of that stays told.
+    While it is `unknown` whether the pipeline is fresh, reported alerts about that stay in the sensor's memory.
     """
     holds = {each.key for each in found}
     new = [each for each in found if each.key not in before.keys]
@@ -180,7 +180,7 @@ def _wrong(  # noqa: PLR0917 - what is known of a pipeline
     before: _Told,
     instance: dg.DagsterInstance,
 ) -> tuple[list[Alert], str]:
-    """Return all that is wrong, and why it is unknown whether the pipeline is fresh. Empty: it is known."""
+    """Return all problems, and why it is unknown whether the pipeline is fresh. That text is empty if it is known."""
     found = [*_failed(warehouse, naming, stands.rows, instance, before), *_of_cuts(naming, stands, before)]
     try:
         return [*found, *_of_checks(warehouse, plan, naming, stands, limits)], ""
@@ -191,7 +191,7 @@ def _wrong(  # noqa: PLR0917 - what is known of a pipeline
 def _failed(
     warehouse: Warehouse, naming: Naming, rows: tuple[Row, ...], instance: dg.DagsterInstance, before: _Told
 ) -> Iterator[Alert]:
-    """Yield the ticks that failed: runs of Dagster, and what the entries say of the newest tick."""
+    """Yield the ticks that failed: runs of Dagster, and the newest tick if the job's entries say that it failed."""
 
     def alert(subject: str, message: str) -> Alert:
         said = without_credentials(message.partition(_TRACEBACK)[0].strip())
@@ -227,7 +227,7 @@ def _why(instance: dg.DagsterInstance, run: str) -> str:
 
 
 def _of_cuts(naming: Naming, stands: Standing, before: _Told) -> Iterator[Alert]:
-    """Yield the cut that waits for approval, and late rows since the first look."""
+    """Yield the alerts for a cut that waits for approval, and for late rows since the first look."""
     held = held_cut(stands.rows)
     if held is not None:
         said = str(approval_result(naming, stands.rows).description)
@@ -244,7 +244,7 @@ def _of_cuts(naming: Naming, stands: Standing, before: _Told) -> Iterator[Alert]
 def _of_checks(
     warehouse: Warehouse, plan: JobPlan, naming: Naming, stands: Standing, limits: Limits
 ) -> Iterator[Alert]:
-    """Yield the checks of freshness that do not pass. Raises SourceError."""
+    """Yield an alert for each freshness check that does not pass. Raises SourceError."""
     discovered = discover(plan.sources, None if stands.epoch is None else stands.epoch.record)
     look = Look(
         plan=plan,

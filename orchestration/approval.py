@@ -1,4 +1,4 @@
-"""The check and the jobs of a cut that waits for a person: a warning with what it brings, and how to settle it."""
+"""The check and the jobs of a cut that waits for approval: a warning with its content, and two ways to settle it."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,13 +17,13 @@ APPROVAL: Final = "nothing_waits_for_approval"
 
 
 def approval_spec(naming: Naming) -> dg.AssetCheckSpec:
-    """Return the check. It belongs to the table of cuts, since a held cut changes all tables or none."""
+    """Return the check. It belongs to the table of cuts, since all tables of a held cut change or none."""
     about = "No cut is held back for a person. If one is, no tick begins before somebody approves or rejects it."
     return dg.AssetCheckSpec(APPROVAL, asset=naming.cuts_key(), description=about)
 
 
 def approval_result(naming: Naming, rows: tuple[Row, ...]) -> dg.AssetCheckResult:
-    """Return a warning with the rows and verdicts of the cut that waits; passed if none waits."""
+    """Return a warning with the rows and verdicts of the cut that waits, or a passed result if no cut waits."""
     held = held_cut(rows)
     said = "no cut waits" if held is None else f"{waits_for_approval(held)}. {_jobs(naming)} do the same here"
     return dg.AssetCheckResult(
@@ -55,7 +55,7 @@ def _brings(held: CheckpointRecord) -> dict[str, Any]:
 def approved(
     context: dg.OpExecutionContext, warehouse: Warehouse, sinks: Mapping[TableName, TableSink]
 ) -> Mapping[str, Any]:
-    """Publish the cut that waits. Return what the job's run shows."""
+    """Publish the cut that waits. Return the metadata that the job's run shows."""
     done = approve(warehouse, sinks=sinks)
     context.log.info("cut %d is approved, as checkpoint %d", done.held.checkpoint, done.record.checkpoint)
     for note in done.published.notes:
@@ -69,7 +69,7 @@ def approved(
 
 
 def rejected(context: dg.OpExecutionContext, warehouse: Warehouse) -> Mapping[str, Any]:
-    """Discard the cut that waits. Return what the job's run shows."""
+    """Discard the cut that waits. Return the metadata that the job's run shows."""
     held = reject(warehouse)
     context.log.info("cut %d is rejected; the next tick reads its rows again", held.checkpoint)
     return {"cut": int(held.checkpoint)}

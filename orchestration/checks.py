@@ -23,13 +23,13 @@ from orchestration.row_rules import rule_specs
 _EXPECT: Final = re.compile(r"^expect_(column_values_to_|column_pair_values_|column_|multicolumn_|table_)?")
 _JUDGED: Final = (b'"is":"SuitesJudged"', b'"is":"JudgementFailed"')
 _HEAD: Final = 100
-"""The bytes at the beginning of a trace's line that name its kind."""
+"""How many bytes at the beginning of a trace's line are enough to find its kind."""
 
 
 def check_specs(plan: JobPlan, naming: Naming) -> tuple[dg.AssetCheckSpec, ...]:
     """Return the checks of a tick's step: one for each expectation of a suite, and for each row rule.
 
-    A table with partitions is no asset of that step, and so its suite is not among them.
+    A table with partitions is not an asset of that step. So the checks of its suite are left out.
     """
     return (*_suite_specs(plan, naming, partitioned=False), *rule_specs(plan, naming))
 
@@ -40,7 +40,7 @@ def partitioned_check_specs(plan: JobPlan, naming: Naming) -> tuple[dg.AssetChec
 
 
 def of_partitioned(plan: JobPlan, naming: Naming, result: dg.AssetCheckResult) -> bool:
-    """Return whether a result is that of a table with partitions."""
+    """Return whether a result belongs to a table with partitions."""
     return any(result.asset_key == naming.table_key(table) for table in plan.partitions)
 
 
@@ -50,9 +50,9 @@ def names_of(suite: Suite) -> dict[Expectation, str]:
 
 
 def kept_results(plan: JobPlan, naming: Naming, stands: Standing) -> Iterator[dg.AssetCheckResult]:
-    """Yield every suite's verdict from the newest checkpoint. A suite to which it brought no rows passes.
+    """Yield every suite's verdict from the newest checkpoint. A suite passes if its table got no rows.
 
-    Before the first checkpoint nothing was judged, and that is a warning.
+    Before the first checkpoint no suite was judged. Each result is then a warning.
     """
     record = None if stands.epoch is None else stands.epoch.record
     kept = {verdict.table: verdict for verdict in verdicts_of(record)} if record is not None else {}
@@ -65,7 +65,7 @@ def kept_results(plan: JobPlan, naming: Naming, stands: Standing) -> Iterator[dg
 
 
 def rejected_results(plan: JobPlan, naming: Naming, trace: Path) -> Iterator[dg.AssetCheckResult]:
-    """Yield the verdicts for which the tick's last checkpoint failed, from its trace, since no checkpoint holds them.
+    """Yield the verdicts that failed the tick's last checkpoint. They are in the tick's trace, and in no checkpoint.
 
     If a suite could not be judged, all its expectations fail. Raises OSError without a trace.
     """
@@ -99,7 +99,7 @@ def _suite_specs(plan: JobPlan, naming: Naming, *, partitioned: bool) -> Iterato
 def _results(
     suite: Suite, naming: Naming, verdict: Verdict | None, told: Mapping[str, int], why: str, *, passed: bool = True
 ) -> Iterator[dg.AssetCheckResult]:
-    """Yield a result for each expectation. `why` says why one has no verdict, and `passed` what that means."""
+    """Yield a result for each expectation. `why` and `passed` are used for an expectation without a verdict."""
     found = {} if verdict is None else {_identity(each.type, each.kwargs): each for each in verdict.expectations}
     for expectation, name in names_of(suite).items():
         one = found.get(_identity(expectation.type, expectation.kwargs))
@@ -138,7 +138,10 @@ def _found(one: ExpectationVerdict) -> dict[str, dg.MetadataValue]:
 
 
 def _objections(trace: Path) -> tuple[SuitesJudged | JudgementFailed, ...]:
-    """Return the last answer of each vertex's judge unless it accepts. Other lines of the trace are not parsed."""
+    """Return the last answer of each vertex's judge, unless it accepts the rows.
+
+    No other line of the trace is parsed.
+    """
     last: dict[VertexId, SuitesJudged | JudgementFailed] = {}
     with open_trace(trace) as lines:
         for line in lines:
@@ -149,7 +152,7 @@ def _objections(trace: Path) -> tuple[SuitesJudged | JudgementFailed, ...]:
 
 
 def _identity(kind: str, kwargs: Mapping[str, object]) -> str:
-    """Return a key that is equal for an expectation and its verdict, although the verdict went through JSON."""
+    """Return a key that is the same for an expectation and its verdict, although the verdict went through JSON."""
     return f"{kind} {json.dumps(dict(kwargs), sort_keys=True, default=str)}"
 
 

@@ -1,8 +1,8 @@
 """Computes a version of each table's code from the pipeline's definition, the same in every process and warehouse.
 
-It changes with what a vertex computes: its steps, function, keys, columns, row rules and suites. It does not change
-with settings, paths or parallelism. Python code counts by its byte code, and by the constants and functions of the
-same package that it names. So a changed comment does not change the version.
+The version changes with what a vertex computes: its steps, function, keys, columns, row rules and suites. It does not
+change with settings, paths or parallelism. For Python code, the version includes the byte code, and the constants and
+functions of the same package that the code names. So a changed comment does not change the version.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ _DIGITS: Final = 12
 _NOT_CODE: Final = frozenset(
     {"parallelism", "max_parallelism", "backend", "outdated", "columns_renamed_from", "reader"}
 )
-"""Fields of a specification that do not change what it computes, only how or where."""
+"""Fields of a specification that change only how or where something is computed."""
 
 
 _Met = dict[int, object]
-"""The visited values, by identity. Holding them keeps Python from reusing an identity."""
+"""The visited values, by identity. They are kept, so that Python does not reuse an identity."""
 
 _LIBRARIES: Final = frozenset(
     {"tidemark", "pyspark", "polars", "pyarrow", "pandas", "numpy", "builtins", "functools", "typing", "abc"}
@@ -93,7 +93,10 @@ def _parts(value: object, met: _Met) -> Iterator[str]:
 
 
 def _object(value: object, met: _Met) -> Iterator[str]:
-    """Yield an object's class and fields; without fields its text, if that is the same everywhere."""
+    """Yield an object's class and fields.
+
+    For an object without fields, yield its text if that is the same everywhere.
+    """
     yield from _words(type(value), met)
     shown = repr(value)
     if is_dataclass(value):
@@ -110,7 +113,7 @@ def _object(value: object, met: _Met) -> Iterator[str]:
 
 
 def _class(kind: type, met: _Met) -> Iterator[str]:
-    """Yield a class's name and its methods' code; for a library's class only the name."""
+    """Yield a class's name and its methods' code. For a library's class, yield only the name."""
     yield f"{kind.__module__}.{kind.__qualname__}"
     for name, method in sorted(vars(kind).items()) if _users(kind.__module__) else ():
         if isinstance(method, FunctionType):

@@ -21,7 +21,7 @@ class PipelineParameters(BaseModel):
 
 
 class PipelineScaffolder(dg.Scaffolder[PipelineParameters]):
-    """Writes a `defs.yaml` that loads unchanged."""
+    """Writes a `defs.yaml` that Dagster can load without further edits."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[PipelineParameters]:
@@ -67,7 +67,7 @@ class CheckpointedPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return the pipeline's definitions; raises what `build_definitions` raises."""
+        """Return the pipeline's definitions. Raises what `build_definitions` raises."""
         del context
         limits = {FRESH_WITHIN: self.fresh_within, WAITING_WITHIN: self.waiting_within}
         return build_definitions(

@@ -15,7 +15,7 @@ RULES: Final = ("ids-rise", "parent-line", "published-completely")
 
 
 def broken_rules(stands: Standing) -> tuple[str, ...]:
-    """Return the broken invariants; nothing before the first checkpoint."""
+    """Return the broken invariants. Before the first checkpoint there are none."""
     if stands.epoch is None:
         return ()
     line = _line(stands)

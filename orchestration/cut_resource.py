@@ -1,4 +1,4 @@
-"""Lets all steps of a Dagster run read a pipeline's tables as of the same checkpoint.
+"""Gives all steps of a Dagster run a pipeline's tables at the same checkpoint.
 
 The run reserves the cut, so that no clean-up deletes it while the run lasts. The metadata of the run's materializations
 names the cut.
@@ -25,7 +25,7 @@ Frame = TypeVar("Frame")
 class CutResource(dg.ConfigurableResource[Cut]):
     """Reads the tables of one pipeline at one cut: the newest one at the run's first read, until the run ends.
 
-    A run of a partition reads the cut with which the partition was materialized last, if that is still kept.
+    A run of a partition reads the cut at which the partition was last materialized, if that cut is still kept.
 
     ```python
     @dg.asset(deps=[dg.AssetKey(["gold", "by_customer"])])
@@ -49,17 +49,17 @@ class CutResource(dg.ConfigurableResource[Cut]):
     _lock: Any = PrivateAttr(default_factory=Lock)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Note the run. Nothing is reserved until a step reads."""
+        """Remember the run. Nothing is reserved until a step reads."""
         self._run = context.run.run_id if context.run is not None else None
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Stop renewing. The run's reservation lapses by itself, since other steps of the run may follow."""
+        """Stop renewing the reservation. It is left to lapse, since other steps of the run may follow."""
         del context
         self._open.close()
         self._cut = None
 
     def cut(self) -> Cut:
-        """Return the run's cut, and note it in the metadata of the asset that reads it.
+        """Return the run's cut, and name it in the metadata of the asset that reads it.
 
         Raises ValueError if `keep_for` is not a duration, and what `Cuts.reserved` raises.
         """
@@ -70,11 +70,11 @@ class CutResource(dg.ConfigurableResource[Cut]):
         return cut
 
     def read(self, table: str, kind: type[Frame]) -> Frame:
-        """Return a table at the run's cut as a frame of that class, such as `polars.DataFrame`; see `read_as`."""
+        """Return a table at the run's cut as a frame of that class, such as `polars.DataFrame` (see `read_as`)."""
         return cast("Frame", read_as(self.cut(), table, kind))
 
     def reserved(self, step: StepExecutionContext | None) -> Cut:
-        """Return the run's cut, reserved by this process too. The run's first step that reads chooses it."""
+        """Return the run's cut, reserved by this process too. The first step of the run that reads chooses the cut."""
         with self._lock:
             if self._cut is None:
                 cuts = Cuts(self.warehouse, self.pipeline)
@@ -98,7 +98,7 @@ class CutIOManager(dg.ConfigurableIOManager):
     key_prefix: list[str] = Field(default=[], description="The prefix of the tables' asset keys.")
 
     def load_input(self, context: dg.InputContext) -> object:
-        """Return the table of the upstream asset; raises what `CutResource.read` raises."""
+        """Return the table of the upstream asset. Raises what `CutResource.read` raises."""
         parts = list(context.asset_key.path)[len(self.key_prefix) :]
         wanted = context.dagster_type.typing_type
         cut = self.cuts.reserved(context.step_context)
@@ -118,15 +118,15 @@ class CutIOManager(dg.ConfigurableIOManager):
 
 
 def note(step: StepExecutionContext, cut: Cut) -> None:
-    """Note the cut in the metadata of all assets that the step materializes."""
+    """Add the cut to the metadata of all assets that the step materializes."""
     for key in () if step.assets_def is None else step.assets_def.keys:
         step.add_asset_metadata(_told(cut), asset_key=key)
 
 
 def _of_partition(step: StepExecutionContext, pipeline: str) -> int | None:
-    """Return the newest checkpoint with which a table that the step depends on was materialized for its partition.
+    """Return the newest checkpoint at which an upstream table of the step was materialized for the step's partition.
 
-    None: the run has no partition, or none of these tables has partitions.
+    None: the run has no partition, or no upstream table of this pipeline was materialized for it.
     """
     if not step.has_partition_key or step.assets_def is None:
         return None
@@ -150,7 +150,7 @@ def _told(cut: Cut) -> dict[str, Any]:
 
 
 def _current_step() -> StepExecutionContext | None:
-    """Return the step that runs in this thread; None outside a run, as in a unit test that calls an asset."""
+    """Return the step that runs in this thread. None outside a run, such as in a unit test that calls an asset."""
     try:
         context = dg.OpExecutionContext.get()
     except DagsterInvariantViolationError:

@@ -20,7 +20,7 @@ from orchestration.naming import Naming
 FRESH_WITHIN: Final = "fresh_within"
 WAITING_WITHIN: Final = "waiting_within"
 ARGUMENTS: Final = "given to build_definitions"
-"""The name, in messages, of the place where a Dagster project's code gives a setting."""
+"""How messages name a setting that comes from a Dagster project's code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class Limits:
 
 
 def limits_of(given: Mapping[str, Any], default: Limits, origin: str) -> Limits:
-    """Return the limits that FRESH_WITHIN and WAITING_WITHIN give as durations; None leaves the default.
+    """Return the limits that FRESH_WITHIN and WAITING_WITHIN give as durations. None leaves the default.
 
-    `origin` names the place that gives them. Raises InvalidSettingsError.
+    `origin` says where they were set. Raises InvalidSettingsError.
     """
 
     def ms(name: str, default_ms: int) -> int:
@@ -52,23 +52,23 @@ def limits_of(given: Mapping[str, Any], default: Limits, origin: str) -> Limits:
 
 
 class TickRunner(Protocol):
-    """Runs a tick: `jobs.tick.tick.run_tick`, or the same with another engine."""
+    """A function that runs a tick: `jobs.tick.tick.run_tick`, or the same with another engine."""
 
     def __call__(
         self, plan: JobPlan, settings: RuntimeSettings, listener: TickListener | None = None, *, inbox: Inbox
     ) -> TickReport:
-        """Run one tick; see `run_tick`."""
+        """Run one tick (see `run_tick`)."""
         ...
 
 
 def arguments(values: Mapping[str, object]) -> Layer:
-    """Return the layer of settings that the project's code gives; None means that an argument was not given."""
+    """Return the layer of settings from the project's code. None means that an argument was not given."""
     return Layer(ARGUMENTS, {name: value for name, value in values.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What all definitions of a pipeline share.
+    """The data that all definitions of a pipeline share.
 
     `given` are the settings of the project's code. They override the environment, and the launchpad overrides them.
     `plan` is the pipeline at the time when the project was loaded.
@@ -82,11 +82,11 @@ class Deployment:
     runner: TickRunner = run_tick
 
     def launch(self, launchpad: Layer | None = None) -> Launch:
-        """Return the pipeline and its settings as they are now; raises what `jobs.launch.launch` raises."""
+        """Return the pipeline and its present settings. Raises what `jobs.launch.launch` raises."""
         return launch(self.reference, self.given, *(() if launchpad is None else (launchpad,)))
 
     def resolved(self, launchpad: Layer | None = None) -> TickSettings:
-        """Return the settings as they are now, without building the pipeline. Raises InvalidSettingsError."""
+        """Return the present settings, without building the pipeline. Raises InvalidSettingsError."""
         given = () if launchpad is None else (launchpad,)
         return resolve({}, self.given, *given, project=project_of(self.reference))
 

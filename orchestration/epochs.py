@@ -1,4 +1,4 @@
-"""The metadata of an epoch for Dagster: numbers for every table, from a completed checkpoint's entry."""
+"""Derives the metadata of an epoch for Dagster from a completed checkpoint's entry: numbers for every table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from orchestration.pictures import alignment_picture, failures_table
 Metadata = dict[str, dg.MetadataValue]
 
 DATA_VERSION_TAG: Final = "dagster/data_version"
-"""Dagster's own tag. If it changes, downstream assets count as out of date."""
+"""Dagster's own tag. If its value changes, Dagster shows downstream assets as out of date."""
 
 CODE_VERSION_TAG: Final = "dagster/code_version"
 """Dagster's own tag: the version of the code that wrote the table."""
@@ -40,10 +40,10 @@ class Epoch:
 
 
 def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
-    """Return the metadata of a table at a checkpoint; durations in ms, sizes in bytes.
+    """Return the metadata of a table at a checkpoint. Durations are in ms, sizes in bytes.
 
-    `alignment_ms`, `bytes_held` and `rows_in` are the writing vertex's; `epoch_rows` are the rows that all
-    sources sent. A table that the checkpoint does not know yet gets no numbers.
+    `alignment_ms`, `bytes_held` and `rows_in` belong to the vertex that writes the table. `epoch_rows` are the rows
+    that all sources sent. A table that the checkpoint does not know yet gets no numbers.
     """
     told = _epoch_metadata(epoch)
     if table in epoch.versions:
@@ -64,7 +64,7 @@ def table_metadata(graph: JobGraph, table: TableName, epoch: Epoch) -> Metadata:
 def time_metadata(record: CheckpointRecord, table: TableName) -> Metadata:
     """Return until when a table is complete at a checkpoint, and how far that is behind its commit, in seconds.
 
-    Nothing for a table that does not say so, and for one that is complete for ever.
+    Return nothing for a table without such a time, and for a table that is complete for ever.
     """
     until_ms = complete_until_ms(record, table)
     if until_ms is None or until_ms == END_OF_TIME:
@@ -76,7 +76,7 @@ def time_metadata(record: CheckpointRecord, table: TableName) -> Metadata:
 
 
 def cut_metadata(epoch: Epoch) -> Metadata:
-    """Return the metadata of a cut as a whole; `alignment_ms` is the longest one of any vertex."""
+    """Return the metadata of a cut as a whole. `alignment_ms` is the longest alignment of any vertex."""
     statistics = epoch.record.statistics
     versions = {str(table): version for table, version in sorted(epoch.versions.items())}
     return _epoch_metadata(epoch) | {
@@ -88,7 +88,7 @@ def cut_metadata(epoch: Epoch) -> Metadata:
 
 
 def failures(failed: Sequence[FailedCheckpoint]) -> Metadata:
-    """Return the metadata about checkpoints that failed; nothing if none did."""
+    """Return the metadata about failed checkpoints, or nothing if no checkpoint failed."""
     return {"failed_checkpoints": dg.MetadataValue.md(failures_table(failed))} if failed else {}
 
 
@@ -113,7 +113,7 @@ def _epoch_metadata(epoch: Epoch) -> Metadata:
 
 
 def row_count(rows: int | None) -> Metadata:
-    """Return a table's row count under Dagster's own name for it; nothing if it was not counted."""
+    """Return a table's row count under Dagster's own name for it, or nothing if the rows were not counted."""
     return {} if rows is None else {"dagster/row_count": dg.MetadataValue.int(rows)}
 
 
@@ -137,7 +137,7 @@ def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered, word
 
 
 def passed_over(look: InputLook | None) -> Metadata:
-    """Return how many files a source passes over, and which; nothing if it passes over none."""
+    """Return how many files a source skips, and which, or nothing if it skips none."""
     if look is None or not look.folder.count:
         return {}
     return {
@@ -166,7 +166,7 @@ def _vertex_metadata(checkpoint: CheckpointId, vertex: VertexStatistics) -> Meta
 
 
 def _measured(vertex: VertexStatistics) -> Metadata:
-    """Return the numbers that were measured of a vertex and its subtasks. Dagster plots the others as gaps."""
+    """Return the numbers that were measured of a vertex and its subtasks. Dagster plots missing numbers as gaps."""
     times, written = Distribution.of(vertex.subtasks.task_ms), vertex.subtasks.checkpointed_bytes
     numbers = {"start_delay_ms": vertex.start_delay_ms, "async_ms": vertex.async_ms}
     numbers |= {"bytes_let_through": vertex.bytes_processed}
@@ -183,7 +183,7 @@ def _measured(vertex: VertexStatistics) -> Metadata:
 
 
 def checkpoint_counts(report: TickReport) -> Metadata:
-    """Return how many checkpoints a tick triggered, how many of them failed, and how long the others took (E6)."""
+    """Return how many checkpoints a tick triggered, how many of them failed, and how long the other ones took (E6)."""
     counts = report.counts
     lives = [record.statistics for record in report.completed]
     took = Distribution.of(life.committed_ms - life.triggered_ms for life in lives)
@@ -198,7 +198,7 @@ def checkpoint_counts(report: TickReport) -> Metadata:
 
 
 def _written(written: TableRecord) -> Metadata:
-    """Return the rows: new ones of an append table, all of one that is set; none of state, whose files repeat keys."""
+    """Return a table's numbers: new rows of an append table, all rows of an upsert or overwrite table."""
     match written.mode:
         case TableMode.APPEND:
             return {

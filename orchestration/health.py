@@ -1,6 +1,6 @@
-"""Checks of the warehouse: whether all tables show one cut, whether it is fresh, and whether a row waits too long.
+"""Checks of the warehouse: whether all tables show one cut, whether the cut is fresh, and whether rows wait too long.
 
-They need no Spark. They run after every tick, and alone at any time.
+The checks need no Spark. They run after every tick, and can run alone at any time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ _KEYS_SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The facts of the checks: the job in its warehouse, the unread rows of its sources, and the time in ms."""
+    """What the checks read: the job in its warehouse, the unread rows of its sources, and the time in ms."""
 
     plan: JobPlan
     naming: Naming
@@ -55,7 +55,7 @@ class Look:
 
     @property
     def rows_unread(self) -> int | None:
-        """How many rows that are; None if a source does not know."""
+        """How many rows of the sources are unread. None if a source does not know."""
         known = [found.rows for found in self.discovered.values() if found.rows is not None]
         return sum(known) if len(known) == len(self.discovered) else None
 
@@ -83,9 +83,9 @@ def health_specs(plan: JobPlan, naming: Naming, limits: Limits) -> tuple[dg.Asse
 
 
 def freshness_results(look: Look, limits: Limits) -> Iterator[tuple[str, str, dg.AssetCheckResult]]:
-    """Yield LAG of the pipeline and COMPLETE of its tables, as the name of the check, its subject and its result.
+    """Yield the pipeline's check LAG and its tables' checks COMPLETE, each as the check's name, subject and result.
 
-    Nothing before the first checkpoint.
+    Yield nothing before the first checkpoint.
     """
     newest = look.stands.epoch
     if newest is None:
@@ -116,7 +116,7 @@ def _asset(naming: Naming, table: Table) -> dg.AssetKey:
 
 
 def _shown_as(naming: Naming, name: str, table: Table) -> str:
-    """Return a check's name, with the operator if the table of cuts shows it."""
+    """Return a check's name. If the table of cuts shows the check, the name includes the operator."""
     return name if naming.shows(table) else f"{name}_{table.name.rpartition('/')[2]}"
 
 
@@ -186,7 +186,7 @@ def _one_cut(
 def _wrong(
     vertex: Vertex, table: Table, newest: CheckpointRecord, seen: TableShown | None, recorded: int | None
 ) -> Iterator[str]:
-    """Yield why a table is not at the newest checkpoint; an unchanged table may show an older one."""
+    """Yield why a table is not at the newest checkpoint. An unchanged table may show an older checkpoint."""
     if recorded is None:
         yield f"checkpoint {newest.checkpoint} is committed, its cut is not recorded yet: the next tick publishes it"
         return
@@ -246,7 +246,7 @@ def _lag(check: dg.AssetCheckKey, newest: CheckpointRecord, look: Look, limits: 
 def _complete(
     check: dg.AssetCheckKey, table: Table, newest: CheckpointRecord, look: Look, limits: Limits
 ) -> dg.AssetCheckResult:
-    """Return whether a table is fresh by event time, whenever its rows came."""
+    """Return whether a table is fresh by event time. When its rows came does not matter."""
     until_ms = complete_until_ms(newest, table.name)
     if until_ms is None:
         return _warned(check, f"no row of it had an event time by checkpoint {newest.checkpoint}", passed=False)

@@ -22,7 +22,7 @@ from orchestration.reporting import source_observations
 
 
 def health_checks(deployment: Deployment) -> dg.AssetChecksDefinition:
-    """Return the checks that look at the warehouse; no Spark is started and nothing is changed."""
+    """Return the checks that read the warehouse. They start no Spark and change nothing."""
 
     @dg.multi_asset_check(
         name=f"{deployment.naming.name}_checks",
@@ -43,8 +43,8 @@ def health_checks(deployment: Deployment) -> dg.AssetChecksDefinition:
 def partitioned_suites(deployment: Deployment) -> list[dg.AssetChecksDefinition]:
     """Return the checks of suites that judge tables with partitions, if there are any.
 
-    Each tick reports them. Started alone, they say again what the newest checkpoint holds. No schedule does that, since
-    it would hide the verdict for which a tick has failed.
+    Each tick reports these checks. Started alone, they report the newest checkpoint's verdicts again. No schedule
+    starts them, since this would hide the verdict that failed a tick.
     """
     specs = partitioned_check_specs(deployment.plan, deployment.naming)
 
@@ -70,7 +70,7 @@ def partitioned_suites(deployment: Deployment) -> list[dg.AssetChecksDefinition]
 
 
 def _judged(deployment: Deployment, context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-    """Look once, log an observation of each source, and yield the results of the selected checks."""
+    """Read the warehouse once, log an observation of each source, and yield the results of the selected checks."""
     config = context.op_execution_context.op_config
     folders = _of_the_tick(context, deployment.naming.name) | {name: config[name] for name in FOLDERS if name in config}
     try:
@@ -93,7 +93,7 @@ Seen = dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 def log_look(deployment: Deployment, started: Launch, context: dg.OpExecutionContext) -> None:
-    """Look at the warehouse after a tick; log observations of the sources and the results of all checks.
+    """Read the warehouse after a tick. Log observations of the sources and the results of all checks.
 
     The tick does this itself, because Dagster would skip a separate step unless all tables were materialized.
     """
@@ -102,7 +102,7 @@ def log_look(deployment: Deployment, started: Launch, context: dg.OpExecutionCon
 
 
 def look_events(deployment: Deployment, warehouse: Warehouse, plan: JobPlan) -> Iterator[Seen]:
-    """Look at the warehouse. Yield observations of the sources and the results of all health checks.
+    """Read the warehouse. Yield observations of the sources and the results of all health checks.
 
     Nothing is yielded if the sources cannot be read, since a tick reports that.
     """
@@ -115,7 +115,7 @@ def look_events(deployment: Deployment, warehouse: Warehouse, plan: JobPlan) -> 
 
 
 def evaluations(results: Iterable[dg.AssetCheckResult]) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield these results as the events that Dagster keeps outside the step of a check."""
+    """Yield these results as events that Dagster accepts outside the step of a check."""
     for result in results:
         if result.asset_key is not None and result.check_name is not None:
             yield dg.AssetCheckEvaluation(
@@ -147,7 +147,7 @@ def _wanted(context: dg.AssetCheckExecutionContext, result: dg.AssetCheckResult)
 
 
 def _of_the_tick(context: dg.AssetCheckExecutionContext, op: str) -> dict[str, Any]:
-    """Return the folders of the tick in the same run, so that the checks look where it wrote."""
+    """Return the folders that the tick in the same run used, so that the checks read where it wrote."""
     config: Mapping[str, Any] = context.run.run_config
     given = config.get("ops", {}).get(op, {}).get("config", {})
     return {name: given[name] for name in FOLDERS if name in given}

@@ -15,14 +15,14 @@ REPORT_EVERY: Final = "report_every"
 REPORT_EVERY_DEFAULT: Final = 5
 
 OF_CANCEL: Final = "retain_on_cancellation"
-"""Only the job that cancels uses this setting."""
+"""The setting that only the cancellation job uses."""
 
 _FIRST: Final = ("until_caught_up", "checkpoints", "duration_ms", "hold", "take_over", "warehouse", "data")
-"""The fields that users set most often come first."""
+"""The fields that users set most often. They come first."""
 
 
 def launchpad_schema() -> dict[str, dg.Field]:
-    """Return the configuration of a tick: every setting that a tick uses, none required."""
+    """Return the configuration of a tick: every setting that a tick uses. None of them is required."""
     names = [*_FIRST, *(name for name in TickSettings.model_fields if name not in (*_FIRST, OF_CANCEL))]
     fields = {name: _field(name) for name in names}
     fields[REPORT_EVERY] = dg.Field(
@@ -38,11 +38,11 @@ def launchpad_schema() -> dict[str, dg.Field]:
 
 
 FOLDERS: Final = ("warehouse", "data")
-"""Jobs that look at a warehouse need these fields if the tick was given them."""
+"""Fields that jobs which read a warehouse need too, if the tick was given them."""
 
 
 def setting_fields(*names: str) -> dict[str, dg.Field]:
-    """Return the fields of these settings, for Dagster jobs other than the tick; none is required."""
+    """Return the fields of these settings, for Dagster jobs other than the tick. No field is required."""
     return {name: _field(name) for name in names}
 
 
@@ -61,7 +61,7 @@ def _field(name: str) -> dg.Field:
 
 
 def _plain(annotation: Any) -> Any:  # noqa: ANN401 - any type that a field may have
-    """Return what a field holds, without None and without validators."""
+    """Return the type of a field's value, without None and without validators."""
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

@@ -3,8 +3,8 @@
 A source that reads another pipeline's cuts depends on the asset of the table that it reads. Dagster knows assets by
 their keys, so the other pipeline may be in another code location.
 
-The asset graph shows the pipeline layer by layer: a group for the sources, one for the operators' states, and one for
-each schema of tables.
+The asset graph shows the pipeline layer by layer: one group for the sources, one group for the operators' states, and
+one group for each schema of tables.
 """
 
 import re
@@ -28,17 +28,17 @@ from orchestration.tags import JOB_TAG
 
 KINDS: Final = {"spark", "delta"}
 COLUMN_LINEAGE: Final = "dagster/column_lineage"
-"""Dagster's own name for it."""
+"""Dagster's own name for this metadata."""
 _TEAM: Final = re.compile(r"team:\S+")
 _EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
 class InvalidOwnerError(ValueError):
-    """An owner has a form that Dagster refuses; the message says how owners are written."""
+    """An owner has a form that Dagster refuses. The message says how owners are written."""
 
 
 def checked_owners(owners: Sequence[str]) -> list[str]:
-    """Return the owners, each an e-mail address or `team:NAME`; raise InvalidOwnerError for another one."""
+    """Return the owners, each an e-mail address or `team:NAME`. Raise InvalidOwnerError for any other text."""
     for owner in owners:
         if not (_TEAM.fullmatch(owner) or _EMAIL.fullmatch(owner)):
             raise InvalidOwnerError(f"owner {owner!r}: write an e-mail address, or a team as 'team:NAME'")
@@ -59,7 +59,8 @@ def materialized_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()
 def partitioned_specs(plan: JobPlan, naming: Naming, owners: Sequence[str] = ()) -> tuple[dg.AssetSpec, ...]:
     """Return the tables whose hours or days are partitions.
 
-    A tick materializes those that are complete. It has no partition itself, so they are not assets of its step.
+    A tick materializes the partitions that are complete. It has no partition itself, so such tables are not assets of
+    its step.
     """
     return tuple(
         spec.replace_attributes(partitions_def=partitions_of(plan.partitions[table]))
@@ -199,7 +200,7 @@ def _deps(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table) -> Iterat
 def _handed_on(plan: JobPlan, naming: Naming, edge: EdgeId) -> Iterator[dg.AssetKey]:
     """Yield the asset of the rows that the edge carries. If there is none, yield those of the upstream vertex's inputs.
 
-    The upstream vertex's table has the rows of its own output. Those of a named output come from its state's asset.
+    The upstream vertex's table has the rows of its own output. Rows of a named output come from the asset of its state.
     """
     vertex = plan.graph.vertex(edge.upstream)
     match vertex.kind:
@@ -223,7 +224,7 @@ def _output_read(plan: JobPlan, edge: EdgeId) -> str | None:
 
 
 def _reads(plan: JobPlan, vertex: Vertex) -> str:
-    """Return which named outputs the vertex reads, as a sentence. Empty if it reads none."""
+    """Return which named outputs the vertex reads, as a sentence. Empty if it reads no named output."""
     named = {edge: _output_read(plan, edge) for edge in plan.graph.upstream(vertex.id)}
     outputs = [f"output `{name}` of vertex {edge.upstream}" for edge, name in named.items() if name is not None]
     return f"Vertex {vertex.id} reads {' and '.join(outputs)}." if outputs else ""

@@ -15,7 +15,7 @@ from checkpointing.identifiers import JobName, TableName, VertexId
 from checkpointing.metadata.paths import ProtocolPaths
 
 GROUPS: Final = "{pipeline}_{layer}"
-"""A group for each layer of each pipeline, as in `shop_bronze`."""
+"""A group for each layer of each pipeline, such as `shop_bronze`."""
 
 SOURCES: Final = "sources"
 STATE: Final = "state"
@@ -29,16 +29,16 @@ Named = TypeVar("Named")
 
 
 class InvalidNamingError(ValueError):
-    """Dagster cannot use a key prefix or a group name; the message names it and says how to write it."""
+    """Dagster cannot use a key prefix or a group name. The message names it and says how to write it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
     """The names of one pipeline in one Dagster project.
 
-    `prefix` comes before every asset key, and before the names of jobs, ops, schedules, sensors and resources. With it,
-    pipelines with equal table names, or one pipeline in two warehouses, can be in one project. `groups` may hold
-    `{pipeline}` and `{layer}`. Raises InvalidNamingError.
+    `prefix` comes before every asset key, and before the names of jobs, ops, schedules, sensors and resources. With a
+    prefix, pipelines with equal table names, or one pipeline in two warehouses, can be in one project. `groups` may
+    hold `{pipeline}` and `{layer}`. Raises InvalidNamingError.
     """
 
     job: JobName
@@ -47,10 +47,10 @@ class Naming:
     states: bool = True
     """Whether operators' states are assets."""
     upstream: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The prefix of each other pipeline whose cuts this one reads; one that is not named has the same prefix."""
+    """The prefixes of other pipelines whose cuts this one reads. A pipeline that is not named has this one's prefix."""
 
     def __post_init__(self) -> None:
-        """Refuse names here that Dagster would refuse later without naming the argument."""
+        """Refuse names that Dagster would refuse later, without naming the argument."""
         for part in (*self.prefix, *chain.from_iterable(self.upstream.values())):
             if not _PART.fullmatch(part):
                 raise InvalidNamingError(
@@ -66,21 +66,21 @@ class Naming:
 
     @property
     def name(self) -> str:
-        """The prefix of the names of jobs, ops, schedules and sensors. It has the pipeline's name once.
+        """The prefix of the names of jobs, ops, schedules and sensors. The pipeline's name comes in it only once.
 
-        So it is `sales` if the key prefix is `sales` too, and not `sales_sales`.
+        So for pipeline `sales` with key prefix `sales` it is `sales`, and not `sales_sales`.
         """
         before = "_".join(self.prefix)
         return before if f"_{before}".endswith(f"_{self.job}") else "_".join((*self.prefix, self.job))
 
     @property
     def cut_key(self) -> str:
-        """The resource that reads the pipeline's tables at one cut, as in `shop_cut`."""
+        """The name of the resource that reads the pipeline's tables at one cut, such as `shop_cut`."""
         return f"{self.name}_cut"
 
     @property
     def tables_key(self) -> str:
-        """The IO manager that loads the pipeline's tables for downstream assets, as in `shop_tables`."""
+        """The name of the IO manager that loads the pipeline's tables for downstream assets, such as `shop_tables`."""
         return f"{self.name}_tables"
 
     def group(self, layer: str) -> str:
@@ -113,12 +113,12 @@ class Naming:
 
 
 def prefix_parts(key_prefix: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the parts of a key prefix, which is given as one part or as several."""
+    """Return the parts of a key prefix, which may be given as one text or as several."""
     return ((key_prefix,) if key_prefix else ()) if isinstance(key_prefix, str) else tuple(key_prefix)
 
 
 def check_names(called: Iterable[tuple[Named, str]]) -> dict[Named, str]:
-    """Return a name that Dagster takes for each thing, with a number if an earlier thing has the same name."""
+    """Return for each thing a name that Dagster allows, with a number if an earlier thing has the same name."""
     seen: Counter[str] = Counter()
     names: dict[Named, str] = {}
     for thing, text in called:

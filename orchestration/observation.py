@@ -1,4 +1,4 @@
-"""Reads a job from its warehouse, without a tick: its newest checkpoint, its ancestors, and what each table shows."""
+"""Reads a job from its warehouse, without a tick: the newest checkpoint, its ancestors, and what each table shows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,9 +39,9 @@ NEVER_RAN = Standing((), None, {})
 
 
 class RowCounts:
-    """Counts the rows of each append table at each checkpoint: once from its log, then by adding up.
+    """Counts the rows of each append table at each checkpoint: first from the table's log, then by adding new rows.
 
-    It misses rows that others append meanwhile. The end of a tick counts again from the log.
+    Rows that other writers append in between are missed. At the end of a tick, rows are counted from the log again.
     """
 
     def __init__(self, warehouse: Warehouse, plan: JobPlan) -> None:
@@ -51,7 +51,7 @@ class RowCounts:
         self._rows: dict[TableName, int] = {}
 
     def after(self, epoch: Epoch) -> Mapping[TableName, int]:
-        """Return the rows after this completed checkpoint, the next one after that of the last call."""
+        """Return the rows after this completed checkpoint. It must be the one after the checkpoint of the last call."""
         for name in self._appended:
             if name in self._rows:
                 written = (table for table in epoch.record.tables if table.table == name)
@@ -64,7 +64,7 @@ class RowCounts:
 
 
 def standing(warehouse: Warehouse, plan: JobPlan) -> Standing:
-    """Observe a job and its tables; nothing is created. Raises what the codec raises for entries of another version."""
+    """Observe a job and its tables. Nothing is created. Raises what the codec raises for entries of another version."""
     if not has_run(warehouse):
         return NEVER_RAN
     _, rows = CheckpointStore(warehouse).observe()
@@ -77,11 +77,11 @@ def standing(warehouse: Warehouse, plan: JobPlan) -> Standing:
 
 
 def activity(warehouse: Warehouse) -> JobState | None:
-    """Return whether a tick of the job runs there; None if the job never ran."""
+    """Return whether a tick of the job runs in this warehouse. None if the job never ran there."""
     return observe_state(warehouse, CheckpointStore(warehouse)) if has_run(warehouse) else None
 
 
 def held_by(warehouse: Warehouse) -> str | None:
-    """Return the holder of the job and why it counts as alive; None if a tick may begin."""
+    """Return the holder of the job and why it is taken to be alive. None if a tick may begin."""
     state = activity(warehouse)
     return state.why if state is not None and state.activity is Activity.RUNNING else None

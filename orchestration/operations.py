@@ -1,7 +1,7 @@
 """The Dagster jobs besides the tick: savepoint, stop, cancellation, rollback, erasure, approval, rejection, clean-up.
 
-They have another tag than ticks, so that a stop does not wait in Dagster's queue for the tick that it stops. A job that
-may not run beside a tick is refused, and the message names the holder.
+Their runs have another tag than ticks, so that a stop does not wait in Dagster's queue for the tick that it stops. A
+job that may not run beside a tick is refused, and the message names the holder.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -80,7 +80,7 @@ _SETTINGS: Final = ("warehouse", "reader_grace_ms", "spark_master", OF_CANCEL)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The job's warehouse and settings, the words for its positions, and its pipeline as planned."""
+    """The job's warehouse and settings, the words for its sources' positions, and its planned pipeline."""
 
     warehouse: Warehouse
     settings: TickSettings
@@ -226,7 +226,7 @@ def _operation_job(
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn refusals into a Dagster failure with their message, without our stack."""
+    """Turn refusals into a Dagster failure with their message, without Tidemark's stack trace."""
     try:
         yield
     except _REFUSALS as refused:
@@ -337,7 +337,7 @@ def _cleanup(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
 
 
 def _shown(context: dg.OpExecutionContext, rendered: RenderableType) -> dg.MarkdownMetadataValue:
-    """Log the text that the command line would show, and return it as Markdown."""
+    """Log a text as the command line would show it, and return it as Markdown."""
     text = as_text(rendered)
     context.log.info("%s", text)
     return dg.MetadataValue.md(block(text))
@@ -355,7 +355,7 @@ def _told(taken: Taken) -> dict[str, Any]:
 
 
 def _teller(context: dg.OpExecutionContext) -> Callable[[Waiting], None]:
-    """Return a function that logs now and then which process we wait for."""
+    """Return a function that logs, at intervals, which process the job waits for."""
     last = -_TOLD_EVERY_S
 
     def told(waiting: Waiting) -> None:

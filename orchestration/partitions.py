@@ -1,7 +1,8 @@
-"""Tells Dagster of the hours and days of tables: each when it is complete, and again when its rows have changed (N8).
+"""Reports the hours and days of tables to Dagster: each when it is complete, and again when its rows change (N8).
 
-Dagster itself knows which partitions it was told of, and of which Delta version of the table. The rest follows from the
-newest cut. So a tick that dies between a commit and its event leaves the event to the next tick, and none comes twice.
+Dagster itself stores which partitions were reported to it, and with which Delta version of the table. Everything else
+follows from the newest cut. So if a tick dies between a commit and the report of its partitions, the next tick reports
+them, and no event comes twice.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from orchestration.tags import PIPELINE
 from orchestration.told import DataVersions
 
 CORRECTED: Final = "corrected"
-"""The metadata of a partition that was complete before, and whose rows have changed since."""
+"""The metadata that marks a partition which was complete before and whose rows have changed since."""
 _log = structlog.get_logger(__name__)
 
 
@@ -32,7 +33,7 @@ class ToldPartitions:
     """The partitions of a job's tables that were reported to Dagster."""
 
     def __init__(self, instance: dg.DagsterInstance, plan: JobPlan, naming: Naming, versions: DataVersions) -> None:
-        """Ask the instance once what it knows of each table with partitions. Later reports are only noted here."""
+        """Ask the instance once which partitions were reported. Later reports are only recorded in this object."""
         self._instance = instance
         self._plan = plan
         self._versions = versions
@@ -40,10 +41,10 @@ class ToldPartitions:
         self._specs = {table: specs[naming.table_key(table)] for table in plan.partitions}
         self._told = {table: instance.get_materialized_partitions(spec.key) for table, spec in self._specs.items()}
         self._seen = {table: _last_version(instance, spec.key) for table, spec in self._specs.items()}
-        """The data version up to which the changes of each table were told."""
+        """The data version up to which the changes of each table were reported."""
 
     def news(self, epoch: Epoch) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        """Yield what Dagster does not know at a checkpoint: changed partitions, complete ones, the table's numbers."""
+        """Yield the events that Dagster lacks: changed partitions, complete partitions, and the tables' numbers."""
         for table, declared in self._plan.partitions.items():
             if table in epoch.versions:
                 yield from self._of_table(table, declared, epoch)
@@ -67,10 +68,10 @@ class ToldPartitions:
             self._seen[table] = data_version
 
     def _corrected(self, table: TableName, declared: Partitions, version: int) -> tuple[str, ...]:
-        """Return the partitions that were told, and in which rows have changed since.
+        """Return the partitions that were reported and in which rows have changed since.
 
-        The last observation says up to which version all changes were told. A tick that died before it may have told
-        some partitions of a newer version.
+        The table's last observation says up to which version all changes were reported. A tick that died before its
+        observation may have reported some partitions with a newer version.
         """
         after, partitions = self._number(table, self._seen[table]), partitions_of(declared)
         told = self._told[table]
@@ -102,7 +103,7 @@ class ToldPartitions:
         return None if event is None else (event.tags or {}).get(DATA_VERSION_TAG)
 
     def _number(self, table: TableName, data_version: str | None) -> int | None:
-        """Return the Delta version in a data version. None: it was that of another table under this name."""
+        """Return the Delta version in a data version. None: the data version belongs to another table of this name."""
         if data_version is None:
             return None
         number = int(data_version.partition("-")[0])
@@ -110,9 +111,10 @@ class ToldPartitions:
 
 
 def complete_partitions(declared: Partitions, until_ms: int | None, now: datetime) -> tuple[str, ...]:
-    """Return the partitions of a table that is complete until then, oldest first: those that have ended by now.
+    """Return the complete partitions of a table, oldest first, if they have ended by now.
 
-    Dagster has no others. A row far in the future, or the end of time, completes no day before it has ended.
+    Dagster has no partitions that have not ended. So a row far in the future, or the end of time, completes no day
+    before the day has ended.
     """
     if until_ms is None:
         return ()

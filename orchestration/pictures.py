@@ -17,7 +17,7 @@ CHANNELS_SHOWN: Final = 16
 """How many channels are drawn, the slowest first. A vertex has a channel for each subtask of each input."""
 
 _COLUMNS: Final = 120
-"""Wide enough for each table that the command line shows."""
+"""A width that is enough for each table that the command line shows."""
 _LANE_PX: Final = 24
 _NAME_PX: Final = 160
 _TIME_PX: Final = 240
@@ -29,7 +29,7 @@ _NARROW: Final = "\N{NO-BREAK SPACE}"
 
 
 def checkpoints_table(records: Iterable[CheckpointRecord]) -> str:
-    """Return the newest of these checkpoints as a Markdown table, newest first; times are UTC."""
+    """Return the newest of these checkpoints as a Markdown table, newest first. Times are in UTC."""
     newest = sorted({each.checkpoint: each for each in records}.items(), reverse=True)[:CHECKPOINTS_SHOWN]
     lines = [
         "| checkpoint | committed, UTC | rows | took | aligned for | held back |",
@@ -40,7 +40,7 @@ def checkpoints_table(records: Iterable[CheckpointRecord]) -> str:
 
 
 def failures_table(failed: Iterable[FailedCheckpoint]) -> str:
-    """Return checkpoints that failed as a Markdown table, newest first: the reason, the cause, and what to do."""
+    """Return failed checkpoints as a Markdown table, newest first: the reason, the cause, and what to do."""
     lines = ["| checkpoint | UTC | | because | what to do |", "|---:|---|---|---|---|"]
     for each in sorted(failed, key=lambda one: -one.checkpoint)[:CHECKPOINTS_SHOWN]:
         cause = sentence_of(each.message or each.reason.message).replace("|", "\\|")
@@ -50,7 +50,7 @@ def failures_table(failed: Iterable[FailedCheckpoint]) -> str:
 
 
 def as_text(rendered: RenderableType) -> str:
-    """Return what the command line would show, as plain text."""
+    """Return a text as the command line would show it, in plain characters."""
     console = Console(file=io.StringIO(), record=True, width=_COLUMNS, highlight=False, markup=False, emoji=False)
     console.print(rendered, soft_wrap=True)
     return console.export_text().rstrip()
@@ -64,9 +64,9 @@ def block(text: str) -> str:
 def alignment_picture(checkpoint: int, vertex: VertexStatistics) -> str:
     """Return a picture of when barrier `checkpoint` came on each channel of a vertex, and how long the channel waited.
 
-    It is a sentence and an SVG in a data URI. It is kept short, since Dagster hides Markdown of 1,000 characters or
-    more behind a link. The other channels wait for the channel that does not wait. If all barriers came at once, or
-    none was recorded, there is only the sentence.
+    The picture is a sentence and an SVG in a data URI. It is kept short, since Dagster hides Markdown of 1,000
+    characters or more behind a link. All channels wait for the last one, which itself does not wait. If all barriers
+    came at once, or none was recorded, there is only the sentence.
     """
     if not vertex.barriers:
         return f"Barrier {checkpoint} came to `{vertex.vertex}` on no channel that was recorded."
@@ -101,7 +101,7 @@ def _drawing(barriers: tuple[BarrierRecord, ...]) -> Iterator[str]:
 
 
 def _bars(bars: Iterable[tuple[int, int]]) -> str:
-    """Return an SVG path with one bar for each lane; each bar is given by its start and its width."""
+    """Return an SVG path with one bar for each channel. Each bar is given by its start and its width."""
     return "".join(f"M{x},{place * _LANE_PX + 3}h{wide}v18h-{wide}z" for place, (x, wide) in enumerate(bars) if wide)
 
 

@@ -39,7 +39,7 @@ from orchestration.triggers import (
 
 DAY: Final = Limits()
 _COMMON: Final = frozenset({"pipeline", "pipelines", "definitions", "defs", "jobs"})
-"""Names of modules that say nothing about the pipeline."""
+"""Names of modules that do not hint at the pipeline's name."""
 _log = structlog.get_logger(__name__)
 
 
@@ -67,15 +67,16 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     - `group_name` may hold `{pipeline}` and `{layer}`.
     - `warehouse`, `data` and `settings` (by the names of `tidemark run`'s flags) override the environment, and the
       launchpad overrides them.
-    - `show_state=False` keeps operators' states out of the catalogue; their checks go to the table of cuts.
+    - `show_state=False` keeps operators' states out of the catalogue. Their checks then belong to the table of cuts.
     - `upstream_prefixes` are the key prefixes of the other pipelines whose cuts this one reads, by their names. By
       default they have the same prefix.
     - `runner` runs the ticks.
 
     The definitions name no executor and no common resource, so they merge with any other definitions. No Spark is
-    started and no table touched. All that starts ticks must be turned on. If a source cannot be asked
-    for its columns now, the definitions are one asset that says why, and the rest of the code location loads. Raises
-    UnknownPipelineError, InvalidSettingsError, InvalidOwnerError, InvalidNamingError, and what the planner refuses.
+    started and no table touched. Schedules and sensors that start ticks are off until a user turns them on. If a source
+    does not give its columns now, the definitions are one asset that says why, and the rest of the code location loads.
+    Raises UnknownPipelineError, InvalidSettingsError, InvalidOwnerError, InvalidNamingError, and what the planner
+    refuses.
     """
     given = arguments({**(settings or {}), "warehouse": warehouse, "data": data})
     others = {job: prefix_parts(prefix) for job, prefix in upstream_prefixes.items()}
@@ -116,7 +117,7 @@ def _definitions(deployment: Deployment, warehouse: Root, cron: str, owners: Seq
 
 
 def called(pipeline: PipelineReference) -> JobName:
-    """Return the name of a pipeline that cannot be built now: its own, or that of its module's folder."""
+    """Return the name of a pipeline that cannot be built now: its own name, or the name of its module's folder."""
     if isinstance(pipeline, Pipeline):
         return pipeline.name
     text = pipeline if isinstance(pipeline, str) else getattr(pipeline, "__module__", "")
@@ -160,8 +161,8 @@ def _readers(naming: Naming, warehouse: Root) -> dict[str, object]:
 def _tick_job(deployment: Deployment, tables: dg.AssetsDefinition) -> UnresolvedAssetJobDefinition:
     """Return the job of a tick: one step, in the run's own process.
 
-    The tick runs the health checks itself. Dagster would skip a separate step for them if the tick did not materialize
-    every table.
+    The tick runs the health checks itself. If they were a separate step, Dagster would skip it whenever the tick did
+    not materialize every table.
     """
     return dg.define_asset_job(
         f"{deployment.naming.name}_tick",
@@ -186,7 +187,7 @@ def _health_job(deployment: Deployment, checks: dg.AssetChecksDefinition) -> Unr
 
 
 def _tables_asset(deployment: Deployment, owners: Sequence[str]) -> dg.AssetsDefinition:
-    """Return one step for all tables, since they share a cut."""
+    """Return one step for all tables, since all tables share a cut."""
     plan, naming = deployment.plan, deployment.naming
 
     @dg.multi_asset(

@@ -57,7 +57,7 @@ class News:
 
 
 class EpochReporter(TickListener):
-    """Reports changed tables every n checkpoints; each asset's newest change waits for the tick's end.
+    """Reports changed tables every n checkpoints. Each asset's newest change waits for the end of the tick.
 
     Dagster stores an event as soon as it is logged, so its page plots a tick that still runs.
     """
@@ -65,7 +65,10 @@ class EpochReporter(TickListener):
     def __init__(
         self, context: dg.AssetExecutionContext, told: Told, every: int, counts: RowCounts, partitions: ToldPartitions
     ) -> None:
-        """Report each `every`-th checkpoint of this job, with the rows of its tables. Partitions do not wait."""
+        """Report each `every`-th checkpoint of this job, with the rows of its tables.
+
+        Partitions are reported at once.
+        """
         self._context = context
         self._partitions = partitions
         self.told = told
@@ -87,7 +90,10 @@ class EpochReporter(TickListener):
         self._context.log.info("begins from %s; deleted %d leftover files", begins, recovery.leftovers)
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Hold the checkpoint's changes. If a report is due, report the earlier change of the same asset first."""
+        """Hold the checkpoint's changes back.
+
+        If a report is due, first report the earlier changes of the same assets.
+        """
         epoch = Epoch(record, notes, dict(versions))
         rows = self._counts.after(epoch)
         turn = self._seen > 0 and self._seen % self._every == 0
@@ -105,7 +111,7 @@ class EpochReporter(TickListener):
             self._context.log.warning("checkpoint %d: %s", record.checkpoint, note)
 
     def report_partitions(self, epoch: Epoch) -> None:
-        """Report the hours and days of tables that are complete at a checkpoint or have changed, each once."""
+        """Report the hours and days of tables that have become complete or have changed by a checkpoint, each once."""
         for event in self._partitions.news(epoch):
             self._context.log_event(event)
 
@@ -116,7 +122,7 @@ class EpochReporter(TickListener):
         self._context.log.warning("%s", failure_line(checkpoint, reason, message, ends_tick=ends_tick))
 
     def progress(self, progress: Progress) -> None:
-        """Log Spark's start, the loads of state, and what a user should know. Rows are too many to log."""
+        """Log Spark's start, the loads of state, and warnings. Reads of rows come too often to be logged."""
         if isinstance(progress, SparkStarted):
             self._context.log.info("Spark started in %d ms", progress.duration_ms)
         if isinstance(progress, StateLoaded):

@@ -1,4 +1,4 @@
-"""Asset checks of the row rules: how many rows are in quarantine at the newest cut, for each rule."""
+"""Asset checks of the row rules: for each rule, how many rows are in quarantine at the newest cut."""
 
 import re
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def rule_specs(plan: JobPlan, naming: Naming) -> Iterator[dg.AssetCheckSpec]:
 def rule_results(plan: JobPlan, naming: Naming, warehouse: Warehouse) -> Iterator[dg.AssetCheckResult]:
     """Yield a result for each row rule over the rows in quarantine at the newest published cut.
 
-    So the answer is the same after any tick: one that read nothing, one that failed, and one outside Dagster. Rows in
+    So the result is the same after any tick, even if the tick read nothing, failed, or ran outside Dagster. Rows in
     quarantine are not an error, so a check that does not pass is only a warning.
     """
     checked = tuple(_checked(plan))
@@ -69,9 +69,9 @@ def _newest_cut(warehouse: Warehouse, plan: JobPlan) -> Cut | str:
 
 
 def _failed_rows(cut: Cut, quarantine: TableName) -> pl.DataFrame | str:
-    """Return the different lists of failed rules with their number of rows, or why the table cannot be read.
+    """Return each list of failed rules that occurs, with its number of rows, or why the table cannot be read.
 
-    A table that the cut does not have yet is empty.
+    If the cut does not have the table yet, the table is empty.
     """
     if quarantine not in cut.versions:
         return pl.DataFrame(schema={FAILED: pl.String, _ROWS: pl.UInt32})

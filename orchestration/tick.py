@@ -36,7 +36,7 @@ _LASTING: Final = (
     CheckpointFailureReason.TABLE_CHANGED,
     CheckpointFailureReason.FENCED,
 )
-"""Failure reasons that a retry does not remove, because somebody has to act first."""
+"""Failure reasons that a retry does not remove, because a user has to act first."""
 
 _SUITES_OBJECTED: Final = (CheckpointFailureReason.QUALITY, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION)
 """Failure reasons of a tick whose suites may have rejected the rows, or could not be judged."""
@@ -47,16 +47,16 @@ Events = dg.MaterializeResult[None] | dg.AssetCheckResult
 def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> Iterator[Events]:
     """Run one tick and yield its results: one for each changed table and one for each expectation.
 
-    Raises dg.Failure, with the way out, for refused settings and a tick that failed; DagsterExecutionInterruptedError
-    if another tick holds the job, and if a termination of the Dagster run stopped the tick. If the tick does not stop
-    in time, its process ends.
+    Raises dg.Failure, with the way out, for refused settings and for a tick that failed. Raises
+    DagsterExecutionInterruptedError if another tick holds the job, or if a termination of the Dagster run stopped the
+    tick. If the tick does not stop in time, its process ends.
     """
     with ending_in_time(partial(ended_by_force, context)):
         yield from _tick_events(deployment, context)
 
 
 def ended_by_force(context: dg.AssetExecutionContext | dg.OpExecutionContext, said: str) -> None:
-    """Tell Dagster that the process of a terminated Dagster run ends without having ended its work."""
+    """Log to Dagster that the process of a terminated Dagster run ends before its work is done."""
     context.log.error(said)
     context.instance.report_run_canceled(context.run, message=said)
 
@@ -102,12 +102,12 @@ def _launched(deployment: Deployment, config: dict[str, object], context: dg.Ass
 
 
 def _marked(context: dg.AssetExecutionContext, failure: str) -> None:
-    """Tag the run with a failure that a retry would meet again, so that no recovery run is started."""
+    """Tag the run with a failure that would occur again, so that no recovery run is started."""
     context.instance.add_run_tags(context.run.run_id, {FAILURE_TAG: failure})
 
 
 def _left_alone(held: JobHeldError, context: dg.AssetExecutionContext) -> dg.DagsterExecutionInterruptedError:
-    """Return the exception that ends the run as canceled, which shows that it did nothing."""
+    """Return the exception that ends the run as canceled. This shows that the run did nothing."""
     message = f"{held} (in the launchpad: take_over: true)"
     _marked(context, "held")
     context.log.error(message)
@@ -119,7 +119,7 @@ def _runtime(started: Launch, context: dg.AssetExecutionContext) -> RuntimeSetti
     instance = context.instance
 
     def run_ended(run_id: str) -> bool | None:
-        """Return whether a Dagster run has ended; None if this instance does not know the run."""
+        """Return whether a Dagster run has ended. None if this instance does not know the run."""
         run = instance.get_run_by_id(run_id)
         return None if run is None else run.is_finished
 
@@ -132,7 +132,7 @@ def _failed(
     report: TickReport,
     context: dg.AssetExecutionContext,
 ) -> Iterator[Events]:
-    """Yield the failed checks if a suite rejected rows or could not be judged; then raise the failure."""
+    """Yield the failed checks if a suite rejected rows or could not be judged. Then raise the failure."""
     lasting = report.reason in _LASTING
     if report.reason is not None and lasting:
         _marked(context, report.reason.name.lower())
@@ -149,7 +149,7 @@ def _failed(
 def _of_step(
     results: Iterator[dg.AssetCheckResult], deployment: Deployment, context: dg.AssetExecutionContext
 ) -> Iterator[dg.AssetCheckResult]:
-    """Yield the results of suites. Those of tables with partitions are logged, as no asset of the step is judged."""
+    """Yield the results of suites. Log those of tables with partitions, which are not assets of this step."""
     for result in results:
         if not of_partitioned(deployment.plan, deployment.naming, result):
             yield result
@@ -202,7 +202,7 @@ def _materialized(ended: Metadata, reporter: EpochReporter, stands: Standing) ->
 
 
 def _ended(report: TickReport, stands: Standing, reports: Sequence[str]) -> Metadata:
-    """Return the metadata of a tick; the pipeline's own reports come last."""
+    """Return the metadata of a tick. The pipeline's own reports come last."""
     return {
         "outcome": dg.MetadataValue.text(report.outcome.value),
         "seconds": dg.MetadataValue.float(round(report.seconds, 3)),
@@ -212,7 +212,7 @@ def _ended(report: TickReport, stands: Standing, reports: Sequence[str]) -> Meta
 
 
 def _numbers(report: TickReport, rows: Sequence[Row]) -> Metadata:
-    """Return what a failed and a successful tick both report; the newest checkpoints of `rows` are shown as a table."""
+    """Return the metadata of a failed or successful tick. The newest checkpoints of `rows` are shown as a table."""
     records = [row for row in rows if isinstance(row, CheckpointRecord)]
     return {
         "completed_checkpoints": dg.MetadataValue.int(len(report.completed)),

@@ -1,4 +1,4 @@
-"""The configuration of a tick's run as a class: what the launchpad shows, for those who start runs from Python."""
+"""The launchpad's configuration of a tick's run as a class, for users who start runs from Python."""
 
 from enum import Enum
 from pathlib import Path
@@ -15,8 +15,8 @@ Time = int | str
 class TickConfig(dg.Config):
     """Settings of one tick, for `dg.RunConfig(ops={"shop": TickConfig(checkpoints=1)})`; the op is called as the asset.
 
-    docs/SETTINGS.md says what each means. None leaves a setting to the pipeline and the environment. A wrong type is
-    refused here (pydantic.ValidationError), a value that breaks a rule when the run starts.
+    docs/SETTINGS.md says what each setting means. None leaves a setting to the pipeline and the environment. A wrong
+    type is refused here (pydantic.ValidationError). A value that breaks a rule is refused when the run starts.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -80,7 +80,7 @@ class TickConfig(dg.Config):
     @field_validator("*", mode="after")
     @classmethod
     def _as_in_the_launchpad(cls, value: object, info: ValidationInfo) -> object:
-        """Return a value as the launchpad's field takes it: a time, a fraction and a path are texts there."""
+        """Return a value in the form of the launchpad's field, where a time, a fraction and a path are texts."""
         match value:
             case Enum():
                 return value.value

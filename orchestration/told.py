@@ -1,7 +1,7 @@
-"""Knows which data versions of a job's tables were reported to Dagster, and which are new.
+"""Keeps track of the data versions of a job's tables that were reported to Dagster, and finds new ones.
 
-So downstream assets run when a table has changed, also if a tick outside Dagster changed it. A tick that finds nothing
-new materializes nothing.
+So downstream assets run when a table has changed, even if a tick outside Dagster changed it. A tick that finds no new
+data materializes nothing.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _DIGITS: Final = 8
 class DataVersions:
     """The data versions of a job's tables: `12-3f2a9c1e` is Delta version 12 of the table with the id 3f2a9c1e...
 
-    The id distinguishes a table from an earlier one that was deleted and written again up to the same version.
+    The id distinguishes a table from an earlier table of the same name that was deleted, even at the same version.
     """
 
     def __init__(self, warehouse: Warehouse) -> None:
@@ -59,7 +59,7 @@ class Told:
     """The assets of a job, and the last data version of each that was reported to Dagster."""
 
     def __init__(self, instance: dg.DagsterInstance, plan: JobPlan, naming: Naming, versions: DataVersions) -> None:
-        """Ask the instance once for all assets; later reports are only noted here."""
+        """Ask the instance once for all assets. Later reports are only recorded in this object."""
         self.assets = tuple(_assets(plan, naming))
         self._graph = plan.graph
         self._lineage = column_lineage_of(plan, naming)
@@ -72,7 +72,7 @@ class Told:
         return None if version == self._told.get(asset.key) else version
 
     def tell(self, asset: Asset, data_version: str) -> None:
-        """Note that this data version was reported."""
+        """Record that this data version was reported."""
         self._told[asset.key] = data_version
 
     def metadata(self, asset: Asset, epoch: Epoch) -> Metadata:

@@ -1,8 +1,8 @@
 """Starts ticks automatically, and reports ticks outside Dagster.
 
-A schedule, a sensor for new data and one for failed runs start ticks. All three are off at first. None of them starts a
-tick while one holds the job. If two ticks start all the same, the fence admits one. The sensor that reports is on from
-the start.
+A schedule, a sensor for new data and a sensor for failed runs start ticks. All three are off at first. None of them
+starts a tick while another tick holds the job. If two ticks start all the same, only one can claim the job. The sensor
+that reports ticks outside Dagster is on from the start.
 """
 
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def health_schedule(deployment: Deployment, job: UnresolvedAssetJobDefinition) -
 
 
 def due(deployment: Deployment, instance: dg.DagsterInstance) -> dg.RunRequest | SkipReason:
-    """Return a request for a tick, or a reason to skip it that names the running one."""
+    """Return a request for a tick, or the reason to skip it, such as the tick that runs."""
     busy = _busy(deployment, deployment.launch(), instance)
     return dg.RunRequest() if busy is None else SkipReason(busy)
 
@@ -90,8 +90,8 @@ def due(deployment: Deployment, instance: dg.DagsterInstance) -> dg.RunRequest |
 def new_data_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     """Return a sensor that starts a tick when the sources have rows that the newest checkpoint does not hold.
 
-    The cursor holds what the sensor found when it last started a tick. So it does not start a tick again on data on
-    which one failed. Polling needs no Spark and reads no row.
+    The cursor holds what the sensor found when it last started a tick. So it does not start another tick for data on
+    which a tick failed. Polling needs no Spark and reads no row.
     """
     name = deployment.naming.name
 
@@ -116,8 +116,8 @@ def new_data_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -
 def recovery_sensor(deployment: Deployment, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     """Return a sensor that starts one recovery run for a failed tick, and none for a failed recovery run.
 
-    It leaves failures that a retry would meet again to people (a rejected suite, a refused setting, a job that another
-    tick holds). The failed run says what to do.
+    Failures that would occur again need a person: a rejected suite, a refused setting, a job that another tick holds.
+    The failed run says what to do.
     """
     name = deployment.naming.name
 
@@ -152,7 +152,8 @@ def outside_ticks_sensor(deployment: Deployment) -> dg.SensorDefinition:
     """Return a sensor that reports cuts to Dagster that no run of a tick has reported.
 
     `tidemark run` takes such cuts, and so do a rollback and an approval. The sensor is on from the start, since it
-    starts no run and changes nothing. It takes the pipeline as the code location loaded it, and asks no server for it.
+    starts no run and changes nothing. It uses the pipeline as the code location loaded it, and asks no source's server
+    for columns.
     """
     name = deployment.naming.name
 
@@ -173,10 +174,10 @@ def outside_ticks_sensor(deployment: Deployment) -> dg.SensorDefinition:
 def reported_outside(
     deployment: Deployment, instance: dg.DagsterInstance, cursor: str | None
 ) -> dg.SensorResult | SkipReason:
-    """Return the newest cut as events, if a table shows something that Dagster does not know.
+    """Return the newest cut as events, if a table has a data version that was not reported to Dagster.
 
-    The cursor holds the newest checkpoint that was compared. A table that was reported before is known by its data
-    version, so nothing is reported twice, even if the cursor is lost.
+    The cursor holds the newest checkpoint that was compared. Reported tables are recognized by their data versions, so
+    nothing is reported twice, even if the cursor is lost.
     """
     warehouse, plan = deployment.warehouse(deployment.resolved()), deployment.plan
     newest = newest_restorable(warehouse)
@@ -219,14 +220,14 @@ def _outside_news(told: Told, stands: Standing, epoch: Epoch) -> Iterator[dg.Ass
 
 
 def _unfinished_run(deployment: Deployment, instance: dg.DagsterInstance) -> str | None:
-    """Return which run of a tick Dagster has not ended yet."""
+    """Return which run of a tick has not ended yet in Dagster."""
     tagged = dg.RunsFilter(tags={JOB_TAG: deployment.naming.name}, statuses=list(_UNFINISHED))
     unfinished = instance.get_runs(tagged, limit=1)
     return f"run {unfinished[0].run_id} is {unfinished[0].status.value.lower()}" if unfinished else None
 
 
 def _busy(deployment: Deployment, launched: Launch, instance: dg.DagsterInstance) -> str | None:
-    """Return which tick runs or waits to run, or that none is needed any more; None if one may begin."""
+    """Return which tick runs or waits to run, or why no tick may begin or is needed. None if a tick may begin."""
     holder = held_by(launched.warehouse)
     if holder is not None:
         return holder

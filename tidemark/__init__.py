@@ -348,7 +348,7 @@ _MODULES: Final = {
     "jobs.sources.python.data_source": ("SparkSource",),
     "jobs.sources.registry.client": ("SchemaRegistry",),
 }
-"""Where each name comes from."""
+"""The module from which each name is imported."""
 
 _EXTRAS: Final = {
     "jobs.outside_sinks.kafka.kafka_sink": ("confluent_kafka", "kafka"),
@@ -358,7 +358,7 @@ _EXTRAS: Final = {
     "jobs.outside_sinks.postgres.postgres_sink": ("psycopg", "postgres"),
     "jobs.sources.postgres.changes": ("psycopg", "postgres"),
 }
-"""The library that a module needs, and the extra that brings it."""
+"""The library that a module needs, and the extra that installs it."""
 
 for _module, (_library, _extra) in _EXTRAS.items():
     if not is_installed(_library):  # `from tidemark import *` asks for every name here, and needs no extra
@@ -366,10 +366,10 @@ for _module, (_library, _extra) in _EXTRAS.items():
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used (PEP 562); raise AttributeError for any other name.
+    """Import a public name when it is first used (PEP 562). Raise AttributeError for any other name.
 
-    Raises HiddenPackageError, an ImportError, if another package hides one of Tidemark's, and MissingExtraError if the
-    name needs a library that is not installed.
+    Raises HiddenPackageError, an ImportError, if another package hides one of Tidemark's packages. Raises
+    MissingExtraError if the name needs a library that is not installed.
     """
     for module, names in _MODULES.items():
         if name in names:

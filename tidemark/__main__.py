@@ -8,7 +8,7 @@ _TYPED_OR_SET_WRONGLY = 2
 
 
 def main() -> None:
-    """Run the command line and exit. If other packages hide Tidemark's, say so in one sentence."""
+    """Run the command line and exit. If other packages hide Tidemark's packages, report that in one sentence."""
     try:
         must_be_ours()
     except HiddenPackageError as error:

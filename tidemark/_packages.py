@@ -1,7 +1,7 @@
 """Finds out whether other packages of the same names hide Tidemark's own packages.
 
-An installed wheel has only the package `tidemark`, with all others inside. In a checkout, and so in an editable
-install, the others lie beside it, and a project may have folders of the same names.
+An installed wheel has only the package `tidemark`, with all other packages inside. In a checkout, and so in an editable
+install, the other packages lie beside `tidemark`, and a project may have folders of the same names.
 """
 
 from importlib.util import find_spec
@@ -13,11 +13,11 @@ _HERE: Final = Path(__file__).resolve().parent
 
 
 class HiddenPackageError(ImportError):
-    """Another package hides one of Tidemark's; the message names both, and the way out."""
+    """Another package hides one of Tidemark's packages. The message names both, and the way out."""
 
 
 def must_be_ours() -> None:
-    """Raise HiddenPackageError if importing one of Tidemark's packages would import another one."""
+    """Raise HiddenPackageError if importing one of Tidemark's packages would import a package of someone else."""
     if (_HERE / _BESIDE[0]).is_dir():
         return
     for name in _BESIDE:
@@ -32,11 +32,11 @@ def must_be_ours() -> None:
 
 
 class MissingExtraError(ImportError):
-    """An optional library is not installed; the message names it, and the command that installs it."""
+    """An optional library is not installed. The message names it, and the command that installs it."""
 
 
 def is_installed(module: str) -> bool:
-    """Return whether a library is installed; it is not imported."""
+    """Return whether a library is installed, without importing it."""
     return find_spec(module) is not None
 
 

@@ -1,6 +1,6 @@
 """Prepares an environment: `python -m tidemark.prepare` archives Spark's classes, so that Spark starts faster.
 
-Run it once for an environment. Everything works without it too.
+Run it once for each environment. Everything also works without it.
 """
 
 from tidemark._packages import must_be_ours

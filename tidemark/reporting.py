@@ -1,6 +1,6 @@
-"""What a reporter of your own hears: the events, and the port.
+"""The events that a reporter of your own receives, and the interface that it implements.
 
-docs/guides/observe.md shows one.
+docs/guides/observe.md shows such a reporter.
 """
 
 from tidemark._packages import must_be_ours

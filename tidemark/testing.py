@@ -1,9 +1,7 @@
 """Tests pipelines and sources: runs ticks on small frames in the test's own folder, and kills them.
 
-```python
-from tidemark.testing import SourceContract, Trial
-```
-docs/guides/pipelines.md and docs/guides/sources.md show them at work.
+```python from tidemark.testing import SourceContract, Trial ``` docs/guides/pipelines.md and docs/guides/sources.md
+show both at work.
 """
 
 from tidemark._packages import must_be_ours

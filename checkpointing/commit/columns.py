@@ -100,9 +100,8 @@ def is_one_of(name: str, names: Collection[str]) -> bool:
 def unknown_drop(table: Table, was: TableColumns) -> tuple[str, str] | None:
     """Return a column that the pipeline drops and the table never had, and the column that it may mean.
 
-    None: there is no such drop.
-
-    If there is no column that it may mean, the drop cannot be a mistake, and the answer is None too.
+    None: there is no such drop. If there is no column that it may mean, the drop cannot be a mistake, and the answer is
+    None too.
     """
     declared = {column.name for column in table.columns}
     stay = [each.name for each in was.columns if each.name not in declared and each.name not in table.drops]

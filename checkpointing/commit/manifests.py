@@ -291,9 +291,8 @@ def _left_out_too(
 ) -> Manifest:
     """Leave out the handles whose files have left their lists.
 
-    `counted` has these lists, and how far each was followed.
-
-    A list is followed through the manifests as far as the last handle to leave out.
+    `counted` has these lists, and how far each was followed. A list is followed through the manifests as far as the
+    last handle to leave out.
     """
     left_out = manifest.left_out
     for list_of in manifest.handles.at.keys() & counted.keys():

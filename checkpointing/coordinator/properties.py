@@ -50,10 +50,9 @@ class TerminationRefusedError(ValueError):
 class CheckpointProperties:
     """The properties of one request.
 
-    Raises TerminationRefusedError if `terminate` is set and the kind is not a synchronous savepoint.
-
-    `forced` ignores max_concurrent and the minimum pause. `terminate` drains the job (MAX watermark) before the
-    snapshot. A synchronous savepoint without `terminate` suspends the job.
+    Raises TerminationRefusedError if `terminate` is set and the kind is not a synchronous savepoint. `forced` ignores
+    max_concurrent and the minimum pause. `terminate` drains the job (MAX watermark) before the snapshot. A synchronous
+    savepoint without `terminate` suspends the job.
     """
 
     kind: SnapshotKind = SnapshotKind.CHECKPOINT

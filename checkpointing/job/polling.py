@@ -390,9 +390,8 @@ class SourceReaders:
     ) -> Iterator[PollSource]:
         """Yield the polls to make now.
 
-        A split that was idle or has failed is polled again when its waiting time is over.
-
-        A split for which a barrier waits needs no credit: a vertex that waits for that barrier would never free any.
+        A split that was idle or has failed is polled again when its waiting time is over. A split for which a barrier
+        waits needs no credit: a vertex that waits for that barrier would never free any.
         """
         self._hold_back()
         due = [split for split in self._splits.values() if _is_ready(split, now_ms)]

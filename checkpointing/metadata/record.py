@@ -92,9 +92,7 @@ class CheckpointFailure(_Persisted):
 class TickEnd(_Persisted):
     """How a tick ended: an outcome of `TickOutcome`, and why it failed, if it did.
 
-    `failed` lists its last failed checkpoints.
-
-    No decision depends on it.
+    `failed` lists its last failed checkpoints. No decision depends on it.
     """
 
     outcome: str = Field(pattern=r"^[a-z_]{1,40}$")
@@ -171,9 +169,8 @@ class VertexTimeRecord(_Persisted):
     drained: bool = False
     """True if a drain brought the end of time, so that more rows may come.
 
-    Tables are then complete only until `rows_ms`.
-
-    In entries that are older than this field it is False, and their tables are complete for ever.
+    Tables are then complete only until `rows_ms`. In entries that are older than this field it is False, and their
+    tables are complete for ever.
     """
     inputs: tuple[InputTimeRecord, ...] = ()
     tables: tuple[TableName, ...] = ()
@@ -251,8 +248,8 @@ class FileCompaction(_Persisted):
 class ErasedFile(_Persisted):
     """A file of a table or of state from which rows were erased, and the file that takes its place everywhere (K6).
 
-    `path` is relative to the warehouse. If `into` is None, no row of the file is left. An empty successor is not
-    written, because its folder would name what was erased.
+    `path` is relative to the warehouse. `into` is None if no row of the file is left, and the name of the file's folder
+    has a value that was erased.
     """
 
     table: TableName
@@ -281,9 +278,8 @@ class TableRecord(_Persisted):
     planned_on: CheckpointId | None = None
     """The checkpoint that an append table showed when the files to leave it were chosen.
 
-    The entry is published only onto it.
-
-    None: nothing was chosen by the table's log, or the entry is older than this field.
+    The entry is published only onto it. None: nothing was chosen by the table's log, or the entry is older than this
+    field.
     """
     renamed: tuple[tuple[str, str], ...] = ()
     """The new and the old name of each renamed column of an append table.

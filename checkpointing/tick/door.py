@@ -269,7 +269,7 @@ class Claiming:
         return self._errand.runs and settled and has_finished(plan.restore, self._terms.sources)
 
     def _above(self, claim: MayClaim) -> MayClaim:
-        """Return the claim above all generations and ids of the warehouse from which an entry is imported."""
+        """Return the claim with numbers above all those of the warehouse from which an entry is imported."""
         generation, last_id = self._terms.above
         return replace(
             claim,
