@@ -18,12 +18,12 @@ LONGEST_PAUSE_MS = 365 * 24 * 60 * 60 * 1000
 LONGEST_TIME_MS = 100 * LONGEST_PAUSE_MS
 """No time of the configuration is longer than a hundred years."""
 COUNT_MAX = 2**53 - 1
-"""No number of rows or bytes is larger. Every reader of JSON takes it exactly."""
+"""No number of rows or bytes may be larger. Every reader of JSON reads numbers up to it exactly."""
 RETAINED_MAX = 10_000
-"""Every start reads all retained checkpoints."""
+"""The most retained checkpoints. There is a limit because every start reads all of them."""
 TIMES_MAX = 2**31 - 1
-"""So many failures or restarts are any number of them (Flink: the largest int)."""
-"""A year, Flink's longest time between checkpoints."""
+"""A limit of this many failures or restarts is no limit (Flink: the largest int)."""
+"""`LONGEST_PAUSE_MS` is a year, Flink's longest time between checkpoints."""
 MEMORY_STATE_BYTES_MAX = 256 * 1024 * 1024
 """The most bytes of one subtask's state inside a checkpoint's entry. An entry with more is refused."""
 DEFAULT_MAX_PARALLELISM = 128
@@ -32,7 +32,7 @@ UNLIMITED = -1
 
 
 class CheckpointingMode(Enum):
-    """What a crash may do to the rows of an epoch."""
+    """How often a row may count after a crash."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
@@ -40,10 +40,10 @@ class CheckpointingMode(Enum):
 
 
 class StateBackendKind(Enum):
-    """Where keyed state is stored, and how much of it each micro-batch writes. The results are the same."""
+    """Where keyed state is stored, and how much of it each micro-batch writes. The results are the same for all."""
 
     INCREMENTAL = "incremental"
-    """In files. A micro-batch writes what it changed, and now and then all of it."""
+    """In files. A micro-batch writes the state that it changed, and from time to time all state."""
     FULL = "full"
     """In files. Each micro-batch writes all state of a subtask."""
     MEMORY = "memory"
@@ -78,7 +78,7 @@ _RESTART_FIELDS = {
     "restart_reset_after_ms": (RestartStrategyKind.EXPONENTIAL_DELAY,),
     "restart_jitter": (RestartStrategyKind.EXPONENTIAL_DELAY,),
 }
-"""The strategies to which a field belongs. With another strategy it would silently mean nothing."""
+"""The strategies to which a field belongs. With another strategy the field would silently have no effect."""
 
 
 def _whole_number(value: object) -> object:
@@ -101,8 +101,8 @@ Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 class CheckpointConfig(BaseModel):
     """The configuration of one job's checkpoints. Raises ValidationError, naming field and rule.
 
-    If `interval_ms` and `every_rows` are None, neither triggers a checkpoint. Checkpoints then come when they are asked
-    for, and when the job is caught up.
+    If `interval_ms` and `every_rows` are None, neither triggers a checkpoint. Checkpoints are then taken on request,
+    and when the job is caught up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -116,34 +116,38 @@ class CheckpointConfig(BaseModel):
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     """exactly_once: gates wait for all barriers. at_least_once: they do not, so a crash may count rows twice."""
     timeout_ms: Milliseconds = Field(default=600_000, ge=SHORTEST_INTERVAL_MS)
-    """A checkpoint that has not completed this long after its trigger expires."""
+    """A checkpoint expires if it has not completed this long after its trigger."""
     min_pause_ms: Milliseconds = Field(default=0, ge=0, le=LONGEST_PAUSE_MS)
     """The shortest time between the completion of a checkpoint and the next periodic trigger."""
     max_concurrent: Count = Field(default=1, ge=1, le=1_000)
     """How many checkpoints may be pending at a time. Forced savepoints ignore this."""
     tolerable_failures: Count = Field(default=0, ge=0, le=TIMES_MAX)
     """How many checkpoints in a row may fail before the job fails.
-    Counted are checkpoints that expired, that a subtask declined, or that could not be written: also for a suite that
-    could not be judged, and for rows that could not be written. A rejecting suite, a changed table and a newer claim
-    always fail the job.
+    A checkpoint counts if it expired, if a subtask declined it, or if it could not be written. A subtask also declines
+    it if a suite could not be judged, or if rows could not be written. A suite that rejects rows, a changed table and a
+    newer claim always fail the job.
     """
     tolerable_poll_failures: Count = Field(default=3, ge=0, le=TIMES_MAX)
-    """How many times in a row a split of a source may fail to say what it has, before the job fails.
-    The split is asked again every half second, and the other splits are read meanwhile.
+    """How many polls of a source's split may fail in a row before the job fails.
+    The split is polled again every half second. The other splits are read in the meantime.
     """
     retained: Count = Field(default=1, ge=1, le=RETAINED_MAX)
     """How many completed checkpoints are kept, at least 2. Savepoints are kept besides.
-    The one before the newest stays, so that there is a way back if a table or sink never takes the newest.
+    The checkpoint before the newest is always kept, so that the job can go back to it if a table or sink never accepts
+    the newest.
     """
     retain_on_cancellation: bool = True
-    """Whether checkpoints stay when the job is cancelled. If not, only savepoints do. Only a cancellation uses it."""
+    """Whether checkpoints are kept when the job is cancelled. If not, only savepoints are.
+    Only a cancellation reads this setting.
+    """
     unaligned: bool = False
     """Whether barriers overtake rows that wait. The checkpoint then stores these rows as channel state."""
     alignment_timeout_ms: Milliseconds | None = Field(default=None, ge=0)
     """With `unaligned`: a checkpoint starts aligned and turns unaligned after this time. None: unaligned at once."""
     max_alignment_bytes: Count | None = None
-    """How many bytes are buffered of channels that wait for a barrier. Beyond it the checkpoint is declined.
-    None: nothing is buffered, and the sources of such channels stop reading. -1: no limit.
+    """How many bytes may be buffered from channels that wait for a barrier.
+    With more, the checkpoint is declined. None: nothing is buffered, and the sources of such channels stop reading. -1:
+    no limit.
     """
     max_parallelism: Count = Field(default=DEFAULT_MAX_PARALLELISM, ge=1, le=KEY_GROUPS_MAX)
     """The number of key groups. It is fixed for the job's life: a tick with another number is refused."""
@@ -156,7 +160,7 @@ class CheckpointConfig(BaseModel):
     memory_state_bytes_max: Count | None = Field(default=None, ge=1, le=MEMORY_STATE_BYTES_MAX)
     """With state_backend memory: the largest compressed state of one subtask in bytes. None: 1 MiB. At most 256 MiB."""
     compact_files_min: Count | None = Field(default=10, ge=2, le=1_000)
-    """How many small files of an append table a tick writes into one (for each partition). None: it compacts none."""
+    """How many small files of an append table a tick writes into one (for each partition). None: no compaction."""
     compacted_bytes_max: Count = Field(default=134_217_728, ge=1)
     """The largest size of a file made of small ones, in bytes. A file of more than half of it is not compacted."""
     restart_strategy: RestartStrategyKind = RestartStrategyKind.NONE
@@ -261,10 +265,10 @@ class CheckpointConfig(BaseModel):
 
     @property
     def kept(self) -> int:
-        """How many completed checkpoints are kept: `retained`, and the one before the newest in any case.
+        """How many completed checkpoints are kept: `retained`, but at least the two newest.
 
-        A committed checkpoint may never be published, because a table or an outside sink refuses it for good. Then the
-        job goes back to the one before it.
+        It may never be possible to publish a committed checkpoint, because a table or an outside sink refuses it for
+        good. Then the job goes back to the checkpoint before.
         """
         return max(self.retained, 2)
 

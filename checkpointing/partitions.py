@@ -96,7 +96,8 @@ class TableVersion:
     def order(self) -> tuple[int, str]:
         """The value by which versions of one kind are compared: the greater version has the greater value.
 
-        All dates of a column have texts of one length, and so do its moments. So their texts sort as they do.
+        All dates of a column have texts of one length, and so do its moments. So the order of the texts is the order of
+        the dates or moments.
         """
         return (int(self.text), "") if self.kind is VersionKind.NUMBER else (0, self.text)
 

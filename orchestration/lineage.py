@@ -80,7 +80,7 @@ def partitions_of(declared: Partitions) -> dg.TimeWindowPartitionsDefinition:
 
 
 def column_lineage_of(plan: JobPlan, naming: Naming) -> dict[TableName, dg.TableColumnLineage]:
-    """Return for each column of each output table the columns of the nearest assets from which its values come."""
+    """Return, for each column of the output tables, the columns of the nearest upstream assets that feed it."""
 
     def dep(read: ReadColumn) -> dg.TableColumnDep:
         key = naming.source_key(read.vertex) if read.table is None else naming.table_key(read.table)

@@ -33,7 +33,7 @@ class ToldPartitions:
     """The partitions of a job's tables that were reported to Dagster."""
 
     def __init__(self, instance: dg.DagsterInstance, plan: JobPlan, naming: Naming, versions: DataVersions) -> None:
-        """Ask the instance once which partitions were reported. Later reports are only recorded in this object."""
+        """Ask the Dagster instance once what was reported. Later reports are only recorded in this object."""
         self._instance = instance
         self._plan = plan
         self._versions = versions

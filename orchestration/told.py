@@ -59,7 +59,7 @@ class Told:
     """The assets of a job, and the last data version of each that was reported to Dagster."""
 
     def __init__(self, instance: dg.DagsterInstance, plan: JobPlan, naming: Naming, versions: DataVersions) -> None:
-        """Ask the instance once for all assets. Later reports are only recorded in this object."""
+        """Ask the Dagster instance once what was reported. Later reports are only recorded in this object."""
         self.assets = tuple(_assets(plan, naming))
         self._graph = plan.graph
         self._lineage = column_lineage_of(plan, naming)

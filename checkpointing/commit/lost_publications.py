@@ -74,7 +74,7 @@ class LogSeen:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The publication that a table must show at a cut: exactly `named`, or any one up to `until` if that is None."""
+    """The publication that a table must show at a cut: `named`, or any one up to `until` if `named` is None."""
 
     named: CheckpointId | None
     until: CheckpointId
@@ -265,7 +265,7 @@ def holes(seen: Standing, table: TableName) -> frozenset[CheckpointId]:
 def _lacks(seen: Standing, at: Reference | None, table: TableName, due: list[Again] | None) -> CheckpointId | None:
     """Return a checkpoint that a table lacks and that nothing brings back.
 
-    None: no or no known checkpoint is missing.
+    None: it lacks none, or nobody knows which.
     """
     if due is None:
         return next((row.checkpoint for row in _missing(seen, at, table)), None) if at is not None else None

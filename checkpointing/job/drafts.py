@@ -255,7 +255,7 @@ class Compacting:
         """The checkpoint that is to commit the result."""
 
     def rows_read(self) -> tuple[CompactFiles, ...]:
-        """Return what to compact, now that the tick has rows for another checkpoint."""
+        """Return the request for compactions that are due, when the tick has rows for another checkpoint."""
         if self._files_min is None or self._asked:
             return ()
         due = tuple(table for table, files in self._added.items() if files >= self._files_min)

@@ -16,11 +16,11 @@ class TickLimits:
     """When a tick ends by itself. It takes a last checkpoint when it reaches the first of these limits."""
 
     until_caught_up: bool = True
-    """End when every split is idle and every row that was read is committed."""
+    """End the tick when every split is idle and every row that was read is committed."""
     checkpoints: int | None = None
-    """End after this many completed checkpoints."""
+    """End the tick after this many completed checkpoints."""
     duration_ms: int | None = None
-    """End this long after the start."""
+    """End the tick this long after its start."""
     hold: bool = False
     """Hold the first checkpoint until a person approves it, and end the tick. No row of it is visible before that."""
 

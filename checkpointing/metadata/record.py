@@ -92,7 +92,7 @@ class CheckpointFailure(_Persisted):
 class TickEnd(_Persisted):
     """How a tick ended: an outcome of `TickOutcome`, and why it failed, if it did.
 
-    `failed` lists its last failed checkpoints. No decision depends on it.
+    `failed` lists its last failed checkpoints. No decision depends on this record.
     """
 
     outcome: str = Field(pattern=r"^[a-z_]{1,40}$")

@@ -66,7 +66,7 @@ INLINE_STATE_MAX: Final = 1024 * 1024
 
 
 class InvalidInlineStateError(ValueError):
-    """A state may not be in an entry. The message says what is wrong."""
+    """A text may not stand in an entry as a state. The message says what is wrong."""
 
 
 def must_be_inline_state(text: str) -> None:
