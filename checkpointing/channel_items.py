@@ -132,10 +132,10 @@ class SubtaskSnapshot:
     """The snapshot of one subtask. Fields that do not apply to its kind of vertex are empty.
 
     `position` is a source's position (canonical JSON). A subtask that is `finished` has no row left: its split has
-    ended, or its vertex has processed all input and emitted what it held back (B4). `state` has the live state files,
-    oldest first. `ranges` has the upsert tables' current files. `staged` has those files of append tables that belong
-    to no checkpoint known to be complete. Nothing in the state is due before the event time `due_ms`. None: nothing in
-    the state is ever due.
+    ended, or its vertex has processed all input and emitted the rows that it held back (B4). `state` has the live state
+    files, oldest first. `ranges` has the upsert tables' current files. `staged` has those files of append tables that
+    belong to no checkpoint known to be complete. Nothing in the state is due before the event time `due_ms`. None:
+    nothing in the state is ever due.
     """
 
     position: str | None = None
@@ -149,7 +149,7 @@ class SubtaskSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWork:
-    """What the Spark tasks of one subtask measured during a micro-batch, each inside itself (E6).
+    """What the Spark tasks of one subtask measured during a micro-batch. Each task measures itself (E6).
 
     `task_ms`: the time from a task's first row to its report. `sync_ms`: the part of `task_ms` in which the task wrote
     files, and so took in no row. `rows`: the rows that it received. The numbers of several tasks are added.

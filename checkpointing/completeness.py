@@ -14,7 +14,7 @@ from checkpointing.metadata.record import CheckpointRecord, InputTimeRecord, Ver
 
 
 def writer_in_time(record: CheckpointRecord, table: TableName) -> VertexRecord | None:
-    """Return the vertex that writes the table. None: the cut does not say until when the table is complete."""
+    """Return the vertex that writes the table. None: the cut does not say until when it is complete."""
     written = (vertex for vertex in record.vertices if vertex.time is not None and table in vertex.time.tables)
     return next(written, None)
 
@@ -36,7 +36,7 @@ def complete_until_ms(record: CheckpointRecord, table: TableName) -> int | None:
 
 
 def complete_tables(record: CheckpointRecord) -> dict[TableName, int]:
-    """Return until when each table is complete, in ms. A table without such a time is left out."""
+    """Return the event time, in ms, until which each table is complete. A table without such a time is left out."""
     named = (table for vertex in record.vertices if vertex.time is not None for table in vertex.time.tables)
     found = ((table, complete_until_ms(record, table)) for table in named)
     return {table: ms for table, ms in found if ms is not None}

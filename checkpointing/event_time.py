@@ -1,4 +1,4 @@
-"""Event time moves at barriers: how far in time the rows before a barrier reach (N1).
+"""Event time advances at barriers: it says how far in time the rows before a barrier reach (N1).
 
 The watermark of a cut says that all rows up to this time have come, as far as anybody knows. A vertex computes its
 watermark when it has aligned for barrier n, from all rows before barrier n, and from nothing else. So the watermark
@@ -122,8 +122,8 @@ def combined(channels: Iterable[Watermark], last: Watermark) -> Watermark:
     """Return the watermark of an upstream vertex whose subtasks send on these channels, after `last`.
 
     An active channel that is behind `last` was idle before, or is new. It counts again once it has caught up with
-    `last`. If the last active channel turns idle, the greatest of all counts, so that nothing waits for rows that do
-    not come (Flink: `StatusWatermarkValve`, FLINK-40475).
+    `last`. If the last active channel turns idle, the greatest watermark of all channels counts, so that nothing waits
+    for rows that do not come (Flink: `StatusWatermarkValve`, FLINK-40475).
     """
     every = tuple(channels)
     if not every:
@@ -158,7 +158,7 @@ class ChannelTime:
 
 
 class VertexTime:
-    """How far in event time one vertex is. `channels` are those of its inputs that have times.
+    """How far in event time one vertex is. `channels` are the channels of the inputs that have times.
 
     A channel from a split has an `EventTime`, and a channel from a vertex has None.
     """

@@ -34,7 +34,7 @@ from checkpointing.metadata.record import Claim, ErasedFile, FileCompaction, Row
 
 @dataclass(frozen=True, slots=True)
 class TimeAdvanced:
-    """The clock shows `now_ms` (milliseconds since the epoch)."""
+    """The clock shows `now_ms` (milliseconds since 1970)."""
 
     now_ms: int
 

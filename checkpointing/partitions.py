@@ -77,7 +77,7 @@ class VersionKind(Enum):
     TIME = "time"
     """By moment. The text is `yyyy-mm-ddThh:mm:ss.ffffff`, and ends with `Z` if the moment is one in UTC."""
     TEXT = "text"
-    """By code points, as Spark and Arrow compare texts."""
+    """By its code points, as Spark and Arrow compare texts."""
 
 
 @dataclass(frozen=True, slots=True)

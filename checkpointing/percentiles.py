@@ -9,8 +9,8 @@ from typing import Self
 class Distribution:
     """A summary of at least one whole number, in the numbers' own unit.
 
-    A percentile p is one of the numbers: the smallest for which at least p per cent of all are not greater. `average`
-    is rounded to the nearest whole number.
+    A percentile p is one of the numbers: the smallest number such that at least p per cent of all numbers are not
+    greater. `average` is rounded to the nearest whole number.
     """
 
     count: int

@@ -1,9 +1,9 @@
 """The trace of a tick: its start, every fact and every effect, a JSON line each, in order.
 
-The lines of a real run can be replayed on the job door: the start builds it, the facts step it, and the effects are its
-answers. Lines are numbered, so that a missing or misplaced line is found at once. A line names the class of its
-content. It has new files in full. For files that earlier lines have, it has numbers (below). Fields with their default
-values are left out. Nothing is pickled.
+The lines of a real run can be replayed on the job door: the first line says how to build the door, the facts step it,
+and the door must return the effects. Lines are numbered, so that a missing or misplaced line is found at once. A line
+names the class of its content. It has new files in full. For files that earlier lines have, it has numbers (below).
+Fields with their default values are left out. Nothing is pickled.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

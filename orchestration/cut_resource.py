@@ -23,7 +23,7 @@ Frame = TypeVar("Frame")
 
 
 class CutResource(dg.ConfigurableResource[Cut]):
-    """Reads the tables of one pipeline at one cut: the newest one at the run's first read, until the run ends.
+    """Reads the tables of one pipeline at one cut until the run ends. It is the newest cut at the run's first read.
 
     A run of a partition reads the cut at which the partition was last materialized, if that cut is still kept.
 

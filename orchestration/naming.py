@@ -129,7 +129,7 @@ def check_names(called: Iterable[tuple[Named, str]]) -> dict[Named, str]:
 
 
 def _fields(groups: str) -> set[str]:
-    """Return the fields in braces; a text that is not a template has an empty field."""
+    """Return the fields in braces. For a text that is not a template, return one empty field."""
     try:
         return {field for _, field, _, _ in Formatter().parse(groups) if field is not None}
     except ValueError:

@@ -29,7 +29,7 @@ class TickConfig(dg.Config):
     warehouse: str | Path | None = None
     data: str | Path | None = None
     report_every: int | None = None
-    """Report each n-th checkpoint as materializations while the tick runs, 5 by default; the last one always is."""
+    """Report each n-th checkpoint as materializations while the tick runs (default 5). The last is always reported."""
 
     interval_ms: Time | None = None
     every_rows: int | None = None

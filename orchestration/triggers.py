@@ -43,7 +43,7 @@ _UNFINISHED: Final = (
 
 
 def tick_schedule(deployment: Deployment, job: UnresolvedAssetJobDefinition, cron: str) -> dg.ScheduleDefinition:
-    """Return a schedule that starts a tick unless one runs or waits."""
+    """Return a schedule that starts a tick unless another tick runs or waits to run."""
     name = deployment.naming.name
 
     def execute(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | SkipReason:

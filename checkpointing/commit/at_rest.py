@@ -144,7 +144,8 @@ class Stamp:
 def is_savable(cut: CheckpointRecord) -> bool:
     """Return whether a committed cut can be saved as a savepoint. It can if the cut holds no rows in flight.
 
-    Flink's savepoints never hold any, since their barriers are always aligned (`CheckpointOptions.forConfig`).
+    Flink's savepoints never hold rows in flight, since their barriers are always aligned
+    (`CheckpointOptions.forConfig`).
     """
     return not cut.has_rows_in_flight
 
@@ -196,8 +197,8 @@ class SourceReset:
 class Forget:
     """The newest cut under a new id, without erased rows (K6).
 
-    `tables` are all tables whose logs are written again, and `erased` has all erased files of the job: the commit of
-    the entry replaces them in every other entry too (`erasure`).
+    `tables` are all tables whose logs are written again. `erased` has all erased files of the job. The commit of the
+    entry replaces these files in every other entry too (`erasure`).
     """
 
     newest: CheckpointRecord

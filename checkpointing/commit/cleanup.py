@@ -7,8 +7,8 @@ deletes them `grace_ms` after they became unneeded. By then, every reader that b
 
 No log says when a file became unneeded. The file's Remove action in the table's log is older: the file was needed until
 the last retained cut with it was dropped. So every clean-up records what it observed (`CleanUpLook`). A file has been
-unneeded at least since the first look that found it so. A file that no log ever showed has no readers, so its age is
-enough.
+unneeded at least since the first look that showed it as unneeded. A file that no log ever showed has no readers, so its
+age is enough.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -30,7 +30,7 @@ With 24 h, a file stays up to an hour longer."""
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A file was in its table from version `first` up to the one before `until`. It was removed at `removed_ms`.
+    """A file was in its table from version `first` up to the version before `until`. It was removed at `removed_ms`.
 
     If rows were erased from it, no version shows it any more (K6). Then both are 0.
     """
@@ -68,7 +68,7 @@ class TableSeen:
     in_every_cut: bool = False
 
     def needs(self, file: ListedFile) -> bool:
-        """Return whether a recorded cut shows the file, or the newest version may."""
+        """Return whether a recorded cut shows the file, or the table's newest version may show it."""
         return any(
             shown.until > self.newest or any(shown.first <= version < shown.until for version in self.cuts)
             for shown in file.shown
@@ -76,7 +76,7 @@ class TableSeen:
 
     @property
     def oldest(self) -> int:
-        """Return the oldest version that somebody may begin to read."""
+        """Return the oldest version that a reader may begin to read."""
         return min(self.newest, *self.cuts) if self.in_every_cut and self.cuts else 0
 
 
@@ -160,7 +160,7 @@ def discardable(paths: Iterable[str], reservations: Iterable[Reservation], now_m
 def is_forgotten(reservation: Reservation, now_ms: int) -> bool:
     """Return whether a reservation ended so long ago that its reader will not come back to it.
 
-    Until then the reservation stays, so that a late reader learns that its cut is gone. It does not read another cut
+    Until then the reservation stays, so that a late reader learns that its cut is gone, and does not read another cut
     instead.
     """
     return not standing((reservation,), now_ms) and now_ms >= reservation.ends_ms + RESERVATION_MS_MAX

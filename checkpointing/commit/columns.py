@@ -93,7 +93,7 @@ def held_in_files(name: str, was: TableColumns) -> bool:
 
 
 def is_one_of(name: str, names: Collection[str]) -> bool:
-    """Return whether this is one of the names. As in Spark, case does not matter."""
+    """Return whether `name` is one of the names. As in Spark, case does not matter."""
     return name.casefold() in {each.casefold() for each in names}
 
 

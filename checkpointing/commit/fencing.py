@@ -13,7 +13,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind
 
 IDS_PER_CLAIM = 1_000
-"""Checkpoint ids that one claim reserves. After a crash, the counter goes on after them (A6)."""
+"""Checkpoint ids that one claim reserves. After a crash, the counter goes on after these ids (A6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def stood_upon(rows: Iterable[CheckpointRecord]) -> frozenset[CheckpointId]:
 def disposed_with(gone: CheckpointRecord, rows: Iterable[CheckpointRecord]) -> tuple[CheckpointId, ...]:
     """Return the entries to drop when a user disposes of a savepoint: itself, and an abandoned one that only it kept.
 
-    A checkpoint that is still on the line goes with the next commit that subsumes it.
+    If such a checkpoint is still on the line, a later commit drops it by subsuming it.
     """
     others = [row for row in rows if row.checkpoint != gone.checkpoint]
     kept = stood_upon(others)

@@ -54,7 +54,7 @@ def lists_of(table: Table, record: VertexRecord) -> Lists:
 
 
 def _differ(paths: AbstractSet[str], lists: Lists, were: Lists) -> bool:
-    """Return True if the files of `lists`, which have these paths, are not those of `were`.
+    """Return True if the files of `lists`, which have the paths `paths`, are not the files of `were`.
 
     Mostly a file that has left its list shows the difference, or the number of files does. So only changed lists cost
     anything. Otherwise a file may have moved to another list, or several lists may share it. Then all files are

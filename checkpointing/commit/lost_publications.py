@@ -252,7 +252,7 @@ def _due(seen: Standing, at: Reference, table: TableName) -> list[Again] | None:
 
 
 def holes(seen: Standing, table: TableName) -> frozenset[CheckpointId]:
-    """Return the checkpoints of the line whose rows an append table lacks although it shows a newer one.
+    """Return the checkpoints of the line whose rows an append table lacks, although it shows a newer checkpoint.
 
     A missing publication can't be inserted before a newer one. All publications in the table's log must have been read.
     """

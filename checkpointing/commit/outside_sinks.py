@@ -21,7 +21,7 @@ from checkpointing.metadata.record import CheckpointRecord, RowKind
 def outside_publications(record: CheckpointRecord, parent: CheckpointRecord | None) -> tuple[Publication, ...]:
     """Return what outside sinks get of a committed entry, once its tables are published.
 
-    The sink of an append table gets what a checkpoint of a tick adds. The sink of an upsert table gets every
+    The sink of an append table gets the rows that a tick's checkpoint adds. The sink of an upsert table gets every
     checkpoint, and every rollback to which the sink follows. It gets the files of the table at this cut and at the cut
     of `parent`, to see what has changed between the two. If the parent's entry does not exist any more, the sink gets
     the whole table.

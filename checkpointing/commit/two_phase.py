@@ -55,7 +55,7 @@ from checkpointing.renamed_columns import declared_renames
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A fully acknowledged checkpoint that waits for its turn. Its parent is known when its turn comes.
+    """A fully acknowledged checkpoint that waits for its turn. Its parent is known only when its turn comes.
 
     In the draft, `statistics.rows` and `rows_estimated` count the rows that the sources sent in this tick. In the
     entry, they count the rows since the parent's barrier.
@@ -77,7 +77,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitIdentity:
-    """What every entry of this tick carries. `nonce` is the claim's, and globally unique."""
+    """What every entry of this tick carries. `nonce` is the nonce of the claim, and globally unique."""
 
     job: str
     generation: Generation

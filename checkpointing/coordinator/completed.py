@@ -43,7 +43,7 @@ class SharedStateEntry:
 class Unregistered:
     """The result of `unregister_unused`: files to delete, and checkpoints whose folders hold a file in use.
 
-    The product's checkpoints have no folders, so `in_use` is empty there.
+    A real job's checkpoints have no folders, so `in_use` is empty there.
     """
 
     discarded: tuple[Handle, ...] = ()

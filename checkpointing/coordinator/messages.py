@@ -1,7 +1,8 @@
 """The messages between the coordinator and its caller: facts (past tense) in, effects (imperative) out.
 
-The caller steps the door with one fact at a time. It carries out the effects of a step in their order, and answers each
-asynchronous one later with the fact that its docstring names. A fact's time is the time of the last TimeAdvanced.
+The caller steps the door with one fact at a time. It carries out the effects of a step in their order. It answers each
+asynchronous effect later, with the fact that the effect's docstring names. A fact's time is the time of the last
+TimeAdvanced.
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ class SchedulerStopped:
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """The coordinator ends for good. Everything that is pending, queued or asked later fails."""
+    """The coordinator ends for good. Everything that is pending or queued, or that is requested later, fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class OperatorCoordinatorFailed:
 
 @dataclass(frozen=True, slots=True)
 class HookAnswered:
-    """Answer to AskHook. The checkpoint keeps `state`; for None it keeps nothing (A8)."""
+    """Answer to AskHook. The checkpoint keeps `state`, or nothing if it is None (A8)."""
 
     hook: str
     checkpoint: CheckpointId

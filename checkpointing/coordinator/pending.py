@@ -54,7 +54,7 @@ class PhaseOrderError(RuntimeError):
 
 @dataclass(slots=True, kw_only=True)
 class PendingCheckpoint:
-    """Collects the answers for one checkpoint. Each answer takes constant time, whatever the size of the job."""
+    """Collects the answers for one checkpoint. Each answer takes constant time, for a job of any size."""
 
     id: CheckpointId
     request: str | None
@@ -98,7 +98,7 @@ class PendingCheckpoint:
 
     @property
     def is_fully_acknowledged(self) -> bool:
-        """True if the tasks were triggered and have all acknowledged.
+        """True if all tasks were triggered and have acknowledged.
 
         Tasks are triggered only after all operator coordinators and hooks have answered.
         """

@@ -29,7 +29,7 @@ class CheckpointType(Enum):
 
 
 class RequestedType(Enum):
-    """A user's explicit wish for a checkpoint (Flink: `CheckpointType` of `triggerCheckpoint`)."""
+    """The type of checkpoint that a user explicitly requests (Flink: `CheckpointType` of `triggerCheckpoint`)."""
 
     CONFIGURED = "CONFIGURED"
     FULL = "FULL"

@@ -12,14 +12,14 @@ from checkpointing.coordinator.properties import CHECKPOINT, CheckpointPropertie
 class CoordinatorSettings:
     """The settings of one coordinator. Where None is allowed, it means no limit, or never.
 
-    `interval_ms` is effective: never shorter than `min_pause_ms`. `operator_coordinators` and `hooks` are asked in this
-    order.
+    `interval_ms` is the effective interval, which is never shorter than `min_pause_ms`. `operator_coordinators` and
+    `hooks` are asked in this order.
     """
 
     job: str
     interval_ms: int | None = None
     periodic: CheckpointProperties = CHECKPOINT
-    """What the scheduler asks for."""
+    """The properties of the checkpoints that the scheduler requests."""
     min_pause_ms: int = 0
     timeout_ms: int | None = None
     max_concurrent: int | None = 1
@@ -42,7 +42,7 @@ class CoordinatorSettings:
         operator_coordinators: tuple[str, ...] = (),
         periodic: CheckpointProperties = CHECKPOINT,
     ) -> Self:
-        """Return the settings that a job's validated configuration says."""
+        """Return the settings that follow from a job's validated configuration."""
         return cls(
             job=job,
             operator_coordinators=operator_coordinators,

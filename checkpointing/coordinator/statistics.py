@@ -34,7 +34,7 @@ class CheckpointStatistics:
 
 @dataclass(slots=True)
 class CheckpointCounters:
-    """How many checkpoints there were; `total` includes those that failed before they were pending."""
+    """How many checkpoints there were; `total` includes checkpoints that failed before they were pending."""
 
     total: int = 0
     in_progress: int = 0

@@ -192,7 +192,7 @@ def as_unaligned(barrier: Barrier) -> Barrier:
 
 
 # ------------------------------------------------------------------
-# The ports between a barrier handler and the channels below it.
+# The interfaces between a barrier handler and the channels from which it gets barriers.
 
 
 Effects = list[GateEffect]
@@ -226,7 +226,7 @@ class AlignerRules:
     """What differs between the two policies that block channels.
 
     `barrier_stops_channel`: a channel waits behind its barrier until it is resumed, even if the barrier is obsolete.
-    `end_counts_as_barrier`: the end of a channel aligns it; otherwise it aborts the pending checkpoint.
+    `end_counts_as_barrier`: the end of a channel aligns the channel. Otherwise the end aborts the pending checkpoint.
     `cancel_aborts_older`: a newer cancel marker also aborts the pending checkpoint, under that checkpoint's own id (up
     to Flink 1.10).
     """

@@ -167,7 +167,7 @@ class ChannelsSnapshot:
 
 
 class Channels:
-    """The transport below the barrier handler (Flink: `CheckpointableInput`).
+    """The channels that deliver items to the barrier handler (Flink: `CheckpointableInput`).
 
     `may_block(barrier)` says whether the items behind this barrier are held. `announces` says whether barriers with a
     timeout are announced.

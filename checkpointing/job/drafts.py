@@ -458,7 +458,7 @@ class EpochLog:
             self._epochs[checkpoint].verdicts.append(report)
 
     def ended(self, checkpoint: CheckpointId, tracker: StatisticsTracker) -> Statistics:
-        """Forget the epoch and return its measurements. The commit fills in its own time.
+        """Forget the epoch and return its measurements. The commit adds the time of the commit.
 
         `tracker` has the numbers that came with the acknowledgements, and the counts of the generation.
         """

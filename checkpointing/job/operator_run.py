@@ -393,8 +393,8 @@ class OperatorRun:
     def start(self, rows_max: int) -> RunMicroBatch:
         """Run the collected segments as the next micro-batch. At the end of the data, this is the last micro-batch.
 
-        It ends with the segment that reaches `rows_max`. More segments may have been collected while the vertex waited
-        for a barrier.
+        The micro-batch ends with the segment that reaches `rows_max`. More segments may have been collected while the
+        vertex waited for a barrier.
         """
         self.micro_batch += 1
         before = accumulate((segment.rows for _, segment in self.collected), initial=0)
@@ -808,8 +808,8 @@ class Judgements:
 def objection(fact: Judged) -> tuple[CheckpointFailureReason, str] | None:
     """Return the reason and message with which a vertex declines its checkpoint, or None if suites accept the rows.
 
-    Rejected rows would be rejected again at each checkpoint, so the job fails. A judgement that failed may succeed next
-    time. Its failure is counted, as Flink counts an asynchronous part that raised.
+    Rejected rows would be rejected again at each checkpoint, so the job fails. A judgement that failed may succeed at
+    the next checkpoint. Its failure is counted, as Flink counts an asynchronous part of a snapshot that raised.
     """
     match fact:
         case JudgementFailed():

@@ -138,7 +138,7 @@ def _are_uneven(splits: Iterable[SplitKey], positions: Mapping[SplitKey, str | N
 # since no barrier can be sent before it arrives (A10).
 #
 # Splits may run ahead of others in event time, so that windows and joins hold much state. With `hold_back`, a split
-# that is too far ahead is not asked until the others have caught up (N1; Flink: watermark alignment). Only splits that
+# that is too far ahead is not polled until the others have caught up (N1; Flink: watermark alignment). Only splits that
 # can catch up are compared. A split that has nothing to read, has ended, cannot be read, or waits for an earlier part
 # cannot catch up. The split with the least time is never held, so some split can always be read. A split on its way to
 # a cut is never held either. How far a slice goes in time is known only after it has run, and a poll may bring a whole
@@ -272,12 +272,12 @@ class SourceReaders:
 
     @property
     def polling(self) -> bool:
-        """True if a poll is not answered yet whose split was not known to be idle."""
+        """True if a poll is not answered yet, and its split was not known to be idle."""
         return any(split.granted and not split.idle for split in self._splits.values())
 
     @property
     def all_idle(self) -> bool:
-        """True if no split had anything to read when it was last asked."""
+        """True if no split had anything to read when it was last polled."""
         return all(_rests(split) for split in self._splits.values())
 
     @property
@@ -503,7 +503,7 @@ def _key(split: Split) -> tuple[VertexId, SplitId]:
 
 
 def _rests(split: Split) -> bool:
-    """Return whether the split had nothing to read when it was last asked, or cannot be read now."""
+    """Return whether the split had nothing to read when it was last polled, or cannot be read now."""
     return split.idle or bool(split.failures) or split.waits
 
 

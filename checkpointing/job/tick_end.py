@@ -29,7 +29,7 @@ from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind
 
 OWN_REQUEST: Final = "tick"
-"""The request name of the tick's own checkpoints: by rows, by quota, at its end."""
+"""The request name of checkpoints that the tick itself requests: by rows, by quota, at its end."""
 
 
 class TickPhase(Enum):
@@ -40,7 +40,7 @@ class TickPhase(Enum):
     FINISHING = "finishing"
     """The tick reads no more. It ends when a cut shows every row that was sent."""
     SUSPENDING = "suspending"
-    """The savepoint of a stop is being taken. If it fails, the tick goes on."""
+    """The savepoint of a stop is being taken. If the savepoint fails, the tick goes on."""
     SUSPENDING_OR_FINISHING = "suspending_or_finishing"
     """As SUSPENDING, but the tick was also asked to stop. If the savepoint fails, the tick enters FINISHING."""
     STOPPING = "stopping"
@@ -215,7 +215,7 @@ class Ending:
     ) -> bool:
         """Record the result of a request. Return whether a tick that was about to stop goes on.
 
-        `kind` is None for a checkpoint that the tick asked for itself. If such a checkpoint cannot be triggered, the
+        `kind` is None for a checkpoint that the tick itself requested. If such a checkpoint cannot be triggered, the
         tick fails. After the barrier of a stop no rows are read any more. So if the stop then fails, the job can only
         fail (E5).
         """

@@ -133,7 +133,7 @@ def encode(row: Row, *, writer: str) -> str:
 
 
 def decode(text: str) -> Row:
-    """Return a whole entry, as `decode_stored` does. Raises UnreadableRowError too if its files lie in manifests."""
+    """Return an entry, as `decode_stored` does. If some of its files are in manifests, raise UnreadableRowError."""
     row = decode_stored(text)
     if isinstance(row, CheckpointRecord) and not row.is_whole:
         raise UnreadableRowError(f"{named(row)} has its files in manifests, and lies where entries are whole")

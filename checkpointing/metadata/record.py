@@ -50,7 +50,7 @@ def _printable(text: str) -> str:
 
 
 _Name = Annotated[str, Field(max_length=1_024), AfterValidator(_printable)]
-"""A name from outside that messages show. It has no control characters."""
+"""A type for names from outside that messages show. Such a name has no control characters."""
 
 
 class Holder(_Persisted):
@@ -338,7 +338,7 @@ class SubtaskStatistics(_Persisted):
 
 
 class VertexStatistics(_Persisted):
-    """The life of the epoch at one vertex (E6, C7). Times are in ms since the epoch, durations in ms."""
+    """The life of the epoch at one vertex (E6, C7). Times are in ms since 1970, durations in ms."""
 
     vertex: VertexId
     barriers: tuple[BarrierRecord, ...] = ()

@@ -86,7 +86,7 @@ def must_be_inline_state(text: str) -> None:
 
 
 NUMBER_MAX: Final = 2**53 - 1
-"""The largest number that every reader of JSON takes exactly. Ids, generations, rows and bytes stay below it."""
+"""The largest number that every reader of JSON reads exactly. Ids, generations, rows and bytes stay below it."""
 
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""

@@ -192,7 +192,7 @@ class Attempts:
         self._generations = set[Generation]()
         """The generations of the attempts whose job has begun."""
         self.restarts = 0
-        """How many attempts followed a failed one."""
+        """How many attempts followed a failed attempt."""
         self.completed = 0
         """How many checkpoints all attempts have completed."""
 

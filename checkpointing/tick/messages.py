@@ -221,7 +221,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RestartDue:
-    """Another attempt follows a failed one after this delay. `restart` counts from 1."""
+    """Another attempt follows a failed attempt after this delay. `restart` counts from 1."""
 
     restart: int
     end: EndTick
