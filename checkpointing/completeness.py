@@ -54,7 +54,7 @@ def held_back_by(time: VertexTimeRecord) -> InputTimeRecord | None:
 
 
 def split_held_back_by(record: CheckpointRecord, vertex: VertexRecord) -> InputTimeRecord | None:
-    """Return the split's input that holds a vertex's watermark back, here or upstream. None: no such input does."""
+    """Return the input from a split that holds a vertex's watermark back, here or upstream. None: there is none."""
     waits = None if vertex.time is None else held_back_by(vertex.time)
     if waits is None or waits.split:
         return waits

@@ -86,12 +86,12 @@ class Vertex:
     checkpoint holds (A7). `meanings` say how the columns of a keyed vertex's state are computed. Checkpoints record
     them. `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of
     its state and of its table, by the new names. `changes_of` are the keyed vertices whose changes this vertex reads.
-    `outputs_read` has the named output that each input reads. None is the upstream vertex's own output. `outputs_read`
-    is empty if no input reads a named output. `event_times` has what the pipeline declares about the times of each
-    input that reads a source. It is empty if the pipeline declares nothing for any input (N1). The vertex `fires` if
-    some of its state is due at an event time, or with `by_clock` at a time of the clock of barriers (N4). `expiry` says
-    when rows of its state expire. None: never (N5). The vertex may emit the result for a row only when the watermark is
-    `rows_wait_ms` after the row's time. None: the result may wait until a drain.
+    `outputs_read` has the named output that each input reads. None stands for the upstream vertex's own output.
+    `outputs_read` is empty if no input reads a named output. `event_times` has what the pipeline declares about the
+    times of each input that reads a source. It is empty if the pipeline declares nothing for any input (N1). The vertex
+    `fires` if some of its state is due at an event time, or with `by_clock` at a time of the clock of barriers (N4).
+    `expiry` says when rows of its state expire. None: never (N5). The vertex may emit the result for a row only when
+    the watermark is `rows_wait_ms` after the row's time. None: the result may wait until a drain.
     """
 
     id: VertexId

@@ -198,9 +198,10 @@ def _deps(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table) -> Iterat
 
 
 def _handed_on(plan: JobPlan, naming: Naming, edge: EdgeId) -> Iterator[dg.AssetKey]:
-    """Yield the asset of the rows that the edge carries. If there is none, yield those of the upstream vertex's inputs.
+    """Yield the asset of the rows that the edge carries.
 
-    The upstream vertex's table has the rows of its own output. Rows of a named output come from the asset of its state.
+    If there is no such asset, yield the assets of the upstream vertex's inputs. The upstream vertex's table has the
+    rows of its own output. Rows of a named output come from the asset of its state.
     """
     vertex = plan.graph.vertex(edge.upstream)
     match vertex.kind:

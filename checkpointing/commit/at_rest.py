@@ -35,11 +35,10 @@ from checkpointing.metadata.record import (
 # table. But nothing of it is published, no entry continues from it, and no tick begins from it.
 #
 # - **Approval** appends the same cut under a new id as a checkpoint, which continues from the held cut's parent. The
-#   same
-#   commit drops the held entry. That is the commit point. Publishing it is the normal roll-forward.
-# - **Rejection** drops the held entry with the release of the process that rejects it. Its files are then leftovers: of
-#   a newer generation than the newest checkpoint, and named by no entry. So the next tick deletes them before it does
-#   anything else. It reads the same rows again, as after a suite that rejected them.
+#   same commit drops the held entry. That is the commit point. The new checkpoint is then rolled forward as usual.
+# - **Rejection** drops the held entry with the release of the process that rejects it. Its files are then leftovers:
+#   they belong to a newer generation than the newest checkpoint, and no entry names them. So the next tick deletes them
+#   before it does anything else. It reads the same rows again, as after a suite that rejected them.
 #
 # Until then no process moves the job on: an errand whose `moves_on` is true is refused by name. So the newest
 # checkpoint is still the held cut's parent when the cut is settled, and there is never more than one held cut.

@@ -23,7 +23,7 @@ from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord, Row
 
 LOOKS_PER_GRACE = 24
-"""Looks count as one if less than this part of the grace lies between them.
+"""Looks count as one if the time between them is less than this fraction of the grace.
 
 With 24 h, a file stays up to an hour longer."""
 

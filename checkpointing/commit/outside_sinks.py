@@ -129,7 +129,7 @@ def sinks_after(
 # Invariant: a transaction is rolled back only if its checkpoint can never be published into this target any more.
 #
 # - Publishing checkpoint n, or pre-committing it, rolls back the transactions of older checkpoints. A checkpoint is
-#   pre-committed only after the cut of the one before is recorded. So the older checkpoints have failed, or are
+#   pre-committed only after the cut of the checkpoint before is recorded. So the older checkpoints have failed, or are
 #   published.
 # - A starting tick rolls back all transactions of ids older than its own, after it has rolled forward. Ids rise from
 #   claim to claim. So a process that was taken over never rolls back a transaction of its successor.

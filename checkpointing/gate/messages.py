@@ -90,8 +90,8 @@ class TriggerCheckpoint:
     """Take the snapshot for `barrier` now, and send this barrier on. If it is unaligned, the barrier says so.
 
     `alignment_ms` is the time from the first barrier to the last. `bytes_processed` were delivered in that time.
-    `bytes_held` wait behind barriers of blocked channels (C7). For an unaligned checkpoint the first two are 0 here,
-    and come with InFlightComplete.
+    `bytes_held` wait behind barriers of blocked channels (C7). For an unaligned checkpoint, `alignment_ms` and
+    `bytes_processed` are 0 here, and come with InFlightComplete.
     """
 
     barrier: Barrier

@@ -527,7 +527,7 @@ class OperatorRun:
         return BEFORE_TIME if self.time is None else self.time.watermark.ms
 
     def not_staged(self) -> CheckpointId | None:
-        """Take back the rows of a micro-batch that could not be written. Return the checkpoint that waited for it.
+        """Take back the rows of a micro-batch that could not be written. Return the checkpoint that waited for them.
 
         The vertex can take no snapshot for that checkpoint any more. Each barrier allows one more try. Without waiting
         for a barrier, the disk would probably still be full at the next try.

@@ -201,7 +201,7 @@ class Attempts:
         self._began_ms = at.now_ms
 
     def recovered(self, done: Recovered, by: Generation) -> None:
-        """Count the checkpoint that the attempt `by` has published, if an earlier attempt of this tick committed it."""
+        """Count the checkpoint that attempt `by` rolled forward, if an earlier attempt of this tick committed it."""
         published = done.plan.roll_forward
         self.completed += published is not None and published.generation in self._generations
         self._generations.add(by)
