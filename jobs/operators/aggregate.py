@@ -43,18 +43,18 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """Its column."""
+        """The aggregate's column in state and output."""
         ...
 
     @property
     def function(self) -> AggregateMeaning:
-        """What it says of itself."""
+        """The aggregate's name, columns and types."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedAggregates:
-    """The keyed function of these aggregates. Its state has the accumulators of each key, its output the results."""
+    """The keyed function of these aggregates. Its state holds accumulators, and its output results."""
 
     keys: tuple[str, ...]
     aggregates: tuple[Aggregate, ...]
@@ -69,7 +69,10 @@ class KeyedAggregates:
         return Processed(state=new.drop(KEY_GROUP), output=self.results(new).drop(KEY_GROUP))
 
     def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
-        """Return the aggregates of these rows alone, a row per key (see `MergesPartials`); raises as `process` does."""
+        """Return the aggregates of these rows alone, a row per key (see `MergesPartials`).
+
+        Raises the errors that `process` raises.
+        """
         checked = {name: column for name, column in self._sums() if may_overflow(rows[column], types[name])}
         sums = (each for one in self.aggregates for each in _of_rows(one, types[one.name], checked=one.name in checked))
         with self._fitting():
@@ -79,7 +82,10 @@ class KeyedAggregates:
         return found
 
     def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Return the new row of each key of the partials (see `MergesPartials`); raises as `process` does."""
+        """Return the new row of each key of the partials (see `MergesPartials`).
+
+        Raises the errors that `process` raises.
+        """
         known = before.select(*self.keys, *(pl.col(one.name).alias(f"{_BEFORE}{one.name}") for one in self.aggregates))
         beside = join_by_key(partials, known, self.keys, "left")
         for name, column in self._sums():
@@ -98,7 +104,7 @@ class KeyedAggregates:
         return fitting_means((one.name, one.function) for one in self.aggregates)
 
     def _sums(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the column of each sum."""
+        """Yield for each sum its name and the column that it adds up."""
         for one in self.aggregates:
             if isinstance(one.function, Sum):
                 yield one.name, one.function.column
@@ -131,7 +137,7 @@ def _of_rows(one: Aggregate, kind: pl.DataType, *, checked: bool) -> tuple[pl.Ex
 
 
 def _of_two(one: Aggregate, kind: pl.DataType) -> pl.Expr:
-    """Return the accumulator of the rows before and of the partial."""
+    """Return the accumulator of the key's earlier rows and of the partial together."""
     before, none = pl.col(f"{_BEFORE}{one.name}"), one.function.init()
     known = before if none is None else pl.coalesce(before, none.cast(kind))
     return one.function.merge(known, pl.col(one.name)).cast(kind).alias(one.name)

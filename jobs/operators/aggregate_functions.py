@@ -1,7 +1,7 @@
 """The protocol of an aggregate, and the built-in ones that need no order of rows.
 
-Nulls are left out, and NaN is greater than every number, as in Spark SQL. Types are Spark's.
-`jobs.operators.aggregate_functions` handles sums that do not fit their type.
+Nulls are left out, and NaN is greater than every number, as in Spark SQL. Types are Spark's. This module also raises
+the error for a sum that does not fit its type.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,14 +17,14 @@ from pyspark.sql.types import DataType, DecimalType, DoubleType, LongType, Struc
 # Finds sums that do not fit their type, so that a total never silently wraps around.
 #
 # Whole numbers and decimals are added up exactly. The sum of one micro-batch's rows must fit its type, and so must the
-# new total. Polars checks neither; its sums wrap around. Doubles follow IEEE 754 and never fail.
+# new total. Polars checks neither of them: its sums wrap around. Doubles follow IEEE 754 and never fail.
 
 
 _ROUGHLY: Final = "\0~"
 """Prefix of a column that holds a decimal's sum as a double, beside the exact sum, which may have wrapped around."""
 
 _WRAPS_BEYOND: Final = 1.5e38
-"""A decimal of 38 digits (1e38) lies in 128 bits, which wrap at 1.7e38. A double is exact enough to tell the two."""
+"""A decimal of 38 digits (1e38) lies in 128 bits, which wrap at 1.7e38. A double beside it shows whether it wrapped."""
 
 """The most digits of a decimal, in Spark and in Polars."""
 
@@ -32,7 +32,7 @@ _EXACT: Final = Context(prec=100)
 
 
 class SumOverflowError(ArithmeticError):
-    """A sum does not fit its type; the message names the column, the key, the type and the way out."""
+    """A sum does not fit its type. The message names the column, the key, the type and a way to solve the problem."""
 
     def __init__(self, name: str, column: str, key: Sequence[object], kind: pl.DataType) -> None:
         keys = ", ".join(map(str, key))
@@ -43,7 +43,7 @@ class SumOverflowError(ArithmeticError):
 
 
 def may_overflow(values: pl.Series, kind: pl.DataType) -> bool:
-    """Return whether the sum of some of these values may not fit the type. If it returns False, every sum fits."""
+    """Return whether a sum of some of these values may be too large for the type. If False, every sum fits."""
     if not _is_exact(kind):
         return False
     lowest, highest = values.min(), values.max()
@@ -54,7 +54,10 @@ def may_overflow(values: pl.Series, kind: pl.DataType) -> bool:
 
 
 def sum_of_rows(column: str, name: str, kind: pl.DataType, *, checked: bool) -> tuple[pl.Expr, ...]:
-    """Return the sum of a column, null if all is null; `checked` returns the form that `fitting` takes."""
+    """Return the sum of a column, null if all values are null.
+
+    If `checked`, the sum has the form that `fitting` takes.
+    """
     values, some = pl.col(column).cast(kind), pl.col(column).count() > 0
     if checked and kind == pl.Int64:
         return (pl.when(some).then(values.cast(pl.Int128).sum()).alias(name),)
@@ -63,7 +66,7 @@ def sum_of_rows(column: str, name: str, kind: pl.DataType, *, checked: bool) -> 
 
 
 def fitting(sums: pl.DataFrame, keys: Sequence[str], column: str, name: str, kind: pl.DataType) -> pl.DataFrame:
-    """Return checked sums in their type; raise SumOverflowError for one that does not fit."""
+    """Return checked sums in their type. Raise SumOverflowError for a sum that does not fit."""
     found = pl.col(name)
     outside = (found > _literal(_largest(kind), kind)) | (found < _literal(_least(kind), kind))
     rough = f"{_ROUGHLY}{name}"
@@ -78,7 +81,7 @@ def require_totals_fit(
 ) -> None:
     """Raise SumOverflowError unless every sum in `name`, added to the total in `before`, fits the type.
 
-    It compares the total with the limit less the sum, so that the comparison itself cannot overflow.
+    The check compares the total with the limit minus the sum, so that the comparison itself cannot overflow.
     """
     if not _is_exact(kind):
         return
@@ -91,7 +94,7 @@ def require_totals_fit(
 def require_fit(
     rows: pl.DataFrame, keys: Sequence[str], column: str, name: str, sums: pl.Expr, kind: pl.DataType
 ) -> None:
-    """Raise SumOverflowError for an exact sum, held in 38 digits, that does not fit the type."""
+    """Raise SumOverflowError for a sum that does not fit the type. The sums are exact, as decimals of 38 digits."""
     largest, least = _largest(kind), _least(kind)
     wide = pl.Decimal(_DIGITS_MAX, kind.scale if isinstance(kind, pl.Decimal) else 0)
     _require_none(
@@ -126,7 +129,7 @@ def _unscaled(value: object, kind: pl.DataType) -> int:
 
 
 def _wide(column: pl.Expr, kind: pl.DataType) -> pl.Expr:
-    """Return the column in the widest type of its scale, in which the limit less the sum always fits."""
+    """Return the column in the widest type of its scale. The limit minus the sum always fits into that type."""
     return column.cast(pl.Decimal(_DIGITS_MAX, kind.scale)) if isinstance(kind, pl.Decimal) else column
 
 
@@ -143,7 +146,10 @@ def _shown(kind: pl.DataType) -> str:
 
 
 def _way_out(column: str, kind: pl.DataType) -> str:
-    """Return the way out. State and upsert tables accept a wider decimal; a double needs a new column."""
+    """Return the advice in the message.
+
+    State and upsert tables accept a wider decimal, but a double needs a new column.
+    """
     if isinstance(kind, pl.Decimal) and kind.precision == _DIGITS_MAX:
         return f"cast {column} to double before the aggregate, and give the sum another name, which begins anew"
     scale = kind.scale if isinstance(kind, pl.Decimal) else 0
@@ -157,16 +163,16 @@ _DIGITS_MAX = 38
 
 
 class AggregateMeaning(Protocol):
-    """What an aggregate says of itself.
+    """The names and types that describe an aggregate.
 
-    `name` says what the accumulator and the result mean. Each checkpoint records it with `columns`, which are the input
-    columns. Change the name when the meaning changes: old state is then refused instead of being mixed with new values.
-    `accumulator` and `returns` are the Spark types of accumulator and result.
+    `name` says what the accumulator and the result mean. Each checkpoint records `name` and `columns`, the input
+    columns. Change the name when the meaning changes. A tick then refuses the old state instead of mixing it with new
+    values. `accumulator` and `returns` are the Spark types of accumulator and result.
     """
 
     @property
     def name(self) -> str:
-        """What the checkpoint calls the function."""
+        """The function's name in the checkpoint."""
         ...
 
     @property
@@ -189,15 +195,15 @@ class AggregateFunction(AggregateMeaning, Protocol):
     """An aggregate, written as Polars expressions (Flink: `AggregateFunction`).
 
     An accumulator is a value that stands for rows of one key. It lies in the state, in the column of the aggregate. The
-    result must depend on the rows only: not on their order, and not on how they were split into micro-batches.
+    result must depend on the rows only, neither on their order nor on how they were split into micro-batches.
 
-    It may have `retract(one, other)`, which returns the accumulator of the rows of `one` without those of `other`. Over
-    changes, an aggregate without it keeps the rows of each key. If equal rows count once, it may then say so with an
-    attribute `ignores_duplicates`, which is true.
+    An aggregate may have a method `retract(one, other)`, which returns the accumulator of the rows of `one` without the
+    rows of `other`. Without that method, an aggregate over changes keeps the rows of each key. If equal rows count once
+    in such an aggregate, it may declare this with an attribute `ignores_duplicates` that is true.
     """
 
     def init(self) -> pl.Expr | None:
-        """Return the accumulator of no rows. None means a null, and `merge` then gets it (Flink: createAccumulator)."""
+        """Return the accumulator of no rows. If None, `merge` gets a null in its place (Flink: createAccumulator)."""
         ...
 
     def add(self) -> pl.Expr:
@@ -214,7 +220,7 @@ class AggregateFunction(AggregateMeaning, Protocol):
 
 
 class _ShowsAccumulator:
-    """An aggregate whose accumulator is its result; `kind` is the type of both. A null stands for no rows."""
+    """An aggregate whose accumulator is its result; `kind` is the type of both. Null stands for no rows."""
 
     __slots__ = ()
     kind: DataType
@@ -289,7 +295,7 @@ class Sum(_ShowsAccumulator):
 
 @dataclass(frozen=True, slots=True)
 class Min(_ShowsAccumulator):
-    """Takes the least value. NaN is it only among NaNs."""
+    """Takes the least value. The result is NaN only if all values are NaN."""
 
     column: str
     kind: DataType
@@ -306,7 +312,7 @@ class Min(_ShowsAccumulator):
         return pl.col(self.column).min()
 
     def merge(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
-        """Take the lesser. In Polars too, NaN is greater than every number."""
+        """Take the lesser of both. In Polars too, NaN is greater than every number."""
         return pl.coalesce(pl.when(one <= other).then(one).when(other < one).then(other), one, other)
 
 
@@ -329,7 +335,7 @@ class Max(_ShowsAccumulator):
         return pl.col(self.column).nan_max()
 
     def merge(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
-        """Take the greater."""
+        """Take the greater of both."""
         return pl.coalesce(pl.when(one >= other).then(one).when(other > one).then(other), one, other)
 
 
@@ -368,7 +374,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class DecimalAverage:
-    """The exact mean of decimals, rounded half up to four more digits after the point, as Spark's."""
+    """The exact mean of decimals, rounded half up to four more digits after the point, as in Spark."""
 
     column: str
     kind: DecimalType
@@ -387,7 +393,7 @@ class DecimalAverage:
 
     @property
     def returns(self) -> DecimalType:
-        """Four more digits, before and after the point together and after it."""
+        """A decimal with four more digits after the point: precision and scale grow by four."""
         kind = self.kind
         return DecimalType(min(_DIGITS_MAX, kind.precision + 4), min(_DIGITS_MAX, kind.scale + 4))
 
@@ -410,7 +416,7 @@ class DecimalAverage:
         return pl.struct(sum=total - less, count=count - fewer)
 
     def result(self, accumulator: pl.Expr) -> pl.Expr:
-        """Divide as whole numbers of 128 bits, first the digits that the sum has, then the further ones.
+        """Divide as whole numbers of 128 bits: first the digits that the sum has, then the four additional digits.
 
         Polars raises an error if the mean does not fit its type, as Spark does in ANSI mode.
         """
@@ -429,12 +435,12 @@ class DecimalAverage:
 
 
 class MeanOverflowError(ArithmeticError):
-    """A mean of decimals, or its sum, has more digits than its type; the message names columns and way out."""
+    """A mean of decimals, or its sum, has more digits than its type. The message names the columns and a way out."""
 
 
 @contextmanager
 def fitting_means(functions: Iterable[tuple[str, AggregateMeaning]]) -> Iterator[None]:
-    """Raise MeanOverflowError where Polars finds a decimal that does not fit, if one of these functions is a mean."""
+    """Raise MeanOverflowError if Polars finds a decimal too large for its type and one of these functions is a mean."""
     try:
         yield
     except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError) as error:
@@ -452,11 +458,11 @@ def fitting_means(functions: Iterable[tuple[str, AggregateMeaning]]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class Variance:
-    """The variance or standard deviation as a double, of a sample or of the whole population.
+    """The variance or standard deviation, as a double. It is that of a sample or of the whole population.
 
     The accumulator is the number of values, their mean, and `m2`: the sum of the squared distances from the mean. Two
-    of them are merged by the rule of Chan, Golub and LeVeque (1979), which Spark uses too. It loses no digits if the
-    mean is large and the variance small.
+    accumulators are merged by the rule of Chan, Golub and LeVeque (1979), which Spark uses too. This rule loses no
+    digits if the mean is large and the variance small.
     """
 
     column: str
@@ -488,7 +494,7 @@ class Variance:
         return pl.struct(count=values.count().cast(pl.Int64), mean=mean.fill_null(0.0), m2=((values - mean) ** 2).sum())
 
     def merge(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
-        """Move both means to the common one."""
+        """Combine both: the common mean, and the squared distances from it."""
         count, mean, m2 = _fields(one, "count", "mean", "m2")
         more, its_mean, its_m2 = _fields(other, "count", "mean", "m2")
         total, delta = count + more, its_mean - mean
@@ -497,7 +503,7 @@ class Variance:
         return pl.when(count == 0).then(other).when(more == 0).then(one).otherwise(both)
 
     def result(self, accumulator: pl.Expr) -> pl.Expr:
-        """Divide; null without enough values: one, or two for a sample."""
+        """Divide. The result is null if there are too few values: less than one, or less than two for a sample."""
         count, m2 = _fields(accumulator, "count", "m2")
         degrees = count if self.population else count - 1
         variance = pl.when(degrees > 0).then(m2 / degrees)

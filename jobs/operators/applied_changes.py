@@ -1,10 +1,12 @@
 """Applies the changes of a source by key, in the order of a sequence column (SCD types 1 and 2).
 
-The state of a key holds its changes in that order: all of them with history, the newest one without. So a change that
-comes late finds its place. A deleted key keeps the change that deleted it, and an older change does not bring it back.
+The state of a key holds its changes in that order. With history it holds all changes, and without history only the
+newest one. So a change that comes late finds its place. A deleted key keeps the change that deleted it, so that an
+older change does not bring the key back.
 
-A null may leave the value of the change before (`ignored`). The state holds such a null as it came, because a late
-change may bring another value. Without history it also holds the newest change that has a value for each such column.
+In a column that is `ignored`, a null leaves the value of the change before. The state holds such a null as it came,
+because a late change may bring another value. Without history the state also holds, for each such column, the newest
+change that has a value for it.
 """
 
 from collections.abc import Sequence
@@ -20,24 +22,26 @@ from jobs.sources.postgres.way_out import ANEW
 from jobs.state.merge import KEY_GROUP
 
 # ------------------------------------------------------------------
-# Fills in values that a database's server did not send, from the change before of the same key.
+# Fills in values that a database's server did not send. They come from the change before of the same key.
 #
-# PostgreSQL does not send a large value that an update left alone. The rows name such columns in UNSENT, which is null
-# if the server sent all values.
+# PostgreSQL does not send a large value that an update did not change. A row names the columns of such values in
+# UNSENT, which is null if the server sent all values.
 
 
 UNSENT: Final = "_applied_unsent"
 """The column with the names of a change's columns that were not sent."""
 
 _PLACE: Final = "\0"
-"""The column with the places of the changes. No column of a user begins so."""
+"""The column with the places of the changes. No column of a user begins with this character."""
 
 
 def filled(changes: pl.DataFrame, keys: Sequence[str], deletes: str) -> pl.DataFrame:
-    """Return the changes with the values that an earlier one of the same key has. The changes of each key are in order.
+    """Return the changes, with unsent values filled in from the newest earlier change of the same key that has them.
 
-    A change after a deletion begins a new row, so nothing is taken from before. What stays unknown stays in UNSENT.
-    `deletes` is the column that says whether a change deletes its key.
+    The changes of each key are in order.
+
+    A change after a deletion begins a new row, so it takes no value from before the deletion. UNSENT still names the
+    columns whose values stay unknown. `deletes` is the column that says whether a change deletes its key.
     """
     names = changes[UNSENT].explode().drop_nulls().unique().sort().to_list()
     if not names:
@@ -75,7 +79,7 @@ TRUNCATES: Final = "_applied_truncate"
 
 
 def told_apart(rows: pl.DataFrame, sequence: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the changes of keys, and the places of the truncates among these rows, each once."""
+    """Return the rows that change a key, and apart from them the place of each truncate, each place once."""
     is_truncate = pl.col(TRUNCATES).fill_null(value=False)
     return rows.filter(~is_truncate).drop(TRUNCATES), rows.filter(is_truncate).select(sequence).unique()
 
@@ -97,9 +101,9 @@ def with_deletions(
 def uncovered(
     ordered: pl.DataFrame, places: pl.DataFrame, keys: list[str], sequence: str, deletes: str
 ) -> pl.DataFrame:
-    """Return the changes, without each deletion that a truncate has added where no row is.
+    """Return the changes without the deletions of truncates that found no row to delete.
 
-    No row is there if the deletion is the first change of its key, or follows another deletion. The operator keeps the
+    A deletion finds no row if it is the first change of its key, or follows another deletion. The operator keeps the
     truncate itself. If an older change of the key arrives later, that truncate deletes it.
     """
     if places.is_empty():
@@ -113,7 +117,7 @@ def uncovered(
 HISTORY: Final = "_changes_applied"
 """The state column with the changes of a key."""
 SEQUENCE: Final = "_applied_sequence"
-"""The column of a change's place in the order."""
+"""The column with a change's place in the order."""
 DELETES: Final = "_applied_delete"
 """The column that says whether a change deletes its key."""
 VALID_FROM: Final = "valid_from"
@@ -126,24 +130,26 @@ Distance = int | timedelta
 
 
 class NoSequenceError(Exception):
-    """A change has no place in the order: names the vertex's key and the way out."""
+    """A change has no place in the order. The message names the change's key and a way out."""
 
 
 class RefusedChangeError(Exception):
-    """A change of a database's table cannot be applied by key: says what happened, and the way out."""
+    """A change of a database's table cannot be applied by key. The message says why, and names a way out."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedChanges:
-    """The keyed function. `columns` are those of the table besides the keys; rows have SEQUENCE and DELETES too.
+    """The keyed function. `columns` are the table's columns besides the keys. Rows also have SEQUENCE and DELETES.
 
-    Changes of a database's table (`of_database`) have UNSENT too. There the old row of an update has the
-    place of the new one, and counts as a deletion only if the new row has another key. They come in order. So a deleted
-    key may be forgotten at once, and a value that was not sent is that of the key's change before. Of other changes, a
-    deleted key may be forgotten once one comes that is by more than `forget_deletes_after` newer, and with None never.
+    Changes of a database's table (`of_database`) have UNSENT too. An update of a database has two rows, the old and the
+    new one, with the same place in the order. The old row is a deletion only if the new row has another key. Changes of
+    a database come in order. So the state forgets a deleted key at once, and a value that was not sent is taken from
+    the key's change before. With other changes, the state may forget a deleted key once a change comes that is newer by
+    more than `forget_deletes_after`. If that is None, it never does.
 
     A null in one of the columns `ignored` keeps the value that the row had before. With history, a version begins where
-    one of the columns `tracked` changes, or with None any column. It shows the newest values of the others.
+    one of the columns `tracked` changes. If `tracked` is None, a version begins where any column changes. A version
+    shows the newest values of the columns that are not tracked.
     """
 
     keys: tuple[str, ...]
@@ -159,31 +165,31 @@ class AppliedChanges:
 
     @property
     def table_keys(self) -> tuple[str, ...]:
-        """Return the columns that tell the rows of the table apart."""
+        """Return the key columns of the table."""
         return (*self.keys, VALID_FROM) if self.history else self.keys
 
     def emptied(self, rows: pl.DataFrame, others: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
-        """Return the changes with the deletions that truncates at these places make, of their keys and of others."""
+        """Return the changes, with a deletion for each truncate and each key in `rows` or in `others`."""
         return with_deletions(rows, others, places, list(self.keys), DELETES)
 
     def beyond_truncates(self, state: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
-        """Return the changes of keys without those that truncates at these places tell anyway."""
+        """Return the state without the deletions that follow from the truncates at these places."""
         if places.is_empty() or state.is_empty():
             return state
         left = uncovered(_apart(state), places, list(self.keys), SEQUENCE, DELETES)
         return self._by_key(left).select(state.columns).cast(state.schema)
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
-        """Return the changes of the touched keys as state, and their rows of the table as output."""
+        """Return the changes of the touched keys as state, and the table's rows of these keys as output."""
         group = pl.lit(0, dtype=pl.Int32).alias(KEY_GROUP)
         partials = self.partials(inputs[0].with_columns(group), state.schema)
         new = self.merged(partials, state.with_columns(group))
         return Processed(state=new.drop(KEY_GROUP), output=self.results(new).drop(KEY_GROUP))
 
     def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
-        """Return the changes of each key among these rows. If values are still unknown, UNSENT says which.
+        """Return the changes of each key among these rows. If values are still unknown, UNSENT names their columns.
 
-        Raises NoSequenceError for a null in the sequence.
+        Raises NoSequenceError for a change with a null in the sequence column.
         """
         lacking = rows.filter(pl.col(SEQUENCE).is_null())
         if not lacking.is_empty():
@@ -197,9 +203,9 @@ class AppliedChanges:
         )
 
     def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Return the changes of each key of the partials, `before` taken into account.
+        """Return the changes of each key of the partials, together with its changes in `before`.
 
-        Raises RefusedChangeError for a value that was not sent, and that no earlier change of its key has.
+        Raises RefusedChangeError if a value was not sent and no earlier change of its key has it.
         """
         held = [KEY_GROUP, *self.keys, HISTORY]
         known = before.select(held)
@@ -211,10 +217,11 @@ class AppliedChanges:
         return self._by_key(both).select(before.columns).cast(before.schema)
 
     def remembered(self, state: pl.DataFrame) -> pl.DataFrame:
-        """Return a range's state without the keys whose deletion may be forgotten.
+        """Return a range's state without the deleted keys that it may forget.
 
-        The range's newest change says how late it is, so that the same state forgets the same keys. A task asks when it
-        writes the whole range anyway (Flink: the compaction filter of `StateTtlConfig`).
+        The place of the range's newest change serves as the present time. So the same state always forgets the same
+        keys. A task calls this method when it writes the whole range anyway (Flink: the compaction filter of
+        `StateTtlConfig`).
         """
         last = pl.col(HISTORY).list.last()
         place, deletes = last.struct.field(SEQUENCE), last.struct.field(DELETES)
@@ -243,7 +250,10 @@ class AppliedChanges:
         return shown.select(KEY_GROUP, *self.keys, *self.columns, VALID_FROM, VALID_TO, CURRENT)
 
     def _with_kept_values(self, changes: pl.DataFrame) -> pl.DataFrame:
-        """Return a change for each place, or each key without history, with the values that it leaves in the table."""
+        """
+
+        Return a change for each place, or without history for each key, with the values that it leaves in the table.
+        """
         if not self.ignored:
             return changes
         nulls = [pl.when(pl.col(name).is_null() & ~pl.col(DELETES)).then(pl.lit(name)) for name in self.ignored]
@@ -256,10 +266,10 @@ class AppliedChanges:
         return [*self.keys, SEQUENCE] if self.history else list(self.keys)
 
     def _counting(self, ordered: pl.DataFrame) -> pl.DataFrame:
-        """Return the changes that may still count, whatever else comes. They are in order.
+        """Return in order the changes that may still affect the table after later changes.
 
-        Without history and with nulls that are ignored, these are the key's newest change, its newest deletion, and
-        after that the newest change with a value for each such column.
+        Without history and with nulls that are ignored, these are the key's newest change, its newest deletion, and for
+        each ignored column the newest change after that deletion that has a value.
         """
         if not self.ignored:
             return ordered.unique(subset=self._counted_once, keep="last", maintain_order=True)
@@ -287,18 +297,21 @@ class AppliedChanges:
         return ", ".join(f"{name}={value}" for name, value in rows.select(self.keys).row(0, named=True).items())
 
     def _ordered(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the changes in the order in which they count.
+        """Return the changes in the order in which they apply. The last one of a key and place counts.
 
-        Of two changes of one key with the same place, a deletion counts, else the one with the greater values. So the
-        order in which they arrive does not matter. In a database's table, two such changes are the rows of one update,
-        and the new one counts.
+        If two changes of one key have the same place, a deletion counts. If neither is a deletion, the change with the
+        greater values counts. So the order in which they arrive does not matter. In a database's table, two such
+        changes are the two rows of one update, and the new row counts.
         """
         order = [SEQUENCE, DELETES, *self.columns]
         last = [self.of_database and name == DELETES for name in order]
         return rows.sort(order, descending=last, nulls_last=False)
 
     def _by_key(self, ordered: pl.DataFrame) -> pl.DataFrame:
-        """Return the changes that count, a row for each key, in order. UNSENT is there if values are unknown."""
+        """Return a row for each key, with the list of its changes that count, in order.
+
+        The rows have the column UNSENT if values are unknown.
+        """
         counting = self._counting(ordered)
         change = pl.struct(SEQUENCE, DELETES, *self.columns).alias(HISTORY)
         unsent = [name for name in _told(counting) if counting[name].null_count() < counting.height]
@@ -326,13 +339,14 @@ def _apart(state: pl.DataFrame) -> pl.DataFrame:
 
 
 def _told(changes: pl.DataFrame) -> list[str]:
-    """Return the column that says what was not sent, if it is there."""
+    """Return the name of the column UNSENT in a list, or an empty list if the changes lack it."""
     return [name for name in changes.columns if name == UNSENT]
 
 
 def _alike(names: Sequence[str], rows: int) -> pl.Expr:
-    """Return whether a row has the values of the row so many rows before. The changes of a key lie together, in order.
+    """Return whether a row has the same values as the row that lies `rows` rows before it.
 
-    So no window by key is needed, which would take most of a large epoch's time.
+    The changes of a key lie together, in order. So a comparison with the neighbouring row is enough. A window by key
+    would take most of a large epoch's time.
     """
     return pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(rows)) for name in names)

@@ -1,7 +1,7 @@
 """Keeps the newest row of each key of a broadcast input. Every subtask has all these rows (D1; Flink: broadcast state).
 
-Each subtask computes them from the rows that came. The order of these rows does not matter, so all subtasks get the
-same result. One of them writes the file, and the protocol hands it to all.
+Each subtask computes the newest rows from the rows that arrived. Their order does not matter, so all subtasks get the
+same result. One of the subtasks writes the state file, and the protocol hands the file to all.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ WRITER: Final = 0
 """The subtask whose task writes the state."""
 
 _NEW: Final = "\0"
-"""A column beside the user's: no column of a user begins with it."""
+"""A helper column: no column of a user begins with this character."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """What is kept of a broadcast input: of each key the row with the greatest value of `latest_by`.
+    """Says which rows of a broadcast input are kept: the row of each key with the greatest value of `latest_by`.
 
     A null in a key column is a key like any other. A null in `latest_by` is less than every other value. If two rows of
     a key have equal values there, their other columns decide, and the greater row is kept. Nested columns are not
@@ -38,7 +38,7 @@ class Broadcast:
     latest_by: str
 
     def newer(self, rows: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows to keep. Each replaces the row of its key in `before`, or is the first of its key."""
+        """Return the rows to keep. Each of them replaces the row of its key in `before`, or is its key's first row."""
         others = [name for name, kind in rows.schema.items() if name != self.latest_by and not kind.is_nested()]
         both = [frame.with_columns(pl.lit(value=new).alias(_NEW)) for frame, new in ((before, False), (rows, True))]
         order = [self.latest_by, *others, _NEW]
@@ -48,7 +48,7 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastRows:
-    """The broadcast rows that a subtask sees in a micro-batch. `has_changed` says whether the micro-batch brought some.
+    """The broadcast rows that a subtask sees in a micro-batch. `has_changed`: the micro-batch brought new ones.
 
     `written` is the new state, if this subtask has written it.
     """
@@ -76,7 +76,7 @@ class BroadcastState:
     outdated: bool = False
 
     def taken(self, writer: StagedFiles, subtask: int, arrived: pl.DataFrame) -> BroadcastRows:
-        """Return what the subtask sees after these rows. Raise StateFileError, StagedFileError."""
+        """Return the broadcast rows that the subtask sees after these rows. Raise StateFileError, StagedFileError."""
         state = self._state(writer)
         loaded, keys = state.load(), list(self.kept.keys)
         rows = arrived.with_columns(pl.lit(0, pl.Int32).alias(KEY_GROUP))

@@ -1,6 +1,7 @@
-"""Aggregates that take rows back: by subtraction where that is exact enough, else from the rows themselves.
+"""Aggregates over changes: subtract rows that are taken back if that is exact enough, else keep the key's rows.
 
-Sums, means and variances of doubles count NaN and the infinities apart, since these could never be subtracted again.
+Sums, means and variances of doubles count NaN and the infinities separately, because no subtraction could remove them
+from a sum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,18 +31,18 @@ from jobs.state.merge import KEY_GROUP
 _DIGITS_MAX: Final = 38
 
 TIMES: Final = "times"
-"""The field of a kept row that says how often it is there."""
+"""The field of a kept row that says how many equal rows it stands for."""
 
 
 @runtime_checkable
 class Retracts(Protocol):
-    """Optional for an `AggregateFunction`: it can take rows back (Flink: `retract`).
+    """Optional for an `AggregateFunction` that can take rows back (Flink: `retract`).
 
     Without it, the state keeps the rows of each key, and the aggregate is computed from all of them at each change.
     """
 
     def retract(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
-        """Return the accumulator of the rows of `one` without those of `other`, which are all among them."""
+        """Return the accumulator of the rows of `one` without the rows of `other`. `one` has all rows of `other`."""
         ...
 
 
@@ -79,7 +80,7 @@ class ChangingTotal:
 
     @property
     def accumulator(self) -> DataType:
-        """The sum of finite values, the number of values, and of NaNs and infinities among them."""
+        """The sum of the finite values, the number of all values, and the numbers of NaNs and of infinities."""
         exact = self._exact
         total = DoubleType() if exact is None else DecimalType(_DIGITS_MAX, exact)
         known = StructType().add("sum", total).add("count", LongType())
@@ -131,7 +132,7 @@ class ChangingTotal:
 
     @property
     def limit(self) -> pl.DataType | None:
-        """The type that the sum must fit, None if it cannot be too large."""
+        """The type that the sum must fit. None: the sum cannot be too large."""
         match self.returns:
             case LongType():
                 return pl.Int64()
@@ -162,7 +163,7 @@ class ChangingTotal:
 
 @dataclass(frozen=True, slots=True)
 class ChangingVariance:
-    """A variance that rows are taken out of, by the rule of `Variance` solved for one of both parts."""
+    """A variance over changes. To take rows back, it solves the merge rule of `Variance` for one of the two parts."""
 
     of: Variance
     returns: ClassVar[DataType] = DoubleType()
@@ -170,7 +171,7 @@ class ChangingVariance:
 
     @property
     def name(self) -> str:
-        """Spark's name, of changes."""
+        """Spark's name, marked as over changes."""
         return f"{self.of.name}_of_changes"
 
     @property
@@ -183,7 +184,7 @@ class ChangingVariance:
         return pl.struct(finite=self.of.init(), other=pl.lit(0, dtype=pl.Int64))
 
     def add(self) -> pl.Expr:
-        """Take the finite values' mean and squared distances, and count the others."""
+        """Compute the mean and the squared distances of the finite values, and count the other values."""
         values = pl.col(self.of.column).cast(pl.Float64)
         finite = values.filter(values.is_finite())
         mean = finite.mean()
@@ -195,12 +196,12 @@ class ChangingVariance:
         return pl.struct(finite=_struct(parts), other=(values.count() - finite.count()).cast(pl.Int64))
 
     def merge(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
-        """Merge the finite values, and add up the number of the others."""
+        """Merge the accumulators of the finite values, and add up the numbers of the other values."""
         finite = self.of.merge(_field(one, "finite"), _field(other, "finite"))
         return pl.struct(finite=finite, other=_field(one, "other") + _field(other, "other"))
 
     def retract(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
-        """Move the common mean back to that of the rest."""
+        """Compute the mean and the squared distances of the remaining rows."""
         whole, part = _field(one, "finite"), _field(other, "finite")
         count, mean, m2 = (_field(whole, name) for name in ("count", "mean", "m2"))
         less, its_mean, its_m2 = (_field(part, name) for name in ("count", "mean", "m2"))
@@ -221,7 +222,7 @@ class ChangingVariance:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An aggregate that keeps the rows of each key, each different one once with its number (`KeptRows`)."""
+    """An aggregate that keeps the rows of each key: each different row once, with its count (`KeptRows`)."""
 
     function: AggregateFunction
     columns: tuple[str, ...]
@@ -229,12 +230,12 @@ class Kept:
 
     @property
     def name(self) -> str:
-        """The function's name: its rows are kept."""
+        """The function's name, marked as kept rows."""
         return f"{self.function.name}_of_kept"
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of a kept row, by place, so that a renamed column keeps them."""
+        """The fields of a kept row. They are named by position, so that a renamed column keeps its field."""
         return tuple(f"value_{place}" for place in range(len(self.columns)))
 
     @property
@@ -273,7 +274,7 @@ def _field(accumulator: pl.Expr, name: str) -> pl.Expr:
 # Keeps aggregates by key over a changelog, whose rows are added and taken back.
 #
 # The state of a key holds the number of its rows beside its aggregates. A key without rows has no state and no row. A
-# change that would take back a row of a key without rows is left out, as Flink does.
+# change that would take back a row of a key without rows is left out, as in Flink.
 
 
 ROWS: Final = "_rows"
@@ -282,7 +283,7 @@ ROWS: Final = "_rows"
 _ROW: Final = "\0row"
 _BEFORE: Final = "\0before "
 _LESS: Final = "\0less "
-"""Prefixes of columns beside the new ones: no column of a user begins with them."""
+"""Prefixes of helper columns: no column of a user begins with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +329,10 @@ class ChangingAggregates:
         return found
 
     def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Return the new row of each key of the partials that has rows. Raise SumOverflowError for a sum too large."""
+        """Return the new state row of each key of the partials that still has rows.
+
+        Raise SumOverflowError for a sum that is too large.
+        """
         held = [ROWS, *(one.name for one in self.aggregates)]
         known = before.select(*self.keys, *(pl.col(name).alias(_BEFORE + name) for name in held))
         beside = join_by_key(partials, known, self.keys, "left")
@@ -380,7 +384,7 @@ def changing_state_schema(keys: Sequence[str], aggregates: Sequence[Named], rows
 
 
 def _merged(name: str, function: AggregateFunction, kind: pl.DataType) -> pl.Expr:
-    """Return the accumulator before, with what was added."""
+    """Return the accumulator of the key's earlier rows and of the rows that the changes add."""
     none = function.init()
     known = pl.col(_BEFORE + name) if none is None else pl.coalesce(_BEFORE + name, none.cast(kind))
     both = function.merge(known, pl.col(name)).cast(kind)
@@ -388,7 +392,7 @@ def _merged(name: str, function: AggregateFunction, kind: pl.DataType) -> pl.Exp
 
 
 def _retracted(name: str, function: AggregateFunction, kind: pl.DataType) -> pl.Expr:
-    """Return the accumulator without what was taken back."""
+    """Return the accumulator without the rows that were taken back."""
     if not isinstance(function, Retracts):
         raise TypeError(f"aggregate {name}: {function.name} cannot take rows back")
     less = function.retract(pl.col(name), pl.col(_LESS + name)).cast(kind)
@@ -396,13 +400,16 @@ def _retracted(name: str, function: AggregateFunction, kind: pl.DataType) -> pl.
 
 
 def _put_together(name: str, kind: pl.DataType) -> pl.Expr:
-    """Return the kept rows before and those of the changes."""
+    """Return the rows that were kept before, followed by the rows of the changes."""
     none = pl.lit([]).cast(kind)
     return pl.coalesce(_BEFORE + name, none).list.concat(pl.coalesce(name, none)).alias(name)
 
 
 def _kept_rows(weighed: pl.DataFrame, keys: Sequence[str], kept: Kept, name: str, kind: pl.DataType) -> pl.DataFrame:
-    """Return the different rows of each key in these changes, each with how often it is added more than taken back."""
+    """Return the different rows of each key in these changes, each with its net count.
+
+    The net count says how much oftener the row was added than taken back.
+    """
     fields = dict(zip(kept.fields, kept.columns, strict=True))
     held = [pl.col(column).alias(_ROW + field) for field, column in fields.items()]
     times = pl.col(TIMES + _ROW)
@@ -412,7 +419,7 @@ def _kept_rows(weighed: pl.DataFrame, keys: Sequence[str], kept: Kept, name: str
 
 
 def _counted_together(state: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Add up the numbers of equal kept rows, and leave out the rows that are not there any more."""
+    """Add up the counts of equal kept rows, and drop the rows whose count is not above zero."""
     numbered = state.with_row_index(_ROW)
     rows = _unfolded(numbered, name)
     fields = [each for each in rows.columns if each not in (_ROW, TIMES)]

@@ -1,8 +1,8 @@
-"""Changes of rows: the kind that each one has, and the changes that lead from one table to the next.
+"""Changes of rows: the kind of each change, and the changes that turn one table into another.
 
 A stream is append-only, or it is a changelog. A row of a changelog has a kind in the column `_change_kind` (Flink:
-`RowKind`). Inserts and updates-after add a row. Updates-before and deletes take one back, which an earlier row of the
-changelog has added. So all rows up to any cut, added and taken back, are the table at that cut.
+`RowKind`). Inserts and updates-after add a row. Updates-before and deletes take back a row that an earlier row of the
+changelog has added. So the rows added up to a cut, without the rows taken back up to it, are the table at that cut.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ ADDING: Final = (INSERT, UPDATE_AFTER)
 """The kinds that add their row. The other two take it back."""
 
 _BEFORE: Final = "\0"
-"""Prefix of the old columns beside the new ones: no column of a user begins with it."""
+"""Prefix of the old columns beside the new ones. No column of a user begins with this character."""
 
 
 def with_kind(schema: pa.Schema) -> pa.Schema:
@@ -34,9 +34,10 @@ def with_kind(schema: pa.Schema) -> pa.Schema:
 
 
 def changes_of(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the changes from some rows to others. Both have at most one row for each key.
+    """Return the changes that turn the rows `before` into the rows `after`.
 
-    A row that stays as it is makes no change. What is taken back comes before what is added.
+    Both have at most one row for each key. A row that stays as it is makes no change. Rows taken back come before rows
+    added.
     """
     on, names = list(keys), before.columns
     others = [name for name in names if name not in keys]
@@ -55,30 +56,30 @@ def changes_of(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -
 
 
 def added(changes: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that the changes add. They are copied only if there are others."""
+    """Return the rows that the changes add. If all changes add rows, no row is copied."""
     are_added = changes[KIND].is_in(ADDING)
     return (changes if are_added.all() else changes.filter(are_added)).drop(KIND)
 
 
 def deleted_keys(changes: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the keys of the rows that are deleted. An upsert table drops them, and then takes the rows added."""
+    """Return the keys of the rows that are deleted. An upsert table drops these keys, and then takes the added rows."""
     return changes.filter(pl.col(KIND) == DELETE).select(keys)
 
 
 # ------------------------------------------------------------------
 # Counts equal rows: a changelog's rows are added and taken back, and state keeps each different row once.
 #
-# Joins and top rows keep their rows so. A column beside the rows says how many times each one is there.
+# The state of joins and of top rows has this form. A column beside the rows says how many times each row is there.
 
 
 TIMES: Final = "_times"
-"""The column of kept rows with the number of equal ones."""
+"""The column of a kept row with its count: the number of equal rows that it stands for."""
 
 
 def weighed(rows: pl.DataFrame, keys: Sequence[str], called: Sequence[str], others: Sequence[str]) -> pl.DataFrame:
     """Return the rows with the number of times that each is added, -1 if it is taken back.
 
-    The columns `keys` are `called` so in the result.
+    In the result, the columns `keys` have the names `called`.
     """
     weight = pl.when(pl.col(KIND).is_in(ADDING)).then(1).otherwise(-1) if KIND in rows.columns else pl.lit(1)
     named = [pl.col(key).alias(name) for key, name in zip(keys, called, strict=True)]
@@ -104,7 +105,7 @@ def counted(parts: Sequence[pl.DataFrame], columns: Sequence[str]) -> pl.DataFra
 
 
 def as_changes(found: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return the changes of the counted rows. What is taken back comes before what is added."""
+    """Return the changes that the counted rows stand for. Rows taken back come before rows added."""
     net = counted([found], columns).filter(pl.col(TIMES) != 0).sort(TIMES)
     kind = pl.when(pl.col(TIMES) > 0).then(pl.lit(INSERT)).otherwise(pl.lit(DELETE)).alias(KIND)
     times = pl.int_ranges(0, pl.col(TIMES).abs()).alias(TIMES)
@@ -112,7 +113,7 @@ def as_changes(found: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def as_inserts(found: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return the changes of counted rows of which none is taken back."""
+    """Return the changes that counted rows stand for, if none of them is taken back."""
     if (found[TIMES] > 1).any():
         found = found.with_columns(pl.int_ranges(0, pl.col(TIMES)).alias(TIMES)).explode(TIMES)
     return found.select(*columns, pl.lit(INSERT).alias(KIND))

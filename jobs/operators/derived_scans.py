@@ -1,6 +1,6 @@
-"""What a task derives itself from the rows that it reads from files, so that no step of Spark is needed.
+"""Steps that a task carries out itself on the rows that it reads from files, so that Spark has none to do.
 
-These are new columns, the kinds of a changelog's rows, and the rows that conditions keep.
+A task adds columns, handles the kinds of a changelog's rows, and filters rows by conditions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ class NewColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddingScan(ScanOfScan):
-    """A part of a file with new columns beside its own. `read` has the types of the columns that these read."""
+    """A part of a file with new columns beside its own. `read` has the types of the columns that the new ones read."""
 
     added: tuple[NewColumn, ...]
     read: pa.Schema
@@ -75,7 +75,7 @@ class ChangesScan(ScanOfScan):
 
 
 # ------------------------------------------------------------------
-# Row rules and conditions that a task judges itself, in the batches that it reads from files
+# Row rules and conditions that a task judges itself, in the batches that it reads from files.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +96,9 @@ class FilteredScan(ScanOfScan):
 
 
 def marked(rows: pa.RecordBatch, rules: Sequence[tuple[str, Expression]], column: str) -> pa.RecordBatch:
-    """Return the rows with a column more: the names of the rules that a row fails, joined by ', ', null if none.
+    """Return the rows with one more column: the names of the rules that a row fails, joined by ', ', or null.
 
-    A row for which a rule is null is good.
+    A row for which a rule is null passes that rule.
     """
     good = ((name, pc.fill_null(evaluated(rule, rows, pa.bool_(), {}), fill_value=True)) for name, rule in rules)
     failed = (pc.if_else(each, pa.scalar(None, pa.string()), pa.scalar(name)) for name, each in good)

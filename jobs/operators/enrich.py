@@ -3,7 +3,7 @@
 The state of a key holds its waiting left rows in `waiting`, and its right row in `right`.
 
 - A key has one right row: either the first one or the latest one by a column. *First*: the first micro-batch with a
-  right row decides. Among several in one micro-batch the smallest by its columns counts, nulls first, so that a
+  right row decides. If it has several right rows of a key, the smallest row by its columns counts, nulls first. So a
   repeated run chooses the same row. *Latest*: the row with the greatest value so far counts, however rows are split
   into micro-batches. A null is the least value. Of equal values, the greatest row by its other columns counts.
 - Each left row is emitted once, with the right row that is known then. A later right row does not change it.
@@ -23,16 +23,16 @@ from jobs.state.key_joins import join_by_key
 RIGHT = "right"
 WAITING = "waiting"
 _KNOWN = "\0right"
-"""The known right row beside the columns of a left one, which may have a column `right`."""
+"""The column of the known right row. The columns of left rows stand beside it, and may include a column `right`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnrichFunction:
     """The keyed function of two inputs, left and right.
 
-    `keys` and `right_keys` name the same key on both sides, `columns` what a left row gains. A state row
-    holds the key, `right` (struct of `columns` and `latest_by`, null if unknown) and `waiting` (left rows, or null).
-    `latest_by` names the right column whose greatest value counts; None: the first right row counts for ever.
+    `keys` and `right_keys` name the same key on both sides. `columns` are the right columns that a left row gains. A
+    state row holds the key, `right` (struct of `columns` and `latest_by`, null if unknown) and `waiting` (left rows, or
+    null). `latest_by` names the right column whose greatest value counts; None: the first right row counts for ever.
     """
 
     keys: tuple[str, ...]
@@ -54,7 +54,10 @@ class EnrichFunction:
         return Processed(state=new, output=output)
 
     def end_of_input(self, state: pl.DataFrame) -> Processed:
-        """Return the waiting left rows, with nulls for the columns of the right row; `right` stays."""
+        """Return the waiting left rows, with nulls for the columns of the right row.
+
+        The state keeps known right rows.
+        """
         gained = _fields(state.schema[RIGHT])
         nulls = [pl.lit(None, dtype=gained[name]).alias(name) for name in self.columns]
         output = _released(state, _fields(state.schema[WAITING]).names()).with_columns(nulls)

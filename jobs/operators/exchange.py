@@ -1,8 +1,8 @@
 """The layout of rows in the exchange: blocks, each a row of Spark with an Arrow record batch as its bytes.
 
 A task that produces rows splits them by subtask, and sends them as blocks. So Spark's exchange moves a few large rows,
-and never takes the rows of a block apart. A block belongs to one input and has its key groups in front. It carries no
-schema, because both sides know it.
+and never looks at the rows inside a block. All rows of a block belong to one input, and their first column is the key
+group. A block carries no schema, because sender and receiver know the schema.
 """
 
 from collections import defaultdict
@@ -36,7 +36,7 @@ TIMES = -2
 """The tag of a block with the event times that a task has read. Subtask 0 reports them (N1)."""
 
 BLOCK_BYTES_MAX = 64 * 1024
-"""A larger block has one row only. Spark gives a task thousands of blocks as one Arrow batch (`session_settings`)."""
+"""Only a block of one row is larger. Spark gives a task thousands of blocks as one Arrow batch (`session_settings`)."""
 
 _GATHERED_BYTES_MAX = 16 * 1024 * 1024
 SENT = pa.schema([(SUBTASK, pa.int32()), (TAG, pa.int32()), (BLOCK, pa.binary())])
@@ -50,7 +50,7 @@ class Arrived:
 
     @property
     def rows(self) -> int:
-        """Rows of all frames."""
+        """The number of rows in all frames."""
         return sum(frame.height for frame in self.frames)
 
 
@@ -59,7 +59,7 @@ class Splitter:
     """Turns the rows of one input into blocks. The rows have their key group in front, then the columns of `schema`.
 
     A row goes to the subtask that owns its key group. A row whose column `to_all` is true goes to every subtask. If
-    `broadcast` is true, every row does. Each subtask gets such a row under a key group that it owns.
+    `broadcast` is true, every row goes to every subtask. Each subtask gets such a row under a key group that it owns.
     """
 
     tag: int
@@ -70,7 +70,7 @@ class Splitter:
     broadcast: bool = False
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the blocks of these rows. Memory holds about `_GATHERED_BYTES_MAX` of them, and one batch more."""
+        """Yield the blocks of these rows. Memory holds about `_GATHERED_BYTES_MAX` bytes of rows and one more batch."""
         gathered: list[pa.RecordBatch] = []
         size = 0
         for batch in batches:
@@ -95,7 +95,7 @@ class Splitter:
         return pa.record_batch([pa.array(subtasks, pa.int32()), [self.tag] * len(sent), list(sent)], schema=SENT)
 
     def _apart(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Return the rows that go by their keys, and those that go to all subtasks."""
+        """Return the rows that go to the owner of their key group, and the rows that go to all subtasks."""
         if self.broadcast:
             return rows.slice(0, 0), rows
         if self.to_all is None:
@@ -120,7 +120,7 @@ class Splitter:
 
 
 def owned_by(rows: pa.RecordBatch, subtask: int, parallelism: int, max_parallelism: int) -> pa.RecordBatch:
-    """Return the rows under a key group that the subtask owns, in place of the one in front."""
+    """Return the rows with their first column, the key group, replaced by one that the subtask owns."""
     own = range_of(subtask=subtask, parallelism=parallelism, max_parallelism=max_parallelism)
     group = pa.repeat(pa.scalar(own.first, pa.int32()), rows.num_rows)
     return pa.record_batch([group, *rows.columns[1:]], schema=rows.schema)
@@ -151,7 +151,7 @@ def take_apart(batches: Iterable[pa.RecordBatch], schemas: Sequence[pa.Schema]) 
 
 
 def blocks_by_tag(batches: Iterable[pa.RecordBatch], schemas: Sequence[pa.Schema]) -> dict[int, list[pa.RecordBatch]]:
-    """Return what is in these blocks, by tag, in the order in which they came."""
+    """Return the record batches of these blocks by tag, in the order in which they came."""
     wanted = [with_key_group(schema) for schema in schemas]
     parts: dict[int, list[pa.RecordBatch]] = defaultdict(list)
     for batch in batches:

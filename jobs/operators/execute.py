@@ -1,6 +1,7 @@
 """Runs one `RunMicroBatch` effect as one Spark job, and returns its result.
 
-Nothing is decided here. A job that fails leaves at most orphaned files. A subtask without rows returns an empty output.
+This module decides nothing. A job that fails leaves at most orphaned files. The result of a subtask without rows is an
+empty output.
 """
 
 import re
@@ -31,7 +32,7 @@ from jobs.storage.address import Root, absolute
 from jobs.user_code import TRACEBACK_CHARS_MAX, kind_of, message_of, noted
 
 # ------------------------------------------------------------------
-# Describes a failed micro-batch: a sentence with vertex, cause and way out, then what Spark or Python said.
+# Describes a failed micro-batch: a sentence with vertex, cause and way out, then the message of Spark or Python.
 
 
 _WORKER: Final = "Traceback (most recent call last)"
@@ -42,11 +43,14 @@ _MALFORMED: Final = re.compile(r"reading file (?:file://)?(?P<file>\S+)\.\s.*?MA
 _RAISED: Final = re.compile(
     r"(?:MALFORMED_RECORD_IN_PARSING|MALFORMED_CSV_RECORD\] Malformed CSV record): (?P<record>.*?)(?: SQLSTATE|\n|$)"
 )
-"""What `sources.file_reader` raises for a record that Spark's own reader would take, or Spark for half of a record."""
+"""The error for a malformed record. `sources.file_reader` raises it for a record that Spark's own reader would accept.
+
+Spark raises it for half of a record.
+"""
 
 _JSON_STOPPED: Final = re.compile(r"JsonParseException: .*?\bcolumn: (?P<column>\d+)\]", re.DOTALL)
 _JSON_TEXT_MAX: Final = 20_000_000
-"""How many characters a text of a JSON record may have. Spark's parser reads none beyond, and then misses a comma."""
+"""How many characters a string in a JSON record may have. Spark's parser stops there, and reports a missing comma."""
 
 _SMALLER: Final = "make micro-batches smaller, as with --set micro_batch_rows_max=50000 --set slice_rows_max=10000"
 _OUT_OF_MEMORY: Final = f"- the function ran out of memory: {_SMALLER}"
@@ -91,29 +95,31 @@ _SPARKS_OWN_FILES: Final = re.compile(
 
 
 class MicroBatchError(Exception):
-    """A micro-batch failed: names vertex, micro-batch and cause, with the traceback below. Nothing of it counts.
+    """A micro-batch failed, and nothing of it counts. The message names vertex, micro-batch and cause.
 
-    `not_staged`: it failed only because files could not be written, so the same rows may succeed later.
+    The traceback follows below.
+
+    `not_staged`: the micro-batch failed only because files could not be written, so the same rows may succeed later.
     """
 
     def __init__(self, vertex: str, micro_batch: int, reason: str, *, not_staged: bool = False) -> None:
-        """Name the vertex, its micro-batch and the reason, whose first line is a sentence."""
+        """Make the message of the vertex, its micro-batch and the reason. The reason's first line is a sentence."""
         what = "could not be written" if not_staged else "failed"
         super().__init__(f"micro-batch {micro_batch} of vertex {vertex} {what}: {reason}")
         self.not_staged = not_staged
 
     @classmethod
     def of(cls, vertex: str, micro_batch: int, error: Exception) -> "MicroBatchError":
-        """Describe what a micro-batch raised."""
+        """Return the error that describes what a micro-batch raised."""
         return cls(vertex, micro_batch, reason_of(error), not_staged=is_not_staged(error))
 
 
 def is_not_staged(error: Exception) -> bool:
     """Return whether a micro-batch failed only because its files could not be written.
 
-    The type decides. In a task it is StagedFileError, which only the writer of staged files raises. In the JVM it is an
-    IOException about a file of Spark's own, such as a shuffle. An error of the user's code is never one of them, even
-    if it says that a disk is full.
+    The type of the error decides. In a task the type is StagedFileError, which only the writer of staged files raises.
+    In the JVM the type is an IOException about a file of Spark's own, such as a shuffle file. An error of the user's
+    code never counts, even if its message says that a disk is full.
     """
     text = str(error)
     if isinstance(error, StagedFileError) or kind_of(error) == _STAGED_FILE_ERROR:
@@ -138,7 +144,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _of_spark(text: str) -> str:
-    """Return the JVM's message without its stack, and the line of the user's code if Spark knows it."""
+    """Return the JVM's message without its stack trace, and the line of the user's code if Spark reports that line."""
     causes = _CAUSE.findall(text)
     said = f"{causes[-1][0]}: {causes[-1][1]}" if causes else text.strip().partition("\n")[0]
     malformed, raised = _MALFORMED.search(text), _RAISED.search(text)
@@ -162,7 +168,7 @@ _LEFT_TO_SPARK: Final = f"{LeftToSparkError.__module__}.{LeftToSparkError.__qual
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A finished micro-batch: its result, and how often its tasks found their state in memory (D5).
+    """A finished micro-batch: its result, and how often its tasks found their state in the worker's memory (D5).
 
     `workers` are the hosts and versions of the workers that ran its tasks, as they reported them.
     """
@@ -198,7 +204,7 @@ def result_of(
     duration_ms: int,
     observed: SplitTimes = (),
 ) -> MicroBatchFinished:
-    """Return the result of a micro-batch, made of its tasks' reports and of the times that Spark has observed."""
+    """Return the result of a micro-batch, from its tasks' reports and the event times that Spark has observed."""
     reports = tuple(tasks)
     by_subtask = _by_subtask(plan, reports)
     return MicroBatchFinished(

@@ -1,6 +1,6 @@
-"""Expressions over columns that tasks evaluate themselves, exactly as Spark does, and which never fail.
+"""Expressions over columns. Tasks evaluate them without Spark, with exactly Spark's results, and never fail.
 
-`jobs.pipeline.plain_expressions` makes them from Spark SQL, and knows the types.
+`jobs.pipeline.plain_expressions` translates Spark SQL into them, and knows their types.
 """
 
 import codecs
@@ -13,23 +13,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Memo = dict["Expression", Any]
-"""What is evaluated already for the rows of one batch."""
+"""The values that calls already have for the rows of one batch."""
 
 
 class Expression(Protocol):
-    """A value for each row."""
+    """A column, a constant, or a call of a function. It gives a value for each row."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+        """The columns that the expression reads."""
         ...
 
     def over(self, of: Mapping[str, "Expression"]) -> "Expression":
-        """Return the same expression for rows in which the columns `of` are not there yet, but computed so."""
+        """
+
+        Return the same expression over rows that lack the columns `of`: each is replaced by the expression that makes
+        it.
+        """
         ...
 
     def evaluate(self, rows: pa.RecordBatch, memo: Memo) -> Any:  # noqa: ANN401 - an array, or a scalar for all rows
-        """Return the values for these rows: an array, or a scalar that all of them have."""
+        """Return the values for these rows: an array, or a scalar that is the value of all rows."""
         ...
 
 
@@ -45,7 +49,7 @@ class Column:
         return (self.name,)
 
     def over(self, of: Mapping[str, Expression]) -> Expression:
-        """Return what the column is computed from."""
+        """Return the expression that makes the column, or the column itself if there is none."""
         return of.get(self.name, self)
 
     def evaluate(self, rows: pa.RecordBatch, memo: Memo) -> pa.Array:
@@ -56,7 +60,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The same value in all rows. A task gives it the type `kind`."""
+    """The same value in all rows, of the type `kind`."""
 
     value: Any
     kind: pa.DataType
@@ -79,7 +83,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of `FUNCTIONS` over values. `options` are what it must know before it sees any."""
+    """A call of a function of `FUNCTIONS` with these values. `options` are its arguments that are no values of rows."""
 
     function: str
     values: tuple[Expression, ...]
@@ -87,7 +91,7 @@ class Call:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that its values read."""
+        """The columns that the call's values read."""
         return tuple(dict.fromkeys(name for value in self.values for name in value.columns))
 
     def over(self, of: Mapping[str, Expression]) -> Expression:
@@ -95,14 +99,14 @@ class Call:
         return Call(self.function, tuple(value.over(of) for value in self.values), self.options)
 
     def evaluate(self, rows: pa.RecordBatch, memo: Memo) -> Any:  # noqa: ANN401 - an array or a scalar
-        """Return what the function makes of its values. Each call is made once for the rows of a batch."""
+        """Return the function's result. Each call runs once for the rows of a batch."""
         if self not in memo:
             memo[self] = FUNCTIONS[self.function](*(each.evaluate(rows, memo) for each in self.values), *self.options)
         return memo[self]
 
 
 def evaluated(expression: Expression, rows: pa.RecordBatch, kind: pa.DataType, memo: Memo) -> pa.Array:
-    """Return the values for these rows, in this type. The type holds all of them."""
+    """Return the values for these rows, cast to this type. Every value fits this type."""
     found = expression.evaluate(rows, memo)
     if isinstance(found, pa.Scalar):
         return pa.repeat(found.cast(kind), rows.num_rows)
@@ -110,7 +114,7 @@ def evaluated(expression: Expression, rows: pa.RecordBatch, kind: pa.DataType, m
 
 
 # ------------------------------------------------------------------
-# The functions. `jobs.pipeline.plain_expressions` gives them only values for which Spark says the same.
+# The functions. `jobs.pipeline.plain_expressions` uses them only for values for which Spark has the same result.
 
 _DAY_US: Final = 86_400_000_000
 
@@ -127,7 +131,10 @@ def _is_in(values: pa.Array, among: tuple[Any, ...], kind: pa.DataType) -> pa.Ar
 
 
 def _case(*parts: Any) -> Any:  # noqa: ANN401 - arrays or scalars
-    """Return the value behind the first condition that is true: conditions, then as many values, then the last one."""
+    """Return the value of the first condition that is true, or else the last value.
+
+    `parts` are the conditions, then a value for each condition, then the value for no condition.
+    """
     count = len(parts) // 2
     value = parts[-1]
     for condition, then in zip(reversed(parts[:count]), reversed(parts[count:-1]), strict=True):
@@ -136,7 +143,10 @@ def _case(*parts: Any) -> Any:  # noqa: ANN401 - arrays or scalars
 
 
 def _length(texts: pa.Array) -> pa.Array:
-    """Return how many code points texts have. Spark counts what is no UTF-8 by the first byte of each."""
+    """Return how many code points texts have.
+
+    In invalid UTF-8, Spark takes each length from the first byte, and so here.
+    """
     if _is_utf8(texts):
         return pc.utf8_length(texts)
     counts = [None if text is None else _counted(text) for text in texts.cast(pa.binary()).to_pylist()]
@@ -153,7 +163,7 @@ def _counted(text: bytes) -> int:
 
 
 def _split_part(texts: pa.Array, delimiter: str, number: int) -> pa.Array:
-    """Return the part with this number, from 1 on; an empty text where there are fewer parts."""
+    """Return the part with this number, counted from 1, or an empty text if there are fewer parts."""
     lists = pc.split_pattern(_as_java_reads(texts), delimiter, max_splits=number)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     places = np.asarray(lists.offsets)[:-1].astype(np.int64) + number - 1
@@ -162,22 +172,28 @@ def _split_part(texts: pa.Array, delimiter: str, number: int) -> pa.Array:
 
 
 _KELVIN: Final = "\u212a"
-"""The only letter outside of ASCII whose small letter is in ASCII."""
+"""The Kelvin sign, the only letter outside ASCII whose lower case is in ASCII."""
 
 
 def _lower(texts: pa.Array) -> pa.Array:
-    """Return texts of which one equals a text of ASCII exactly if it does in lower case."""
+    """Return texts in lower case, as far as a comparison with an ASCII text needs it.
+
+    A returned text equals an ASCII text exactly if Spark's lower case of it does.
+    """
     return pc.ascii_lower(pc.replace_substring(texts, _KELVIN, "k"))
 
 
 def _regexp_extract(texts: pa.Array, pattern: str, group: int) -> pa.Array:
-    """Return the text of a group, named `g` and its number, in the first match; else an empty text."""
+    """Return the text of a group in the first match, or an empty text if there is no match.
+
+    In the pattern, a group is named `g` with its number behind.
+    """
     found = pc.struct_field(pc.extract_regex(_as_java_reads(texts), pattern), f"g{group}")
     return pc.if_else(pc.is_valid(texts), pc.fill_null(found, ""), pa.scalar(None, texts.type))
 
 
 def _as_java_reads(texts: pa.Array) -> pa.Array:
-    """Return texts in which characters stand in place of what is no UTF-8."""
+    """Return texts in which replacement characters stand for bytes that are not UTF-8."""
     if _is_utf8(texts):
         return texts
     raw = texts.cast(pa.binary()).to_pylist()
@@ -197,7 +213,7 @@ _REPLACED: Final = "tidemark.replaced_as_in_java"
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:
-    """Put one character in place of what is no UTF-8, as Python does, but also of a whole surrogate, as Java does."""
+    """Replace bytes that are not UTF-8 as Python does, but a whole surrogate by one character, as Java does."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     text, end = error.object, error.end
@@ -229,7 +245,10 @@ def _nulls(values: pa.Array) -> np.ndarray:
 
 
 def _date_format(times: pa.Array, parts: tuple[str, ...]) -> pa.Array:
-    """Return times as texts. A part is a text itself, or a letter of `_PARTS`. Few values are formatted, each once."""
+    """Return times as texts. A part is a letter of `_FINEST`, or stands for itself.
+
+    Each different value is formatted once.
+    """
     finest = min(_FINEST[part] for part in parts if part in _FINEST)
     rounded = pa.array(_microseconds(times) // finest, mask=_nulls(times)).dictionary_encode()
     texts = [_formatted(number * finest, parts) for number in rounded.dictionary.to_pylist()]
@@ -255,7 +274,7 @@ def _formatted(microseconds: int, parts: tuple[str, ...]) -> str:
 
 
 _FINEST: Final = {"y": _DAY_US, "M": _DAY_US, "d": _DAY_US, "H": 3_600_000_000, "m": 60_000_000, "s": 1_000_000}
-"""The letters of a format, and the microseconds in the unit of each."""
+"""The letters of a format, and how many microseconds the unit of each letter has."""
 
 
 FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {

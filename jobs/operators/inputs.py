@@ -1,7 +1,7 @@
 """Turns the segments of a micro-batch into the rows that its operator gets.
 
-Everything is lazy: a source slice and its steps become part of the consumer's Spark job. Schemas are declared, and
-paths come from handles, so no folder is listed and no schema is inferred.
+Reading is lazy: a source slice and its steps become part of the consumer's Spark job. Schemas are declared, and paths
+come from handles. So no folder is listed, and no schema is inferred.
 """
 
 from collections import defaultdict
@@ -47,7 +47,10 @@ from jobs.storage.address import Root, StoreUrl, parsed
 from jobs.storage.parquet import FileScan
 
 _WHOLE_OBJECT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A task reads an object of a store whole, so Spark reads larger ones. Of a file in a folder it reads what it needs."""
+"""A task reads an object of a store whole, so Spark reads larger objects.
+
+Of a file, a task reads only what it needs.
+"""
 
 
 def read_input(
@@ -77,7 +80,7 @@ def read_input(
 def _timed(
     spark: SparkSession, plan: InputPlan, time: InputTime, segments: Sequence[Segment], times: TimesOfInput
 ) -> DataFrame | None:
-    """Return the rows of a source after its chain. Those of each split are measured by themselves."""
+    """Return the rows of a source after its chain. The event times of each split are measured separately."""
     measured = []
     for (split, offered_ms), slices in slices_by_split(segments, time.column).items():
         rows = _read(spark, plan, slices)
@@ -91,7 +94,10 @@ def _timed(
 
 
 def slices_by_split(segments: Sequence[Segment], time: TimeColumn) -> dict[tuple[SplitId, int], list[SourceSlice]]:
-    """Return the slices of each split, in order. Where the clock counts, slices of another clock are apart."""
+    """Return the slices of each split, in order.
+
+    If the offering time limits event times, slices of another offering time are listed separately.
+    """
     found: dict[tuple[SplitId, int], list[SourceSlice]] = {}
     for segment in segments:
         if isinstance(segment, SourceSlice):
@@ -102,10 +108,10 @@ def slices_by_split(segments: Sequence[Segment], time: TimeColumn) -> dict[tuple
 def scanned_input(
     plan: InputPlan, segments: Sequence[Segment], warehouse: Root, times: TimesOfInput | None = None
 ) -> Scanned | None:
-    """Return the parts of files that tasks can read themselves, or None if Spark must read the input, or nothing is.
+    """Return the parts of files that tasks can read themselves, or None if Spark must read the input or it is empty.
 
-    If the input has event times, `times` says for which input they are measured. A task measures no time that a step
-    has made.
+    If the input has event times, `times` says for which input they are measured. A task cannot measure a time that a
+    step computes.
     """
     steps = plan.chain or TaskSteps(_unchanged)
     if not isinstance(steps, TaskSteps):
@@ -121,7 +127,10 @@ def scanned_input(
 
 
 def stepped_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Stepped | None:
-    """Return the parts of files that tasks can read before steps of Spark's, or None as in `scanned_input`."""
+    """Return the parts of files that tasks can read before Spark's steps.
+
+    None: Spark must read the input, or nothing is to be read.
+    """
     scans = [] if plan.of_changes else _scans(plan, segments, warehouse)
     return Stepped(tuple(scans), plan.schema, plan.chain or _unchanged) if scans else None
 
@@ -133,7 +142,10 @@ def divided_input(
     warehouse: Root,
     times: TimesOfInput | None = None,
 ) -> Divided | None:
-    """Return the parts of files from which a task reads what Spark need not see; None if Spark needs all of it."""
+    """Return the parts of files from which a task reads the columns that Spark does not need, or None.
+
+    None: Spark needs all columns, or must read the input itself.
+    """
     if plan.chain is None or plan.of_changes or {*division.copies.values()} <= {*division.read}:
         return None
     if plan.time is None or times is None:
@@ -147,7 +159,10 @@ def divided_input(
 
 
 def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> list[RowScan]:
-    """Return the parts of files with all rows of an input. There are none if Spark must read it, or nothing is."""
+    """Return the parts of files with all rows of an input.
+
+    There are none if Spark must read the input or it is empty.
+    """
     own = list(of_output(segments, plan.output, plan.outputs))
     scans: list[RowScan] = [
         _whole(file, warehouse) for segment in own if isinstance(segment, StagedSegment) for file in segment.files
@@ -164,9 +179,9 @@ def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> lis
 def _timed_scans(
     plan: InputPlan, said: InputTime, segments: Sequence[Segment], warehouse: Root, times: TimesOfInput
 ) -> list[RowScan]:
-    """Return the parts of files of each split, which measure its times; none if Spark must read one of them.
+    """Return for each split the parts of files that measure its times. There are none if Spark must read a split.
 
-    A renamed column is read by the file's name.
+    If a step has renamed the time's column, the scan uses the column's name in the file.
     """
     before = said.before or TaskSteps(_unchanged)
     if not isinstance(before, TaskSteps) or before.rules:
@@ -204,7 +219,7 @@ def _read_by(expressions: Sequence[Expression], schema: StructType) -> pa.Schema
 
 
 def _is_in_reach(scan: RowScan, warehouse: Root) -> bool:
-    """Return whether a task can read a file. Only a task that writes into a store surely has a key for objects."""
+    """Return whether a task can read a file. Only if the warehouse is in a store, tasks surely have a store's key."""
     file = scan.scan if isinstance(scan, PartScan) else scan
     if not isinstance(file, FileScan) or not isinstance(parsed(file.root), StoreUrl):
         return True
@@ -216,14 +231,14 @@ def _unchanged(rows: DataFrame) -> DataFrame:
 
 
 def _added(rows: DataFrame) -> DataFrame:
-    """Return the rows that are added, without their kinds. A file without kinds has such rows only."""
+    """Return the rows that are added, without their kinds. In a file without kinds, all rows are added."""
     return rows.filter(F.coalesce(F.col(KIND), F.lit(UPDATE_AFTER)).isin(*ADDING)).drop(KIND)
 
 
 def _changed(rows: DataFrame, chain: Chain) -> DataFrame:
-    """Return the changes after the chain, which sees rows only: those that are added, then those that are taken back.
+    """Return the changes after the chain. The chain runs twice: over the added rows, and over the rows taken back.
 
-    An update that one of its two rows leaves or enters the stream by is thus a delete or an insert.
+    So the chain sees no kinds. If it drops one of the two rows of an update, the update becomes a delete or an insert.
     """
     taken = rows.filter(~F.col(KIND).isin(*ADDING)).drop(KIND)
     sides = ((_added(rows), INSERT), (taken, DELETE))
@@ -233,9 +248,9 @@ def _changed(rows: DataFrame, chain: Chain) -> DataFrame:
 def in_schema(rows: DataFrame, schema: StructType) -> DataFrame:
     """Return exactly the columns of `schema`, in its order and types, found by name.
 
-    Raise InvalidSpecError naming what is missing (`DataFrame.to` would fill it with nulls); Spark
-    refuses a cast that could lose something. One call instead of one per column: on small
-    micro-batches building a plan column by column costs more than running it.
+    Raise InvalidSpecError naming the missing columns, which `DataFrame.to` would fill with nulls. Spark refuses a cast
+    that could lose something. There is one call for all columns, because in small micro-batches a plan that is built
+    column by column costs more than running it.
     """
     missing = [name for name in schema.names if name not in rows.columns]
     if missing:
@@ -247,7 +262,7 @@ def in_schema(rows: DataFrame, schema: StructType) -> DataFrame:
 
 
 def staged_rows(spark: SparkSession, schema: StructType, files: Sequence[FileHandle], warehouse: Root) -> DataFrame:
-    """Return the rows of staged files. Tasks read them where Spark cannot."""
+    """Return the rows of staged files. Tasks read them if Spark cannot read the warehouse."""
     if not spark_reads(warehouse):
         return rows_by_tasks(spark, [_whole(file, warehouse) for file in files], schema)
     paths = [spark_path(f"{warehouse}/{file.path}") for file in files]
@@ -261,7 +276,7 @@ def _whole(file: FileHandle, warehouse: Root) -> FileScan:
 def renamed_rows(
     spark: SparkSession, schema: StructType, files: Sequence[FileHandle], warehouse: Root, renamed: Mapping[str, str]
 ) -> DataFrame:
-    """Return the rows of staged files, each read by the column names that it has; `renamed` are old names by new."""
+    """Return the rows of staged files, each read by its own column names. `renamed` are old names by new names."""
     by_names: dict[tuple[str, ...], list[FileHandle]] = defaultdict(list)
     for file in files:
         footer = schema_of(str(warehouse), file) if renamed else None

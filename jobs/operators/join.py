@@ -1,16 +1,16 @@
-"""Joins two streams by key, each append-only or a changelog, and puts out the changes of the joined table.
+"""Joins two streams by key, and emits the changes of the joined table. Each stream is append-only or a changelog.
 
-The state of a key holds the rows of both sides that were added and not taken back. Each different row of a changelog is
-kept once, with its count, and so are rows of an append-only side if many are equal. A micro-batch joins only what it
-changes: new left rows with the kept right rows, and the other way round. So its cost grows with the rows of the touched
-keys and with the changes put out, never with the whole state.
+The state of a key holds the rows of both sides that were added and not taken back. Of a changelog, each different row
+is kept once, with its count. So are the rows of an append-only side if many of them are equal. A micro-batch joins only
+the rows that it changes: new left rows with the kept right rows, and the other way round. So its cost grows with the
+rows of the touched keys and with the emitted changes, never with the whole state.
 
 - A null in the key matches nothing, as in SQL.
-- An outer side's row without a match is put out with nulls. The first match of its key takes that row back, and the
-  last match to go brings it again.
-- A semi join puts out the left rows that have a match, an anti join those that have none. So an anti join keeps a left
-  row with a null in its key.
-- A change that would take back a row that is not there is left out, as Flink does.
+- A row of an outer side without a match is emitted with nulls. The first match of its key takes that row back. When the
+  last match goes, the row is emitted again.
+- A semi join emits the left rows that have a match. An anti join emits the left rows that have none. So an anti join
+  keeps a left row with a null in its key.
+- A change that would take back a row that is not there is left out, as in Flink.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ _FIRST_ROWS: Final = 1_000
 
 
 class JoinType(Enum):
-    """Which rows a join has: those that match, also those of a side that do not, or left rows alone."""
+    """Which rows a join has: matching rows, also rows of a side without a match, or left rows alone."""
 
     INNER = "inner"
     LEFT = "left"
@@ -52,12 +52,12 @@ class JoinType(Enum):
 
     @property
     def has_left_alone(self) -> bool:
-        """Return whether its rows have the columns of the left side only."""
+        """Return whether the joined rows have the columns of the left side only."""
         return self in (JoinType.SEMI, JoinType.ANTI)
 
     @property
     def takes_back(self) -> bool:
-        """Return whether it may take back a row although both sides are append-only."""
+        """Return whether the join may take back a row although both sides are append-only."""
         return self not in (JoinType.INNER, JoinType.SEMI)
 
 
@@ -72,7 +72,9 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class JoinFunction:
-    """The keyed function of two inputs. `keys` and `right_keys` name the same key, the others the rest of each row.
+    """The keyed function of two inputs. `keys` and `right_keys` name the same key.
+
+    `left` and `right` are the other columns of each side.
 
     The rows of an input have the column `_change_kind` if it is a changelog.
     """
@@ -116,7 +118,7 @@ class JoinFunction:
         return parts
 
     def _kept(self, left: pl.DataFrame, right: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
-        """Return the state rows of the keys that have rows."""
+        """Return the state rows of the keys that have rows on either side."""
         on = list(self.keys)
         found = pl.concat([left.select(on), right.select(on)]).unique()
         for name, rows in ((LEFT, left), (RIGHT, right)):
@@ -127,7 +129,7 @@ class JoinFunction:
 def join_schema(
     left: StructType, right: StructType, keys: Sequence[str], right_keys: Sequence[str], how: JoinType
 ) -> StructType:
-    """Return the schema of a joined row: the keys by their left names, the other left columns, the other right ones.
+    """Return the schema of a joined row: the keys with their left names, the other left columns, the other right ones.
 
     A semi or an anti join has no right columns. Raise ValueError if a column is in both.
     """
@@ -159,7 +161,7 @@ def own_columns(rows: StructType, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def _present(rows: pl.DataFrame, columns: Sequence[str]) -> list[str]:
-    """Return those of the columns that the rows have: an outer row without a match lacks the other side's."""
+    """Return the columns that the rows have. An outer row without a match lacks the columns of the other side."""
     return [name for name in columns if name in rows.columns]
 
 
@@ -176,9 +178,10 @@ def _changed(state: pl.DataFrame, name: str, columns: Sequence[str], arrived: pl
 
 
 def _grown(state: pl.DataFrame, name: str, columns: Sequence[str], arrived: pl.DataFrame) -> _Side:
-    """Return a side whose rows are only added. Equal ones are counted if there are many: it takes longer than a join.
+    """Return a side whose rows are only added. Equal rows are counted only if there are many.
 
-    Rows of a key lie together in the state, so its first rows tell if they repeat.
+    Counting takes longer than a join. The rows of a key lie together in the state. So the first rows of the state show
+    whether rows repeat.
     """
     before = kept(state, name, columns).cast(arrived.schema)
     after = [before, arrived]
@@ -198,7 +201,7 @@ def _matches(left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str]) -> pl.D
 
 
 def _unmatched(side: _Side, other: _Side, on: Sequence[str]) -> pl.DataFrame:
-    """Return how the side's rows without a match change."""
+    """Return the changes of the side's rows that have no match."""
     keys = list(on)
     had, has = other.before.select(keys).unique(), other.after.select(keys).unique()
     began = has.join(had, on=keys, how="anti", nulls_equal=True)

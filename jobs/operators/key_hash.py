@@ -1,7 +1,7 @@
-"""Computes the hash of key columns as Spark does, so that a key's group does not depend on who reads its row.
+"""Computes the hash of key columns as Spark does. So a key's group is the same whether Spark or a task reads its row.
 
 Source: Spark's `Murmur3Hash` with seed 42 (`hash.scala`, `Murmur3_x86_32.java`). The hash of a column is the seed of
-the next one, and a null leaves it as it is. All arithmetic is that of 32 bits, which wraps.
+the next column, and a null leaves the hash as it is. All arithmetic has 32 bits and wraps around.
 """
 
 import json
@@ -20,7 +20,10 @@ _LONG_DIGITS: Final = 18
 """Spark hashes a decimal of up to so many digits as a long, and a longer one as bytes."""
 _DECIMAL_BYTES: Final = 16
 _FEW: Final = 128
-"""Fewer rows than these are hashed one by one. Numpy takes as long for a word of one row as for a word of so many."""
+"""Fewer rows than this are hashed one by one.
+
+Numpy takes as long for one word of one row as for one of so many rows.
+"""
 _PART_BYTES: Final = 1024 * 1024
 
 _SAID: Final = b"tidemark.key_groups"
@@ -57,10 +60,10 @@ def key_groups(keys: Sequence[pa.Array], max_parallelism: int) -> pa.Array:
 
 
 def saying_groups(rows: pa.Table, keys: Sequence[str], max_parallelism: int) -> dict[bytes, bytes]:
-    """Return the metadata of a file with these rows: it says their first and last key group by these columns.
+    """Return metadata for a file with these rows: their first and last key group by these columns.
 
-    So a reader of the file can leave out rows that are not its own, unread. Nothing is said if there are no rows, or if
-    `key_groups` does not take the columns.
+    So a subtask that reads the file can skip rows of other key groups without reading them. The metadata is empty if
+    there are no rows, or if `key_groups` does not take the columns.
     """
     columns = [rows.column(key).combine_chunks() for key in keys if key in rows.schema.names]
     if not rows.num_rows or len(columns) < len(keys) or not all(can_hash(column.type) for column in columns):
@@ -73,10 +76,10 @@ def saying_groups(rows: pa.Table, keys: Sequence[str], max_parallelism: int) -> 
 def said_groups(
     schema: pa.Schema, keys: Sequence[str], wanted: pa.Schema, max_parallelism: int
 ) -> KeyGroupRange | None:
-    """Return the key groups by these columns of a file with this schema. None: the file does not say them.
+    """Return the key groups that a file with this schema records for these columns. None: the file has no record.
 
-    The hash depends on the type, so a file does not say them for columns that are read in a `wanted` type of another
-    kind.
+    The hash depends on the type. So the result is also None if a column is read as a `wanted` type that is not the
+    file's type.
     """
     found = json.loads((schema.metadata or {}).get(_SAID, b"{}"))
     if found.get("by") != list(keys) or found["of"] != max_parallelism:
@@ -87,7 +90,7 @@ def said_groups(
 
 
 def landing(count: int) -> list[int]:
-    """Return for each of so many partitions the least number whose rows `DataFrame.repartition` puts there."""
+    """Return for each of `count` Spark partitions the least number that `DataFrame.repartition` puts there."""
     found: dict[int, int] = {}
     first = 0
     while len(found) < count:
@@ -99,7 +102,7 @@ def landing(count: int) -> list[int]:
 
 
 def _hashed(column: pa.Array, seeds: _U32) -> _U32:
-    """Return the hashes of a column's values. For nulls they mean nothing."""
+    """Return the hashes of a column's values. The hash of a null has no meaning."""
     kind = column.type
     if pa.types.is_decimal128(kind):
         return _of_decimals(column, seeds)
@@ -121,7 +124,7 @@ def _values(column: pa.Array) -> NDArray[np.generic]:
 
 
 def _canonical(values: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return the numbers with one form of zero and one of "not a number", as Java has them."""
+    """Return the numbers with one form of zero and one of "not a number", as in Java."""
     plain = np.where(values == 0, values.dtype.type(0), values)
     return np.where(np.isnan(plain), values.dtype.type("nan"), plain)
 
@@ -136,7 +139,10 @@ def _of_longs(values: NDArray[np.uint64], seeds: _U32) -> _U32:
 
 
 def _of_decimals(column: pa.Array, seeds: _U32) -> _U32:
-    """Return the hashes of decimals: of the digits as a long, or as the fewest bytes that hold them and their sign."""
+    """Return the hashes of decimals.
+
+    The digits are hashed as a long, or as the fewest bytes that hold them and the sign.
+    """
     words = _values_of_decimals(column)
     if column.type.precision <= _LONG_DIGITS:
         return _of_longs(np.ascontiguousarray(words[:, 0]), seeds)
@@ -149,20 +155,23 @@ def _of_decimals(column: pa.Array, seeds: _U32) -> _U32:
 
 
 def _values_of_decimals(column: pa.Array) -> NDArray[np.uint64]:
-    """Return the two words of each value, the lower one first. Those of a null mean nothing."""
+    """Return the two words of each value, the lower word first. The words of a null have no meaning."""
     words = np.frombuffer(column.buffers()[1] or b"", np.uint64).reshape(-1, 2)
     return words[column.offset : column.offset + len(column)]
 
 
 def _say_nothing(signed: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which bytes only repeat the sign that the byte behind them has. The last one always counts."""
+    """Return which bytes only repeat the sign of the byte behind them. The last byte is never one of these."""
     signs = np.where(signed[:, 1:] & 0x80, 0xFF, 0).astype(np.uint8)
     repeated = signed[:, :-1] == signs
     return np.hstack([repeated, np.zeros((len(signed), 1), np.bool_)])
 
 
 def _of_bytes(column: pa.Array, seeds: _U32) -> _U32:
-    """Return the hashes of texts or bytes: whole words first, then the bytes behind them, each as a signed number."""
+    """
+
+    Return the hashes of texts or bytes: first of whole words, then of the remaining bytes, each as a signed number.
+    """
     plain = column.cast(pa.large_binary())
     _, bounds, content = plain.buffers()
     ends = np.frombuffer(bounds, np.int64)[plain.offset : plain.offset + len(plain) + 1]
@@ -189,8 +198,8 @@ def _of_bytes(column: pa.Array, seeds: _U32) -> _U32:
 def _of_long_text(data: NDArray[np.uint8], seed: int) -> int:
     """Return the hash after these bytes, which are whole words.
 
-    Each word's hash needs the one before. So numpy mixes the words, and plain numbers go through them one by one. For
-    one row, a word costs numpy two hundred times as much.
+    The hash after a word depends on the hash after the word before. So numpy mixes all words at once, and a loop over
+    Python numbers does the rest. For one row, numpy would take two hundred times as long for each word.
     """
     known = seed
     for start in range(0, len(data), _PART_BYTES):
@@ -207,7 +216,7 @@ def _mixed(hashes: _U32, words: _U32) -> _U32:
 
 
 def _mixed_alone(words: _U32) -> _U32:
-    """Return the words in the form in which they go into a hash (`mixK1`)."""
+    """Return the words in the form in which a hash takes them in (`mixK1`)."""
     return _rotated(words * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
 
 
@@ -216,7 +225,7 @@ def _rotated(words: _U32, bits: int) -> _U32:
 
 
 def _finished(hashes: _U32, lengths: "_U32 | np.uint32") -> _U32:
-    """Return the hashes at their end (`fmix`)."""
+    """Return the final hashes (`fmix`)."""
     hashes = hashes ^ lengths
     hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)

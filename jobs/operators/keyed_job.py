@@ -1,10 +1,10 @@
 """Builds the Spark job of a keyed micro-batch: rows become blocks, one exchange brings them to the tasks.
 
-Key group = pmod(Spark's hash of the key columns, max parallelism). Spark computes it, or `key_hash` does so exactly as
-Spark. So equal keys always have the same, wherever their rows come from. The subtask that owns it is the Spark
-partition (`repartition_by_id` promises exactly that). A small micro-batch needs no exchange: one task runs all subtasks
-in turn. Neither does a larger one whose files tasks read themselves: each subtask's task keeps the rows of its own key
-groups.
+Key group = pmod(Spark's hash of the key columns, max parallelism). Either Spark or `key_hash` computes it, with the
+same result. So equal keys always have the same key group, wherever their rows come from. The subtask that owns the key
+group is the Spark partition (`repartition_by_id` promises exactly that). A small micro-batch needs no exchange, because
+one task runs all subtasks in turn. A larger micro-batch needs none either if tasks read its files themselves: each
+subtask's task keeps the rows of its own key groups.
 """
 
 from collections import defaultdict
@@ -57,8 +57,8 @@ from jobs.storage.address import parsed
 # ------------------------------------------------------------------
 # Runs subtasks of a keyed micro-batch whose rows need no exchange between Spark's tasks.
 #
-# Either one task runs all subtasks, one after another. Or each subtask has its task, which reads all files and keeps
-# the rows of its own key groups: that takes less time than to write the rows for each other.
+# Either one task runs all subtasks, one after another. Or each subtask has its own task, which reads all files and
+# keeps the rows of its own key groups. This takes less time than if the tasks wrote rows for each other.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,14 @@ class WithoutExchange:
     scans: tuple[KeyedScan, ...]
 
     def run_scans(self, subtasks: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Run these subtasks, and yield the reports. Raises what `KeyedTask.run` and scans raise."""
+        """Run these subtasks, and yield their reports. Raises the errors of `KeyedTask.run` and of the scans."""
         yield from self._run(subtasks, {})
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run all subtasks with the blocks that come from Spark, and yield the reports. Raises the same."""
+        """Run all subtasks with the blocks that come from Spark, and yield their reports.
+
+        Raises as `run_scans` does.
+        """
         blocks: dict[int, list[pa.RecordBatch]] = defaultdict(list)
         for batch in batches:
             for row, subtask in enumerate(batch.column(SUBTASK).to_pylist()):
@@ -103,7 +106,7 @@ def keyed_job(
     inputs: Mapping[int, DataFrame | Scanned | Stepped],
     writer: StagedFiles,
 ) -> Part:
-    """Return the lazy job whose rows are the tasks' reports. `inputs` are by ordinal; a missing one is empty.
+    """Return the lazy job whose rows are the tasks' reports. `inputs` are by ordinal. A missing input is empty.
 
     Inputs are `Stepped` only if one task runs the micro-batch (`is_in_one_task`).
     """
@@ -154,14 +157,17 @@ def _scans(spec: KeyedSpec, branches: Sequence[_Branch]) -> tuple[KeyedScan, ...
 
 
 def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
-    """Return whether subtasks must run even without rows: the input ends, state is due, or it is written anew."""
+    """Return whether subtasks must run even without rows: the input ends, state is due, or state is rewritten."""
     ends = effect.end_of_input and isinstance(spec.function, EndsInput) and any(effect.state)
     fires = effect.due_ms is not None and any(effect.state)
     return ends or fires or any(found(spec, effect) for found in (_outdated, _outdated_ranges, _has_outdated_broadcast))
 
 
 def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
-    """Return the subtasks that write their state anew: it has other columns, or the input ends and some has expired."""
+    """Return the subtasks that rewrite their state.
+
+    It has other columns, or the input ends and some of it has expired.
+    """
     cleans_up = effect.end_of_input and spec.expires is not None and effect.now_ms is not None
     if cleans_up:
         return frozenset(subtask for subtask, files in enumerate(effect.state) if files)
@@ -215,7 +221,7 @@ def _in_blocks(spec: KeyedSpec, tag: int, rows: DataFrame, schema: StructType, k
 
 
 def _splitter(spec: KeyedSpec, tag: int, schema: StructType) -> Splitter:
-    """Return what sends the rows of an input. Rows of misfits come under the tag after the last input."""
+    """Return the splitter for an input's rows. Rows of files that fit no range have the tag after the last input's."""
     keyed = spec.inputs[tag] if tag < len(spec.inputs) else None
     return Splitter(
         tag=tag,

@@ -1,7 +1,7 @@
 """Runs one subtask's share of a keyed micro-batch, from received rows to staged files.
 
-Each Spark partition of the exchange is one subtask. Its task takes the state of the touched keys, calls the function
-once, writes the change of the state and the output, and reports the file handles.
+Each Spark partition of the exchange is one subtask. Its task loads the state of the touched keys, calls the function,
+writes the change of the state and the output, and reports the file handles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +73,9 @@ class AppendTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsertTarget:
-    """An upsert table that takes the output; `files[i]` are subtask i's, None if they don't fit its range.
+    """An upsert table that takes the output.
+
+    `files[i]` are the files of subtask i, or None if they don't fit its range.
 
     If they don't fit, the range's rows arrive through the exchange, under the tag after the last input's.
     """
@@ -86,7 +88,9 @@ class UpsertTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """What a function has made of a micro-batch: output, state files, changes of the output, keys that are gone.
+    """
+
+    The results of a function in a micro-batch: output, state files, changes of the output, deleted keys of the table.
 
     `named` has the rows of the named outputs.
     """
@@ -103,15 +107,14 @@ class Computed:
 class KeyedTask:
     """All that the tasks of one micro-batch need. `state[i]` are subtask i's live state files, oldest first.
 
-    `outputs` are the function's named outputs. `channel` takes output for downstream vertices that goes to no append
-    table; None if there is none. With
-    `emits_changes` it takes the changes of the output instead, whatever the table is. With `end_of_input` the
-    function's `end_of_input`, if it has one, is called after the rows. Subtasks that are `outdated` rewrite their
-    range of the state with the declared columns, even without rows. Those of `outdated_ranges` rewrite their range of
-    the upsert table. `columns_renamed_from` are old column names by the new ones, in files of state and upsert table.
-    The vertex's `broadcast` state has the rows of the last input, or the truncates among changes. State `expires` by
-    `now_ms`, and its files have the columns `stored`. None: those of `state_schema`. `lapsed` is as in
-    `KeyedSpec`.
+    `outputs` are the function's named outputs. `channel` takes output for downstream vertices if no append table takes
+    that output. It is None if there is no such output. With `emits_changes` the channel takes the changes of the output
+    instead, whatever the table is. With `end_of_input` the task calls the function's `end_of_input`, if it has one,
+    after the rows. Subtasks that are `outdated` rewrite their range of the state with the declared columns, even
+    without rows. Subtasks in `outdated_ranges` rewrite their range of the upsert table. `columns_renamed_from` are old
+    column names by new ones, in the files of state and of the upsert table. The vertex's `broadcast` state has the rows
+    of the last input, or the truncates among changes. State `expires` by the time `now_ms`. State files have the
+    columns `stored`, or those of `state_schema` if `stored` is None. `lapsed` is as in `KeyedSpec`.
     """
 
     operator: str
@@ -145,11 +148,11 @@ class KeyedTask:
     lapsed: Aged | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run one subtask's share and yield its report; a subtask without work yields nothing.
+        """Run one subtask's share and yield its report. A subtask without work yields nothing.
 
-        Raise StateFileError for a file that is missing or damaged, StagedFileError for one that can't be
-        written, KeyGroupError for rows that belong elsewhere, FrameSchemaError if the function's result
-        is not the declared one, ForeignKeyError if it would show a key of an upsert table twice.
+        Raise StateFileError for a file that is missing or damaged, StagedFileError for a file that can't be written,
+        KeyGroupError for rows of another subtask's key groups, FrameSchemaError if the function's result does not have
+        the declared schema, ForeignKeyError if the output has a key of an upsert table that another subtask may hold.
         """
         context = TaskContext.get()
         if context is None:
@@ -159,18 +162,18 @@ class KeyedTask:
         freeze_imports()
 
     def carry_out(self, subtask: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do what `run` promises, for this subtask."""
+        """Take the blocks apart, and run this subtask's share. Raises as `run` does."""
         found = take_apart(batches, self.schemas)
         yield from times_read(subtask, self.writer)
         yield from self.take(subtask, found)
 
     @property
     def schemas(self) -> list[pa.Schema]:
-        """Return the schemas of all that can arrive, by tag."""
+        """Return the schemas of all rows that can arrive, by tag."""
         return [layout.schema for layout in self.inputs] + self._range_schemas()
 
     def take(self, subtask: int, arrived: Arrived) -> Iterator[pa.RecordBatch]:
-        """Do what `run` promises, for this subtask and its rows."""
+        """Run this subtask's share over its rows, and yield the report. Raises as `run` does."""
         if arrived.rows == 0 and not self._must_run(subtask):
             return
         own = range_of(subtask=subtask, parallelism=self.parallelism, max_parallelism=self.max_parallelism)
@@ -203,7 +206,7 @@ class KeyedTask:
         )
 
     def _seen(self, subtask: int, rows: Sequence[pl.DataFrame]) -> tuple[Sequence[pl.DataFrame], BroadcastRows | None]:
-        """Return the rows of the keys, and what the subtask sees of the rows that all subtasks get."""
+        """Return the keyed rows, and the broadcast rows that the subtask sees."""
         if isinstance(self.function, AppliedChanges) and self.function.truncates:
             changes, places = told_apart(rows[0], SEQUENCE)
             kept = None if self.broadcast is None else self.broadcast.taken(self.writer, subtask, places)
@@ -217,7 +220,7 @@ class KeyedTask:
     ) -> Computed:
         """Return the new rows of the touched keys, which are output and state.
 
-        It never scans the whole state, except if the table is emptied.
+        Scan the whole state only if a truncate empties the table.
         """
         empties = seen is not None and seen.has_changed
         if rows.is_empty() and not empties and not state.outdated:
@@ -256,7 +259,7 @@ class KeyedTask:
     def _changed(
         self, function: JoinFunction | TopRows, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
     ) -> Computed:
-        """Return the changes that the function puts out. The output is the rows that they add."""
+        """Return the changes that the function emits. The output is the rows that these changes add."""
         if touched.is_empty() and not state.outdated:
             return Computed(output=empty_frame(self.output_schema))
         found = state.load().find(touched, self.keys)
@@ -277,7 +280,7 @@ class KeyedTask:
     def _applied(
         self, function: AppliedChanges, state: RangeState, found: FoundKeys, new: pl.DataFrame, delta: pl.DataFrame
     ) -> Computed:
-        """Return the rows of the table that are new or gone."""
+        """Return the table's new and deleted rows."""
         changes = changes_of(self._shown(function, found.rows), self._shown(function, new), function.table_keys)
         return Computed(
             output=added(changes),
@@ -311,7 +314,11 @@ class KeyedTask:
         return replace(made, output=added(output), changes=output, gone=gone)
 
     def _next_due(self, fires: FiresInTime, called: Called) -> int | None:
-        """Return the earliest time at which a key is due: of those that were written, or of all after a firing."""
+        """
+
+        Return the earliest time at which a key is due, among the keys that were written, or after a firing among all
+        keys.
+        """
         if self.fires_ms is not None:
             return called.state().least(fires.due)
         earliest: int | None = called.delta.filter(~pl.col(DELETED)).select(pl.col(fires.due).min()).item()
@@ -360,7 +367,10 @@ class KeyedTask:
         return (self._write_channel(self.channel, changes, with_kind(self.output_schema)),)
 
     def _write_channel(self, channel: TableName, rows: pl.DataFrame, schema: pa.Schema) -> FileHandle:
-        """Write rows for the vertices behind this one. If they have the same keys, each subtask reads its own files."""
+        """Write rows for the vertices behind this one.
+
+        If those have the same keys, each subtask reads its own files.
+        """
         said: dict[bytes, bytes] = {}
         if self.parallelism > 1:
             of_keys = pa.schema([field for field in schema if field.name in self.keys])

@@ -59,7 +59,10 @@ def aggregate_meanings(aggregates: Sequence[Named], rows: StructType) -> tuple[C
 
 
 def window_meanings(function: WindowedAggregates, rows: StructType) -> tuple[ColumnMeaning, ...]:
-    """Return the meaning of the state of windows over rows of this schema: of the aggregates, and of which windows."""
+    """
+
+    Return the meaning of the state of windows over rows of this schema: that of the aggregates and of the windows.
+    """
     time = (Argument("clock", "time"),) if function.by_clock else _arguments(rows, [function.late.time.name])
     of = (Argument(function.windows.meaning, "window"), *time)
     return (
@@ -82,7 +85,10 @@ def enrich_meanings(
 def join_meanings(
     left: StructType, right: StructType, keys: Sequence[str], right_keys: Sequence[str]
 ) -> tuple[ColumnMeaning, ...]:
-    """Return the meaning of a join's state: the rows of both sides, by these keys. Any type of join keeps the same."""
+    """Return the meaning of a join's state: the rows of both sides, by these keys.
+
+    It is the same for all join types.
+    """
     return (
         ColumnMeaning(column=LEFT, function="joined_rows", arguments=_arguments(left, keys)),
         ColumnMeaning(column=JOINED_RIGHT, function="joined_rows", arguments=_arguments(right, right_keys)),
@@ -92,8 +98,9 @@ def join_meanings(
 def applied_meanings(function: AppliedChanges, rows: StructType) -> tuple[ColumnMeaning, ...]:
     """Return the meaning of the changes that a key holds: all or the newest, of which columns, in which order.
 
-    It also says in how many columns a null is ignored and how many begin a version, and names them last: the table that
-    is written so far shows it.
+    The meaning also has the number of columns in which a null is ignored, and the number of columns that begin a
+    version. It names these columns last. They belong to the meaning because the rows already written to the table
+    depend on them.
     """
     kept = "all_changes" if function.history else "newest_change"
     kept = f"{kept}_of_a_database" if function.of_database else kept
@@ -107,7 +114,8 @@ def applied_meanings(function: AppliedChanges, rows: StructType) -> tuple[Column
 def top_meanings(function: TopRows, rows: StructType) -> tuple[ColumnMeaning, ...]:
     """Return the meaning of a key's kept rows: how many are first, in which order, and whether others are kept too.
 
-    All of it tells which rows were put out so far, so no other number and no other order goes on from them.
+    All of this decides which rows were emitted so far. So a pipeline with another number or another order cannot go on
+    from this state.
     """
     kept = "all_rows" if function.changelog else "new_rows"
     ordered = (Argument(str(by), rows[by.column].dataType.simpleString()) for by in function.order)
@@ -118,13 +126,19 @@ def top_meanings(function: TopRows, rows: StructType) -> tuple[ColumnMeaning, ..
 
 
 def top_in_time_meanings(function: TopRowsInTime, rows: StructType) -> tuple[ColumnMeaning, ...]:
-    """Return the same for top rows with a time. It may change how long a key stays, which no row tells."""
+    """Return the same meaning for top rows with a time.
+
+    A pipeline may change how long a key stays: no row depends on it.
+    """
     leaves = ColumnMeaning(column=DUE, function="leaves_after", arguments=_arguments(rows, (function.late.time.name,)))
     return (*top_meanings(function.top, rows), leaves)
 
 
 def closed_top_meanings(function: ClosedTopRows, rows: StructType) -> tuple[ColumnMeaning, ...]:
-    """Return the meaning of the first rows of windows, or until a time: which rows they are, and when they are over."""
+    """
+
+    Return the meaning of the first rows of windows, or up to a time: which rows these are, and when they are final.
+    """
     of = (Argument(function.meaning, "window"), *_arguments(rows, [function.late.time.name]))
     return (
         *top_meanings(function.first, rows),
@@ -135,9 +149,9 @@ def closed_top_meanings(function: ClosedTopRows, rows: StructType) -> tuple[Colu
 def time_join_meanings(
     function: IntervalJoin | WindowJoin | AsOfJoin, left: StructType, right: StructType
 ) -> tuple[ColumnMeaning, ...]:
-    """Return the meaning of the state of a join in time: the rows of both sides, their times, and when they are over.
+    """Return the meaning of a time join's state: the rows of both sides, their times, and when the join drops them.
 
-    The type of the join counts too: it says which rows have been put out.
+    The type of the join belongs to the meaning too, because it decides which rows have been emitted.
     """
     sides = function.sides
     rows = ((LEFT, left, sides.left), (JOINED_RIGHT, right, sides.right))
@@ -168,7 +182,10 @@ def process_meanings(function: AnyFunction, state: StructType, keys: Sequence[st
 
 
 def broadcast_meaning(kept: Broadcast, rows: StructType) -> ColumnMeaning:
-    """Return the meaning of a vertex's broadcast state: which row of a key it keeps. It stands for all its columns."""
+    """Return the meaning of a vertex's broadcast state: which row of a key it keeps.
+
+    One meaning stands for all columns.
+    """
     return ColumnMeaning(column=BROADCAST_ROWS, function=BROADCAST, arguments=_arguments(rows, (kept.latest_by,)))
 
 
@@ -236,7 +253,7 @@ def enrich_spec(
 ) -> KeyedSpec:
     """Return the vertex that gives left rows (input 0) the `columns` of the right row (input 1) of their key.
 
-    `latest_by` is the right column whose greatest value counts; None: the first right row of a key counts for ever.
+    `latest_by` is the right column whose greatest value counts. None: the first right row of a key counts for ever.
     """
     needed = StructType([right[name] for name in dict.fromkeys([*right_keys, *gained_names(columns, latest_by)])])
     return KeyedSpec(
@@ -296,7 +313,7 @@ def applied_changes_spec(*, rows: StructType, function: AppliedChanges, **place:
 
 
 def top_spec(*, rows: StructType, function: TopRows, **place: Unpack[KeyedPlace]) -> KeyedSpec:
-    """Return the vertex of the first rows of each key. Its output is the rows that come among them."""
+    """Return the vertex of the first rows of each key. Its output is the rows that become first."""
     return KeyedSpec(
         inputs=(KeyedInput(keys=function.keys, schema=schema_with_kind(rows) if function.changelog else rows),),
         function=function,

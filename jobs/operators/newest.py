@@ -1,4 +1,4 @@
-"""Keeps the newest row of each key of a table's changes, deleted ones marked as such."""
+"""Keeps the newest row of each key of a table's changes. Deleted rows are kept, and marked as deleted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from jobs.state.merge import KEY_GROUP
 
 DELETED: Final = "_is_deleted"
 _BEFORE: Final = "\0"
-"""Prefix of the state's columns beside the new ones: no column of a user begins with it."""
+"""Prefix of the state's columns beside the new ones. No column of a user begins with this character."""
 
 
 class TruncatedError(Exception):
-    """A table was truncated, which no single key shows."""
+    """A table was truncated. No change of a single key can express that."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewestRows:
     """The keyed function: state and output are alike, a row for each key (see `MergesPartials`).
 
-    `columns` are the table's columns without its keys. A value that an update left alone is taken from the key's row
-    before. If there is none, it stays unknown: null, and named in `_unchanged`.
+    `columns` are the table's columns without its keys. A value that an update did not change is taken from the key's
+    row before. If there is no such row, the value stays unknown: it is null, and `_unchanged` names its column.
     """
 
     keys: tuple[str, ...]
@@ -42,7 +42,10 @@ class NewestRows:
         return Processed(state=new, output=new)
 
     def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:  # noqa: ARG002 - of the protocol
-        """Return the newest of these rows for each key; raise TruncatedError unless truncates are ignored."""
+        """Return the newest of these rows for each key.
+
+        Raise TruncatedError for a truncate, unless truncates are ignored.
+        """
         truncated = rows[KIND] == TRUNCATE
         if truncated.any():
             if not self.ignores_truncates:
@@ -58,7 +61,7 @@ class NewestRows:
         return self._sent_earlier(rows, newest, unsent) if unsent else newest
 
     def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Return the newest row of each key of the partials, `before` taken into account."""
+        """Return the newest row of each key of the partials, out of the partials and of `before`."""
         others = [name for name in before.columns if name not in (KEY_GROUP, *self.keys)]
         known = before.select(*self.keys, *(pl.col(name).alias(_BEFORE + name) for name in others))
         beside = join_by_key(partials, known, self.keys, "left")

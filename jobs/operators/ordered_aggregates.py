@@ -14,10 +14,10 @@ _COUNT = "count"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The value of the row that comes first, or last, in the order of other columns; nulls come first.
+    """The value of the row that comes first, or last, in the order of other columns. Nulls come first.
 
-    Of rows with equal order, the value decides in the same direction if it has an order (`by_value`). `skips` are
-    columns that must not be null: other rows do not take part.
+    Between rows that are equal in these columns, the value decides in the same direction, if values have an order
+    (`by_value`). `skips` are columns that must not be null: other rows do not take part.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Chosen:
         return sorted_rows.last() if self.last else sorted_rows.first()
 
     def merge(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
-        """Take the one that comes first, or last."""
+        """Take the row that comes first, or last."""
         earlier, later = (other, one) if self.last else (one, other)
         comes_first = reduce(
             lambda rest, name: _before(earlier.struct.field(name), later.struct.field(name), rest),
@@ -85,7 +85,7 @@ class Chosen:
 
 
 def _before(one: pl.Expr, other: pl.Expr, rest: pl.Expr) -> pl.Expr:
-    """Return whether one comes before the other, a null before any value; if they are equal, `rest` decides."""
+    """Return whether one value comes before the other, a null before any value. If both are equal, `rest` decides."""
     less = (one < other).fill_null(one.is_null() & other.is_not_null())
     return less | (one.eq_missing(other) & rest)
 
@@ -107,7 +107,7 @@ class Collected:
 
     @property
     def ignores_duplicates(self) -> bool:
-        """Whether each value counts once."""
+        """Whether equal values count once."""
         return self.once
 
     @property
@@ -143,8 +143,9 @@ class Collected:
 class ApproximateDistinct:
     """The number of distinct values, from the `size` least of their 64-bit hashes (the KMV sketch).
 
-    Source: Bar-Yossef and others, "Counting Distinct Elements in a Data Stream" (2002). Below `size` distinct values
-    the number is exact. Above, its standard error is 1 / sqrt(size - 2). The accumulator depends on the values only.
+    Source: Bar-Yossef and others, "Counting Distinct Elements in a Data Stream" (2002). With fewer than `size` distinct
+    values the number is exact. With more, its standard error is 1 / sqrt(size - 2). The accumulator depends on the
+    values only.
     """
 
     column: str
@@ -176,7 +177,7 @@ class ApproximateDistinct:
         return one.list.concat(other).list.unique().list.sort().list.head(self.size)
 
     def result(self, accumulator: pl.Expr) -> pl.Expr:
-        """Return the number of hashes, or how many there must be if these are the least."""
+        """Return the number of hashes, or an estimate of it if these are only the least hashes."""
         share = accumulator.list.last().cast(pl.Float64) / 2.0**64 + 0.5
         found = accumulator.list.len()
         return pl.when(found < self.size).then(found).otherwise(((self.size - 1) / share).round()).cast(pl.Int64)

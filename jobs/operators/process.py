@@ -1,4 +1,4 @@
-"""The protocols of keyed functions: they get new rows and the state of their keys, and return new state and output.
+"""The protocols of keyed functions, which get new rows and the state of their keys, and return new state and output.
 
 A function that holds rows back also says what to emit when the input ends.
 """
@@ -28,11 +28,10 @@ from jobs.state.merge import DELETED, KEY_GROUP, apply_delta, change_of, superse
 class Processed:
     """What a keyed function returns.
 
-    `state` has the new row of each touched key, key columns first. A touched key that is missing in it loses its state.
-    `output` has the rows to emit. `outputs` has those of the function's named outputs, by name; one that is missing has
-    no rows. `timers` are set by a function that has `on_time` (see `HasTimers`).
-
-    A function that holds several rows of a key may return only those that are new or changed: the `others_stay`.
+    `state` has the new row of each touched key, key columns first. A touched key that is missing in `state` loses its
+    state. `output` has the rows to emit. `outputs` has the rows of the function's named outputs, by name. An output
+    that is missing there has no rows. A function that has `on_time` sets `timers` (see `HasTimers`). A function that
+    holds several rows of a key may return only the rows that are new or changed, if it sets `others_stay`.
     """
 
     state: pl.DataFrame
@@ -45,19 +44,20 @@ class Processed:
 class KeyedFunction(Protocol):
     """A keyed process function on Polars frames. It must be deterministic and keep nothing between calls.
 
-    It is sent to the tasks once for each micro-batch, so it should be small, and its module cheap to import.
+    The function is sent to the tasks once for each micro-batch. So it should be small, and its module cheap to import.
 
-    It may have an attribute `state_version`, a whole number from 1. Each checkpoint records it. Raise it when the
-    function gives its state columns another meaning: a tick then refuses to begin from state of the version before,
-    instead of mixing both. Without the attribute, only the columns are compared.
+    It may have an attribute `state_version`, a whole number from 1. Each checkpoint records it. Increase this number
+    when the function gives its state columns another meaning. A tick then refuses to begin from state of the earlier
+    version, instead of mixing both. Without the attribute, only the columns are compared.
     """
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the new state and the output.
 
-        `inputs` holds a frame per input, in no order of rows; a frame is empty if the micro-batch has no rows for
-        that input. If the vertex sees a broadcast, that is the last input. Its frame has all kept rows of the
-        broadcast, those of this micro-batch included. `state` holds one row for each touched key that has state.
+        `inputs` holds a frame per input. The rows of a frame have no order. A frame is empty if the micro-batch has no
+        rows for that input. If the vertex sees a broadcast, the broadcast is the last input. Its frame has all kept
+        rows of the broadcast, those of this micro-batch included. `state` holds one row for each touched key that has
+        state.
 
         If the output goes to an upsert table, its rows must have keys of the given rows. Another key may belong to
         another subtask. With a parallelism of 2 or more the micro-batch then fails, and the message names the key.
@@ -69,7 +69,7 @@ class KeyedFunction(Protocol):
 class MergesPartials(Protocol):
     """Optional for a keyed function of one input whose output is the new state row of each touched key.
 
-    It is faster, since a task need not check which keys were touched, lost or returned twice (Flink:
+    Such a function is faster, because a task need not check which keys were touched, lost or returned twice (Flink:
     `AggregateFunction`, whose accumulators are merged). Frames begin with `_key_group`; `types` are the types of the
     state's columns.
     """
@@ -79,7 +79,10 @@ class MergesPartials(Protocol):
         ...
 
     def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Return the new state row of each key of the partials; `before` has the old rows of keys that had one."""
+        """Return the new state row of each key of the partials.
+
+        `before` has the old rows of the keys that had a row.
+        """
         ...
 
 
@@ -91,8 +94,8 @@ class EndsInput(Protocol):
         """Return the new state and the output now that no row will follow on any input.
 
         `state` holds one row for each key of the subtask's range that has state, after the last rows were processed. A
-        key that is missing in the new state loses its state. A key without state may not get one. Called once for each
-        drain. A later tick may read new rows; they meet the state that this returns.
+        key that is missing in the new state loses its state. A key without state may not get one. Tidemark calls this
+        method once for each drain. A later tick may read new rows. These find the state that the method has returned.
         """
         ...
 
@@ -107,49 +110,53 @@ class FiresInTime(Protocol):
         ...
 
     def at(self, watermark_ms: int, fires_ms: int) -> "AnyFunction":
-        """Return the function as it is after a barrier with this watermark. Rows up to it are late.
+        """Return the function for the rows after a barrier with this watermark.
 
-        `fires_ms` is the time by which `on_time` is called.
+        Rows with times up to the watermark are late.
+
+        Tidemark calls `on_time` for the keys that are due by `fires_ms`.
         """
         ...
 
     def on_time(self, state: pl.DataFrame) -> Processed:
         """Return the new state and the output of the keys that are due. `state` has one row for each of them.
 
-        A key that is missing in the new state loses its state. A key of the new state may be due later, and not again
-        now.
+        A key that is missing in the new state loses its state. A key of the new state may be due later, but not again
+        by the same time.
         """
         ...
 
 
 Find = Callable[[pl.DataFrame, Sequence[str]], pl.DataFrame]
-"""Returns the rows of the state with these values in these columns, with their key groups."""
+"""Returns the rows of the state that have these values in these columns, with their key groups."""
 
 
 @runtime_checkable
 class HoldsRows(Protocol):
-    """A keyed function whose state may have several rows of one key, told apart by the columns `rows_by`.
+    """A keyed function whose state may have several rows of one key. The columns `rows_by` distinguish these rows.
 
-    It looks up itself what it needs. `on_time` too gets rows of the state with their key groups, and returns such.
+    The function itself looks up the rows that it needs. Its `on_time` gets rows of the state with their key groups, and
+    returns rows with key groups.
     """
 
     @property
     def rows_by(self) -> tuple[str, ...]:
-        """The columns of the state that tell the rows of one key apart."""
+        """The columns of the state that distinguish the rows of one key."""
         ...
 
     def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
-        """Return the output, and the rows that take the place of all rows of the state that it has found.
+        """Return the output, and the rows that replace all rows of the state that `find` has returned.
 
-        If the result says that the `others_stay`, they only take the place of those with the same keys.
+        If the result sets `others_stay`, the new rows replace only the rows of the state with the same keys.
 
-        Rows of `inputs` and of the new state have key groups. `types` are those of the state. It calls `find` once.
+        Rows of `inputs` and of the new state have key groups. `types` are the types of the state. The method calls
+        `find` once.
         """
         ...
 
 
 AnyFunction = KeyedFunction | HoldsRows
-"""A keyed function of a user, or one of ours that finds its state itself."""
+"""A keyed function of a user, or a built-in one that looks up its state itself."""
 
 
 @runtime_checkable
@@ -158,12 +165,12 @@ class TakesRowsBack(Protocol):
 
     @property
     def takes_back(self) -> bool:
-        """Whether it is one. Then each row of the output has a kind."""
+        """Whether the output is a changelog. Then each row of the output has a kind."""
         ...
 
     @property
     def table_keys(self) -> tuple[str, ...]:
-        """The columns that tell its rows apart. There may be none, and then no table can show them."""
+        """The key columns of the output's rows. There may be none, and then no table can show the rows."""
         ...
 
 
@@ -174,7 +181,7 @@ def takes_rows_back(function: object) -> TypeGuard[TakesRowsBack]:
 
 @runtime_checkable
 class ReactsToBroadcast(Protocol):
-    """Optional. A function with this method can look at its keys again when the rows of its broadcast change.
+    """Optional. With this method, a function can process its keys again when the rows of its broadcast change.
 
     It is for functions that hold rows back until a broadcast row comes (Flink: `Context.applyToKeyedState`).
     """
@@ -190,11 +197,14 @@ class ReactsToBroadcast(Protocol):
 
 
 # ------------------------------------------------------------------
-# Checks that each key of an upsert table is written by one subtask only; two would show the key twice.
+# Checks that only one subtask writes each key of an upsert table. With two, the table would show the key twice.
 
 
 class ForeignKeyError(Exception):
-    """A keyed function emitted a row under a key that was not its own: names vertex, table, key and the way out."""
+    """A keyed function emitted a row with a key that no given row has.
+
+    The message names vertex, table, key and a way out.
+    """
 
     def __init__(self, operator: str, table: str, key: dict[str, object]) -> None:
         named = ", ".join(f"{name}={value}" for name, value in key.items())
@@ -206,7 +216,10 @@ class ForeignKeyError(Exception):
 
 
 def require_own_keys(operator: str, table: str, keys: Sequence[str], output: pl.DataFrame, own: pl.DataFrame) -> None:
-    """Raise ForeignKeyError unless the key of every output row is among the subtask's `own`; one join, no loop."""
+    """Raise ForeignKeyError unless the key of every output row is among the `own` keys.
+
+    This takes one join and no loop.
+    """
     foreign = output.select(keys).join(own.select(keys), on=list(keys), how="anti", nulls_equal=True)
     if not foreign.is_empty():
         raise ForeignKeyError(operator, table, foreign.row(0, named=True))
@@ -215,9 +228,10 @@ def require_own_keys(operator: str, table: str, keys: Sequence[str], output: pl.
 # ------------------------------------------------------------------
 # The named outputs of a process function: each has rows of its own schema, beside the function's own output (M2).
 #
-# The files of a named output lie in the channel of the vertex, in a folder that tells the output's name. A reader of
-# the vertex takes the files of its output and passes over those of the others. So the protocol needs to know nothing
-# of outputs: the files of all of them lie between the same barriers. (Flink: `OutputTag`, `SideOutputDataStream`.)
+# The files of a named output lie in the channel of the vertex, in a folder that has the output's name. A vertex that
+# reads one output takes the files of this output, and skips the files of the others. So the protocol needs to know
+# nothing about outputs: the files of all outputs lie between the same barriers. (Flink: `OutputTag`,
+# `SideOutputDataStream`.)
 
 
 OUTPUT: Final = "_output"
@@ -227,7 +241,7 @@ _IN_PATH: Final = re.compile(rf"/{OUTPUT}=([^/]+)/")
 
 
 class UnknownOutputError(ValueError):
-    """Rows are of an output that the vertex does not have. The message names the vertex and both ways out."""
+    """Rows belong to an output that the vertex does not have. The message names ways out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +252,7 @@ class NamedOutputs:
     schemas: Mapping[str, pa.Schema]
 
     def conformed(self, operator: str, given: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-        """Return the rows of each output, in its schema. An output that the function left out has none.
+        """Return the rows of each output, in its schema. An output that the function left out has no rows.
 
         Raises FrameSchemaError, and UnknownOutputError for rows of another output.
         """
@@ -275,8 +289,8 @@ def joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFram
 def of_output(segments: Iterable[Segment], output: str | None, known: Iterable[str]) -> Iterator[Segment]:
     """Yield the segments with the files of one output only. None is the function's own output.
 
-    `known` are the names of all outputs that the vertex has. Raises UnknownOutputError for rows of another one, which
-    only a cut with rows in flight may hold.
+    `known` are the names of all outputs that the vertex has. Raises UnknownOutputError for rows of another output. Only
+    a cut with rows in flight can hold such rows.
     """
     names = frozenset(known)
     for segment in segments:
@@ -304,7 +318,8 @@ def _output_of(file: FileHandle, known: frozenset[str]) -> str | None:
 # ------------------------------------------------------------------
 # Calls a process function for one subtask, and joins what the calls return.
 #
-# It is called when broadcast rows have changed, then for the rows of the micro-batch, then at the end of the input.
+# The function is called when broadcast rows have changed, then for the rows of the micro-batch, then at the end of the
+# input, then for the keys that are due.
 
 
 @dataclass(slots=True)
@@ -323,7 +338,7 @@ class Called:
 
     @staticmethod
     def nothing(keys: tuple[str, ...], loaded: KeyedRows) -> "Called":
-        """Return the beginning: no results, and the state as it was loaded."""
+        """Return the collection before the first call: no results, and the state as it was loaded."""
         unchanged = loaded.nothing.with_columns(pl.lit(value=False).alias(DELETED))
         return Called(keys, loaded, FoundKeys(loaded, loaded.nothing, ()), unchanged)
 
@@ -334,7 +349,7 @@ class Called:
         return self._after
 
     def add(self, result: Processed, delta: pl.DataFrame, found: FoundKeys) -> None:
-        """Add the result of a call, and its change of the state. `found` has the changed keys as they were before."""
+        """Add the result of a call, and its change of the state. `found` has the changed keys as before the call."""
         self.results.append(result)
         self._after = self._after if delta.is_empty() else None
         if self.delta.is_empty():
@@ -359,10 +374,10 @@ class _Finder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessCalls:
-    """A process function, and what it must return. With `ends` the input ends after the rows.
+    """A process function, and the schemas of its results. With `ends` the input ends after the rows.
 
-    With `fires_ms` it fires, after the rows, the keys that are due by this event time. If state `expires`, a row of it
-    that is not changed is not written, unless rows of its key refresh it.
+    With `fires_ms` the function is called, after the rows, for the keys that are due by this event time. If state
+    `expires`, an unchanged row of the state is not written, unless new rows of its key extend its life.
 
     The rows that go to the upsert table `checked` must have keys of the subtask.
     """
@@ -380,7 +395,7 @@ class ProcessCalls:
     expires: Expires | None = None
 
     def are_due(self, rows: Sequence[pl.DataFrame], seen: BroadcastRows | None) -> bool:
-        """Return whether there is anything to call the function for."""
+        """Return whether there is a reason to call the function."""
         ends, fires, reacts = self._ends(), self._fires(), self._reacts(seen)
         some = any(not frame.is_empty() for frame in rows)
         return some or any(each is not None for each in (ends, fires, reacts))
@@ -388,7 +403,7 @@ class ProcessCalls:
     def run(
         self, loaded: KeyedRows, rows: Sequence[pl.DataFrame], touched: pl.DataFrame, seen: BroadcastRows | None
     ) -> Called:
-        """Make the calls. `rows` are those of the keyed inputs, and `touched` has their keys.
+        """Make the calls. `rows` are the rows of the keyed inputs, and `touched` has their keys.
 
         Raises FrameSchemaError and ForeignKeyError.
         """
@@ -424,7 +439,7 @@ class ProcessCalls:
         called.add(result, self._change(due, result.state, touched, on_read=False), found)
 
     def _of_held(self, function: HoldsRows, inputs: Sequence[pl.DataFrame], called: Called) -> None:
-        """Call a function for the rows, if there are any. It finds its state itself."""
+        """Call a function that looks up its state itself, if there are rows."""
         among = called.state()
         finder = _Finder(among, among.at(tuple(layer.none for layer in among.layers)))
         result = Processed(among.nothing, empty_frame(self.output_schema))
@@ -487,7 +502,7 @@ class ProcessCalls:
     def _change(
         self, before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, *, on_read: bool
     ) -> pl.DataFrame:
-        """Return what is to be written. `on_read` says that rows of these keys have come."""
+        """Return the change of the state to write. `on_read`: new rows of these keys have arrived."""
         delta = change_of(before, after, touched, self.keys)
         if self.expires is None or (self.expires.on_read and on_read):
             return delta

@@ -32,8 +32,8 @@ REPORT_SCHEMA = StructType([StructField("report", StringType()), StructField("wo
 class TaskReport:
     """The files that one task wrote for its subtask. The fields mean the same as in SubtaskOutput.
 
-    `copies` tells whether the worker had the subtask's state in memory (D5); `work` is what the task measured (E6).
-    `times` are the greatest event times that it has read (N1).
+    `copies` says whether the worker had the subtask's state in memory (D5). `work` has the task's measurements (E6).
+    `times` are the greatest event times that the task has read (N1).
     """
 
     subtask: int

@@ -1,6 +1,6 @@
 """The specifications that the planner gives to the operators, one for each vertex and each of its inputs.
 
-A specification holds user functions, so it is never persisted. Schemas are Spark's and declared: nothing is
+A specification holds user functions, so it is never persisted. Schemas are Spark's, and are declared. No schema is
 inferred from files.
 """
 
@@ -41,7 +41,10 @@ Chain = Callable[[DataFrame], DataFrame]
 """Stateless steps, which run in the Spark job of each consumer. They must be deterministic."""
 
 NUMBER: Final = f"{OWN_NAMES}number"
-"""The column with a row's number, where a task puts what Spark computes beside what it reads itself."""
+"""The column with a row's number.
+
+By it a task combines the columns that Spark computes with those that it reads itself.
+"""
 _BESIDE: Final[ContextVar[tuple[str, ...]]] = ContextVar("columns that steps keep beside those that they name")
 
 
@@ -56,16 +59,16 @@ def rows_numbered() -> Iterator[None]:
 
 
 def kept_beside() -> tuple[str, ...]:
-    """Return the columns that a step keeps which keeps only the columns that it names."""
+    """Return the columns that a step keeps besides the columns that it names."""
     return _BESIDE.get(())
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSteps:
-    """Steps that a task which scans files can do itself.
+    """Steps that a task can carry out itself while it scans files.
 
-    They choose columns, keep the rows for which all `rules` are true, and then add columns. All of them read columns
-    of the file. `chain` does the same in Spark.
+    They choose columns, keep the rows for which all `rules` are true, and then add columns. All steps read columns of
+    the file. `chain` has the same effect in Spark.
     """
 
     chain: Chain
@@ -79,16 +82,16 @@ class TaskSteps:
 
 @dataclass(frozen=True, slots=True)
 class TextSteps:
-    """Steps that Spark takes and that texts declare, so that they are the same in every micro-batch.
+    """Steps that Spark carries out. SQL texts declare them, so they are the same in every micro-batch.
 
-    `sql` are those of the texts that no task evaluates itself.
+    `sql` has the texts that no task can evaluate itself.
     """
 
     chain: Chain
     sql: tuple[str, ...]
 
     def __call__(self, rows: DataFrame) -> DataFrame:
-        """Return the rows after the steps."""
+        """Return the rows as they are after the steps."""
         return self.chain(rows)
 
 
@@ -97,12 +100,12 @@ FAILED = "_failed"
 
 
 class InvalidSpecError(ValueError):
-    """No job can run this specification; the message names the vertex, the column and the way out."""
+    """No job can run this specification. The message names the vertex, the column and a way out."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputTime:
-    """The event time of a source's rows (N1): its column, after the steps `before`. The steps `after` follow."""
+    """The event time of a source's rows (N1). The steps `before` lead to its column, and the steps `after` follow."""
 
     column: TimeColumn
     before: Chain | None
@@ -113,11 +116,11 @@ class InputTime:
 class InputPlan:
     """One input of a vertex: the rows of its segments, and the steps before the operator.
 
-    `schema` is the schema of the rows on the channel. `reader` reads source slices; None if the
-    upstream vertex is not a source. `chain` holds the transformations and the filter of row rules, applied lazily.
-    A channel `of_changes` may hold the kinds of changes. An operator that `takes_changes` gets each change with its
-    kind, and other operators get the rows that are added. `output` is the named output that is read, and `outputs` are
-    the names of all that the upstream vertex has. `time` says where the event times of a source's rows are measured.
+    `schema` is the schema of the rows on the channel. `reader` reads source slices. It is None if the upstream vertex
+    is not a source. `chain` holds the transformations and the filter of row rules, applied lazily. A channel
+    `of_changes` may hold the kinds of changes. An operator that `takes_changes` gets each change with its kind, and
+    other operators get the rows that are added. `output` is the named output that this input reads. `outputs` are the
+    names of all outputs of the upstream vertex. `time` says where the event times of a source's rows are measured.
     """
 
     schema: StructType
@@ -132,7 +135,7 @@ class InputPlan:
 
 @dataclass(frozen=True, slots=True)
 class StagedTable:
-    """An output table as a task writes it; `schema` is the table's, `keys` an upsert's key or an overwrite's version.
+    """An output table as a task writes it. `keys` are an upsert table's key or an overwrite table's version column.
 
     Each of its files has rows of one partition by the columns `partitioned_by`.
     """
@@ -145,15 +148,16 @@ class StagedTable:
 
     @property
     def version(self) -> str | None:
-        """The version column of an overwrite table; None for another table."""
+        """The version column of an overwrite table. None for any other table."""
         return self.keys[0] if self.mode is TableMode.OVERWRITE else None
 
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """A row rule (J3): `good` is a Spark SQL boolean expression or builds one; a row for which it is null is good.
+    """A row rule (J3). `good` is a boolean expression in Spark SQL, or a function that returns one.
 
-    `in_task` says the same to a task that scans files, if a task can judge it.
+    A row for which the expression is null passes. `in_task` is the same expression for a task that scans files. None:
+    no task can judge the rule.
     """
 
     name: str
@@ -168,12 +172,12 @@ def left_to_spark(rules: Iterable[RowRule]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatelessSpec:
-    """A vertex that writes its rows to files: all go to `table`, the failing ones also to `quarantine`.
+    """A vertex that writes its rows to files. All rows go to `table`, the failing rows also to `quarantine`.
 
-    `schema` is the schema of these rows. If it `emits`, downstream vertices read all rows, from the table's own files
-    if there is a table that has all of them. An overwrite table has only some. They drop the failing rows in their
-    chain. A union that `emits_changes` takes the changes of its streams, and its channels get them. Then only rows that
-    are added go to the tables.
+    `schema` is the schema of these rows. If the vertex `emits`, downstream vertices read all rows. They read the
+    table's own files if there is a table with all rows. An overwrite table has only some of the rows. Downstream
+    vertices drop the failing rows in their chain. A union that `emits_changes` takes the changes of its streams and
+    sends them to its channels. Then only added rows go to the tables.
     """
 
     vertex: VertexId
@@ -194,9 +198,9 @@ class StatelessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedInput:
-    """One input of a keyed vertex; `schema` is the schema of the rows that the function gets.
+    """One input of a keyed vertex. `schema` is the schema of the rows that the function gets.
 
-    Every subtask gets the rows of which the column `to_all` is true. A broadcast input has no keys: every subtask gets
+    Every subtask gets the rows in which the column `to_all` is true. A broadcast input has no keys: every subtask gets
     all its rows.
     """
 
@@ -212,7 +216,7 @@ class KeyedInput:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastRowsKept:
-    """The broadcast state of a vertex: rows of this schema, of which some are `kept`."""
+    """The broadcast state of a vertex: the schema of the rows, and which rows are `kept`."""
 
     schema: StructType
     kept: Broadcast
@@ -222,17 +226,16 @@ class BroadcastRowsKept:
 class KeyedSpec:
     """A vertex with keyed state: one exchange into ranges of key groups, and one keyed function.
 
-    `state` is the schema of a state row: the key columns (named as in the first input), then the
-    function's own. `output` is the schema of the rows that the function emits, `outputs` has those of its named
-    outputs, which downstream vertices read. The rows of `output` go to `table` if there is one, and to the downstream
-    channels if `emits`; with `emits_changes` the channels get the changes of these rows. An upsert
-    table's keys must include the vertex's keys, under the same names, so that all rows of a table key meet in one
-    subtask. `outdated` are the paths of restored state and upsert files
-    that have other columns; a subtask that holds one rewrites its range. `meanings` say how the function's own state
-    columns are computed. `columns_renamed_from` are old names of columns of state and output, by the new ones. A
-    vertex with a `broadcast` keeps broadcast state: rows of its broadcast input, or the truncates among changes.
-    Without `expires` no row of the state expires. `lapsed` is how rows expired until the restored cut, if they no
-    longer do.
+    `state` is the schema of a state row: the key columns (named as in the first input), then the function's own.
+    `output` is the schema of the rows that the function emits. `outputs` has the schemas of its named outputs, which
+    downstream vertices read. The rows of `output` go to `table` if there is one, and to the downstream channels if
+    `emits` is true. With `emits_changes` the channels get the changes of these rows. An upsert table's keys must
+    include the vertex's keys, under the same names, so that all rows of a table key meet in one subtask. `outdated` are
+    the paths of restored state and upsert files that have other columns. A subtask that holds such a file rewrites its
+    range. `meanings` say how the function's own state columns are computed. `columns_renamed_from` are old column names
+    of state and output, by their new names. A vertex with a `broadcast` keeps broadcast state: rows of its broadcast
+    input, or the truncates among changes. Without `expires` no row of the state expires. `lapsed` says how rows expired
+    up to the restored cut, if rows do not expire any more.
     """
 
     vertex: VertexId
@@ -256,7 +259,7 @@ class KeyedSpec:
 
     @property
     def stored(self) -> pa.Schema:
-        """The columns of state as files hold them, without those that are in every file."""
+        """The state's columns in its files, without the columns that every state file has."""
         touched = [] if self.expires is None else [pa.field(Aged(self.expires.expiry, None).column, pa.int64())]
         return pa.schema([*arrow_schema(self.state), *touched])
 
@@ -267,7 +270,11 @@ class KeyedSpec:
 
     @property
     def state_keys(self) -> tuple[str, ...]:
-        """The columns that tell the rows of the state apart: the keys, and what tells the rows of one key apart."""
+        """
+
+        The columns that distinguish the rows of the state: the keys, and the columns that distinguish the rows of one
+        key.
+        """
         return (*self.keys, *(self.function.rows_by if isinstance(self.function, HoldsRows) else ()))
 
     @property
@@ -276,7 +283,7 @@ class KeyedSpec:
         return self.table if self.table is not None and self.table.mode is TableMode.UPSERT else None
 
     def __post_init__(self) -> None:
-        """Raise InvalidSpecError naming the vertex and what doesn't fit."""
+        """Raise InvalidSpecError, naming the vertex and the part that doesn't fit."""
         if not 1 <= self.parallelism <= self.max_parallelism:
             raise InvalidSpecError(
                 f"vertex {self.vertex}: parallelism {self.parallelism} must lie in 1..{self.max_parallelism}"
@@ -376,11 +383,11 @@ def _holds_map(kind: DataType) -> bool:
 # ------------------------------------------------------------------
 # Converts schemas between Spark, Arrow and SQL text.
 #
-# Each is made once on the driver, so that tasks write exactly the declared types.
+# Each conversion happens once, on the driver, so that tasks write exactly the declared types.
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of these columns; timestamps are microseconds in UTC, all columns nullable."""
+    """Return the Arrow schema of these columns. Timestamps are microseconds in UTC, and all columns are nullable."""
     return pa.schema([pa.field(field.name, field.type) for field in to_arrow(schema)])
 
 
@@ -397,7 +404,7 @@ def schema_with_kind(schema: StructType) -> StructType:
 def delta_columns(schema: pa.Schema) -> tuple[TableColumn, ...]:
     """Return the columns as an entry of `checkpoints` lists them, with a Delta log's types (`stores.table_columns`).
 
-    It uses Spark's names of types, so that a pipeline can be planned without a Delta library.
+    The types have Spark's names, so that a pipeline can be planned without a Delta library.
     """
     fields = from_arrow_schema(schema, prefer_timestamp_ntz=True).jsonValue()["fields"]
     return tuple(TableColumn(field["name"], _persisted(field["type"])) for field in fields)
@@ -429,7 +436,7 @@ def _nullable(kind: DataType) -> DataType:
 
 
 def range_files(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[tuple[KeyedFile, ...], ...]:
-    """Return the live files of the upsert table by subtask; none without such a table."""
+    """Return the live files of the upsert table by subtask. There are none without such a table."""
     if spec.upserted is None:
         return ()
     name, by_subtask = spec.upserted.name, effect.ranges or ((),) * spec.parallelism

@@ -46,7 +46,10 @@ def stateless_job(
 
 
 def divided_job(spark: SparkSession, spec: StatelessSpec, rows: Divided, writer: StagedFiles) -> DataFrame:
-    """Return the lazy job of a micro-batch of which Spark sees some columns, whose rows are the tasks' reports."""
+    """Return the lazy job of a micro-batch of which Spark sees only some columns.
+
+    The job's rows are the tasks' reports.
+    """
     return divided_rows(spark, rows, _task(spec, writer))
 
 
@@ -65,7 +68,7 @@ def _as_changes(rows: DataFrame) -> DataFrame:
 
 
 def failed_rules(rules: Sequence[RowRule]) -> Column:
-    """Return the names of the rules that a row fails, joined by ', '; null if it fails none.
+    """Return the names of the rules that a row fails, joined by ', ', or null if it fails none.
 
     A row passes a rule that is null for it, as in Great Expectations, which ignores nulls.
     """

@@ -18,9 +18,10 @@ from jobs.sinks.staged_files import StagedFiles
 class StatelessTask:
     """All that a task needs. `failed` names the column with the failed rules; None without rules.
 
-    All rows go to `table` if there is one, laid out by `partitioned_by`. Else they go to `channel`, else nowhere. If it
-    `emits_changes`, the rows have a kind. All changes go to `channel`, and the rows that are added to `table`. If the
-    table has a `version` column, only rows that it may show go there, and all rows to `channel`.
+    All rows go to `table` if there is one, laid out by `partitioned_by`. Without a table they go to `channel`, if there
+    is one. If the task `emits_changes`, the rows have a kind. Then all changes go to `channel`, and the added rows go
+    to `table`. If the table has a `version` column, only rows that the table may show go to it, and all rows go to
+    `channel`.
     """
 
     writer: StagedFiles
@@ -35,13 +36,13 @@ class StatelessTask:
     version: str | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows and yield one report; yield nothing for a Spark partition without rows."""
+        """Write the rows and yield one report. Yield nothing for a Spark partition without rows."""
         timed = replace(self, writer=self.writer.timed())
         yield from timed.carry_out(batches)
         freeze_imports()
 
     def carry_out(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do what `run` promises; the writer's stopwatch has run since the task began."""
+        """Write the rows and yield the report, as `run` does. The writer's stopwatch has run since the task began."""
         received = [batch for batch in batches if batch.num_rows]
         yield from times_read(0, self.writer)
         if received:
@@ -62,7 +63,7 @@ class StatelessTask:
 
     @property
     def _emits_what_it_keeps(self) -> bool:
-        """True if the files of the table, or of the channel without a table, are those that others read."""
+        """True if downstream vertices read the files of the table, or without a table the files of the channel."""
         return not self.emits_changes and self.version is None
 
     def _write_all(self, rows: pa.Table) -> tuple[FileHandle, ...]:
@@ -77,7 +78,7 @@ class StatelessTask:
         return self.writer.write_partitions(place, typed, self.partitioned_by)
 
     def _write_channel(self, rows: pa.Table) -> tuple[FileHandle, ...]:
-        """Write all rows for others, with the kinds of changes if they have some."""
+        """Write all rows for downstream vertices, with the kinds of changes if there are kinds."""
         if self.channel is None:
             return ()
         schema = with_kind(self.schema) if self.emits_changes else self.schema

@@ -1,12 +1,12 @@
-"""Keeps the first rows of each key in an order, and puts out the changes of these rows.
+"""Keeps the first rows of each key in an order, and emits the changes of these rows.
 
-Of an append-only stream the state of a key holds its first rows and no other, since no later row brings one of the
-others back. Of a changelog it holds all rows of the key: when a first row is taken back, the next one moves up. Each
+Of an append-only stream, the state of a key holds only its first rows, because no later row can make another row first
+again. Of a changelog, the state holds all rows of the key: when a first row is taken back, the next row moves up. Each
 different row is kept once, with its count. A change that would take back a row that is not there is left out, as in
 joins.
 
-Two rows with the same place in the order are told apart by their other columns, in ascending order. So neither the
-arrival of rows nor the number of subtasks changes which rows are first.
+If two rows have the same place in the order, their other columns decide, in ascending order. So which rows are first
+depends neither on the arrival of rows nor on the number of subtasks.
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ ROWS: Final = "_top_rows"
 """The state column with the kept rows."""
 
 _AHEAD: Final = "\0ahead"
-"""The column with the number of rows before a row: no column of a user begins so."""
+"""The column with the number of rows before a row. No column of a user begins with this character."""
 _ABOVE: Final = "\0above"
 """The column with the number of rows before all that have the same place in the order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A column by which rows are put in order. Null comes first, and last if it is descending, as in Spark SQL."""
+    """A column by which rows are ordered. Nulls come first, or last if the order is descending, as in Spark SQL."""
 
     column: str
     descending: bool = False
@@ -69,7 +69,7 @@ class TopRows:
 
     @property
     def table_keys(self) -> tuple[str, ...]:
-        """Return the columns that tell the rows apart; none if several rows of a key have no number."""
+        """Return the key columns of the first rows. There are none if a key may have several rows without numbers."""
         if self.number is not None:
             return (*self.keys, self.number)
         return self.keys if self.n == 1 and not self.ties else ()
@@ -88,16 +88,16 @@ class TopRows:
         return Processed(state=held.select(state.columns), output=output)
 
     def held(self, rows: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
-        """Return the new state of the keys of these rows, of an append-only stream: the lists of their first rows."""
+        """Return the new state of these rows' keys, over an append-only stream: the lists of the keys' first rows."""
         first = self._first(self._grown(rows, state)[1]).drop(_AHEAD, _ABOVE)
         return as_lists(first, self.keys, ROWS, state.schema[ROWS])
 
     def shown_of(self, state: pl.DataFrame) -> pl.DataFrame:
-        """Return the first rows that the state keeps, as they are put out. Equal ones are counted."""
+        """Return the first rows that the state keeps, in the form of the output. Equal rows are counted."""
         return self._shown(self._first(kept(state, ROWS, [*self.keys, *self.columns])))
 
     def _grown(self, rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the rows that the state keeps, and those with the new ones. Equal ones are counted."""
+        """Return the rows that the state keeps, and these rows together with the new ones. Equal rows are counted."""
         columns = [*self.keys, *self.columns]
         arrived = weighed(rows, self.keys, self.keys, self.columns)
         before = kept(state, ROWS, columns).cast(arrived.schema)
@@ -106,10 +106,13 @@ class TopRows:
         return before, counted([before, arrived], columns).filter(pl.col(TIMES) > 0)
 
     def _first(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the first rows of each key in order, with the numbers of rows before each in `_AHEAD` and `_ABOVE`."""
+        """Return the first rows of each key in order.
+
+        `_AHEAD` and `_ABOVE` have the numbers of rows before each row.
+        """
         rest = [name for name in self.columns if name not in {by.column for by in self.order}]
         falling = [by.descending for by in self.order] + [False] * len(rest)
-        # Without another column than the keys, a key's rows are equal.
+        # If there are only key columns, all rows of a key are equal.
         by = [*(order.column for order in self.order), *rest] or list(self.keys)
         falling = falling or [False] * len(by)
         ordered = self._near(rows).sort(by, descending=falling, nulls_last=falling)
@@ -122,7 +125,10 @@ class TopRows:
         return first.with_columns(pl.min_horizontal(pl.col(TIMES), self.n - pl.col(_AHEAD)))
 
     def _near(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows that may be first as far as the first column of the order tells, so that few are sorted."""
+        """
+
+        Return the rows that may be first by the first column of the order alone, so that only few rows are sorted.
+        """
         if not self.order:
             return rows
         by = self.order[0]
@@ -135,7 +141,7 @@ class TopRows:
         return rows.filter(pl.col(by.column).rank("min", descending=by.descending).over(self.keys) <= self.n)
 
     def _shown(self, first: pl.DataFrame) -> pl.DataFrame:
-        """Return these rows as they are put out."""
+        """Return these rows in the form of the output."""
         if self.place is not None:
             first = first.with_columns((pl.col(_ABOVE) + 1).cast(pl.Int32).alias(self.place))
         first = first.drop(_ABOVE)

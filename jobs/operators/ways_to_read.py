@@ -4,9 +4,9 @@ For each input:
 
 | way | when | why |
 |---|---|---|
-| tasks read the files (`Scanned`) | the source offers parts of files that tasks reach, and tasks can do all steps | no row passes through the JVM, and Spark plans nothing |
-| a task reads, Spark computes, a task does the rest (`Stepped`) | a small micro-batch, and Spark's plan of the steps lasts | Spark plans it once, and planning takes longer than the work |
-| Spark gets only the columns that the steps read (`Divided`) | a large micro-batch of a stateless vertex with one input, and Spark's plan of the steps lasts | the other columns do not pass through the JVM |
+| tasks read the files (`Scanned`) | the source offers parts of files that tasks can read, and tasks can do all steps | no row passes through the JVM, and Spark plans nothing |
+| a task reads, Spark computes, a task does the rest (`Stepped`) | a small micro-batch, and Spark's plan of the steps serves all micro-batches | Spark plans the steps once, and planning takes longer than the work |
+| Spark gets only the columns that the steps read (`Divided`) | a large micro-batch of a stateless vertex with one input, and Spark's plan of the steps serves all micro-batches | the other columns do not pass through the JVM |
 | Spark reads (`DataFrame`) | else | Spark can read and compute everything |
 
 For the subtasks of a keyed vertex:
@@ -17,7 +17,7 @@ For the subtasks of a keyed vertex:
 | each subtask's task reads all files (`Exchange.BY_READING`) | tasks read all inputs, and may read them again; not many rows, few subtasks, in a folder | to read a file twice takes less time than to write its rows for another task |
 | tasks exchange rows (`Exchange.BLOCKS`) | else | each row is read once |
 
-Subtasks of a table in a store always exchange rows: several tasks write there faster than one.
+If the warehouse is in a store, subtasks always exchange rows, because several tasks write to a store faster than one.
 """  # noqa: E501 - tables
 
 from collections.abc import Collection
@@ -52,16 +52,16 @@ from jobs.storage.address import Root, StoreUrl
 _FEW_ROWS: Final = 50_000
 _FEW_BYTES: Final = 4 * 1024 * 1024
 _FEW_SUBTASKS: Final = 8
-"""With so few rows and subtasks, one task runs all subtasks in turn."""
+"""Up to so many rows, bytes and subtasks, one task runs all subtasks in turn."""
 _READ_BY_ALL_ROWS: Final = 2_000_000
 _READ_BY_ALL_BYTES: Final = 256 * 1024 * 1024
 _READERS: Final = 4
-"""So many rows are read by the tasks of so many subtasks, each for itself."""
+"""Up to so many rows, bytes and subtasks, each subtask's task reads all files."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchRows:
-    """A micro-batch of a vertex. Its rows are read on the way that is chosen for each input."""
+    """A micro-batch of a vertex. The way to read its rows is chosen for each input."""
 
     jobs: PlannedJobs
     plan: VertexPlan
@@ -103,7 +103,7 @@ class MicroBatchRows:
         return read_input(self.jobs.session, reads, entry.segments, self.warehouse, times)
 
     def _may_step(self, entry: InputSegments) -> bool:
-        """Return whether one task before the steps of Spark's and one after them carry out the micro-batch."""
+        """Return whether the micro-batch needs only one task before Spark's steps and one task after them."""
         spec = self.plan.spec
         if isinstance(spec, KeyedSpec):
             return not spec.inputs[entry.input].is_broadcast and is_in_one_task(spec, self.effect, self.warehouse)
@@ -117,7 +117,7 @@ class MicroBatchRows:
 
 
 def may_scan(spec: Spec, number: int) -> bool:
-    """Return whether a task can do all that happens to the rows of this input before the operator."""
+    """Return whether a task can carry out all work on the rows of this input before the operator."""
     if isinstance(spec, StatelessSpec):
         judges = spec.quarantine is None or not left_to_spark(spec.rules)
         return judges and not spec.emits_changes
@@ -129,7 +129,10 @@ def may_scan(spec: Spec, number: int) -> bool:
 
 
 def _is_hashed(kind: DataType, arrow: pa.DataType) -> bool:
-    """Return whether we know the hash. Spark hashes equal texts of a collation alike, which Arrow does not know."""
+    """Return whether a task can compute the hash.
+
+    Spark hashes texts alike that are equal by a collation, and Arrow knows no collations.
+    """
     collated = isinstance(kind, StringType) and kind.simpleString() != "string"
     return can_hash(arrow) and not collated
 
@@ -145,7 +148,10 @@ class Exchange(Enum):
 def exchange(
     spec: KeyedSpec, effect: RunMicroBatch, warehouse: Root, scans: Collection[KeyedScan], *, by_tasks: bool
 ) -> Exchange:
-    """Return how rows reach their subtasks. `scans` are the inputs that tasks read; `by_tasks`: there are no others."""
+    """Return how rows reach their subtasks. `scans` are the inputs that tasks read.
+
+    `by_tasks`: there are no other inputs.
+    """
     if is_in_one_task(spec, effect, warehouse):
         return Exchange.NONE
     few = _has_at_most(effect, _READ_BY_ALL_ROWS, _READ_BY_ALL_BYTES) and spec.parallelism <= _READERS
@@ -159,7 +165,7 @@ def is_in_one_task(spec: KeyedSpec, effect: RunMicroBatch, warehouse: Root) -> b
 
 
 def is_small(spec: Spec, effect: RunMicroBatch) -> bool:
-    """Return whether a job costs more than a micro-batch's own work. Nothing is known of the rows of misfits."""
+    """Return whether a job costs more than a micro-batch's own work. How many rows misfits have is not known."""
     fits_all = isinstance(spec, StatelessSpec) or not misfits(spec, effect)
     return fits_all and _has_at_most(effect, _FEW_ROWS, _FEW_BYTES)
 

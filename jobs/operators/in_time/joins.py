@@ -1,13 +1,14 @@
 """Joins of two append-only streams by key and event time: within a time range, by window, and as of a time (N6).
 
-- `IntervalJoin`: rows of a key join if the right time less the left time lies in a range, both ends included.
-- `WindowJoin`: rows of a key join if they are in the same window. It puts them out when the window closes.
-- `AsOfJoin`: a left row joins the version of its key that is valid at its time, once the watermark has passed it.
+- `IntervalJoin`: rows of a key join if the right time minus the left time lies in a range, both ends included.
+- `WindowJoin`: rows of a key join if they are in the same window. The join emits them when the window closes.
+- `AsOfJoin`: a left row joins the version of its key that is valid at the row's time, once the watermark has passed
+  that time.
 
-All have the rows of the same batch query, and put out each row once. A row whose time is not after the watermark of the
-last barrier, or of which all windows have closed by it, is late: it goes to the output `LATE`, with its side and how
-late it is. As in SQL, a row with a null in its key matches nothing. So an outer join puts it out at once, and no state
-keeps it.
+Each join has the same rows as the batch query, and emits each row once. A row is late if its time is not after the
+watermark of the last barrier. In a window join, a row is late if all its windows have closed by that watermark. A late
+row goes to the output `LATE`, with its side and how late it is. As in SQL, a row with a null in its key matches
+nothing. So an outer join emits such a row at once, and no state keeps it.
 """
 
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP
 
 LATE_SIDE: Final = "late_side"
-"""The column of a late row that says from which side it came: `left` or `right`."""
+"""The column of a late row that names the row's side: `left` or `right`."""
 SIDE: Final = "_side"
 """The state column with the number of a row's side: 0 is left, 1 is right."""
 AT: Final = "_at_us"
@@ -58,7 +59,7 @@ NTH: Final = "_nth"
 MATCHED: Final = "_matched"
 """The state column that says whether a row has found a partner."""
 DELETES: Final = "_deletes"
-"""The column of a version that says whether its key has none from its time on."""
+"""The column of a version that says whether the version deletes: its key then has no version from that time on."""
 OWN_COLUMNS: Final = (LEFT, RIGHT, SIDE, AT, NTH, MATCHED, DUE, TIMES, DELETES, LATE_SIDE, LATE_BY)
 """Names that no column of a joined stream may have."""
 _SIDES: Final = ((LEFT, "left"), (RIGHT, "right"))
@@ -66,14 +67,14 @@ _PLACE: Final = "\0place"
 _ID: Final = "\0id"
 _MICROSECONDS: Final = 1_000
 _PLACES_MAX: Final = 2**62
-"""So many places in the order of keys and times have numbers of their own. Of more, only those with rows have one."""
+"""Up to so many pairs of key and time, each pair has its own number. Beyond, only times with rows have numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinSide:
     """One side of a join: its keys, by its own names, its other columns, and its column with the event time.
 
-    Columns `beside` them are not put out.
+    The columns `beside` are not emitted.
     """
 
     keys: tuple[str, ...]
@@ -84,7 +85,7 @@ class JoinSide:
 
 @dataclass(frozen=True, slots=True)
 class JoinedSides:
-    """Both sides of a join, and which rows it has. Rows have the keys by their left names."""
+    """Both sides of a join, and the join's type. Joined rows have the left names of the keys."""
 
     left: JoinSide
     right: JoinSide
@@ -98,12 +99,12 @@ class JoinedSides:
 
     @property
     def outer(self) -> tuple[bool, bool]:
-        """Whether rows of each side are put out that have no partner."""
+        """For each side, whether the join emits rows without a partner."""
         left = self.how in (JoinType.LEFT, JoinType.FULL, JoinType.ANTI)
         return left, self.how in (JoinType.RIGHT, JoinType.FULL)
 
     def arrived(self, rows: pl.DataFrame, number: int) -> pl.DataFrame:
-        """Return the rows of a side, with the names of the left keys, and their times. Raises NoTimeError."""
+        """Return the rows of a side with the left names of the keys, and with their times. Raises NoTimeError."""
         side = (self.left, self.right)[number]
         keys = [pl.col(own).alias(key) for own, key in zip(side.keys, self.keys, strict=True)]
         time = pl.col(side.time.name).dt.epoch("us") - side.time.before_ms * _MICROSECONDS
@@ -115,7 +116,10 @@ class JoinedSides:
         return found
 
     def said(self, late: Sequence[pl.DataFrame], watermark_ms: int) -> dict[str, pl.DataFrame]:
-        """Return the late rows of both sides as their output has them. Raise LateRowError if they are an error."""
+        """Return the late rows of both sides in the form of their output.
+
+        Raise LateRowError if late rows are an error.
+        """
         behind = pl.lit(min(watermark_ms, FAR_MS)) - pl.col(AT).floordiv(_MICROSECONDS)
         columns = [*self.keys, *self.left.columns, *self.right.columns, LATE_SIDE, LATE_BY]
         marked = [
@@ -132,12 +136,12 @@ class JoinedSides:
 
     @property
     def marked(self) -> tuple[bool, bool]:
-        """Whether it must be known of a row of each side if it has found a partner."""
+        """For each side, whether the state must record if a row has found a partner."""
         left, right = self.outer
         return left or self.how is JoinType.SEMI, right
 
     def held(self, number: int) -> tuple[str, ...]:
-        """Return the columns of a side that the state needs. The right rows of a semi join are never shown."""
+        """Return the columns of a side that the state needs. A semi or an anti join emits no right columns."""
         if number == 1 and self.how.has_left_alone:
             return (self.right.time.name,)
         return (self.left, self.right)[number].columns
@@ -149,25 +153,25 @@ class JoinedSides:
     def beside(
         self, left: pl.DataFrame, right: pl.DataFrame, pairs: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> pl.DataFrame:
-        """Return the left rows at these places, each beside the right row at the other one."""
+        """Return pairs of rows: left rows by the first places, each beside the right row of the second places."""
         return pl.concat(
             [left.select(*self.keys, *self.left.columns)[pairs[0]], right.select(self.right.columns)[pairs[1]]],
             how="horizontal",
         )
 
     def unmatched(self, rows: pl.DataFrame, number: int) -> pl.DataFrame:
-        """Return what is put out for rows of a side that have no partner."""
+        """Return the rows that the join emits for these rows of a side, which have no partner."""
         return rows if self.outer[number] else rows.clear()
 
     def shown(self, parts: Sequence[pl.DataFrame], windows: Sequence[str] = ()) -> pl.DataFrame:
-        """Return the rows as they are put out. Parts may lack the columns of a side."""
+        """Return the rows in the form of the output. Parts may lack the columns of a side."""
         right = () if self.how.has_left_alone else self.right.columns
         columns = [*self.keys, *windows, *self.left.columns, *right]
         parts = [part.select(name for name in columns if name in part.columns) for part in parts]
         return pl.concat(parts, how="diagonal").select(columns)
 
     def kept(self, state: pl.DataFrame, number: int) -> pl.DataFrame:
-        """Return the rows of a side that the state keeps, with its own columns beside theirs."""
+        """Return the rows of a side that the state keeps, with the state's own columns beside them."""
         column, _ = _SIDES[number]
         beside = [name for name in state.columns if name not in (LEFT, RIGHT)]
         rows = state.filter(pl.col(SIDE) == number)
@@ -186,8 +190,8 @@ class JoinedSides:
 class IntervalJoin:
     """The keyed function of two inputs that joins rows within a time range.
 
-    State has one row for each row that may still find a partner. So a micro-batch writes its own rows and, for an outer
-    side, those that found their first partner.
+    State has one row for each row that may still find a partner. So a micro-batch writes only its own rows and, for an
+    outer side, the rows that have found their first partner.
     """
 
     sides: JoinedSides
@@ -199,16 +203,16 @@ class IntervalJoin:
 
     @property
     def meaning(self) -> str:
-        """The range, in words that no later version writes otherwise."""
+        """The range, as a text that stays the same in later versions of Tidemark."""
         return f"within {self.lower_ms} {self.upper_ms}"
 
     def at(self, watermark_ms: int, fires_ms: int) -> "IntervalJoin":
-        """Return the function as it is after a barrier with this watermark."""
+        """Return the function for the rows after a barrier with this watermark."""
         del fires_ms
         return replace(self, watermark_ms=watermark_ms)
 
     def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
-        """Put out the new pairs. Return the rows of the state that are new or have found their first partner."""
+        """Emit the new pairs. Return the rows of the state that are new or have found their first partner."""
         sides, is_late = self.sides, pl.col(AT).floordiv(_MICROSECONDS) <= self.watermark_ms
         arrived = [sides.arrived(rows, number) for number, rows in enumerate(inputs)]
         ready = [rows.filter(~is_late) for rows in arrived]
@@ -243,18 +247,18 @@ class IntervalJoin:
         return Processed(pl.concat(changed), sides.shown(parts), late, others_stay=True)
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Forget the rows for which no partner can come. Put out those of an outer side that have found none."""
+        """Drop the rows for which no partner can come. On an outer side, emit those that have found none."""
         sides, left = self.sides, state.filter(~pl.col(MATCHED))
         parts = [sides.unmatched(sides.kept(left, number), number) for number in range(2)]
         return Processed(state.clear(), sides.shown(parts))
 
     def _due(self, number: int) -> pl.Expr:
-        """Return the watermark by which every partner of a row has come."""
+        """Return the watermark at which no further partner of a row can arrive."""
         reach_ms = self.upper_ms if number == 0 else -self.lower_ms
         return (pl.col(AT).floordiv(_MICROSECONDS) + reach_ms).alias(DUE)
 
     def _pairs(self, left: pl.DataFrame, right: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the places of left rows and of right rows that belong together."""
+        """Return the places of the left rows and of the right rows of all pairs."""
         places, start, end, order = _ranges(left, right, self.sides.keys, self.lower_ms, self.upper_ms)
         counts = end - start
         before = np.repeat(np.cumsum(counts) - counts, counts)
@@ -273,16 +277,16 @@ class WindowJoin:
 
     @property
     def meaning(self) -> str:
-        """The windows, in words that no later version writes otherwise."""
+        """The windows, as a text that stays the same in later versions of Tidemark."""
         return self.windows.meaning
 
     def at(self, watermark_ms: int, fires_ms: int) -> "WindowJoin":
-        """Return the function as it is after a barrier with this watermark."""
+        """Return the function for the rows after a barrier with this watermark."""
         del fires_ms
         return replace(self, watermark_ms=watermark_ms)
 
     def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
-        """Keep the rows in their windows. Nothing is put out yet, but rows that match nothing, and late ones."""
+        """Keep the rows in their windows. Emit nothing yet except late rows and rows with a null in their key."""
         sides, bounds = self.sides, (START, END)
         open_ms = self.watermark_ms + 1 if BEFORE_TIME < self.watermark_ms < END_OF_TIME else self.watermark_ms
         parts, new, late = [], [], []
@@ -303,7 +307,7 @@ class WindowJoin:
         return Processed(pl.concat(changed), shown, said, others_stay=True)
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Join the rows of the windows that have closed, and forget them."""
+        """Join the rows of the windows that have closed, and drop these rows from the state."""
         sides, on = self.sides, [*self.sides.keys, START, END]
         left, right = (sides.kept(state, number) for number in range(2))
         right = right.select(*on, *sides.held(1))
@@ -318,10 +322,11 @@ class WindowJoin:
 class AsOfJoin:
     """The keyed function that gives each left row the version of its key that is valid at its time.
 
-    That is the right row with the greatest time which is not after the left time. Among several of the same time, the
-    last one by its other columns counts. A version may delete: then its key has none. Left rows wait for the watermark.
-    Of the versions that no left row to come can be before, the newest one stays. A late version goes to the output
-    `LATE`, since left rows that are out lacked it. It still counts for those to come.
+    The valid version is the right row with the greatest time that is not after the left time. Among several right rows
+    of the same time, the last one by its other columns counts. A version may delete: then its key has no version. Left
+    rows wait for the watermark. Of the versions that the watermark has passed, the state keeps only the newest. A late
+    version goes to the output `LATE`, because left rows have already been emitted without it. Left rows that arrive
+    later still join it.
     """
 
     sides: JoinedSides
@@ -331,15 +336,18 @@ class AsOfJoin:
 
     @property
     def meaning(self) -> str:
-        """That it is an as-of join, in words that no later version writes otherwise."""
+        """The kind of join, as a text that stays the same in later versions of Tidemark."""
         return "as of"
 
     def at(self, watermark_ms: int, fires_ms: int) -> "AsOfJoin":
-        """Return the function as it is after a barrier with this watermark, and fires up to another one."""
+        """Return the function for the rows after a barrier with this watermark.
+
+        `on_time` gets what is due by `fires_ms`.
+        """
         return replace(self, watermark_ms=watermark_ms, fires_ms=fires_ms)
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
-        """Keep the rows. Nothing is put out yet, but left rows that match nothing, and late ones."""
+        """Keep the rows. Emit nothing yet except late rows and left rows with a null in their key."""
         sides, is_late = self.sides, pl.col(AT).floordiv(_MICROSECONDS) <= self.watermark_ms
         arrived = [sides.arrived(rows, number) for number, rows in enumerate(inputs)]
         ready = arrived[0].filter(~is_late)
@@ -350,7 +358,7 @@ class AsOfJoin:
         return Processed(self._held(left, versions, state, self.watermark_ms), shown, late)
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Put out the left rows that the watermark has passed, and forget what no later one needs."""
+        """Emit the left rows that the watermark has passed, and drop the versions that no later left row needs."""
         sides, waits = self.sides, pl.col(AT).floordiv(_MICROSECONDS) > self.fires_ms
         left, versions = (self._kept(state, number, None) for number in range(2))
         times = left[TIMES].to_numpy()
@@ -365,9 +373,9 @@ class AsOfJoin:
         return Processed(self._held(left.filter(waits), versions, state, self.fires_ms), shown)
 
     def _kept(self, state: pl.DataFrame, number: int, came: pl.DataFrame | None) -> pl.DataFrame:
-        """Return the rows of a side, those that came too, with their times. Equal ones are counted.
+        """Return the rows of a side, both kept and new ones, with their times. Equal rows are counted.
 
-        Of several versions of the same time one counts.
+        Of several versions of the same time, only the last one counts.
         """
         (column, _), side = _SIDES[number], (self.sides.left, self.sides.right)[number]
         columns = [*self.sides.keys, *side.columns, *side.beside]
@@ -434,7 +442,7 @@ def as_of_state(sides: JoinedSides, left: StructType, right: StructType) -> Stru
 
 
 def joined_rows(function: IntervalJoin | WindowJoin | AsOfJoin, left: StructType, right: StructType) -> StructType:
-    """Return the columns of the rows that a join puts out."""
+    """Return the columns of the rows that a join emits."""
     sides, time = function.sides, function.sides.left.time.kind
     windows = [StructField(name, time) for name in (START, END)] if isinstance(function, WindowJoin) else []
     own = [*_struct(left, sides.keys), *windows, *_struct(left, sides.left.columns)]
@@ -442,14 +450,14 @@ def joined_rows(function: IntervalJoin | WindowJoin | AsOfJoin, left: StructType
 
 
 def late_join_rows(sides: JoinedSides, left: StructType, right: StructType) -> StructType:
-    """Return the columns of late rows: those of both sides. The other side's are null."""
+    """Return the columns of late rows: the columns of both sides. Those of the other side are null."""
     own = _struct(left, (*sides.keys, *sides.left.columns))
     said = [StructField(LATE_SIDE, StringType()), StructField(LATE_BY, LongType())]
     return StructType([*own, *_struct(right, sides.right.columns), *said])
 
 
 # ------------------------------------------------------------------
-# Finds partners without comparing all rows of a key
+# Finds partners without comparing all rows of a key.
 
 
 def _ranges(
@@ -457,9 +465,9 @@ def _ranges(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return where the partners of each left row lie among the right rows in the order of keys and times.
 
-    These are the places of left rows, the first and behind the last place of their partners in this order, and the
-    order itself: places of right rows. Without a lower bound, a partner may be of any time before. Left rows whose key
-    no right row has are left out.
+    The result has four arrays: the places of left rows, where their partners begin in this order, where they end, and
+    the order itself, which has places of right rows. Without a lower bound, a partner may have any earlier time. A left
+    row is left out if no right row has its key.
     """
     on = list(keys)
     ids = right.select(on).unique().with_row_index(_ID)
@@ -498,7 +506,7 @@ def _hit(rows: pl.DataFrame, places: NDArray[np.int64]) -> pl.Series:
 
 
 def _numbered(new: pl.DataFrame, held: pl.DataFrame, alike: Sequence[str]) -> pl.DataFrame:
-    """Return the new rows with numbers that tell them apart from those that are held and alike in these columns."""
+    """Number the new rows, so that they differ from rows in state that have the same values in these columns."""
     on = list(alike)
     again = new.select(on).is_duplicated()
     first = pl.lit(0, dtype=pl.Int64).alias(NTH)

@@ -1,6 +1,7 @@
-"""Measures how far in event time the rows of each split are, where a vertex reads them (N1).
+"""Measures the greatest event time of each split while a vertex reads its rows (N1).
 
-A task that reads files measures them itself, and its report says so. Where Spark reads, Spark observes them.
+A task that reads files measures the times itself, and its report has them. If Spark reads the rows, Spark observes the
+times.
 """
 
 import json
@@ -31,14 +32,14 @@ class TimeColumn:
     name: str
     kind: TimestampType | TimestampNTZType
     before_ms: int = 0
-    """The event time is this much before the value: a window's is its last millisecond."""
+    """The event time is this much before the column's value: a window's event time is its last millisecond."""
     ahead_ms: int | None = None
-    """A time that is further ahead of the clock cannot be: it moves no watermark."""
+    """A time that is further ahead of the clock is impossible, and moves no watermark."""
     kept_in: str | None = None
-    """The column with the times that can be, null for others. Without one, a time that cannot be is an error."""
+    """The column with the possible times, and null for impossible ones. Without it, an impossible time is an error."""
 
     def ms(self) -> Column:
-        """Return a row's time in ms. A time inside a millisecond counts as its beginning."""
+        """Return a row's time in ms. A time inside a millisecond is rounded down."""
         time = named(self.name)
         if isinstance(self.kind, TimestampType):
             return F.unix_millis(time)
@@ -47,11 +48,11 @@ class TimeColumn:
         return day + F.floor(seconds * F.lit(1_000)).cast("bigint")
 
     def limit_ms(self, offered_ms: int) -> int | None:
-        """Return the latest time that rows of a slice can have. None: there is none."""
+        """Return the latest time that rows of a slice can have. None: there is no limit."""
         return None if self.ahead_ms is None else offered_ms + self.ahead_ms
 
     def too_far(self, split: str, time: object, limit_ms: int) -> str:
-        """Say that a row's time cannot be, and the ways out."""
+        """Return the message for a row with an impossible time. It names ways out."""
         return (
             f"split {split} has a row with {self.name}={time}, which is more than {self.ahead_ms} ms ahead of the "
             f"clock (limit {limit_ms} ms since 1970): correct it, or give such rows a table, as in "
@@ -71,12 +72,12 @@ class TimeColumn:
 
 @dataclass(slots=True)
 class ObservedTimes:
-    """What Spark observes in one micro-batch: the greatest time of each split."""
+    """The greatest time of each split, as Spark observes it in one micro-batch."""
 
     _observed: list[tuple[int, str, Observation]] = field(default_factory=list)
 
     def of(self, rows: DataFrame, time: TimeColumn, number: int, split: str, limit_ms: int | None) -> DataFrame:
-        """Return the same rows of one split of an input. Their times are measured when they are read."""
+        """Return the same rows of one split of an input. Spark measures their times when it reads them."""
         observation = Observation()
         self._observed.append((number, split, observation))
         counted = time.ms()
@@ -94,7 +95,7 @@ class ObservedTimes:
         return measured.withColumn(time.kept_in, F.when(fits, named(time.name)))
 
     def taken(self) -> SplitTimes:
-        """Return what was measured, after the job. A split without any time is left out."""
+        """Return the measured times, after the job has run. A split without any time is left out."""
         found = ((number, split, observation.get["greatest"]) for number, split, observation in self._observed)
         return tuple((number, split, ms) for number, split, ms in found if ms is not None)
 
@@ -105,7 +106,7 @@ class ObservedTimes:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchId:
-    """Which micro-batch a task works for. What a task measured for another one is not reported."""
+    """The micro-batch for which a task works. Times that were measured for another micro-batch are not reported."""
 
     vertex: str
     generation: int
@@ -113,25 +114,28 @@ class MicroBatchId:
 
 
 _MEASURED: Final[dict[MicroBatchId, dict[tuple[int, str], int]]] = {}
-"""What this worker has measured. A worker runs one task at a time."""
+"""The times that this worker has measured. A worker runs one task at a time."""
 
 
 def take_measured(of: MicroBatchId) -> SplitTimes:
-    """Return what the tasks of this worker have measured for a micro-batch, and forget everything."""
+    """Return the times that this worker's tasks have measured for a micro-batch, and clear all measured times."""
     found = _MEASURED.get(of, {})
     _MEASURED.clear()
     return tuple((number, split, ms) for (number, split), ms in found.items())
 
 
 def sent_measured() -> bytes | None:
-    """Return all that this worker has measured, for the task that reports it, and forget it. None: nothing."""
+    """Return all times that this worker has measured, and clear them. Another task reports them.
+
+    None: there are none.
+    """
     found = [[asdict(of), [[*place, ms] for place, ms in known.items()]] for of, known in _MEASURED.items()]
     _MEASURED.clear()
     return json.dumps(found).encode() if found else None
 
 
 def received_measured(sent: bytes) -> None:
-    """Take what another task has measured."""
+    """Add the times that another task has measured."""
     for of, known in json.loads(sent):
         for number, split, ms in known:
             _remember(MicroBatchId(**of), number, split, ms)
@@ -144,7 +148,7 @@ def _remember(of: MicroBatchId, number: int, split: str, ms: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedScan(ScanOfScan):
-    """A part of the rows of one split. Their greatest time is measured while they are read."""
+    """A part of the rows of one split. While the task reads the rows, it measures their greatest time."""
 
     of: MicroBatchId
     input: int
@@ -165,7 +169,7 @@ class TimedScan(ScanOfScan):
             yield pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
     def _measured(self, times: pa.Array) -> pa.Array:
-        """Measure the times, and return them with null for those that cannot be. Raises ScanError."""
+        """Measure the times, and return them with null for impossible times. Raises ScanError."""
         micros = times.cast(pa.timestamp("us", tz=times.type.tz))
         numbers = micros.cast(pa.int64())
         if self.limit_ms is not None:
@@ -182,7 +186,7 @@ class TimedScan(ScanOfScan):
 
 @dataclass(frozen=True, slots=True)
 class TimesOfInput:
-    """Where the times of one input of a micro-batch are measured: by its tasks, or by Spark."""
+    """Where the times of one input of a micro-batch are collected, whether tasks or Spark measure them."""
 
     of: MicroBatchId
     input: int

@@ -1,8 +1,8 @@
-"""Functions that decide about single rows as time passes: first rows of a key, and aggregates over rows before (N6).
+"""Functions in time that emit rows: first rows of a key, top rows, and aggregates over preceding rows (N6).
 
-The first row of a key within a time, and aggregates over rows before each, are decided at barriers, about all rows of
-the epoch together. Top rows go out at once, and the rows alone say which they are. So no answer depends on how rows
-were cut into micro-batches. A row is late if its time is not after the watermark of the last barrier. It goes to the
+The first row of a key within a time, and aggregates over preceding rows, are computed at barriers, over all rows of the
+epoch together. Top rows are emitted at once, because they depend only on the rows. So no result depends on how rows
+were split into micro-batches. A row is late if its time is not after the watermark of the last barrier. It goes to the
 output `LATE`.
 """
 
@@ -26,11 +26,11 @@ from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP
 
 BEFORE: Final = "_rows_before"
-"""The state column with rows that were put out and that later rows may look back to."""
+"""The state column with rows that were emitted and that aggregates of later rows may still include."""
 WAITING: Final = "_rows_waiting"
 """The state column with rows that the watermark has not passed yet."""
 ROW: Final = "_row"
-"""The number of a row among those of a call. The aggregates over rows before it have it as their key."""
+"""The number of a row among the rows of a call. It is the key of the aggregates for that row."""
 _OTHER: Final = "\0other"
 _NEW: Final = "\0new"
 _MICROSECONDS: Final = 1_000
@@ -44,11 +44,11 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class FirstRows:
-    """Puts out a row unless one of its key was put out less than `within_ms` before or after it.
+    """Emits a row unless a row of its key was emitted whose time is less than `within_ms` before or after.
 
-    Among the rows of an epoch the earliest is put out first. Of rows with the same time it is the least by its other
-    columns. The state has a row for each time of a key: a row of this epoch, which is always due, or the time of a row
-    that was put out, until the watermark is `within_ms` after it.
+    Among the rows of an epoch, the earliest goes first. Of rows with the same time, the least by the other columns goes
+    first. The state has a row for each time of a key: either a row of this epoch, which is always due, or the time of
+    an emitted row, until the watermark is `within_ms` after that time.
     """
 
     keys: tuple[str, ...]
@@ -61,7 +61,7 @@ class FirstRows:
 
     @property
     def rows_by(self) -> tuple[str, ...]:
-        """The columns that tell the rows of one key apart."""
+        """The columns that distinguish the rows of one key."""
         return (self.late.time.name,)
 
     @property
@@ -70,11 +70,14 @@ class FirstRows:
         return 1
 
     def at(self, watermark_ms: int, fires_ms: int) -> "FirstRows":
-        """Return the function as it is after a barrier with this watermark, and fires up to another one."""
+        """Return the function for the rows after a barrier with this watermark.
+
+        `on_time` gets the keys that are due by `fires_ms`.
+        """
         return replace(self, watermark_ms=watermark_ms, fires_ms=fires_ms)
 
     def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
-        """Keep the rows until the barrier, without those that come after a row that was put out."""
+        """Keep the rows until the barrier, except those too close in time to an emitted row."""
         rows, said = self.late.taken_from(inputs[0], self.watermark_ms)
         found = find(rows.select(self.keys).unique(), self.keys)
         now = pl.lit(BEFORE_TIME, dtype=pl.Int64).alias(DUE)
@@ -86,9 +89,9 @@ class FirstRows:
         )
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Put out the first rows of the epoch. Forget the times of rows that no later row can be a double of.
+        """Emit the first rows of the epoch. Drop the times of emitted rows to which no later row can be too close.
 
-        At the end of time none is forgotten, since a later tick may go on.
+        At the end of time no time is dropped, because a later tick may read on.
         """
         time, held = self.late.time.name, state.filter(self._is_held)
         again = held.select(self.keys).is_duplicated()
@@ -108,7 +111,7 @@ class FirstRows:
         return pl.col(DUE) == BEFORE_TIME
 
     def _one_of_each_time(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return one row for each time of a key: the least by its other columns."""
+        """Return one row for each time of a key: the least row by the other columns."""
         again, by = rows.select(self.keys).is_duplicated(), [*self.keys, self.late.time.name]
         several = rows.filter(again)
         if not several.select(by).is_duplicated().any():
@@ -118,7 +121,7 @@ class FirstRows:
         return pl.concat([rows.filter(~again), ordered.unique(subset=by, keep="first", maintain_order=True)])
 
     def _apart_from(self, shown: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows that are far enough from all that were put out."""
+        """Return the rows that are far enough in time from all emitted rows."""
         if shown.is_empty() or held.is_empty():
             return held
         time = self.late.time.name
@@ -130,9 +133,9 @@ class FirstRows:
 
 
 def _spaced(keys: Numbers, times: Numbers, least: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which rows are chosen if each is at least so much after the last chosen one of its key.
+    """Return which rows are chosen, if each chosen row is at least `least` after the previous chosen row of its key.
 
-    Rows are in order of their keys' numbers, then of time. All keys take their next step together.
+    The rows are ordered by their keys' numbers, then by time. Each step chooses one row of every key.
     """
     chosen = np.zeros(len(keys), dtype=np.bool_)
     if not len(keys):
@@ -148,9 +151,9 @@ def _spaced(keys: Numbers, times: Numbers, least: int) -> np.ndarray[tuple[int],
 
 
 def _first_from(times: Numbers, least: Numbers, low: Numbers, high: Numbers) -> Numbers:
-    """Return for each of some parts of `times` the first place with at least this time. If there is none, its end.
+    """Return for each part of `times` the first place with a time of at least `least`, or the part's end.
 
-    The times from `low` up to `high` are in order.
+    A part reaches from `low` up to `high`. Its times are in order.
     """
     low, high = low.copy(), high.copy()
     while (open_ := low < high).any():
@@ -162,15 +165,15 @@ def _first_from(times: Numbers, least: Numbers, low: Numbers, high: Numbers) -> 
 
 
 # ------------------------------------------------------------------
-# The top rows of each key, until no row of it has come for a time.
+# The top rows of each key, until no row of the key has come for a time.
 
 
 @dataclass(frozen=True, slots=True)
 class TopRowsInTime:
-    """Puts out the changes of the first rows of each key, and forgets a key that has had no row for `within_ms`.
+    """Emits the changes of the first rows of each key, and drops a key that has had no row for `within_ms`.
 
-    A key leaves at the barrier whose watermark is `within_ms` after the latest time of its rows, first or not. Nobody
-    takes its first rows back.
+    A key is dropped at the barrier whose watermark is `within_ms` after the latest time of all its rows, not only of
+    the first rows. Its first rows are not taken back.
     """
 
     top: TopRows
@@ -183,15 +186,18 @@ class TopRowsInTime:
 
     @property
     def table_keys(self) -> tuple[str, ...]:
-        """The columns that tell the rows apart, if there are any."""
+        """The key columns of the first rows, if there are any."""
         return self.top.table_keys
 
     def at(self, watermark_ms: int, fires_ms: int) -> "TopRowsInTime":
-        """Return the function as it is after a barrier with this watermark, and fires up to another one."""
+        """Return the function for the rows after a barrier with this watermark.
+
+        `on_time` gets the keys that are due by `fires_ms`.
+        """
         return replace(self, watermark_ms=watermark_ms, fires_ms=fires_ms)
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
-        """Put out the changes of the first rows. Each row lets its key stay, and a late one does nothing."""
+        """Emit the changes of the first rows. Each row keeps its key alive. A late row only goes to the late output."""
         rows, said = self.late.taken_from(inputs[0], self.watermark_ms)
         done = self.top.process([rows], state.drop(DUE))
         keys, over = list(self.top.keys), (self.late.time_ms + self.within_ms).alias(DUE)
@@ -200,7 +206,7 @@ class TopRowsInTime:
         return Processed(held.select(state.columns), done.output, said)
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Forget these keys. At the end of time none is forgotten, since a later tick may go on."""
+        """Drop these keys from the state. At the end of time no key is dropped, because a later tick may read on."""
         left = state if self.fires_ms == END_OF_TIME else state.clear()
         none = state.clear().drop(DUE)
         no_rows = kept(none, ROWS, [*self.top.keys, *self.top.columns]).drop(TIMES)
@@ -208,16 +214,16 @@ class TopRowsInTime:
 
 
 # ------------------------------------------------------------------
-# Aggregates over the rows before each row (SQL: `OVER (PARTITION BY ... ORDER BY time ...)`).
+# Aggregates over each row and the rows before it (SQL: `OVER (PARTITION BY ... ORDER BY time ...)`).
 
 
 @dataclass(frozen=True, slots=True)
 class OverRows:
-    """Puts out each row when the watermark has passed it, with aggregates over it and rows of its key before it.
+    """Emits each row when the watermark has passed it, with aggregates over this row and preceding rows of its key.
 
-    These are the last `rows_max` rows (SQL: ROWS), or those of the last `within_ms` and those of the same time (SQL:
-    RANGE). Rows with the same time follow in ascending order of their other columns. `held` are the columns of the
-    aggregates' accumulators, after `ROW`.
+    The aggregates are over the last `rows_max` rows (SQL: ROWS), or over the rows of the last `within_ms` and of the
+    same time (SQL: RANGE). Rows with the same time follow in ascending order of their other columns. `held` are the
+    columns of the aggregates' accumulators, after `ROW`.
     """
 
     keys: tuple[str, ...]
@@ -238,7 +244,10 @@ class OverRows:
         return 1
 
     def at(self, watermark_ms: int, fires_ms: int) -> "OverRows":
-        """Return the function as it is after a barrier with this watermark, and fires up to another one."""
+        """Return the function for the rows after a barrier with this watermark.
+
+        `on_time` gets the keys that are due by `fires_ms`.
+        """
         return replace(self, watermark_ms=watermark_ms, fires_ms=fires_ms)
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
@@ -250,7 +259,7 @@ class OverRows:
         return Processed(self._state(self._rows_in(state, BEFORE), waiting, state), self._output(rows.clear()), said)
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Put out the rows that the watermark has passed. Keep those that later rows may look back to."""
+        """Emit the rows that the watermark has passed. Keep those that aggregates of later rows may still include."""
         before, waiting = self._rows_in(state, BEFORE), self._rows_in(state, WAITING)
         passed = self.late.time_ms <= self.fires_ms
         both = pl.concat(
@@ -272,12 +281,16 @@ class OverRows:
         return self.late.time_ms + (self.within_ms or 0) > last_ms
 
     def _rows_in(self, state: pl.DataFrame, column: str) -> pl.DataFrame:
-        """Return the rows in a list of the state."""
+        """Return the rows in a list column of the state."""
         some = state.filter(pl.col(column).list.len() > 0).select(*self.keys, column).explode(column)
         return some.unnest(column).select(*self.keys, *self.columns)
 
     def _state(self, before: pl.DataFrame, waiting: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
-        """Return the state with these rows. It is due when the first waits no more, or when none is needed any more."""
+        """Return the state with these rows.
+
+        A key is due when its first waiting row can be emitted, or without waiting rows when none of its rows is needed
+        any more.
+        """
         time_ms, within_ms = self.late.time_ms, self.within_ms
         over_ms = pl.lit(None, pl.Int64) if within_ms is None else time_ms.max() + within_ms
         lists = [
@@ -293,7 +306,7 @@ class OverRows:
         return every.with_columns(pl.coalesce("\0first", "\0over").alias(DUE)).select(state.columns).cast(state.schema)
 
     def _output(self, in_turn: pl.DataFrame) -> pl.DataFrame:
-        """Return the new ones of these rows, with their aggregates. Rows are in order of their keys' numbers."""
+        """Return the new rows among these, with their aggregates. The rows are ordered by their keys' numbers."""
         rows = in_turn.with_row_index(ROW).with_columns(
             pl.col(ROW).cast(pl.Int64), pl.lit(0, dtype=pl.Int32).alias(KEY_GROUP)
         )
@@ -313,7 +326,7 @@ class OverRows:
         return [one.name for one in self.aggregates.aggregates]
 
     def _frames(self, rows: pl.DataFrame, new: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the places where the rows of each new row begin and end."""
+        """Return for each new row the places where the rows of its aggregates begin and end."""
         numbers = rows[NUMBER].to_numpy()
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
         key = np.searchsorted(starts, new, side="right") - 1
@@ -325,10 +338,10 @@ class OverRows:
         return _first_from(times, times[new] - back, low, new), _first_from(times, times[new] + 1, new, high)
 
     def _merged(self, of_one: pl.DataFrame, new: Numbers, begins: Numbers, ends: Numbers) -> pl.DataFrame:
-        """Return the aggregates from `begins` to `ends`, for each new row.
+        """Return for each new row the aggregates over the rows from `begins` to `ends`.
 
-        A part of n rows is merged from parts of 1, 2, 4, ... rows, one for each binary digit of n. All parts of a
-        length are merged at once.
+        An aggregate over n rows is merged from aggregates over 1, 2, 4, ... rows: one for each binary digit 1 of n. All
+        aggregates over the same number of rows are merged at once.
         """
         lengths, at, found = ends - begins, begins.copy(), None
         parts, length = of_one, 1
@@ -355,7 +368,10 @@ class OverRows:
     def _within_frames(
         begins: Numbers, ends: Numbers, length: int, height: int
     ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Return at which places a part of this length begins that lies inside of some row's rows."""
+        """
+
+        Return at which places a part of this length begins that lies within the rows of some new row's aggregates.
+        """
         fits = ends - begins >= length
         changes = np.zeros(height + 1, dtype=np.int64)
         np.add.at(changes, begins[fits], 1)

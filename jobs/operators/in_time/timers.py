@@ -1,7 +1,8 @@
-"""Timers of a user's keyed function: times at which it wants to be called again, kept with its state (N4).
+"""Timers of a user's keyed function: times at which to call it again, kept with the function's state (N4).
 
-A key has each time once. A timer is due when the watermark reaches it. All timers of a subtask that are due are given
-to the function in one call, in the order of time. (Flink: `InternalTimerServiceImpl`, which calls for each timer.)
+A key has at most one timer for each time. A timer is due when the watermark reaches its time. One call gives the
+function all due timers of a subtask, in the order of time. (Flink: `InternalTimerServiceImpl`, which makes one call for
+each timer.)
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,11 @@ from jobs.state.key_joins import join_by_key
 TIME: Final = "time"
 """The column of a timer with its time."""
 CLOCK: Final = "_clock"
-"""The column of rows with the clock of their epoch, where timers are by the clock."""
+"""The column of rows with the clock of their epoch, if timers are by the clock."""
 TIMERS: Final = "_timers"
 DUE: Final = "_due_ms"
 HOLDS: Final = "_holds"
-"""Whether a key of the state has the function's own state, or timers alone."""
+"""Whether a key has the function's own state, or only timers."""
 TIMER_STATE: Final = StructType(
     [StructField(TIMERS, ArrayType(LongType())), StructField(DUE, LongType()), StructField(HOLDS, BooleanType())]
 )
@@ -35,9 +36,9 @@ _MICROSECONDS: Final = 1_000
 class HasTimers(Protocol):
     """Required of a keyed function that sets timers (Flink: `KeyedProcessFunction`).
 
-    `process` and `on_time` may return `timers`: rows of the keys and `time`, a timestamp. Null times are left out.
-    A function with an attribute `by_clock` that is true has timers by the clock of barriers. The rows that it gets have
-    a column `_clock`: when their epoch began.
+    `process` and `on_time` may return `timers`: rows of the keys and `time`, a timestamp. Null times are left out. If a
+    function has an attribute `by_clock` that is true, its timers are by the clock of barriers. Its rows then have a
+    column `_clock` with the time at which their epoch began.
     """
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
@@ -45,22 +46,22 @@ class HasTimers(Protocol):
         ...
 
     def on_time(self, due: pl.DataFrame, state: pl.DataFrame) -> Processed:
-        """Return the new state, the output and new timers, now that the timers `due` are.
+        """Return the new state, the output and new timers, now that the timers in `due` have been reached.
 
         `due` has the keys and `time`, in the order of time. A key comes once for each of its timers that is due.
-        `state` has one row for each of these keys that has state. A key that is missing in the new state loses it. A
-        new timer that is due already is given to the next call, which follows at once.
+        `state` has one row for each of these keys that has state. A key that is missing in the new state loses its
+        state. If a new timer is already due, another call with it follows at once.
         """
         ...
 
 
 class TimersError(Exception):
-    """A function returned timers that nobody can set. The message names what is wrong and the way out."""
+    """A function returned timers that cannot be set. The message says what is wrong and how to correct it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WithTimers:
-    """The keyed function of a user, with its timers. `keys` are those of the state."""
+    """The keyed function of a user, with its timers. `keys` are the key columns of the state."""
 
     function: HasTimers
     keys: tuple[str, ...]
@@ -70,7 +71,10 @@ class WithTimers:
     due: str = DUE
 
     def at(self, watermark_ms: int, fires_ms: int) -> "WithTimers":
-        """Return the function as it is after a barrier, and as it fires up to another one."""
+        """Return the function for the rows after a barrier with this watermark.
+
+        `on_time` gets the timers up to `fires_ms`.
+        """
         return replace(self, clock_ms=watermark_ms + 1, fires_ms=fires_ms)
 
     @property
@@ -87,7 +91,7 @@ class WithTimers:
         return self._kept(done, state.select(*self.keys, TIMERS).explode(TIMERS), state.schema)
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Call the function for the timers that are due, until none is."""
+        """Call the function for the timers that are due, until no timer is due any more."""
         columns, rows = state.schema, state
         done: list[Processed] = []
         for _ in range(CALLS_MAX):
@@ -112,7 +116,7 @@ class WithTimers:
         return state.filter(HOLDS).drop(TIMERS, DUE, HOLDS)
 
     def _kept(self, done: Processed, timers: pl.DataFrame, columns: pl.Schema) -> Processed:
-        """Return what a call has returned, with these timers and the new ones as part of the state."""
+        """Return a call's result, with these timers and the new timers in its state."""
         every = pl.concat([timers.filter(pl.col(TIMERS).is_not_null()), self._new(done, timers.schema)]).unique()
         listed = every.group_by(self.keys).agg(pl.col(TIMERS).sort(), pl.col(TIMERS).min().alias(DUE))
         held = done.state.with_columns(pl.lit(value=True).alias(HOLDS))
@@ -130,7 +134,7 @@ class WithTimers:
                 f"the function returned timers with the columns {done.timers.schema}: return the keys "
                 f"{list(self.keys)} and {TIME!r}, a timestamp"
             )
-        # A time inside a millisecond is due when all of the millisecond has come.
+        # A timer inside a millisecond is due when the whole millisecond has passed.
         ms = -(-pl.col(TIME).dt.epoch("us")).floordiv(_MICROSECONDS)
         new = done.timers.filter(pl.col(TIME).is_not_null()).select(*self.keys, ms.alias(TIMERS))
         return new.cast(kinds)
@@ -138,10 +142,10 @@ class WithTimers:
 
 @dataclass(frozen=True, slots=True)
 class EndsWithTimers(WithTimers):
-    """The same for a function that holds rows back."""
+    """The keyed function of a user with timers, if it also holds rows back."""
 
     def end_of_input(self, state: pl.DataFrame) -> Processed:
-        """Call the function now that no row will follow."""
+        """Call the function's `end_of_input`, because no row will follow. Keep the timers."""
         function = self.function
         if not isinstance(function, EndsInput):
             raise TypeError(f"{function!r} has no end_of_input")

@@ -1,7 +1,7 @@
 """The first rows of each key and window, or of each key until a time that its rows name (N6).
 
-They are put out once, when the watermark has reached the end of the window or that time. So the rows are append-only,
-and state keeps only what is open.
+The operator emits them once, when the watermark has reached the end of the window or that time. So the output is
+append-only, and the state keeps only what has not closed yet.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,10 @@ _MICROSECONDS: Final = 1_000
 class ClosedTopRows:
     """Keeps the first rows of each key and window until it closes. Without `windows`, the time of `late` closes them.
 
-    `first` says which rows are first. Its keys are those of the vertex and `bounds`. In windows, these are start and
-    end. Otherwise it is the column with the time until which rows count, so rows of a key with another such time are
-    apart from these. `late` says what becomes of rows that come after that. `watermark_ms` is that of the last barrier.
+    `first` says which rows are first. Its keys are those of the vertex and `bounds`. With windows, `bounds` are start
+    and end. Without windows, `bounds` is the column with the time until which rows count. So rows of a key with
+    different such times are ranked separately. `late` says what happens to rows that come after that time.
+    `watermark_ms` is the watermark of the last barrier.
     """
 
     keys: tuple[str, ...]
@@ -40,21 +41,21 @@ class ClosedTopRows:
 
     @property
     def rows_by(self) -> tuple[str, ...]:
-        """The columns that tell the state's rows of one key apart."""
+        """The columns that distinguish the state's rows of one key."""
         return (START, END) if self.windows is not None else (self.late.time.name,)
 
     @property
     def meaning(self) -> str:
-        """When rows are put out, in words that no later version writes otherwise."""
+        """When rows are emitted, as a text that stays the same in later versions of Tidemark."""
         return "until" if self.windows is None else self.windows.meaning
 
     def at(self, watermark_ms: int, fires_ms: int) -> "ClosedTopRows":
-        """Return the function as it is after a barrier with this watermark."""
+        """Return the function for the rows after a barrier with this watermark."""
         del fires_ms
         return replace(self, watermark_ms=watermark_ms)
 
     def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
-        """Keep the rows that are among the first. Put out the late ones."""
+        """Keep the rows that are among the first. Emit late rows to their output."""
         self.late.require_times(inputs[0])
         rows, late = self._open(inputs[0], types)
         on = [*self.keys, *self.rows_by]
@@ -64,7 +65,7 @@ class ClosedTopRows:
         return Processed(held.select(state.columns).cast(state.schema), self._shown(state.clear()), said)
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Put out the first rows of what has closed, and forget them."""
+        """Emit the first rows of what has closed, and drop them from the state."""
         return Processed(state.clear(), self._shown(state))
 
     @property
@@ -78,7 +79,7 @@ class ClosedTopRows:
         return of.cast(pl.Int64)
 
     def _open(self, rows: pl.DataFrame, types: pl.Schema) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the rows that count, once for each of their windows, and the late ones."""
+        """Return the rows that count, once for each of their windows, and the late rows."""
         if self.windows is None:
             is_late = self.late.time_ms <= self.watermark_ms
             return rows.filter(~is_late), rows.filter(is_late)
@@ -87,7 +88,7 @@ class ClosedTopRows:
         return self.windows.spread(rows, time, open_ms)
 
     def _shown(self, state: pl.DataFrame) -> pl.DataFrame:
-        """Return the first rows of this state, each so often as it has come."""
+        """Return the first rows of this state. Each row is repeated as often as it arrived."""
         found = self._first.shown_of(state)
         return found[np.repeat(np.arange(found.height), found[TIMES].to_numpy())].drop(KEY_GROUP, TIMES)
 
@@ -99,7 +100,7 @@ def closed_top_state(function: ClosedTopRows, rows: StructType) -> StructType:
 
 
 def closed_top_output(function: ClosedTopRows, rows: StructType) -> StructType:
-    """Return the columns of the rows that it puts out: keys, bounds and the others, then their place and number."""
+    """Return the columns of the emitted rows: keys, bounds and the other columns, then place and number."""
     first = function.first
     return top_output(_bounded(function, rows), first.keys, first.number, first.place)
 

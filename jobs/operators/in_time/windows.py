@@ -1,11 +1,11 @@
-"""Windows of event time: to which of them a row belongs, and aggregates that are put out as windows close (N2).
+"""Windows of event time: which windows a row belongs to, and aggregates that are emitted as windows close (N2).
 
 A window is [start, end). It closes when the watermark reaches its last millisecond. Until then, and for the lateness
-after it, rows are added to it. A row is late if all windows that it belongs to have passed their lateness by the
-watermark of the last barrier. It goes to the output `LATE`, with how late it is, and counts nowhere else.
+after that, the window takes rows. A row is late if all windows to which it belongs have passed their lateness by the
+watermark of the last barrier. A late row goes to the output `LATE`, with how late it is, and counts nowhere else.
 
-A session that has passed its lateness may still be widened by another row of the epoch. Its rows are held until the
-barrier, so what is late does not depend on the order of rows inside an epoch.
+If a session has passed its lateness, another row of the epoch may still widen it. So its rows are held until the
+barrier. Thus it does not depend on the order of rows inside an epoch which rows are late.
 """
 
 from collections.abc import Sequence
@@ -36,10 +36,10 @@ LATE_BY: Final = "late_by_ms"
 """The column of a late row that says how far the watermark was behind the row's time."""
 DUE: Final = "_due_ms"
 HELD: Final = "_late_rows"
-"""The column of a session's state with rows that are late, unless another row of the epoch widens the session."""
+"""The column of a session's state with rows that are late unless another row of the epoch widens the session."""
 _MICROSECONDS: Final = 1_000
 FAR_MS: Final = 2**62
-"""No time differs from a time by so much, so that the difference always fits."""
+"""A bound for watermarks. With it, the difference to a row's time always fits into 64 bits."""
 _PANE: Final = "\0pane"
 _TIME: Final = "\0time"
 _ENDS: Final = "\0ends"
@@ -52,7 +52,7 @@ NUMBER: Final = "\0number"
 
 
 class NoTimeError(Exception):
-    """Rows without an event time came to an operator that needs it. The message names the column and the way out."""
+    """Rows without an event time reached an operator that needs it. The message names the column and ways out."""
 
     def __init__(self, column: str, rows: int) -> None:
         super().__init__(
@@ -62,7 +62,10 @@ class NoTimeError(Exception):
 
 
 class LateRowError(Exception):
-    """A row came late to an operator that takes none. The message has the row, by how much, and the ways out."""
+    """A late row reached an operator that accepts none.
+
+    The message has the row's time, how late it is, and ways out.
+    """
 
     def __init__(self, column: str, late: pl.DataFrame) -> None:
         first, by_ms = late.select(pl.col(column).cast(pl.String), LATE_BY).row(0)  # Python knows no year before 1
@@ -75,7 +78,10 @@ class LateRowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LateRows:
-    """What becomes of late rows: they go to a named output with these `columns`, or it `fails` at one."""
+    """
+
+    What happens to late rows: they go to a named output with these `columns`, or a late row `fails` the micro-batch.
+    """
 
     columns: tuple[str, ...]
     time: TimeColumn
@@ -83,7 +89,7 @@ class LateRows:
 
     @property
     def time_ms(self) -> pl.Expr:
-        """The event time of a row in ms. A time between two milliseconds counts as the earlier one."""
+        """The event time of a row in ms. A time between two milliseconds is rounded down."""
         return _ms(self.time.name) - self.time.before_ms
 
     def require_times(self, rows: pl.DataFrame) -> None:
@@ -99,7 +105,7 @@ class LateRows:
         return rows.filter(~is_late), self.said(rows.filter(is_late), watermark_ms)
 
     def said(self, late: pl.DataFrame, watermark_ms: int) -> dict[str, pl.DataFrame]:
-        """Return late rows as their output has them. Raise LateRowError if they are an error."""
+        """Return late rows in the form of their output. Raise LateRowError if late rows are an error."""
         if late.is_empty():
             return {}
         by_ms = pl.lit(min(watermark_ms, FAR_MS)) - self.time_ms
@@ -110,35 +116,40 @@ class LateRows:
 
 
 class Windows(Protocol):
-    """Tells which windows rows belong to."""
+    """Finds the windows to which rows belong."""
 
     @property
     def meaning(self) -> str:
-        """What the windows are, in words that no later version writes otherwise."""
+        """A description of the windows, as a text that stays the same in later versions of Tidemark."""
         ...
 
     @property
     def may_grow(self) -> bool:
-        """Whether a later row may widen a window, so that a row is late only if it still is at the next barrier."""
+        """Whether a later row may widen a window. Then only the next barrier decides whether a row is late."""
         ...
 
     def apart(self, rows: pl.DataFrame, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the rows as `assigned` takes them, and those that are late whatever else comes.
+        """Return the rows in the form that `assigned` takes, and the rows that are late whatever other rows come.
 
-        A row is if its last window has an end in ms that is not after `open_ms`, and no other row may widen it.
+        A row is late in this sense if its last window has an end in ms that is not after `open_ms`, and no other row
+        may widen that window.
         """
         ...
 
     def assigned(self, rows: pl.DataFrame, to: "Assignment") -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the windows that the rows touch, before and after them: rows of the state with key groups."""
+        """
+
+        Return the windows that the rows touch, before and after the rows are added: rows of the state with key groups.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """How rows are added to their windows. `types` are those of the state, and `find` looks rows of it up.
+    """Adds rows to their windows. `types` are the types of the state, and `find` looks up rows of the state.
 
-    A window with an end in ms that is not after `open_ms` takes no row by itself. `columns` are those of late rows.
+    A window takes no rows if its end in ms is not after `open_ms`. Only a wider session may. `columns` are the columns
+    of late rows.
     """
 
     aggregates: KeyedAggregates
@@ -153,7 +164,7 @@ class Assignment:
         return self.aggregates.keys[:-2]
 
     def merged(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return one row for each window, merged from all its rows: two by two, until one is left."""
+        """Return one row for each window. Its rows are merged in pairs, until only one is left."""
         keys = list(self.aggregates.keys)
         left = rows.with_columns(pl.int_range(pl.len()).over(keys).alias(_PLACE))
         while left[_PLACE].max() or 0:
@@ -179,9 +190,10 @@ class Assignment:
 class PeriodicWindows:
     """Windows of `size_ms`. One begins every `step_ms`, at `offset_ms` after midnight of the zone's local time.
 
-    `cumulative` ones begin every `size_ms`, and one ends every `step_ms` until the size is reached. A window has all
-    rows whose local time lies in it. If such a time comes twice, it begins with the first and ends with the second. A
-    local time that summer time skips is the moment of the change.
+    `cumulative` windows begin every `size_ms`, and of these with the same start, one ends every `step_ms` until the
+    size is reached. A window has all rows whose local time lies in it. If the local time of a bound occurs twice, a
+    window begins with the first occurrence and ends with the second. If summer time skips the local time of a bound,
+    the bound is the moment of the change.
     """
 
     size_ms: int
@@ -192,18 +204,18 @@ class PeriodicWindows:
 
     @property
     def meaning(self) -> str:
-        """Their sizes in ms, and their zone."""
+        """The kind of the windows, their sizes in ms, and their zone."""
         kind = "cumulative" if self.cumulative else "hopping" if self.step_ms != self.size_ms else "tumbling"
         return f"{kind} {self.size_ms} ms every {self.step_ms} ms from {self.offset_ms} ms {self.zone}"
 
     @property
     def may_grow(self) -> bool:
-        """They do not."""
+        """No row widens such a window."""
         return False
 
     @property
     def _pane_us(self) -> int:
-        """All rows of a pane belong to the same windows."""
+        """The length of a pane in microseconds. All rows of a pane belong to the same windows."""
         return gcd(self.size_ms, self.step_ms) * _MICROSECONDS
 
     def _with_panes(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -215,7 +227,7 @@ class PeriodicWindows:
         return rows.with_columns((micros - (micros - self.offset_ms * _MICROSECONDS) % self._pane_us).alias(_PANE))
 
     def of_panes(self, panes: pl.Series, kind: pl.DataType) -> pl.DataFrame:
-        """Return the windows of these panes, a row for each: the pane, start and end, and the end in ms."""
+        """Return a row for each window of these panes: the pane, start and end, and the end in ms."""
         places, size, step = panes.to_numpy(), self.size_ms * _MICROSECONDS, self.step_ms * _MICROSECONDS
         since = np.mod(places - self.offset_ms * _MICROSECONDS, size if self.cumulative else step)
         parts = []
@@ -237,7 +249,8 @@ class PeriodicWindows:
     ) -> pl.Series:
         """Return local times as moments, in the type of the event time.
 
-        A window `ends` right after the last moment with a local time before its end. So it has all rows of such times.
+        With `ends`, the result is right after the last moment whose local time is before the given one. So a window has
+        all rows of such local times.
         """
         if not isinstance(kind, pl.Datetime) or kind.time_zone is None:
             return pl.Series(pl.from_arrow(pa.array(local_us, pa.timestamp("us"))), dtype=kind)
@@ -248,7 +261,7 @@ class PeriodicWindows:
         return moments + timedelta(microseconds=1) if ends else moments
 
     def apart(self, rows: pl.DataFrame, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the rows with their panes, and the late ones."""
+        """Return the rows with their panes, and the late rows."""
         timed = self._with_panes(rows)
         windows = self.of_panes(timed[_PANE].unique(), rows.schema[_TIME])
         over = windows.group_by(_PANE).agg(pl.col(_ENDS).max()).filter(pl.col(_ENDS) <= open_ms)[_PANE]
@@ -258,7 +271,7 @@ class PeriodicWindows:
         return timed.filter(~is_late), timed.filter(is_late).drop(_PANE)
 
     def spread(self, rows: pl.DataFrame, time: pl.Expr, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the rows once for each of their windows that is open, with its bounds, and those that have none."""
+        """Return each row once for each of its open windows, with the bounds, and the rows without an open window."""
         timed = self._with_panes(rows.with_columns(time.alias(_TIME)))
         windows = self.of_panes(timed[_PANE].unique(), timed.schema[_TIME])
         is_open = pl.col(_ENDS) > open_ms
@@ -266,7 +279,7 @@ class PeriodicWindows:
         return timed.join(windows.filter(is_open), on=_PANE).select(*rows.columns, START, END), late
 
     def assigned(self, rows: pl.DataFrame, to: Assignment) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Aggregate the rows of each pane, and add that to the windows of the pane that are open."""
+        """Aggregate the rows of each pane, and add the result to the pane's open windows."""
         by_pane = replace(to.aggregates, keys=(*to.keys, _PANE)).partials(rows, to.types)
         windows = self.of_panes(by_pane[_PANE].unique(), rows.schema[_TIME]).filter(pl.col(_ENDS) > to.open_ms)
         touched = by_pane.join(windows, on=_PANE).drop(_PANE, _ENDS)
@@ -282,29 +295,29 @@ class PeriodicWindows:
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Windows from a row to `gap_ms` after the last one that follows within the gap. Windows that touch merge."""
+    """Windows from a row to `gap_ms` after the last row that follows within this gap. Windows that touch are merged."""
 
     gap_ms: int
 
     @property
     def meaning(self) -> str:
-        """Their gap in ms."""
+        """The kind of the windows, and their gap in ms."""
         return f"session {self.gap_ms} ms"
 
     @property
     def may_grow(self) -> bool:
-        """They do."""
+        """A row may widen a session."""
         return True
 
     def apart(self, rows: pl.DataFrame, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return all rows: another one may widen the session of each."""
+        """Return all rows, because another row may still widen the session of each of them."""
         del open_ms
         return rows, rows.clear()
 
     def assigned(self, rows: pl.DataFrame, to: Assignment) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Make sessions of the rows, and merge them with those of their keys that they touch.
+        """Form sessions of the rows, and merge these with the sessions of the same keys that they touch.
 
-        A session that has passed its lateness keeps its rows: if no other one widens it, they are late.
+        A session that has passed its lateness keeps its rows. If no other row widens the session, these rows are late.
         """
         gap, bounds = pl.duration(milliseconds=self.gap_ms), {_START: START, _END: END}
         in_turn = with_numbers(rows, to.keys).sort(NUMBER, _TIME)
@@ -323,7 +336,7 @@ class SessionWindows:
         return found, self._touching(both, to)
 
     def _touching(self, spans: pl.DataFrame, to: Assignment) -> pl.DataFrame:
-        """Return the windows with those merged that touch, key by key."""
+        """Return the windows of each key, with those that touch merged into one."""
         keys = list(to.aggregates.keys)
         in_turn = with_numbers(spans, to.keys).sort(NUMBER, START, END)
         reach = pl.col(END).cum_max().shift(1).over(NUMBER)
@@ -335,7 +348,7 @@ class SessionWindows:
 
 
 def with_numbers(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the rows with a number for their key. Keys of any type can be in order so."""
+    """Return the rows with a number for their key. So rows can be sorted by keys of any type."""
     numbers = rows.select(keys).unique().with_row_index(NUMBER).with_columns(pl.col(NUMBER).cast(pl.Int64))
     return join_by_key(rows, numbers, keys, "left")
 
@@ -348,9 +361,9 @@ def with_numbers(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
 class WindowedAggregates:
     """The keyed function of aggregates by key and window. The window's start and end are the last two keys.
 
-    A window is put out once it has closed, and again when late rows change it. If it is `updating`, it is put out as
-    soon as it has a row. `late` says what becomes of late rows. `watermark_ms` is
-    that of the last barrier. If windows are `by_clock`, all rows of an epoch have the time at which it began.
+    A window is emitted when it has closed, and again when late rows change it. With `updating`, a window is emitted as
+    soon as it has a row. `late` says what happens to late rows. `watermark_ms` is the watermark of the last barrier. If
+    windows are `by_clock`, all rows of an epoch have the time at which the epoch began.
     """
 
     windows: Windows
@@ -366,20 +379,23 @@ class WindowedAggregates:
 
     @property
     def takes_back(self) -> bool:
-        """Whether a window may be put out more than once."""
+        """Whether a window may be emitted more than once."""
         return self.updating or self.lateness_ms > 0
 
     @property
     def table_keys(self) -> tuple[str, ...]:
-        """The columns that tell windows apart."""
+        """The key columns of a window."""
         return self.aggregates.keys
 
     def at(self, watermark_ms: int, fires_ms: int) -> "WindowedAggregates":
-        """Return the function as it is after a barrier with this watermark, and fires up to another one."""
+        """Return the function for the rows after a barrier with this watermark.
+
+        `on_time` gets what is due by `fires_ms`.
+        """
         return replace(self, watermark_ms=watermark_ms, fires_ms=fires_ms)
 
     def process_rows(self, inputs: Sequence[pl.DataFrame], types: pl.Schema, find: Find) -> Processed:
-        """Add the rows to their windows. Put out late rows, and windows that are shown already and have changed."""
+        """Add the rows to their windows. Emit late rows, and windows that were emitted before and have changed."""
         if self.by_clock:
             time = pl.from_epoch(pl.lit(self.watermark_ms + 1), "ms").cast(types[START])
         else:
@@ -392,9 +408,9 @@ class WindowedAggregates:
         return Processed(held, self._shown_changes(before, held), self.late.said(late, self.watermark_ms))
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Put out the windows that have closed. Forget those whose lateness has passed by the time that is due.
+        """Emit the windows that have closed. Drop the windows whose lateness has passed by `fires_ms`.
 
-        Rows that no window has taken are late.
+        Rows in sessions that no other row has widened are late.
         """
         late = None
         if self.windows.may_grow:
@@ -416,13 +432,13 @@ class WindowedAggregates:
         return self.watermark_ms + 1 - self.lateness_ms if self.watermark_ms > BEFORE_TIME else BEFORE_TIME
 
     def _due(self, last_ms: pl.Expr) -> pl.Expr:
-        """Return when a window is due next, by its last ms: when it closes, or when its lateness has passed."""
+        """Return when a window is due next, from its last ms: when it closes, or when its lateness has passed."""
         if self.updating:
             return last_ms + self.lateness_ms
         return pl.when(last_ms > self.watermark_ms).then(last_ms).otherwise(last_ms + self.lateness_ms)
 
     def _shown_changes(self, before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
-        """Return the changes of the windows that are shown: all if it is updating, else those that have closed."""
+        """Return the changes of the emitted windows: of all if `updating`, else of those that have closed."""
         if not self.takes_back:
             return self._results(after.clear())
         was, now = (self._results(rows.filter(self._is_shown)) for rows in (before, after))
@@ -448,7 +464,7 @@ def windowed_state(function: WindowedAggregates, rows: StructType) -> StructType
 
 
 def windowed_output(function: WindowedAggregates, rows: StructType) -> StructType:
-    """Return the columns of a window that is put out."""
+    """Return the columns of an emitted window."""
     keys = function.aggregates.keys[:-2]
     shown = output_schema(keys, function.aggregates.aggregates, rows).fields
     bounds = (StructField(name, function.late.time.kind) for name in (START, END))
@@ -461,5 +477,5 @@ def late_rows(columns: Sequence[str], rows: StructType) -> StructType:
 
 
 def _ms(column: str) -> pl.Expr:
-    """Return a time in ms. A time between two milliseconds counts as the earlier one."""
+    """Return a time in ms. A time between two milliseconds is rounded down."""
     return pl.col(column).dt.epoch("us").floordiv(_MICROSECONDS)

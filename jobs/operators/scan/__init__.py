@@ -1,1 +1,1 @@
-"""Reads rows in Spark's tasks, without a plan of Spark's for each micro-batch."""
+"""Reads rows in Spark's tasks, so that Spark need not plan each micro-batch."""

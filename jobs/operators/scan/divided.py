@@ -1,8 +1,8 @@
 """Large micro-batches with steps of Spark's, where Spark gets only the columns that the steps read.
 
-Each Spark task runs two functions. The first reads what the steps need from its share of the files, and numbers the
-rows. Spark leaves out rows and computes new columns. The last function reads the other columns itself, and puts both
-together by the numbers. So what nobody computes with does not pass through the JVM.
+Each Spark task runs two functions. The first reads the columns that the steps need from its share of the files, and
+numbers the rows. Then Spark filters rows and computes new columns. The second function reads the other columns itself,
+and combines both by the numbers. So columns that no step reads do not pass through the JVM.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,14 +28,14 @@ from jobs.spark.columns import named
 _NUMBER: Final = StructField(NUMBER, LongType())
 _PROJECT, _FILTER, _ROWS = "Project", "Filter", "MapInArrow"
 _COLUMN, _ALIAS = "AttributeReference", "Alias"
-"""What Spark calls the parts of a plan."""
+"""Spark's names for the parts of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What steps do: Spark computes the columns `computed` from the columns `read`. All others are `copies`.
+    """How steps are divided: Spark computes the columns `computed` from the columns `read`. All others are `copies`.
 
-    `copies` are names of the rows' columns by the names after the steps.
+    `copies` maps a column's name after the steps to its name in the rows.
     """
 
     read: tuple[str, ...]
@@ -44,9 +44,11 @@ class Division:
 
 
 def divided(session: SparkSession, schema: StructType, steps: Chain) -> Division | None:
-    """Return what these steps do with rows of this schema; None if that is more than to compute and to leave out.
+    """Return how to divide these steps over rows of this schema.
 
-    Spark's own optimizer says it. The session must be a classic one.
+    None: they do more than compute columns and filter rows.
+
+    The result comes from Spark's optimised plan. The session must not be one of Spark Connect.
     """
     rows = numbered(session, 1).mapInArrow(_same, StructType([*nullable_schema(schema).fields, _NUMBER]))
     with rows_numbered():
@@ -70,12 +72,12 @@ def divided(session: SparkSession, schema: StructType, steps: Chain) -> Division
 
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Stand for the function that will read the rows: Spark plans with it, and never calls it."""
+    """Take the place of the function that will read the rows. Spark only plans with it, and never calls it."""
     return batches
 
 
 def _in_a_row(plan: Any) -> list[Any] | None:  # noqa: ANN401 - Spark's plan
-    """Return the nodes from the last to the rows; None if there is another kind of node, or if two plans meet."""
+    """Return the nodes from the last step down to the rows. None: there are nodes of other kinds, such as a join."""
     nodes = [plan]
     while nodes[-1].nodeName() != _ROWS:
         if nodes[-1].nodeName() not in (_PROJECT, _FILTER):
@@ -90,7 +92,7 @@ def _listed(found: Any) -> list[Any]:  # noqa: ANN401 - a sequence of Scala's
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Follows columns down the nodes of a plan, to those of the rows: `of` are their names by their ids."""
+    """Traces columns down the nodes of a plan to the columns of the rows. `of` has the names of these by their ids."""
 
     nodes: list[Any]
     of: Mapping[int, str]
@@ -106,7 +108,7 @@ class _Columns:
         )
 
     def copied(self, column: int, place: int) -> str | None:
-        """Return the column of the rows of which this one is a copy."""
+        """Return the column of the rows of which this column is a copy. None: it is computed."""
         for at in range(place, len(self.nodes) - 1):
             made = self._made(column, at)
             if made is None:
@@ -118,7 +120,7 @@ class _Columns:
         return self.of[column]
 
     def read(self, column: int, place: int) -> set[str]:
-        """Return the columns of the rows from which this one is computed."""
+        """Return the columns of the rows from which this column is computed."""
         for at in range(place, len(self.nodes) - 1):
             made = self._made(column, at)
             if made is not None and _kind(made) == _ALIAS:
@@ -130,7 +132,7 @@ class _Columns:
         return set(chain.from_iterable(self.read(each.exprId().id(), place) for each in columns))
 
     def _made(self, column: int, at: int) -> Any:  # noqa: ANN401 - Spark's expression
-        """Return the expression of a column in a node that has expressions."""
+        """Return the expression of a column in this node. None: the node is a filter."""
         if self.nodes[at].nodeName() != _PROJECT:
             return None
         return next(each for each in _listed(self.nodes[at].projectList()) if each.exprId().id() == column)
@@ -146,7 +148,7 @@ def _kind(expression: Any) -> str:  # noqa: ANN401 - Spark's expression
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """The rows of an input whose steps are divided: parts of files with rows of this schema, all of which repeat."""
+    """The rows of an input whose steps are divided: parts of files, each of which may be read repeatedly."""
 
     scans: tuple[RowScan, ...]
     schema: StructType
@@ -155,7 +157,10 @@ class Divided:
 
 
 def divided_rows(session: SparkSession, rows: Divided, task: StatelessTask) -> DataFrame:
-    """Return the lazy job that writes these rows, whose rows are the tasks' reports. It has its tasks for itself."""
+    """Return the lazy job that writes these rows. Its rows are the tasks' reports.
+
+    No other rows may share its tasks.
+    """
     division, types = rows.division, arrow_schema(rows.schema)
     shares = shares_of(rows.scans)
     read = division.read or rows.schema.names[:1]
@@ -179,7 +184,7 @@ def divided_rows(session: SparkSession, rows: Divided, task: StatelessTask) -> D
 
 
 def _untimed(scan: RowScan) -> RowScan:
-    """Return the scan without its measuring: the last function measures."""
+    """Return the scan without measuring of times, because the second function measures them."""
     return scan.scan if isinstance(scan, TimedScan) else scan
 
 
@@ -191,7 +196,7 @@ class _Needed:
     schema: pa.Schema
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the shares whose numbers are the rows of `batches`, each with its number in the share."""
+        """Yield the rows of the shares whose numbers are in `batches`. Each row has its number within the share."""
         schema = self.schema.append(pa.field(NUMBER, pa.int64()))
         for share in numbers(batches):
             first = 0
@@ -204,7 +209,10 @@ class _Needed:
 
 @dataclass(frozen=True, slots=True)
 class _Assembled:
-    """Puts what Spark computed beside the columns that it reads itself. Its Spark partition has its share's number."""
+    """Puts the columns that Spark computed beside those that it reads itself.
+
+    Its share has its Spark partition's number.
+    """
 
     shares: tuple[tuple[RowScan, ...], ...]
     copied: pa.Schema

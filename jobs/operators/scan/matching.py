@@ -27,7 +27,7 @@ _FILES_PER_TASK: Final = 16
 
 
 class PredicateError(WrongInputError):
-    """A predicate cannot say which rows it means. The message quotes it, and says how to write it."""
+    """A predicate does not select rows by their own columns. The message quotes it, and says how to write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,10 @@ class ReadFile:
 
 
 def columns_of_predicate(session: SparkSession, predicate: str, schema: pa.Schema) -> tuple[str, ...]:
-    """Return the columns that a predicate names. Raise PredicateError if it is not one about a row's own columns."""
+    """Return the columns that a predicate names.
+
+    Raise PredicateError if it does not depend on a row's columns alone.
+    """
     try:
         rows = session.createDataFrame([], _spark_schema(schema)).where(predicate)
         lasts = is_lasting(session, rows)
@@ -70,8 +73,9 @@ def matching_rows(
 ) -> dict[str, list[int]]:
     """Return the numbers of the rows that match, by the files' paths. Files without such rows are left out.
 
-    `schema` has the columns of the predicate. `renamed` has older names of columns: a file that lacks a column is read
-    with an older name of it, and else with null. Raises PredicateError, and what Spark raises.
+    `schema` has the columns of the predicate. `renamed` has older names of columns. If a file lacks a column, the
+    column is read by an older name, or else from the file's `constants`, or else as null. Raises PredicateError, and
+    the other errors of Spark.
     """
     shares = [files[start : start + _FILES_PER_TASK] for start in range(0, len(files), _FILES_PER_TASK)]
     first = range(0, len(files), _FILES_PER_TASK)
@@ -99,7 +103,7 @@ class _Reads:
     renamed: Mapping[str, Sequence[str]]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the columns of the predicate with the number of their file and of their row in it."""
+        """Yield the columns of the predicate, with the number of the file and of the row in the file."""
         for number in numbers(batches):
             first, files = self.shares[number]
             for place, file in enumerate(files, first):

@@ -1,8 +1,9 @@
-"""Runs Spark jobs, and lets Spark plan only what it has not planned before.
+"""Runs Spark jobs, and reuses Spark's plans.
 
 Spark takes longer to plan a small job than to run it. If tasks find their work in a property of their job, the plan is
-the same in every micro-batch, and Spark makes it once. Spark Connect has no such properties, so there each micro-batch
-is planned. So it is where the threads of a process share the JVM's threads, and with them such properties.
+the same in every micro-batch, and Spark makes it once. Spark Connect has no such properties, so with it Spark plans
+each micro-batch. Spark also plans each micro-batch if the threads of the Python process share the JVM's threads,
+because they then share these properties too.
 """
 
 import base64
@@ -32,18 +33,21 @@ from jobs.operators.scan.stepped import (
 from jobs.operators.spec import InputPlan, TextSteps, nullable_schema
 
 _WORK: Final = "tidemark.work.secret"
-"""Spark hides properties with such a name in its event log (`spark.redaction.regex`). The work contains user code."""
+"""The property with the work. Because of its name, Spark hides it in the event log (`spark.redaction.regex`).
+
+The work contains user code.
+"""
 _CHARACTERS_MAX: Final = 256 * 1024
 """Spark sends the property along with each task. Larger work is sent once, as a part of the plan."""
 _CHANGING: Final = ("CURRENT_LIKE", "PYTHON_UDF", "PLAN_EXPRESSION")
-"""Spark's names for expressions whose value may change from one micro-batch to the next: times, Python, subqueries."""
+"""Spark's names for expressions whose value may differ between micro-batches: the time, Python, subqueries."""
 _SERIALIZER: Final[Any] = CloudPickleSerializer()
-"""Spark's own for functions that it sends to tasks. Nothing of it outlives the job."""
+"""Spark's own serializer for functions that it sends to tasks. No serialized work outlives its job."""
 
 
 @dataclass(slots=True)
 class PlannedJobs:
-    """The jobs of one session, and their plans. Any thread may ask for a job."""
+    """The jobs of one session, and their plans. Any thread may run a job."""
 
     session: SparkSession
     _plans: dict[object, DataFrame] = field(default_factory=dict)
@@ -52,7 +56,7 @@ class PlannedJobs:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def collect(self, parts: Sequence[Part]) -> list[Row]:
-        """Run these parts as one Spark job, and return the reports of all tasks. Raises what Spark raises."""
+        """Run these parts as one Spark job, and return the reports of all tasks. Raises Spark's errors."""
         if len(parts) == 1 and not isinstance(parts[0], DataFrame):
             return self._collect(parts[0])
         frames = (part if isinstance(part, DataFrame) else part.frame(self.session) for part in parts)
@@ -61,8 +65,8 @@ class PlannedJobs:
     def lasts(self, vertex: VertexId, number: int, plan: InputPlan) -> bool:
         """Return whether the plan of this input's steps is the same in every micro-batch.
 
-        Texts must declare them. They must not read the time, a random number, a table or a file's name, nor call
-        Python.
+        For this, SQL texts must declare the steps. The steps must not read the time, a random number, a table or a
+        file's name, and must not call Python.
         """
         steps = plan.chain
         if not isinstance(steps, TextSteps) or not self._hands_over:
@@ -75,7 +79,10 @@ class PlannedJobs:
             return self._lasting[key]
 
     def division(self, vertex: VertexId, number: int, plan: InputPlan) -> Division | None:
-        """Return what the steps of this input compute; None if they depend on more than the columns (see `lasts`)."""
+        """Return how to divide the steps of this input.
+
+        None: they cannot be divided, or their plan changes (see `lasts`).
+        """
         if not self.lasts(vertex, number, plan):
             return None
         with self._lock:
@@ -102,9 +109,9 @@ class PlannedJobs:
 
     @property
     def _hands_over(self) -> bool:
-        """Return whether a job's property is seen by no job of another thread.
+        """Return whether jobs of other threads cannot see a job's property.
 
-        With PYSPARK_PIN_THREAD=false, PySpark lets threads of Python share those of the JVM, and with them properties.
+        With PYSPARK_PIN_THREAD=false, several Python threads share a thread of the JVM, and so its properties.
         """
         session: Any = self.session  # SparkSession, or that of Spark Connect
         return isinstance(session, SparkSession) and isinstance(session.sparkContext._gateway, ClientServer)  # noqa: SLF001
@@ -124,7 +131,7 @@ class PlannedJobs:
 
 @dataclass(frozen=True, slots=True)
 class _SteppedHanded:
-    """What the tasks of a `SteppedWork` need."""
+    """The work that the tasks of a `SteppedWork` find in the property."""
 
     inputs: Mapping[int, FileRows]
     after: RunsRows
@@ -132,7 +139,7 @@ class _SteppedHanded:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Reads the rows of one input of the work that was handed over."""
+    """Reads the rows of one input of the work in the property."""
 
     number: int
 
@@ -142,12 +149,12 @@ class _Rows:
 
 
 def run_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the tasks whose numbers are the rows of `batches`, and yield their reports. Raises what they raise."""
+    """Run the tasks whose numbers are the rows of `batches`, and yield their reports. Raises the tasks' errors."""
     yield from _found().run(batches)
 
 
 def run_after(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the task after the steps, and yield its reports. Raises what it raises."""
+    """Run the task after the steps, and yield its reports. Raises the task's errors."""
     yield from _found().after.run(batches)
 
 
@@ -168,7 +175,7 @@ def _found() -> Any:  # noqa: ANN401 - ScanTasks or _SteppedHanded, as the plan 
 def is_lasting(session: SparkSession, rows: DataFrame) -> bool:
     """Return whether these rows depend on one input alone, and not on the time, chance, Python or a table.
 
-    The session must be a classic one.
+    The session must not be one of Spark Connect.
     """
     analyzed = rows._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark does not say it
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Tasks that read files themselves, of one micro-batch or several. Spark gives each task a number and nothing else."""
+"""Tasks that read files themselves. Spark gives each task a number and nothing else."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,16 +21,16 @@ from jobs.state.merge import KEY_GROUP
 
 
 class RunsScans(Protocol):
-    """The part of a micro-batch that its tasks carry out from the files on."""
+    """The part of a micro-batch that tasks carry out themselves, beginning with the files."""
 
     def run_scans(self, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Do what has these numbers, and yield the reports in REPORT_SCHEMA."""
+        """Carry out the subtasks or shares with these numbers, and yield the reports in REPORT_SCHEMA."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScanTasks:
-    """What each task runs, and with which numbers."""
+    """The object that each task runs, and the numbers that it runs."""
 
     tasks: tuple[tuple[RunsScans, tuple[int, ...]], ...]
 
@@ -39,32 +39,32 @@ class ScanTasks:
         return reported(numbered(spark, len(self.tasks)), self.run)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the reports of the tasks whose numbers are the rows of `batches`. Raises what they raise."""
+        """Yield the reports of the tasks whose numbers are the rows of `batches`. Raises the tasks' errors."""
         for number in numbers(batches):
             runner, own = self.tasks[number]
             yield from runner.run_scans(own)
 
 
 def numbered(spark: SparkSession, tasks: int) -> DataFrame:
-    """Return so many tasks, each with its number as its only row."""
+    """Return a frame for so many tasks. The only row of each task is its number."""
     return spark.range(0, tasks, 1, tasks)
 
 
 def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    """Yield the numbers that a task has got: its rows have nothing else."""
+    """Yield the numbers that a task has received. Its rows consist of nothing else."""
     for batch in batches:
         yield from batch.column(0).to_pylist()
 
 
 # ------------------------------------------------------------------
-# Rows that tasks read from Parquet files themselves. Spark neither plans the scan nor makes rows of it.
+# Rows that tasks read from Parquet files themselves. Spark neither plans the scan nor converts its rows.
 #
-# A scan is possible where no step in Spark comes between the files and the operator, and where `key_hash` knows the
-# types of the keys. All other rows come as a DataFrame.
+# A scan is possible if Spark carries out no step between the files and the operator, and if `key_hash` knows the types
+# of the keys. All other rows come as a DataFrame.
 
 
 _TASK_ROWS: Final = 100_000
-"""A task scans about so many rows. A file part is never divided."""
+"""A task scans about so many rows. A part of a file is never divided between tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class KeyedScan:
     def by_subtask(self, subtasks: Sequence[int]) -> dict[int, list[pa.RecordBatch]]:
         """Return the rows of all parts that belong to these subtasks, with their key groups. Raises ScanError.
 
-        A file that says it has none of their rows is not read.
+        A file is not read if its footer says that it has no rows of these subtasks.
         """
         of: dict[int, list[pa.RecordBatch]] = {subtask: [] for subtask in subtasks}
         for scan in chain.from_iterable(self.shares):
@@ -110,7 +110,10 @@ class KeyedScan:
         return of
 
     def _said(self, scan: RowScan) -> KeyGroupRange | None:
-        """Return the key groups of all rows of a part, if its file says them, and none of the rows go elsewhere."""
+        """Return the key groups of all rows of a part.
+
+        None: its file does not record them, or rows go to all subtasks.
+        """
         if self.splitter.broadcast or self.splitter.to_all is not None or not isinstance(scan, KnowsStored):
             return None
         stored = scan.stored(self.keys)
@@ -143,7 +146,7 @@ class KeyedScan:
 class StatelessScan:
     """Reads the rows of a stateless vertex, and writes them. `shares` are the parts of files by task.
 
-    `rules` are its row rules with their names.
+    `rules` are the vertex's row rules with their names.
     """
 
     shares: tuple[tuple[RowScan, ...], ...]
@@ -163,7 +166,7 @@ class StatelessScan:
 
 
 def shares_of(scans: Sequence[RowScan]) -> tuple[tuple[RowScan, ...], ...]:
-    """Return the parts by task: about `_TASK_ROWS` each, in their order."""
+    """Return the parts by task, in their order. Each task gets about `_TASK_ROWS` rows."""
     shares: list[list[RowScan]] = []
     rows = _TASK_ROWS
     for scan in scans:

@@ -1,6 +1,6 @@
 """Small micro-batches with steps of Spark's: a task reads the files, Spark does the steps, a task does the rest.
 
-Nothing of the plan depends on the micro-batch, if the steps do not. So Spark can use one plan again and again.
+If the steps do not depend on the micro-batch, no other part of the plan does. So Spark can reuse one plan.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from jobs.operators.spec import Chain, arrow_schema, nullable_schema
 from jobs.sources.slice_reading import RowScan
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What `DataFrame.mapInArrow` takes."""
+"""The type of the function that `DataFrame.mapInArrow` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def rows_by_tasks(spark: SparkSession, scans: Sequence[RowScan], schema: StructT
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """The rows of an input: those of files, of this schema, after its steps in Spark."""
+    """The rows of an input: the rows of files, which have this schema, after the input's steps in Spark."""
 
     scans: tuple[RowScan, ...]
     schema: StructType
@@ -83,7 +83,7 @@ class RunsRows(Protocol):
 class SteppedWork:
     """A micro-batch of one task before the steps of each input, and one task after them.
 
-    `plan` makes the lazy job of the inputs' rows, by ordinal, and of the function that the last task runs.
+    `plan` takes the inputs' rows by ordinal, and the function that the last task runs. It returns the lazy job.
     """
 
     vertex: VertexId
@@ -93,7 +93,10 @@ class SteppedWork:
 
     @property
     def key(self) -> tuple[VertexId, tuple[tuple[int, Chain], ...]]:
-        """Return what the plan depends on. The steps are functions, so equal means the same."""
+        """Return the key of the plan: all that it depends on.
+
+        Steps are functions, so they are equal only if they are the same.
+        """
         return self.vertex, tuple((number, self.inputs[number].steps) for number in sorted(self.inputs))
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -106,6 +109,9 @@ Part = DataFrame | ScanTasks | SteppedWork
 
 
 def rows_of(spark: SparkSession, stepped: Stepped, read: ArrowFunction | None = None) -> DataFrame:
-    """Return the lazy rows after the steps. One task reads the rows before them, with the function `read` if given."""
+    """Return the lazy rows after the steps.
+
+    One task reads the rows before the steps, with the function `read` if given.
+    """
     rows = numbered(spark, 1).mapInArrow(read or stepped.rows.run, nullable_schema(stepped.schema))
     return stepped.steps(rows)
