@@ -1,8 +1,8 @@
 """The classes with which a user describes a pipeline.
 
-`Pipeline` opens sources. A `Stream` is transformed, written to tables and keyed. A mistake is refused on the line that
-makes it. Nothing runs here, and no Spark session is needed, since users declare the schemas. The planner turns the
-description into vertices.
+`Pipeline` opens sources. A `Stream` is transformed, written to tables and keyed. A mistake raises an error on the line
+that contains it. Nothing runs here. No Spark session is needed, because users declare the schemas. The planner turns
+the description into vertices.
 """
 
 from jobs.operators.process import EndsInput, KeyedFunction, Processed

@@ -38,11 +38,12 @@ from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.spark.versions import DATETIMES
 
 # ------------------------------------------------------------------
-# Checks that Polars can resolve the expressions of a user's own aggregate. It computes nothing.
+# Checks that Polars can resolve the expressions of a user's own aggregate, without computing anything.
 #
-# Polars' threads do not survive a fork. A process that another one has forked would wait for them for ever, and could
-# declare no pipeline. So Polars resolves the types of a lazy query here, and nobody collects it. That starts Polars'
-# threads too: a process that has declared such an aggregate cannot compute in a process that it forks afterwards.
+# Polars' threads do not survive a fork. If this module computed something in a forked process, it would wait for these
+# threads for ever, and the process could not declare a pipeline. So Polars only resolves the types of a lazy query
+# here, and does not run the query. Even that starts Polars' threads. So after a process has declared such an aggregate,
+# processes that it forks cannot compute with Polars.
 
 
 _ONE, _OTHER, _FOUND = "one", "other", "found"
@@ -51,7 +52,7 @@ _ONE, _OTHER, _FOUND = "one", "other", "found"
 def require_computable(one: Aggregate, rows: StructType) -> None:
     """Raise ValueError unless the aggregate's expressions fit the columns of these rows and its own types.
 
-    An expression that only some values do not fit, as a cast from text to a number, is not found.
+    The check does not find an expression that fails for some values only, such as a cast from text to a number.
     """
     function = one.function
     try:
@@ -85,7 +86,7 @@ def _require(name: str, query: pl.LazyFrame, declared: pl.DataType) -> None:
 
 
 def _fits(found: pl.DataType, declared: pl.DataType) -> bool:
-    """Return whether values of one type can be cast to the other one, whatever the values are."""
+    """Return whether all values of one type can be cast to the other type."""
     if isinstance(found, pl.List) and isinstance(declared, pl.List):
         return _fits(_plain(found.inner), _plain(declared.inner))
     if isinstance(found, pl.Struct) and isinstance(declared, pl.Struct):
@@ -113,24 +114,24 @@ def _schema(columns: StructType) -> pl.Schema:
 
 
 _ORDERED: tuple[type[DataType], ...] = (NumericType, *DATETIMES, StringType, BooleanType, BinaryType)
-"""Types whose values have an order, in Spark and in Polars alike."""
+"""Types whose values have the same order in Spark and in Polars."""
 
 _HASH_OF = "_hash_of_"
-"""Prefix of the column with the hashes of another one."""
+"""Prefix of a column with the hashes of another column."""
 
 
 _PROTOCOL = ("name", "columns", "accumulator", "returns", "init", "add", "merge", "result")
-"""What an AggregateFunction has."""
+"""The members of an AggregateFunction."""
 
 
 @dataclass(frozen=True, slots=True)
 class AggregateColumn:
     """What an output column of `aggregate` holds: an aggregate of `columns`.
 
-    `of` makes its function for rows of a schema. It raises ValueError or TypeError if a column's type cannot be
-    aggregated so. `renamed_from` is the name that the output column had before. `hashed` is a column that Spark hashes
-    before the rows are exchanged. `own` is true for an aggregate of a user's own, whose expressions must be checked.
-    `filtered` are columns that are null in the rows which do not count.
+    `of` makes the aggregate's function for rows of a schema. It raises ValueError or TypeError if the aggregate cannot
+    take a column's type. `renamed_from` is the name that the output column had before. `hashed` is a column that Spark
+    hashes before the rows are exchanged. `own` is true for an aggregate that the user has written, whose expressions
+    must be checked. `filtered` are columns that are null in the rows which do not count.
     """
 
     columns: tuple[str, ...]
@@ -143,19 +144,22 @@ class AggregateColumn:
 
 @dataclass(frozen=True, slots=True)
 class FilteredColumn:
-    """A column that has the values of the column `of`, or true, in the rows for which `where` is true, else null."""
+    """A column that is null in rows for which `where` is not true.
+
+    In the other rows it has the values of the column `of`, or true if `of` is None.
+    """
 
     of: str | None
     where: str
 
     @property
     def name(self) -> str:
-        """Its name says what it holds, so a checkpoint knows if that has changed."""
+        """The column's name. It includes `of` and `where`, so a checkpoint shows whether these have changed."""
         return f"{self.of or 'rows'} where {self.where}"
 
     @property
     def sql(self) -> str:
-        """The Spark SQL that computes it."""
+        """The Spark SQL that computes the column."""
         return f"if({self.where}, {'true' if self.of is None else quoted([self.of])}, null)"
 
 
@@ -168,7 +172,10 @@ def _filtered(make: Callable[[str], AggregateColumn], column: str, where: str | 
 
 
 def aggregate_of(function: AggregateFunction, *, renamed_from: str | None = None) -> AggregateColumn:
-    """Keep an aggregate of your own; raise InvalidPipelineError for an object that is no AggregateFunction."""
+    """Keep an aggregate that you have written.
+
+    Raise InvalidPipelineError for an object that is no AggregateFunction.
+    """
     lacking = [name for name in _PROTOCOL if not hasattr(function, name)]
     if lacking:
         raise InvalidPipelineError(f"{function!r} is no AggregateFunction: it lacks {', '.join(lacking)}")
@@ -178,9 +185,9 @@ def aggregate_of(function: AggregateFunction, *, renamed_from: str | None = None
 def count(column: str | None = None, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
     """Count rows, or the rows in which `column` is not null.
 
-    `where`, here and in other aggregates, is a condition in Spark SQL: only rows for which it is true take part.
-    `renamed_from`, here and in the other aggregates, is the name that the output column had before: it keeps its
-    values in the state and in the vertex's upsert table.
+    `where` is a condition in Spark SQL: only rows for which it is true take part. `renamed_from` is the name that the
+    output column had before. The column keeps its values in the state and in the vertex's upsert table. Both have the
+    same meaning in the other aggregates.
     """
     if column is None and where is None:
         return AggregateColumn((), lambda _: Count(None), renamed_from)
@@ -199,8 +206,9 @@ def sum_of(column: str, *, where: str | None = None, renamed_from: str | None = 
     | decimal(p, s) | decimal(min(38, p + 10), s), exact | the same |
     | float, double | double, rounded by IEEE 754 | becomes infinite; NaN, and inf - inf, make the sum NaN for good |
 
-    The rows of one micro-batch and the total after it must fit. (Spark with ANSI mode, its default, fails likewise.)
-    A double's last digits depend on the order of the rows: sum decimals where that matters. Other types are refused.
+    The sum over one micro-batch and the total after it must fit. (Spark with ANSI mode, its default, fails likewise.)
+    The last digits of a sum of doubles depend on the order of the rows. Use decimals if that matters. Other types are
+    refused.
     """
 
     def make(values: str) -> AggregateColumn:
@@ -230,7 +238,7 @@ def max_of(column: str, *, where: str | None = None, renamed_from: str | None = 
 
 
 def avg_of(column: str, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
-    """Take the mean of a column; it is null without values.
+    """Take the mean of a column. Without values it is null.
 
     The mean of a decimal(p, s) is exact, rounded half up to a decimal(min(38, p + 4), min(38, s + 4)). The mean of
     other numbers is a double.
@@ -251,8 +259,8 @@ def var_of(
 ) -> AggregateColumn:
     """Take the variance of a column of numbers as a double.
 
-    It is that of a sample (Spark: `var_samp`), which is null for fewer than two values. With `population`, it is that
-    of the whole population (Spark: `var_pop`).
+    It is the variance of a sample (Spark: `var_samp`), which is null for fewer than two values. With `population`, it
+    is the variance of the whole population (Spark: `var_pop`).
     """
 
     def make(values: str) -> AggregateColumn:
@@ -275,7 +283,7 @@ def stddev_of(
 def min_by(column: str, by: str, *, renamed_from: str | None = None) -> AggregateColumn:
     """Take the value of `column` in the row with the least `by`. Rows in which `by` is null do not take part.
 
-    If several rows have the least `by`, the least value of `column` counts, and a null before it.
+    If several rows have the least `by`, the least value of `column` counts. A null comes before every value.
     """
     return _chosen("min_by", column, (by,), last=False, skips=(by,), renamed_from=renamed_from)
 
@@ -291,10 +299,11 @@ def max_by(column: str, by: str, *, renamed_from: str | None = None) -> Aggregat
 def first_of(
     column: str, *, order_by: Sequence[str] = (), ignore_nulls: bool = False, renamed_from: str | None = None
 ) -> AggregateColumn:
-    """Take the value of `column` in the first row by the columns `order_by`; nulls come first.
+    """Take the value of `column` in the first row by the columns `order_by`. Nulls come first.
 
-    Without `order_by`, rows are in the order of `_position`, then `_split`: rows of one split are in the order of their
-    source. If rows have equal order, the least value counts. `ignore_nulls` leaves out rows in which `column` is null.
+    Without `order_by`, rows are ordered by `_position`, then `_split`. So rows of one split are in the order of their
+    source. If rows are equal in these columns, the least value counts. `ignore_nulls` leaves out rows in which `column`
+    is null.
     """
     skips = (column,) if ignore_nulls else ()
     return _chosen("first", column, _order(order_by), last=False, skips=skips, renamed_from=renamed_from)
@@ -305,24 +314,24 @@ def last_of(
 ) -> AggregateColumn:
     """Take the value of `column` in the last row, in the order that `first_of` describes.
 
-    If rows have equal order, the greatest value counts.
+    If rows are equal in these columns, the greatest value counts.
     """
     skips = (column,) if ignore_nulls else ()
     return _chosen("last", column, _order(order_by), last=True, skips=skips, renamed_from=renamed_from)
 
 
 def collect_list(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
-    """Keep all values of a column, sorted, without nulls. State and table hold each of them."""
+    """Keep all values of a column, sorted, without nulls. State and table hold every value."""
     return _collected("collect_list", column, once=False, counts=False, renamed_from=renamed_from)
 
 
 def collect_set(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
-    """Keep each value of a column once, sorted, without nulls. State and table hold each of them."""
+    """Keep each value of a column once, sorted, without nulls. State and table hold every different value."""
     return _collected("collect_set", column, once=True, counts=False, renamed_from=renamed_from)
 
 
 def count_distinct(column: str, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
-    """Count the distinct values of a column that are not null, exactly. The state holds each of them."""
+    """Count exactly the distinct values of a column that are not null. The state holds each of these values."""
 
     def make(values: str) -> AggregateColumn:
         return _collected("count_distinct", values, once=True, counts=True, renamed_from=renamed_from)
@@ -333,8 +342,8 @@ def count_distinct(column: str, *, where: str | None = None, renamed_from: str |
 def approx_count_distinct(column: str, *, where: str | None = None, renamed_from: str | None = None) -> AggregateColumn:
     """Count the distinct values of a column that are not null, from at most 8 KiB of state for each key.
 
-    Up to 1,023 distinct values the number is exact. Above, its standard error is 3.1 %. The same values always give the
-    same number, in whatever order and micro-batches they come.
+    Up to 1,023 distinct values the number is exact. With more values, its standard error is 3.1 %. The same values
+    always give the same number, in whatever order and micro-batches they arrive.
     """
 
     def make(values: str) -> AggregateColumn:
@@ -349,10 +358,11 @@ def approx_percentile(
 ) -> AggregateColumn:
     """Estimate a percentile of a column of numbers as a double: `percentage` 0.5 is the median.
 
-    The exact percentile is the least value such that at least this share of all values is not greater (as Spark's
-    `percentile_approx`). The estimate differs from it by at most `relative_error` of it. The state holds a count for
-    each size of values, of which there are 115 between 1 and 10 with 1 % error. The same values always give the same
-    estimate. Raises InvalidPipelineError for a percentage outside 0..1 and an error outside 0.0001..0.5.
+    The exact percentile is the least value such that at least this share of all values is not greater (as in Spark's
+    `percentile_approx`). The estimate differs from the exact percentile by at most this fraction of it:
+    `relative_error`. The state holds a count for each range of values. With an error of 1 %, there are 115 ranges
+    between 1 and 10. The same values always give the same estimate. Raises InvalidPipelineError for a percentage
+    outside 0..1 and an error outside 0.0001..0.5.
     """
     if not 0 <= percentage <= 1:
         raise InvalidPipelineError(
@@ -374,7 +384,7 @@ def approx_percentile(
 def named_aggregates(
     where: str, keys: Sequence[str], rows: StructType, columns: Mapping[str, AggregateColumn]
 ) -> tuple[Aggregate, ...]:
-    """Return the aggregates under their names; raise InvalidPipelineError for one that cannot be computed."""
+    """Return the named aggregates. Raise InvalidPipelineError for an aggregate that cannot be computed."""
     if not columns:
         raise InvalidPipelineError(f"{where}: an aggregate needs a column, such as rows=count()")
     require_unique(where, [*keys, *columns])
@@ -387,8 +397,9 @@ def derived_columns(
 ) -> dict[str, tuple[str, DataType]]:
     """Return the columns that these aggregates need and the rows lack, with the Spark SQL and the type of each.
 
-    These are columns of rows that count, and hashes. Widened columns keep their hashes: numbers are hashed as bigint,
-    double or the widest decimal. Raise InvalidPipelineError for a column that is not there.
+    These are filtered columns (`FilteredColumn`) and hashes. A column keeps its hashes if its type is widened, because
+    numbers are hashed as bigint, double or the widest decimal. Raise InvalidPipelineError for a column that is not
+    there.
     """
     filtered = {each.name: each for one in columns.values() for each in getattr(one, "filtered", ())}
     require_columns(where, rows, [each.of for each in filtered.values() if each.of is not None])

@@ -1,4 +1,4 @@
-"""Declares the table that a stream of changes makes: SCD type 1 or 2."""
+"""Declares the table that results from a stream of changes: SCD type 1 or 2."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.spark.versions import DATETIMES
 
 # ------------------------------------------------------------------
-# Chooses the columns of a table of changes: those of the table, those that keep values, those with a history.
+# Chooses columns of the table: all that it has, those in which nulls are ignored, and those that begin a version.
 
 
 _NULLS = "ignore_null_updates"
@@ -56,7 +56,10 @@ _HISTORY = "track_history"
 
 
 class NullsIgnored(NamedTuple):
-    """What a user says of nulls that keep the value before: in all columns, in these, or in all but the others."""
+    """
+
+    Where a null keeps the value before, as the user declares: in all columns, in those named, or in all but the others.
+    """
 
     everywhere: bool
     named: Sequence[str]
@@ -73,7 +76,7 @@ def kept_columns(
 ) -> tuple[str, ...]:
     """Return the columns of the table besides its keys: those named, or all but the others.
 
-    Raises InvalidPipelineError for columns that are not there, and if the user names both.
+    Raises InvalidPipelineError for columns that are not there, and if both `named` and `others` are given.
     """
     require_columns(where, rows, [*named, *others])
     if named and others:
@@ -86,8 +89,8 @@ def ignored_columns(
 ) -> tuple[str, ...]:
     """Return the columns in which a null keeps the value before.
 
-    Raises InvalidPipelineError for a choice that contradicts itself, for other columns than those of the table, for a
-    struct, and for changes that say themselves what they are (`by_rows`).
+    Raises InvalidPipelineError for a choice that contradicts itself, for columns that the table does not have, for a
+    struct, and for changes of a database's table (`by_rows`).
     """
     if not any(nulls):
         return ()
@@ -112,8 +115,8 @@ def tracked_columns(
 ) -> tuple[str, ...] | None:
     """Return the columns that begin a version, or None for all.
 
-    Raises InvalidPipelineError for a table without history, for a choice that contradicts itself, and for other columns
-    than those of the table.
+    Raises InvalidPipelineError for a table without history, for a choice that contradicts itself, and for columns that
+    the table does not have.
     """
     if not (named or others):
         return None
@@ -138,7 +141,7 @@ def _chosen(
 
 
 # ------------------------------------------------------------------
-# Says how the changes of a database's table are applied: their order, what they delete, and which are refused.
+# Defines how the changes of a database's table are applied: their order, what they delete, and which are refused.
 
 
 _NOT_OF_THE_TABLE: Final = frozenset({*HEAD.names, SPLIT_COLUMN, POSITION_COLUMN})
@@ -147,7 +150,10 @@ _OF_TRANSACTIONS: Final = (LSN, XID, COMMITTED_AT)
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a change is, as Spark SQL: its place in the order, and whether it deletes its key, or empties the table."""
+    """
+
+    Spark SQL that describes a change: its place in the order, whether it deletes its key, whether it empties the table.
+    """
 
     sequence: str
     deletes: str
@@ -156,23 +162,24 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class ToldByRows:
-    """What the changes of a database's table say of themselves. `columns` are those of the table."""
+    """How the changes of a database's table describe themselves. `columns` are the columns of the table."""
 
     columns: tuple[str, ...]
     conditions: Conditions
 
     def unsent(self, kept: Sequence[str]) -> str:
-        """Return Spark SQL that is null if all values of these columns were sent, and else says which were not."""
+        """Return Spark SQL for the names of these columns whose values were not sent. It is null if all were sent."""
         names = ", ".join(_text(name) for name in kept)
         unsent = f"array_intersect({UNCHANGED}, array({names}))" if kept else "cast(array() as array<string>)"
         return f"CASE WHEN size({unsent}) > 0 THEN {unsent} END"
 
 
 def told_by_rows(where: str, rows: StructType, *conditions: str | None) -> ToldByRows:
-    """Return what the changes of a database's table say of themselves.
+    """Return how the changes of a database's table describe themselves.
 
-    The old row of an update gets the place of the new row. So a key that an update changes ends where the new one
-    begins. Raises InvalidPipelineError for other rows, and for conditions beside the kinds.
+    The old row of an update gets the place of the new row. So if an update changes the key, the old key ends where the
+    new key begins. Raises InvalidPipelineError for rows that are not such changes, and for `conditions`, because the
+    kinds of the changes already say what they delete.
     """
     if not is_of_database(rows):
         raise InvalidPipelineError(
@@ -196,7 +203,7 @@ def told_by_rows(where: str, rows: StructType, *conditions: str | None) -> ToldB
 
 
 def require_order(where: str, rows: StructType, sequence_by: str) -> None:
-    """Raise InvalidPipelineError for a column that all changes of a database's transaction share."""
+    """Raise InvalidPipelineError for an order by a column that has one value for a whole transaction of a database."""
     if is_of_database(rows) and sequence_by in _OF_TRANSACTIONS:
         raise InvalidPipelineError(
             f"{where}: sequence_by is {sequence_by!r}, which is the same for all changes of a transaction. Leave "
@@ -210,13 +217,13 @@ def is_of_database(rows: StructType) -> bool:
 
 
 def _text(words: str) -> str:
-    """Return a text of Spark SQL."""
+    """Return the words as a string literal of Spark SQL."""
     escaped = words.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 _NEVER: Final = "false"
-"""The condition of a change that none meets."""
+"""The condition that no change meets."""
 
 
 def apply_changes(  # noqa: PLR0913 - each says one thing of the table
@@ -238,22 +245,23 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     track_history_except_columns: Sequence[str] = (),
     renamed_from: str | None = None,
 ) -> Stream:
-    """Return the table that these changes make, to be kept with `upsert`, as AUTO CDC of Spark's pipelines does.
+    """Return the table that results from these changes, as AUTO CDC of Spark's pipelines does. Keep it with `upsert`.
 
-    With type 1 it has a row for each key: that of the change with the greatest `sequence_by`. With type 2 it has a row
-    for each version of a key, with `valid_from`, `valid_to` and `current`. Changes may come in any order.
-    `apply_as_deletes` is Spark SQL that is true for a change that deletes its key. `apply_as_truncates` is true for one
-    that empties the table: it deletes every key that has an older change. The table has the keys and these
-    `columns`, or all but `except_columns`. `renamed_from` is the id that the vertex had before. The state remembers a
-    deleted key, so that an older change does not bring it back. With `forget_deletes_after` it forgets the key when a
-    change comes that is so much newer: a number for a sequence of whole numbers, a timedelta for dates and moments. The
-    changes of a database's table (`PostgresChanges.of`) come in order, and say themselves what they delete. For them,
-    leave out `sequence_by`, `apply_as_deletes`, `apply_as_truncates` and `forget_deletes_after`.
-    With `ignore_null_updates`, a null in a change keeps the value that the row had before. It does so in all columns,
-    or in `ignore_null_updates_columns`, or in all but `ignore_null_updates_except_columns`. With type 2, only a change
-    of `track_history_columns`, or of a column that is none of `track_history_except_columns`, begins a version. A
-    change of another column changes the version that holds then.
-    Raises InvalidNameError, and InvalidPipelineError for columns that are not there or updates of an aggregate.
+    With type 1 the table has a row for each key, from the change with the greatest `sequence_by`. With type 2 it has a
+    row for each version of a key, with `valid_from`, `valid_to` and `current`. Changes may come in any order.
+    `apply_as_deletes` is Spark SQL that is true for a change that deletes its key. `apply_as_truncates` is Spark SQL
+    that is true for a change that empties the table: it deletes every key that has an older change. The table has the
+    keys and these `columns`, or all columns but `except_columns`. `renamed_from` is the id that the vertex had before.
+    The state remembers a deleted key, so that an older change does not bring it back. With `forget_deletes_after` the
+    state forgets the key when a change comes that is newer by so much. The distance is a number for a sequence of
+    numbers, and a timedelta for dates and timestamps. The changes of a database's table (`PostgresChanges.of`) come in
+    order, and their kinds say what they delete. For such changes, leave out `sequence_by`, `apply_as_deletes`,
+    `apply_as_truncates` and `forget_deletes_after`. With `ignore_null_updates`, a null in a change keeps the value that
+    the row had before, in all columns. With `ignore_null_updates_columns`, it does so in these columns only. With
+    `ignore_null_updates_except_columns`, it does so in all other columns. With type 2, only a new value in one of
+    `track_history_columns`, or in a column that is not in `track_history_except_columns`, begins a version. A new value
+    in another column changes the present version. Raises InvalidNameError, and InvalidPipelineError for columns that
+    are not there and for updates of an aggregate.
     """
     where, rows, by = f"vertex {id}", changes.schema, tuple(keys)
     place, told = _order(where, changes, by, sequence_by, apply_as_deletes, apply_as_truncates)
@@ -273,7 +281,7 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
 def _order(
     where: str, changes: Stream, keys: Sequence[str], sequence_by: str | None, *conditions: str | None
 ) -> tuple[str, ToldByRows | None]:
-    """Return the column of a change's place in the order, and what the rows say of themselves if no column is named.
+    """Return the column of a change's place in the order, and how the rows describe themselves if no column is named.
 
     Raises InvalidPipelineError for rows without keys or order, and for updates of an aggregate.
     """
@@ -295,7 +303,7 @@ def _declared(
     told: ToldByRows | None,
     renamed_from: str | None,
 ) -> Stream:
-    """Declare the vertex, and return its stream. Raise InvalidPipelineError for names that it takes itself."""
+    """Declare the vertex, and return its stream. Raise InvalidPipelineError for column names that Tidemark reserves."""
     where, rows = f"vertex {name}", changes.schema
     added = (VALID_FROM, VALID_TO, CURRENT) if function.history else ()
     require_unique(where, [*rows.names, SEQUENCE, DELETES, TRUNCATES, UNSENT, HISTORY, KIND, *added])
@@ -311,14 +319,14 @@ def _declared(
 
 
 def _is_history(where: str, kind: int) -> bool:
-    """Return whether the table has all versions. Raise InvalidPipelineError for a type that does not exist."""
+    """Return whether the table keeps all versions. Raise InvalidPipelineError for a type that does not exist."""
     if kind not in (1, 2):
         raise InvalidPipelineError(f"{where}: type is {kind!r}; write 1 for the newest rows or 2 for all versions")
     return kind == 2  # noqa: PLR2004 - SCD type 2
 
 
 def _require_changes(where: str, changes: Stream) -> None:
-    """Raise InvalidPipelineError for updates of an aggregate, which are no changes of a source."""
+    """Raise InvalidPipelineError for updates of an aggregate, because these are no changes of a source."""
     upstream = changes.declarations.updates_of(changes.as_input())
     if upstream is not None:
         raise InvalidPipelineError(
@@ -328,7 +336,10 @@ def _require_changes(where: str, changes: Stream) -> None:
 
 
 def _marked(changes: Stream, conditions: Conditions, sequence: DataType) -> Stream:
-    """Return the changes with our columns: the place of each in the order, and whether it deletes its key, or all."""
+    """
+
+    Return the changes with added columns: place in the order, whether a change deletes its key, whether it deletes all.
+    """
     stream = _with_condition(changes, DELETES, conditions.deletes)
     stream = stream.with_column(SEQUENCE, conditions.sequence, sequence)
     return stream if conditions.truncates is None else _with_condition(stream, TRUNCATES, conditions.truncates)
@@ -341,7 +352,7 @@ def _with_condition(stream: Stream, name: str, condition: str) -> Stream:
 
 
 def _require_distance(where: str, sequence: StructField, distance: Distance | None, *, by_rows: bool) -> None:
-    """Raise InvalidPipelineError unless this is a distance of places in the order, and not negative."""
+    """Raise InvalidPipelineError unless this is a distance between two places in the order, and not negative."""
     if distance is None:
         return
     if by_rows:

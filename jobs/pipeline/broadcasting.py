@@ -21,8 +21,8 @@ from jobs.state.files import NONE_RENAMED
 def broadcast(stream: Stream, *keys: str, latest_by: str) -> "BroadcastStream":
     """Return the stream as a broadcast, of which the newest row of each key is kept.
 
-    That is the row with the greatest value of `latest_by`, in whatever order rows come. A null is the least value.
-    Raises InvalidPipelineError for a column that is not there, and for a `latest_by` without an order.
+    The newest row is the one with the greatest value of `latest_by`, in whatever order rows arrive. A null is the least
+    value. Raises InvalidPipelineError for a column that is not there, and for a `latest_by` without an order.
     """
     where = f"broadcast of {stream.origin}"
     require_keys(where, stream.schema, keys)
@@ -32,13 +32,16 @@ def broadcast(stream: Stream, *keys: str, latest_by: str) -> "BroadcastStream":
 
 @dataclass(frozen=True, slots=True)
 class BroadcastStream:
-    """A stream that every subtask sees whole, and which of its rows are `kept`. Made by `broadcast`."""
+    """A stream that every subtask sees whole. `kept` says which of its rows are kept. Made by `broadcast`."""
 
     stream: Stream
     kept: Broadcast
 
     def connect(self, rows: KeyedStream) -> "BroadcastConnectedStreams":
-        """Connect a keyed stream with the broadcast; raise InvalidPipelineError if they belong to two pipelines."""
+        """Connect a keyed stream with the broadcast.
+
+        Raise InvalidPipelineError if they belong to different pipelines.
+        """
         if self.stream.declarations is not rows.stream.declarations:
             raise InvalidPipelineError(
                 f"connect of {self.stream.origin} and {rows.stream.origin}: the streams belong to two pipelines"
@@ -67,10 +70,10 @@ class BroadcastConnectedStreams:
     ) -> Stream:
         """Run a keyed function. Its second input has all kept rows of the broadcast.
 
-        Rows meet the broadcast rows that are known when they are processed. A function that is to look at its keys
-        again when these change has the method `broadcast_changed` (see `ReactsToBroadcast`). The broadcast rows are a
-        state of the operator: `Cut.state` reads them under its id with `_broadcast` behind it. The arguments are as in
-        `KeyedStream.process`.
+        The function sees the broadcast rows that have arrived when it processes a row. If it is to process its keys
+        again when the broadcast rows change, it needs a method `broadcast_changed` (see `ReactsToBroadcast`). The
+        broadcast rows are a state of the operator: `Cut.state` reads them under the operator's id followed by
+        `_broadcast`. The arguments are as in `KeyedStream.process`.
         """
         inputs = (self.rows.as_input(), self.broadcast.stream.as_input())
         vertex = process_vertex(

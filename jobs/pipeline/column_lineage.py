@@ -1,7 +1,8 @@
 """Computes column lineage: from which columns of which sources or tables each column of a table comes.
 
-A pipeline declares what its steps and operators do with columns. Only functions of Python are opaque: what they put out
-counts as computed from every column that they read. So lineage may name a column too many, and leaves none out.
+A pipeline declares what its steps and operators do with columns. Only Python functions are opaque: each of their output
+columns counts as computed from every column that the function reads. So the lineage may have a column too many, but
+lacks none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,9 +43,9 @@ from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 
 
 class How(Enum):
-    """How a column takes part: its values go into another column, or decide which rows there are.
+    """How a column is used: its values go into another column, or decide which rows there are.
 
-    The names are OpenLineage's. The first three are direct, from the weakest to the strongest.
+    The names are OpenLineage's. The first three uses are direct, in order from the weakest to the strongest.
     """
 
     IDENTITY = 0
@@ -58,13 +59,16 @@ class How(Enum):
 
     @property
     def is_direct(self) -> bool:
-        """Whether values of the column go into another one."""
+        """Whether values of the column go into another column."""
         return self.value <= How.AGGREGATION.value
 
 
 @dataclass(frozen=True, slots=True)
 class ReadColumn:
-    """A column of a table, or of a source if `table` is None, and how it takes part. `vertex` is source or writer."""
+    """A column of a table, or of a source if `table` is None, and how it is used.
+
+    `vertex` is the source, or the vertex that writes the table.
+    """
 
     vertex: VertexId
     table: TableName | None
@@ -78,7 +82,7 @@ _NOTHING: Reads = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class ColumnLineage:
-    """Where the values of each column come from, and by which columns it is decided what `rows` there are."""
+    """Where the values of each column come from, and which columns decide what `rows` there are."""
 
     columns: Mapping[str, Reads]
     rows: Reads = _NOTHING
@@ -88,18 +92,19 @@ class ColumnLineage:
         return frozenset().union(*self.columns.values())
 
     def of(self, *names: str) -> Reads:
-        """Return where the values of these columns come from. One that is not there is left out."""
+        """Return where the values of these columns come from. Columns that are not there are left out."""
         return frozenset().union(*(self.columns.get(name, _NOTHING) for name in names))
 
     def decided(self, how: How, *names: str) -> Reads:
-        """Return what decides about the rows, and these columns too."""
+        """Return the columns that decide about the rows, with these columns added."""
         return self.rows | _used(self.of(*names), how)
 
 
 def column_lineage(vertices: Sequence[Declared], *, to_sources: bool) -> dict[TableName, ColumnLineage]:
     """Return the lineage of each output table, by its name. `vertices` are in topological order.
 
-    It ends at the columns of sources, or if not `to_sources`, at those of the nearest table on the way.
+    The lineage ends at the columns of sources. Without `to_sources` it ends at the columns of the nearest table
+    upstream.
     """
     own: dict[VertexId, ColumnLineage] = {}
     named: dict[tuple[VertexId, str], ColumnLineage] = {}
@@ -121,7 +126,7 @@ def _begin(vertex: VertexId, table: TableName | None, names: Iterable[str]) -> C
 
 
 def _tables(vertex: Declared, found: ColumnLineage) -> Iterator[tuple[TableName, ColumnLineage]]:
-    """Yield the tables of a vertex. A quarantine has the rows that fail a rule, and says which one."""
+    """Yield the tables of a vertex. A quarantine has the rows that fail a rule, and the rule's name."""
     if isinstance(vertex, SourceVertex):
         return
     if vertex.table is not None:
@@ -135,7 +140,10 @@ def _tables(vertex: Declared, found: ColumnLineage) -> Iterator[tuple[TableName,
 
 
 def _used(reads: Reads, how: How) -> Reads:
-    """Return columns as they take part here. An aggregate of values stays one, whatever is computed from it."""
+    """Return the columns with this use.
+
+    A stronger direct use stays: an aggregate stays one, whatever is computed from it.
+    """
 
     def after(read: ReadColumn) -> ReadColumn:
         stays = how.is_direct and read.how.is_direct and read.how.value > how.value
@@ -174,13 +182,16 @@ def _after(before: ColumnLineage, step: Step) -> ColumnLineage:
 
 
 def _opaque(names: Iterable[str], inputs: Sequence[ColumnLineage]) -> ColumnLineage:
-    """Return the lineage of a function of Python."""
+    """Return the lineage of a Python function."""
     every = _used(frozenset().union(*(each.every() for each in inputs)), How.TRANSFORMATION)
     return ColumnLineage(dict.fromkeys(names, every), frozenset().union(*(each.rows for each in inputs)))
 
 
 def _computed(before: ColumnLineage, sql: str | None) -> Reads:
-    """Return from where values of a Spark SQL expression come. None: a function of Python computes them."""
+    """Return from where the values of a Spark SQL expression come.
+
+    If `sql` is None, a Python function computes them.
+    """
     parsed = None if sql is None else _parsed(sql)
     if parsed is None or parsed.find(exp.Star) is not None:
         return _used(before.every(), How.TRANSFORMATION)
@@ -191,7 +202,7 @@ def _computed(before: ColumnLineage, sql: str | None) -> Reads:
 
 
 def _of_name(before: ColumnLineage, name: str) -> Reads:
-    """Return the reads of a column as Spark finds it: capital letters do not count. A lambda's variable has none."""
+    """Return the reads of a column, found without regard to case, as in Spark. A variable of a lambda has no reads."""
     return before.of(*(each for each in before.columns if each.casefold() == name.casefold()))
 
 
@@ -207,7 +218,7 @@ def _parsed(sql: str) -> exp.Expr | None:
 
 
 def _of_vertex(vertex: Declared, reads: Sequence[ColumnLineage]) -> ColumnLineage:
-    """Return the lineage of the rows that a vertex puts out, from those that it reads."""
+    """Return the lineage of the rows that a vertex emits, from the lineage of the rows that it reads."""
     match vertex:
         case SourceVertex():
             begins = _begin(vertex.id, None, vertex.rows.names).columns
@@ -251,7 +262,10 @@ def _passed(
     *,
     merged: bool = False,
 ) -> ColumnLineage:
-    """Return columns that pass on those of the same name, of the first input that has it, or of all if `merged`."""
+    """Return the lineage of columns that keep the input's columns of the same name.
+
+    The first input with that name counts, or all inputs if `merged`.
+    """
 
     def of(name: str) -> Reads:
         if name in computed:
@@ -270,7 +284,7 @@ def _aggregated(before: ColumnLineage, aggregates: Sequence[Aggregate]) -> dict[
 
 
 def _joined(names: Iterable[str], reads: Sequence[ColumnLineage], how: JoinType, *keys: Sequence[str]) -> ColumnLineage:
-    """Return the lineage of joined rows. A key has the value of the right row where there may be no left one."""
+    """Return the lineage of joined rows. If the left row may be missing, a key may have the right row's value."""
     (left, right), (of_left, of_right) = reads, keys
     found: dict[str, Reads] = {}
     if how in (JoinType.RIGHT, JoinType.FULL):
@@ -294,7 +308,10 @@ def _top(names: Iterable[str], reads: Sequence[ColumnLineage], top: TopRows) -> 
 
 
 def _processed(vertex: ProcessVertex, reads: Sequence[ColumnLineage]) -> ColumnLineage:
-    """Return the lineage of a function's own output. Those of this package are known, a user's is opaque."""
+    """Return the lineage of a function's own output.
+
+    Built-in functions have a known lineage, and a user's is opaque.
+    """
     names, first, keys = vertex.rows.names, reads[0], vertex.inputs[0].keys
     match vertex.function:
         case WindowedAggregates() as windowed:
@@ -346,7 +363,7 @@ def _joined_in_time(
 
 
 def _of_output(vertex: ProcessVertex, reads: Sequence[ColumnLineage], names: Iterable[str]) -> ColumnLineage:
-    """Return the lineage of a named output. The late rows of our own functions keep their columns."""
+    """Return the lineage of a named output. The late rows of built-in functions keep their columns."""
     function = vertex.function
     match function:
         case IntervalJoin(sides=sides) | AsOfJoin(sides=sides) | WindowJoin(sides=sides):

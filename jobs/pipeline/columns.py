@@ -36,11 +36,11 @@ from jobs.spark.versions import DATETIMES
 from jobs.state.merge import DELETED, KEY_GROUP, TOUCHED, TOUCHED_BY_CLOCK
 
 # ------------------------------------------------------------------
-# The error for a pipeline that is written wrongly.
+# The error for a wrong pipeline.
 
 
 class InvalidPipelineError(ValueError):
-    """A pipeline that cannot be planned: names the vertex or table, the rule and the way out."""
+    """A pipeline cannot be planned. The message names the vertex or table, the rule and a way out."""
 
 
 RESERVED = (KEY_GROUP, DELETED, TOUCHED, TOUCHED_BY_CLOCK)
@@ -61,7 +61,7 @@ def duration(where: str, text: str) -> int:
 
 
 def time_zone(where: str, name: str) -> str:
-    """Return the name of a time zone. Raises InvalidPipelineError if there is none of that name."""
+    """Return the name of a time zone. Raises InvalidPipelineError if there is no such time zone."""
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, TypeError) as error:
@@ -72,11 +72,11 @@ def time_zone(where: str, name: str) -> str:
 
 
 FAIL: Final = "fail"
-"""The word in `late=` with which a late row fails its micro-batch."""
+"""The value of `late=` that makes a late row fail its micro-batch."""
 
 
 def require_late(where: str, name: str, late: object) -> None:
-    """Raise InvalidPipelineError unless `late` names a table for late rows, or says that they are an error."""
+    """Raise InvalidPipelineError unless `late` names a table for late rows, or declares them an error."""
     if late is None:
         raise InvalidPipelineError(
             f'{where}: say where late rows go, as in late="late/{name}". With late="fail" they are an error'
@@ -89,7 +89,7 @@ def require_late(where: str, name: str, late: object) -> None:
 
 
 def require_keys(where: str, rows: StructType, keys: Sequence[str]) -> None:
-    """Raise InvalidPipelineError unless there are keys, each a column, each once."""
+    """Raise InvalidPipelineError unless there are keys, and each key is a column that is named once."""
     if not keys:
         raise InvalidPipelineError(f"{where}: name at least one column")
     require_unique(where, keys)
@@ -97,7 +97,10 @@ def require_keys(where: str, rows: StructType, keys: Sequence[str]) -> None:
 
 
 def require_columns(where: str, rows: StructType, names: Iterable[str]) -> None:
-    """Raise InvalidPipelineError naming the columns that the rows lack, and those they have."""
+    """Raise InvalidPipelineError if the rows lack one of these columns.
+
+    The message also names the columns that they have.
+    """
     missing = [name for name in names if name not in rows.names]
     if missing:
         raise InvalidPipelineError(f"{where}: there is no column {missing[0]!r}; the rows have {', '.join(rows.names)}")
@@ -115,8 +118,9 @@ def require_ordered(where: str, rows: StructType, name: str, role: str = "latest
 
 
 NESTED_MAX: Final = 30
-"""So deep may structs, lists and maps lie in each other. Parquet, Arrow or delta-rs read none that are deeper than 31
-maps, 41 structs or 49 lists."""
+"""How deep structs, lists and maps may be nested.
+
+Parquet, Arrow or delta-rs cannot read types that are deeper than 31 maps, 41 structs or 49 lists."""
 
 
 def require_shallow(where: str, rows: StructType) -> None:
@@ -154,7 +158,7 @@ def require_kept(where: str, rows: StructType) -> None:
 
 
 def require_plain_texts(where: str, rows: StructType) -> None:
-    """Raise InvalidPipelineError for a text that Spark compares by a collation. An operator compares its bytes."""
+    """Raise InvalidPipelineError for a text that Spark compares by a collation. An operator would compare bytes."""
     for field in rows.fields:
         if any(isinstance(kind, StringType) and kind.simpleString() != "string" for kind in _parts(field.dataType)):
             raise InvalidPipelineError(
@@ -172,7 +176,7 @@ def _parts(kind: DataType) -> Iterator[DataType]:
 
 
 def _depth(kind: DataType) -> int:
-    """Return how deep a type is nested, at most one more than is allowed. It needs no recursion of Python's."""
+    """Return how deep a type is nested, but at most one level more than allowed. This needs no recursion in Python."""
     level, depth = [kind], -1
     while level and depth <= NESTED_MAX:
         depth += 1
@@ -193,9 +197,10 @@ def _inside(kind: DataType) -> list[DataType]:
 
 
 def require_unique(where: str, names: Iterable[str], what: str = "columns") -> None:
-    """Raise InvalidPipelineError if two columns have one name; case does not count, as in Spark and Delta.
+    """Raise InvalidPipelineError if two columns have the same name. Case does not count, as in Spark and Delta.
 
-    A name must not be a pattern either, for which Polars would take several columns, and none of Tidemark's own names.
+    A name must not be a pattern either, which Polars would expand to several columns. It must not be one of Tidemark's
+    own names.
     """
     seen: dict[str, str] = {}
     for name in names:
@@ -219,7 +224,7 @@ def require_free(where: str, names: Iterable[str]) -> None:
 
 
 def require_no_key_group(where: str, names: Iterable[str]) -> None:
-    """Raise InvalidPipelineError for a column that has the name of the one that Tidemark adds to each keyed row."""
+    """Raise InvalidPipelineError for a column with the name of the column that Tidemark adds to each keyed row."""
     taken = [name for name in names if name.lower() == KEY_GROUP]
     if taken:
         raise InvalidPipelineError(f"{where}: keyed rows may not have a column {taken[0]!r}; drop or rename it before")
@@ -246,17 +251,17 @@ def _listed(keys: Sequence[str], types: Sequence[DataType]) -> str:
 
 
 def former_id(renamed_from: str | None) -> VertexId | None:
-    """Return the former id of a vertex, None if it was not renamed; raise InvalidNameError for an invalid id."""
+    """Return the former id of a vertex, or None if it was not renamed. Raise InvalidNameError for an invalid id."""
     return None if renamed_from is None else vertex_id(renamed_from)
 
 
 def former_table(renamed_from: str | None) -> TableName | None:
-    """Return the former name of a table, None if it was not renamed; raise InvalidNameError for an invalid name."""
+    """Return the former name of a table, or None if it was not renamed. Raise InvalidNameError for an invalid name."""
     return None if renamed_from is None else table_name(renamed_from)
 
 
 def require_id_of_its_own(where: str, id: str | None, id_renamed_from: str | None) -> None:  # noqa: A002 - its name
-    """Raise InvalidPipelineError if `id_renamed_from` is given where the vertex does not get its id."""
+    """Raise InvalidPipelineError if a call has `id_renamed_from` but no `id`."""
     if id is None and id_renamed_from is not None:
         raise InvalidPipelineError(
             f"{where}: id_renamed_from={id_renamed_from!r} belongs to id=, and there is none; say renamed_from= where "
@@ -267,9 +272,9 @@ def require_id_of_its_own(where: str, id: str | None, id_renamed_from: str | Non
 def former_columns(
     where: str, keys: Collection[str], columns: Collection[str], renamed: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return the old names of renamed columns by the new ones; `columns` are the vertex's columns besides its `keys`.
+    """Return the old names of renamed columns by the new ones. `columns` are the vertex's columns besides its `keys`.
 
-    Raises InvalidNameError for an invalid name, and InvalidPipelineError for a rename that can mean nothing.
+    Raises InvalidNameError for an invalid name, and InvalidPipelineError for a rename that makes no sense.
     """
     for new, old in renamed.items():
         said = f"{where}: column {new} is renamed from {column_name(old)!r}"
@@ -295,7 +300,7 @@ def former_columns(
 
 
 def require_no_key(said: str, keys: Collection[str], renamed: str) -> None:
-    """Raise InvalidPipelineError if a renamed column is a key; `said` names it and its old name."""
+    """Raise InvalidPipelineError if a renamed column is a key. `said` names the column and its old name."""
     if renamed in keys:
         raise InvalidPipelineError(
             f"{said}, and it is a key, which keeps its name: key the rows as before, and rename the column where you "
@@ -304,7 +309,7 @@ def require_no_key(said: str, keys: Collection[str], renamed: str) -> None:
 
 
 # ------------------------------------------------------------------
-# What a pipeline says of the columns that an append table has from before: renamed, dropped, or in another order.
+# How a pipeline changes the existing columns of an append table: renames, drops, or another order.
 
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -312,7 +317,7 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ChangedColumns:
-    """The old names of a table's columns by the new ones, the columns that leave it, and whether the order changes."""
+    """The old names of a table's columns by the new ones, the columns to drop, and whether the order changes."""
 
     renamed_from: Mapping[str, str] = dataclasses.field(default_factory=dict)
     drops: tuple[str, ...] = ()
@@ -325,9 +330,9 @@ UNCHANGED: Final = ChangedColumns()
 def changed_columns(
     table: str, rows: StructType, renamed_from: Mapping[str, str], drops: Sequence[str], *, in_order: bool
 ) -> ChangedColumns:
-    """Return what is said of a table of these rows.
+    """Return the changes of the columns of a table with these rows.
 
-    Raises InvalidNameError for an invalid name, and InvalidPipelineError for a change that can mean nothing.
+    Raises InvalidNameError for an invalid name, and InvalidPipelineError for a change that makes no sense.
     """
     where, columns = f"table {table}", rows.names
     renamed = former_columns(where, (), columns, renamed_from)
@@ -349,7 +354,7 @@ def changed_columns(
 
 
 def time_column(where: str, rows: StructType, column: str) -> TimeColumn:
-    """Return the event time in a column. Raise InvalidPipelineError unless the column is there, a timestamp."""
+    """Return the event time in a column. Raise InvalidPipelineError unless the column exists and is a timestamp."""
     require_keys(where, rows, [column])
     kind = rows[column].dataType
     if not isinstance(kind, TimestampType | TimestampNTZType):

@@ -38,11 +38,11 @@ class JobPlan:
     listeners: tuple[CheckpointListener, ...] = ()
     reports: tuple[Report, ...] = ()
     descriptions: Mapping[TableName, Description] = field(default_factory=dict)
-    """What the pipeline says of its tables, in comments and properties."""
+    """The comments and properties that the pipeline declares for its tables."""
     partitions: Mapping[TableName, Partitions] = field(default_factory=dict)
-    """The hours or days of tables, which Dagster sees."""
+    """The hours, days or weeks of tables that Dagster shows as partitions."""
     sinks: Mapping[TableName, TableSink] = field(default_factory=dict)
-    """The outside sinks, by their tables."""
+    """The outside sinks, by table."""
     hooks: Mapping[str, MasterHook] = field(default_factory=dict)
     """The master hooks of the graph, by name."""
     declared: tuple[Declared, ...] = ()
@@ -55,7 +55,7 @@ class JobPlan:
 
     @property
     def cut_groups(self) -> dict[VertexId, str]:
-        """Whose cuts each source reads that reads from cut to cut."""
+        """For each source that reads another job's cuts, whose cuts these are."""
         found = {name: upstream_of(source) for name, source in self.sources.items()}
         return {name: upstream for name, upstream in found.items() if upstream is not None}
 
@@ -63,9 +63,9 @@ class JobPlan:
         """Return the plan with the splits of the restored cut, in its order, then the new ones.
 
         A subtask keeps its index, and so its position, as long as the source keeps its id. A split that no longer
-        exists stays in the plan, and the source decides what a poll of it does. A source or a part that has ended is
-        not looked at. Raises SourceError if splits cannot be listed, InvalidPipelineError for a source or a part
-        without splits.
+        exists stays in the plan, and the source decides what a poll of that split does. The splits of a source or a
+        part that has ended are not listed again. Raises SourceError if splits cannot be listed, InvalidPipelineError
+        for a source or a part without splits.
         """
         known = {} if restored is None else {record.vertex: record.splits for record in restored.vertices}
         restored_first = {
@@ -75,7 +75,7 @@ class JobPlan:
         return self.with_splits({name: tuple(splits) for name, splits in restored_first.items()})
 
     def with_splits(self, splits: Mapping[VertexId, Sequence[SplitId]]) -> "JobPlan":
-        """Return the plan with these splits, in this order; raise InvalidPipelineError for a source without any."""
+        """Return the plan with these splits, in this order. Raise InvalidPipelineError for a source without splits."""
         for name in self.sources:
             if not splits.get(name):
                 raise InvalidPipelineError(
@@ -91,7 +91,7 @@ class JobPlan:
 
 
 def _listed(name: VertexId, source: Source, restored: CheckpointRecord | None) -> Iterator[SplitId]:
-    """Yield the present splits of a source. Raise InvalidPipelineError for a part that has none."""
+    """Yield the present splits of a source. Raise InvalidPipelineError for a part without splits."""
     ended = ended_splits(restored, name)
     for part, own in in_parts(source, ended):
         if own and is_bounded(part) and all(ended[split] for split in own):

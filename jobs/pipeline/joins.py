@@ -51,21 +51,23 @@ def join(  # noqa: PLR0913 - each says one thing of the join
 ) -> Stream:
     """Return the joined rows of two streams, as Spark SQL's `JOIN ... USING` does over all rows so far.
 
-    A row has the keys by their left names, then the other columns of the left rows and those of the right ones. What
-    sources add to their rows, such as `_split`, is that of the left rows if both have it. A semi
-    join has the left rows with a match, an anti join those without, both without right columns. State keeps the rows of
-    both sides. An inner or semi join of append-only streams is append-only. All others are changelogs: only
+    A row has the keys with their left names, then the other columns of the left rows, then those of the right rows.
+    Columns that sources add, such as `_split`, come from the left rows if both sides have them. A semi join has the
+    left rows with a match, and an anti join the left rows without one. Both have no right columns. State keeps the rows
+    of both sides. An inner or semi join of append-only streams is append-only. All others are changelogs: only
     `aggregate`, `join`, `top` and `union` can take their rows. `renamed_from` is the id that the vertex had before.
-    With `ttl` the rows of a key are forgotten so long after the last one came or went (see `expires`).
+    With `ttl` the state drops the rows of a key that long after the key's last row was added or taken back (see
+    `expires`).
 
-    `within=("-5m", "1h")` also asks that the right row's event time less the left row's lies in this range, both ends
-    included. Two streams with the same `window` join window by window, when the window closes. Both streams need event
-    times and no updates. Then state keeps a row only as long as a partner can come, and every join is append-only: an
-    outer row without a partner comes once none can come any more. Late rows go to the table `late` alone, with
-    `late_side` and `late_by_ms`; the vertex `<id>_late` writes them. With `late="fail"` they fail their micro-batch.
+    With `within=("-5m", "1h")`, rows join only if the right row's event time minus the left row's lies in this range,
+    both ends included. Two streams with the same `window` join window by window, when the window closes. For both ways,
+    the streams need event times, and must have no updates. The state then keeps a row only as long as a partner can
+    arrive, and every join is append-only: an outer row without a partner is emitted once no partner can arrive any
+    more. Late rows go only to the table `late`, with `late_side` and `late_by_ms`. The vertex `<id>_late` writes this
+    table. With `late="fail"` they fail their micro-batch.
 
     Raises InvalidNameError, and InvalidPipelineError for a column that both sides have, keys of different types,
-    streams that do not fit, or updates that lost their kind.
+    streams that cannot be joined like this, or updates that lost their kind.
     """
     where = f"vertex {id}"
     if how not in [each.value for each in JoinType]:
@@ -105,15 +107,15 @@ def as_of(
 ) -> Stream:
     """Return each left row with the right row of its key that is valid at its event time.
 
-    The right rows are versions: each is valid from its event time until that of the next one of its key. A left row
-    comes once the watermark has passed its time, so no version is missed. Without a version it has nulls, or is left
-    out by `how="inner"`. From a version for which `deletes` is true, such as `deletes="op = 'd'"`, the key has none.
-    State keeps the newest version of a key, those that begin after the watermark, and the left rows that wait.
+    The right rows are versions: each is valid from its event time until the event time of the key's next version. A
+    left row is emitted once the watermark has passed its time, so no version is missed. A left row without a version
+    has nulls, or is left out with `how="inner"`. If `deletes` is true for a version, as in `deletes="op = 'd'"`, the
+    key has no version from then on. The state keeps a key's newest version before the watermark, all versions after it,
+    and the left rows that wait.
 
-    Late rows go to the table `late`, with `late_side` and `late_by_ms`; the vertex `<id>_late` writes them. With
-    `late="fail"` they fail their micro-batch.
-    A late version still counts for left rows that come later. Both streams need event times and no updates. Raises
-    InvalidNameError, InvalidPipelineError.
+    Late rows go to the table `late`, with `late_side` and `late_by_ms`. The vertex `<id>_late` writes this table. With
+    `late="fail"` they fail their micro-batch. A late version still counts for left rows that come later. Both streams
+    need event times and no updates. Raises InvalidNameError, InvalidPipelineError.
     """
     where = f"vertex {id}"
     if how not in ("inner", "left"):
@@ -129,7 +131,7 @@ def as_of(
 def _without_added(left: KeyedStream, right: KeyedStream) -> KeyedStream:
     """Return the right rows without the columns that sources add to their rows, if the left rows have them too.
 
-    A joined row comes from two places. It keeps that of its left row.
+    A joined row comes from two positions in sources. It keeps the position of its left row.
     """
     both = [
         name
@@ -164,7 +166,7 @@ def _of_tables(
 
 
 def _joined_rows(where: str, left: KeyedStream, right: KeyedStream, how: JoinType) -> StructType:
-    """Return the columns of a joined row. Raises InvalidPipelineError for one that is on both sides."""
+    """Return the columns of a joined row. Raises InvalidPipelineError for a column that both sides have."""
     try:
         return join_schema(left.stream.schema, right.stream.schema, left.keys, right.keys, how)
     except ValueError as error:
@@ -172,7 +174,7 @@ def _joined_rows(where: str, left: KeyedStream, right: KeyedStream, how: JoinTyp
 
 
 # ------------------------------------------------------------------
-# Declares joins that know the time. Their rows are told apart as late or not, and what none can join leaves the state.
+# Declares joins in event time. A row may be late, and the state drops rows that can find no more partners.
 
 
 def _in_time(
@@ -183,7 +185,7 @@ def _in_time(
     late: str | None,
     renamed_from: str | None,
 ) -> Stream:
-    """Declare the vertex, and the one that writes its late rows to the table `late`."""
+    """Declare the vertex, and another vertex that writes its late rows to the table `late`."""
     where, sides, declarations = f"vertex {id}", function.sides, left.stream.declarations
     left.connect(right)
     require_late(where, id, late)
@@ -220,7 +222,10 @@ def _windows(where: str, left: WindowedStream, right: WindowedStream) -> Periodi
 
 
 def _sides(where: str, left: KeyedStream, right: KeyedStream, how: JoinType, late: str | None) -> JoinedSides:
-    """Return what a join in time must know of its streams. Raises InvalidPipelineError for one that it cannot take."""
+    """Return what a join in time must know about its streams.
+
+    Raises InvalidPipelineError for a stream that it cannot take.
+    """
     both = [_side(where, each) for each in (left, right)]
     _joined_rows(where, left, right, JoinType.FULL)
     names = [*left.keys, *both[0].columns, *both[1].columns]
@@ -243,7 +248,7 @@ def _side(where: str, keyed: KeyedStream) -> JoinSide:
 
 
 def _time_of(how: JoinType, left: TimeColumn | None, right: TimeColumn | None) -> TimeColumn | None:
-    """Return the event time of the rows of a join within a time range: that of the side that every row has."""
+    """Return the event time of rows joined within a time range. It comes from a side that every joined row has."""
     return None if how is JoinType.FULL else right if how is JoinType.RIGHT else left
 
 

@@ -1,4 +1,4 @@
-"""The pipeline: a name, its sources, and how it is checkpointed unless a run says otherwise."""
+"""The pipeline: a name, its sources, and how to checkpoint it unless a run overrides this."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -28,13 +28,16 @@ DEFAULT_TIMEOUT_S: Final = 30.0
 
 
 class CheckpointListener(Protocol):
-    """Is called when a checkpoint completes or fails (Flink: `CheckpointListener`). See `Pipeline.listen`."""
+    """A user's code that is called when a checkpoint completes or fails (Flink: `CheckpointListener`).
+
+    See `Pipeline.listen`.
+    """
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId) -> None:
         """React to a completed checkpoint: every table shows it.
 
-        Called at least once. After a crash or a restart, the tick calls it again for the checkpoint that it restored. A
-        call covers all older checkpoints too: there may be no call for an older one.
+        This method is called at least once. After a crash or a restart, the tick calls it again for the checkpoint that
+        the tick restored. A call covers all older checkpoints too: an older checkpoint may have no call of its own.
         """
         ...
 
@@ -63,31 +66,33 @@ class MasterHook(ABC):
         """Return the state that belongs to a checkpoint which begins now; None keeps nothing.
 
         The state is JSON: None, texts, numbers, bools, lists, and dicts with text keys; at most 1 MiB of it. The
-        barriers are sent once every hook has answered. If the hook raises, is late, or returns anything else, the
-        checkpoint fails and the job goes on, as `tolerable_failures` allows. A checkpoint whose hooks have answered may
-        still fail, so change nothing outside that such a failure would make wrong.
+        barriers are sent once every hook has answered. If the hook raises an error, exceeds its time limit, or returns
+        anything else, the checkpoint fails and the job goes on, as `tolerable_failures` allows. A checkpoint whose
+        hooks have answered may still fail. So the hook must not make a change elsewhere that would then be wrong.
         """
         ...
 
     @abstractmethod
     def restore_checkpoint(self, checkpoint: CheckpointId, state: JsonValue) -> None:
-        """Go back to a checkpoint. `state` is what this hook returned for it; None if the checkpoint holds none.
+        """Restore a checkpoint.
 
-        It is called whenever a tick, or another attempt of it, begins from a checkpoint, before any row is read. If it
-        raises or is late, the attempt fails.
+        `state` is what this hook returned for it, or None if the checkpoint has no state of the hook.
+
+        Tidemark calls this method whenever an attempt of a tick begins from a checkpoint, before it reads any row. If
+        the method raises an error or exceeds its time limit, the attempt fails.
         """
         ...
 
     def reset(self) -> None:  # noqa: B027 - a hook may do without
-        """Go back to the start. It is called in place of `restore_checkpoint` as long as there is no checkpoint."""
+        """Restore the initial state. Called instead of `restore_checkpoint` as long as there is no checkpoint."""
 
     def close(self) -> None:  # noqa: B027 - a hook may do without
-        """Let go of what the hook opened; it is called at the end of each attempt."""
+        """Release the resources that the hook has opened. Called at the end of each attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredHook:
-    """A master hook under its name, and how long each of its calls may take, in ms."""
+    """A master hook, its name, and how long each of its calls may take, in ms."""
 
     name: HookName
     hook: MasterHook
@@ -95,7 +100,7 @@ class DeclaredHook:
 
 
 def declared_hook(name: str, hook: MasterHook, timeout_s: float) -> DeclaredHook:
-    """Return the hook as it is declared; raise InvalidNameError, or InvalidPipelineError naming the hook."""
+    """Return the declared hook. Raise InvalidNameError, or InvalidPipelineError naming the hook."""
     if not isinstance(hook, MasterHook):
         raise InvalidPipelineError(f"hook {name}: {hook!r} is no MasterHook; derive its class from tidemark.MasterHook")
     if not isfinite(timeout_s) or timeout_s < 1 / 1000:
@@ -104,12 +109,11 @@ def declared_hook(name: str, hook: MasterHook, timeout_s: float) -> DeclaredHook
 
 
 class Pipeline:
-    """What is computed from which sources into which tables.
+    """A pipeline: sources, computations and tables.
 
-    `config`, `parallelism` (subtasks of every keyed vertex) and `hold` are the pipeline's own defaults; a run may
+    `config`, `parallelism` (subtasks of every keyed vertex) and `hold` are the pipeline's own defaults. A run may
     override them. With `hold`, each checkpoint waits until somebody approves it. As long as old checkpoints must be
-    restorable, ids of vertices and names of tables stay what they are, or say with `renamed_from=` what they were
-    before (G2).
+    restorable, keep the ids of vertices and the names of tables, or give the old ones with `renamed_from=` (G2).
     """
 
     def __init__(
@@ -137,9 +141,9 @@ class Pipeline:
     ) -> Stream:
         """Return the rows of a source, `_split` and `_position` included.
 
-        `rows_per_epoch` caps what it sends between two barriers, so that sources of unequal size advance
-        together. `renamed_from` is the id that the source had before: it reads on from there. Raises InvalidNameError
-        for an id, InvalidPipelineError if the id is taken or the cap is below 1.
+        `rows_per_epoch` limits how many rows the source sends between two barriers, so that sources of unequal size
+        advance together. `renamed_from` is the id that the source had before. The source continues from that id's
+        positions. Raises InvalidNameError for an id, InvalidPipelineError if the id is taken or the limit is below 1.
         """
         name = vertex_id(id)
         if rows_per_epoch is not None and rows_per_epoch < 1:
@@ -156,29 +160,29 @@ class Pipeline:
         return Stream(self._declarations, name, (), rows)
 
     def listen(self, listener: CheckpointListener) -> "Pipeline":
-        """Call the listener for each checkpoint, after the listeners declared before; return the pipeline.
+        """Call the listener for each checkpoint, after the listeners declared before. Return the pipeline.
 
-        It runs in the tick's process, in a thread of its own. If it raises, the tick logs and shows the error and
-        goes on, and the checkpoint stays complete.
+        The listener runs in the tick's process, in a thread of its own. If it raises an error, the tick logs and shows
+        the error and goes on. The checkpoint stays complete.
         """
         self.listeners = (*self.listeners, listener)
         return self
 
     def report(self, report: Report) -> "Pipeline":
-        """Show the report after each tick that did not fail, after those declared before; return the pipeline.
+        """Show the report after each tick that did not fail, after the reports declared before. Return the pipeline.
 
-        It is given the newest cut, and returns a text or anything else that Rich can print. `tidemark run` prints it,
-        and Dagster logs it. What it raises is shown, and does not fail the tick.
+        The report's function gets the newest cut, and returns a text or anything else that Rich can print. `tidemark
+        run` prints the result, and Dagster logs it. An error in the function is shown, and does not fail the tick.
         """
         self.reports = (*self.reports, report)
         return self
 
     def hook(self, name: str, hook: MasterHook, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> "Pipeline":
-        """Make the hook's state a part of each checkpoint, under this name; return the pipeline (A8).
+        """Make the hook's state a part of each checkpoint, under this name. Return the pipeline (A8).
 
-        Each call of the hook may take `timeout_s` seconds. Hooks are called at the same time. The name must stay what
-        it is for as long as the checkpoints are to be restored (G2). Raises InvalidNameError for the name,
-        InvalidPipelineError if it is taken, for a hook that is no MasterHook and for a time limit that is none.
+        Each call of the hook may take `timeout_s` seconds. Hooks are called at the same time. Do not change the name as
+        long as these checkpoints must be restorable (G2). Raises InvalidNameError for the name, InvalidPipelineError if
+        the name is taken, for a hook that is no MasterHook, and for an invalid time limit.
         """
         declared = declared_hook(name, hook, timeout_s)
         require_unique(f"hooks of pipeline {self.name}", [*(each.name for each in self.hooks), declared.name])
@@ -186,5 +190,5 @@ class Pipeline:
         return self
 
     def vertices(self) -> tuple[Declared, ...]:
-        """Return what was declared, in topological order."""
+        """Return the declared vertices, in topological order."""
         return self._declarations.vertices()

@@ -1,12 +1,13 @@
-"""Reads Spark SQL that is so plain that a task evaluates it as Spark does, without Spark.
+"""Parses Spark SQL that is so plain that a task can evaluate it without Spark, with the same result.
 
     amount >= 100 AND state IN ('paid', 'sent') OR ended_at IS NULL
     CASE WHEN hour(at) BETWEEN 8 AND 18 THEN 'day' ELSE 'night' END
     date_format(at, 'yyyy-MM-dd'), 0.908 * price, id % 10000, split_part(url, '/', 4)
 
-An expression is plain if it can't fail and if Arrow surely says the same as Spark. So sums, differences and products of
-whole numbers and decimals are plain if their types hold every result. Times are in UTC, as in all sessions of ours.
-Spark evaluates every other expression, and one with an error, of which it says what is wrong.
+An expression is plain if it can't fail and if Arrow surely has the same result as Spark. So sums, differences and
+products of whole numbers and decimals are plain if their types hold every result. Times are in UTC, as in all sessions
+of Tidemark. Spark evaluates every other expression. It also gets expressions with an error, so that Spark reports what
+is wrong.
 """
 
 import re
@@ -53,7 +54,7 @@ _TOKEN: Final = re.compile(
     r"|(?P<text>'[^'\\$]*')|(?P<sign><=>|<=|>=|<>|!=|==|\|\||[-+*%=<>(),]))",
     re.ASCII,
 )
-"""Spark reads backslashes, and a dollar with a brace, in its own way."""
+"""The tokens. Texts with a backslash or a dollar are none, because Spark gives backslashes and `${` a meaning."""
 _WORDS: Final = frozenset(
     {*("and", "or", "not", "in", "is", "null", "between", "like", "case", "when", "then", "else", "end", "cast", "as")}
     | {"true", "false", "exists", "div", "rlike", "ilike", "collate"}
@@ -66,24 +67,27 @@ _DIGITS_MAX: Final = 38
 _CHARACTER: Final = r"[A-Za-z0-9 _=&/:#,;@%~<>!\"-]"
 _ATOM: Final = rf"(?:{_CHARACTER}|\[\^?(?:[A-Za-z0-9]-[A-Za-z0-9]|[A-Za-z0-9 _=/:#,;@%~<>!\"]|&(?!&))+\])[*+?]?"
 _PATTERN: Final = re.compile(rf"(?:{_ATOM}|(?P<opens>\()|\)|\||(?<![^(|])\^)(?![*+?])")
-"""A part of a regular expression that Java and RE2 read alike. They repeat no groups."""
+"""A part of a regular expression that has the same meaning in Java and in RE2. Groups are not repeated."""
 _PART: Final = re.compile(r"yyyy|MM|dd|HH|mm|ss|[-:/. _]")
 _FORMAT: Final = re.compile(rf"({_PART.pattern})+")
 
 
 class _LoweredText(DataType):
-    """Texts in lower case. Only those of ASCII are known here, so that others can't be told apart from each other."""
+    """Texts in lower case.
+
+    They may be compared only with ASCII texts, because only ASCII letters are in lower case here.
+    """
 
 
 class _NotPlainError(Exception):
-    """Spark evaluates this expression."""
+    """The expression is not plain. Spark evaluates it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
     """An expression, and the type that it has in Spark. A whole number also has bounds.
 
-    The digits of a decimal before the point are at most `greatest`, those behind it are as many as its type has.
+    The part of a decimal before the point is at most `greatest`. Behind the point it has as many digits as its type.
     """
 
     expression: Expression
@@ -93,12 +97,12 @@ class _Typed:
 
     @property
     def constant(self) -> Any:  # noqa: ANN401 - of any type
-        """The value that all rows have, None if they differ."""
+        """The value that all rows have. None: rows may differ."""
         return self.expression.value if isinstance(self.expression, Constant) else None
 
 
 def plain_condition(condition: str, rows: StructType) -> Expression | None:
-    """Return whether a condition over these rows is true; None if it is not plain."""
+    """Return an expression for a condition over these rows, or None if the condition is not plain."""
     with suppress(_NotPlainError, RecursionError):
         found = _read(condition, rows)
         if found.kind == BooleanType() and found.constant is None:
@@ -107,7 +111,7 @@ def plain_condition(condition: str, rows: StructType) -> Expression | None:
 
 
 def plain_column(expression: str, kind: DataType, rows: StructType) -> Expression | None:
-    """Return an expression over these rows, cast to this type; None if one of the two is not plain."""
+    """Return an expression over these rows, cast to this type. None: the expression or the cast is not plain."""
     with suppress(_NotPlainError, RecursionError):
         return _cast(_read(expression, rows), kind).expression
     return None
@@ -130,7 +134,10 @@ def _read(text: str, rows: StructType) -> _Typed:
 
 
 class _Reader:
-    """Reads tokens in the order in which Spark's grammar binds them, the loosest first."""
+    """Parses tokens with the precedence of Spark's grammar.
+
+    The methods go from the lowest precedence to the highest.
+    """
 
     def __init__(self, tokens: Sequence[tuple[str, str]], rows: StructType) -> None:
         self._tokens, self._at, self._rows = [*tokens, ("end", "")], 0, rows
@@ -140,7 +147,7 @@ class _Reader:
             raise _NotPlainError
 
     def _takes(self, *words: str) -> str | None:
-        """Go on if the next token is one of these signs or words. Return it."""
+        """Take the next token and return it if it is one of these signs or words. Else return None."""
         kind, token = self._tokens[self._at]
         if kind not in ("name", "sign") or token.lower() not in words:
             return None
@@ -298,7 +305,7 @@ class _Reader:
 
 
 # ------------------------------------------------------------------
-# The types of Spark's values
+# The types of Spark's values.
 
 
 def _arrow(kind: DataType) -> pa.DataType:
@@ -306,7 +313,7 @@ def _arrow(kind: DataType) -> pa.DataType:
 
 
 def _bounds(kind: DataType) -> tuple[int, int]:
-    """Return the bounds of a type of numbers; those of a decimal are its digits before the point."""
+    """Return the bounds of a type of numbers. For a decimal, they bound the part before the point."""
     if kind in _WHOLE:
         return -(2 ** (_BITS[kind] - 1)), 2 ** (_BITS[kind] - 1) - 1
     if isinstance(kind, DecimalType):
@@ -344,7 +351,7 @@ def _number(text: str) -> _Typed:
 def _of(
     function: str, kind: DataType, *values: _Typed, options: tuple[Any, ...] = (), least: int = 0, greatest: int = 0
 ) -> _Typed:
-    """Return a call of a function. Its first value must differ by row, since functions take arrays."""
+    """Return a call of a function. Its first value must depend on a column, because the functions take arrays."""
     if not values[0].expression.columns:
         raise _NotPlainError
     return _Typed(Call(function, tuple(each.expression for each in values), options), kind, least, greatest)
@@ -384,7 +391,7 @@ def _same_kind(values: Sequence[_Typed]) -> DataType:
 
 
 def _compared(how: str, left: _Typed, right: _Typed) -> _Typed:
-    """Return a comparison. A constant stands on the right, and a decimal is compared with whole numbers only."""
+    """Return a comparison. A constant must stand on the right, and a decimal is compared only with whole constants."""
     if left.constant is not None:
         raise _NotPlainError
     if isinstance(left.kind, _LoweredText):
@@ -417,7 +424,7 @@ def _arithmetic(sign: str, left: _Typed, right: _Typed) -> _Typed:
 
 
 def _of_whole(name: str, left: _Typed, right: _Typed) -> _Typed:
-    """Return a sum, a difference or a product, if the type of Spark's result holds every one."""
+    """Return a sum, a difference or a product, if the type of Spark's result holds every possible result."""
     ends = [(a, b) for a in (left.least, left.greatest) for b in (right.least, right.greatest)]
     found = [a + b if name == "add" else a - b if name == "subtract" else a * b for a, b in ends]
     kind = _same_kind([left, right])
@@ -434,7 +441,7 @@ def _of_whole(name: str, left: _Typed, right: _Typed) -> _Typed:
 
 
 def _of_doubles(name: str, *sides: _Typed) -> _Typed:
-    """Return what IEEE 754 says. One side may be a number in the text."""
+    """Return a calculation by IEEE 754. One side may be a constant number."""
     numbers = (*_WHOLE, DoubleType())
     if any(each.kind != DoubleType() and each.constant is None for each in sides):
         raise _NotPlainError
@@ -470,7 +477,7 @@ def _as_decimal(value: _Typed) -> tuple[_Typed, DecimalType]:
 
 
 def _cast(value: _Typed, kind: DataType) -> _Typed:
-    """Return the value in a type that holds each of its values as it is. A time has a day."""
+    """Return the value cast to a type that holds each of its values unchanged. A timestamp may be cast to its date."""
     if value.kind == kind:
         return value
     if value.kind in _WHOLE and kind in _WHOLE:
@@ -537,7 +544,10 @@ def _lower(values: Sequence[_Typed]) -> _Typed:
 
 
 def _regexp_extract(values: Sequence[_Typed]) -> _Typed:
-    """Return the text of a group. Spark's is empty if nothing matches, or the group has no part in it."""
+    """Return the text of a group.
+
+    As in Spark, it is empty without a match, or if the group takes no part in the match.
+    """
     values = [*values, _number("1")] if len(values) == 2 else values  # noqa: PLR2004 - Spark's default is the first
     _must_be(StringType(), values, 3)
     pattern, number = (each.constant for each in values[1:])

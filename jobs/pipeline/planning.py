@@ -1,7 +1,7 @@
-"""Says which changes travel: those that a keyed vertex takes, directly or through unions.
+"""Finds which changes are sent: those that a keyed vertex takes, directly or through unions.
 
-A vertex puts out changes only if somebody takes them. So a union takes the changes of its streams only if somebody
-takes its own.
+A vertex emits changes only if another vertex takes them. So a union takes the changes of its streams only if another
+vertex takes the union's changes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ Changelogs = Mapping[VertexId, tuple[VertexId, ...]]
 
 
 def changelogs(vertices: Sequence[Declared]) -> Changelogs:
-    """Return the vertices whose changes each of these takes. `vertices` are in topological order."""
+    """Return for each vertex the vertices whose changes it takes. `vertices` are in topological order."""
     found: dict[VertexId, tuple[VertexId, ...]] = {}
     for vertex in reversed(vertices):
         wanted = isinstance(vertex, TakesChanges) or any(vertex.id in taken for taken in found.values())
@@ -99,7 +99,7 @@ def changelogs(vertices: Sequence[Declared]) -> Changelogs:
 
 
 def keyed_changelogs(name: VertexId, vertices: Mapping[VertexId, Declared], taken: Changelogs) -> tuple[VertexId, ...]:
-    """Return the keyed vertices whose changes reach a keyed one, directly or through unions. Each is named once."""
+    """Return the keyed vertices whose changes reach a keyed vertex, directly or through unions, each once."""
     if isinstance(vertices[name], StagedVertex):
         return ()
     return tuple(dict.fromkeys(_behind(name, vertices, taken)))
@@ -176,14 +176,14 @@ def _reading(reads: Input, staging: StagedVertex | None) -> Input:
 
 
 # ------------------------------------------------------------------
-# Turns one declared vertex into what the operators run: its specification and its inputs.
+# Turns a declared vertex into the plan that the operators run: its specification and its inputs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """The rest of a pipeline, as a vertex's plan needs it: all vertices, those that are read, how keyed ones run.
+    """The facts about a pipeline that a vertex's plan needs.
 
-    A vertex of which only named outputs are read is not among those that are `read`.
+    `read` are the vertices whose own output is read. A vertex of which only named outputs are read is not among them.
 
     `changelogs` has the vertices whose changes each vertex takes.
     """
@@ -197,7 +197,7 @@ class Around:
 
 
 def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPlan:
-    """Return the vertex's plan; raise InvalidSpecError, naming the vertex, if no job can run it."""
+    """Return the vertex's plan. Raise InvalidSpecError, naming the vertex, if no job can run it."""
     taken = around.changelogs[vertex.id]
     inputs = tuple(
         _input_plan(reads, around, takes_changes=reads.output is None and reads.origin in taken)
@@ -207,9 +207,10 @@ def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPla
 
 
 def _input_plan(reads: Input, around: Around, *, takes_changes: bool) -> InputPlan:
-    """Return how the input is read. Files of a changelog may have kinds: an older pipeline may need them.
+    """Return how to read the input.
 
-    Rows in flight, which an unaligned cut holds, come from the pipeline of that time.
+    Files of a changelog may have kinds even if this pipeline takes no changes. An older version of the pipeline may
+    have written them: an unaligned cut holds rows in flight.
     """
     origin = around.vertices[reads.origin]
     reader = origin.source if isinstance(origin, SourceVertex) else None
@@ -222,7 +223,7 @@ def _input_plan(reads: Input, around: Around, *, takes_changes: bool) -> InputPl
 
 
 def _input_time(steps: Sequence[Step]) -> InputTime | None:
-    """Return where the event times of the rows are measured. None: nothing is said of them here."""
+    """Return where the event times of the rows are measured. None: no step of this input declares event times."""
     for place, step in enumerate(steps):
         if step.time is not None:
             before, after = (in_turn([each.chain for each in part]) for part in (steps[:place], steps[place + 1 :]))
@@ -231,7 +232,7 @@ def _input_time(steps: Sequence[Step]) -> InputTime | None:
 
 
 def _event_times(vertex: Declared) -> tuple[EventTime | None, ...]:
-    """Return what is said about the times of each input. Empty: nothing is said of any."""
+    """Return the event time that each input declares. Empty: no input declares any."""
     said = [[step.time.means for step in reads.steps if step.time is not None] for reads in inputs_of(vertex)]
     return tuple(means[0] if means else None for means in said) if any(said) else ()
 
@@ -340,14 +341,15 @@ def _staged_table(table: OutputTable | None, rows: StructType) -> StagedTable | 
 
 
 # ------------------------------------------------------------------
-# Plans a pipeline: makes its vertices, edges and tables, and refuses a source that nothing reads.
+# Plans a pipeline: makes its vertices, edges and tables, and refuses a source that no vertex reads.
 
 
 def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: CheckpointConfig | None = None) -> JobPlan:
     """Return the plan of a pipeline. None for an argument means the pipeline's own value.
 
-    Raises InvalidPipelineError for a source that nothing reads, a pipeline without vertices and a
-    configuration that names no source of it; InvalidSpecError for a vertex that no job can run.
+    Raises InvalidPipelineError for a source that no vertex reads, for a pipeline without vertices, and for a
+    configuration that names a source which the pipeline lacks. Raises InvalidSpecError for a vertex that no job can
+    run.
     """
     used = config or pipeline.config
     vertices = stage_shared_sources(pipeline.vertices())
@@ -448,7 +450,7 @@ def _require_whole_cuts(vertices: Sequence[Declared], config: CheckpointConfig) 
 
 
 def _require_changes_once(taken: Changelogs, config: CheckpointConfig) -> None:
-    """Raise InvalidPipelineError if a crash could let a vertex take the same row back twice."""
+    """Raise InvalidPipelineError if a vertex could take the same row back twice after a crash."""
     taking = sorted(name for name, of in taken.items() if of)
     if taking and config.mode is not CheckpointingMode.EXACTLY_ONCE:
         raise InvalidPipelineError(
@@ -528,7 +530,10 @@ def _graph_tables(
 
 
 def _rows_wait_ms(function: object) -> int | None:
-    """Return how far the watermark may be after a row's time before its results are out. None: nobody knows."""
+    """Return by how much the watermark may pass a row's time before the row's results are emitted.
+
+    None: it is unknown.
+    """
     if isinstance(function, IntervalJoin):
         return max(0, function.upper_ms, -function.lower_ms)
     by_clock = bool(getattr(function, "by_clock", False))
@@ -542,7 +547,7 @@ def _broadcast_table(job: JobName, spec: KeyedSpec) -> Iterator[Table]:
 
 
 def _broadcast_state(job: JobName, spec: KeyedSpec) -> Iterator[tuple[TableName, tuple[str, ...], pa.Schema]]:
-    """Yield name, keys and columns of the table that shows the broadcast state of a vertex, if it has any."""
+    """Yield the name, keys and columns of the table that shows a vertex's broadcast state, if it has any."""
     taken = spec.broadcast
     if taken is not None:
         keys = taken.kept.keys
@@ -555,7 +560,7 @@ def _outputs_read(vertex: Declared) -> tuple[str | None, ...]:
 
 
 def _votes(sink: object) -> bool:
-    """Return whether a sink is asked before the commit point. A sink in two phases answers by its transaction."""
+    """Return whether a sink votes before the commit point. A two-phase sink votes with its transaction."""
     return (isinstance(sink, TwoPhaseSink) and sink.two_phase) or (isinstance(sink, OutsideSink) and sink.is_asked())
 
 
@@ -614,7 +619,10 @@ def _own_tables(vertices: Sequence[Declared]) -> Iterator[OutputTable]:
 
 
 def _bound(vertex: VertexId, table: OutputTable, schema: pa.Schema) -> tuple[TableName, TableSink]:
-    """Return a table's sink with what it must know. `OutputTable` has checked that it suits the table's mode."""
+    """Return a table's sink with the facts that it needs.
+
+    `OutputTable` has checked that the sink suits the table's mode.
+    """
     match table.mode, table.sink:
         case TableMode.APPEND, Sink() as sink:
             return table.name, AppendedTable(sink, schema, vertex)

@@ -24,9 +24,9 @@ NO_OUTPUTS: Final[Mapping[str, StructType]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The columns of a process function: its state's own, and what it puts out; `renamed`: old names by new ones.
+    """The columns of a process function: of its own state, of its output, and of its named `outputs`.
 
-    `outputs` are those of its named outputs.
+    `renamed` has old column names by new ones.
     """
 
     state: StructType
@@ -43,9 +43,9 @@ def expires(
 ) -> Expires:
     """Return a time to live of keyed state, as in `ttl=expires("1d", by="clock")` (N5).
 
-    A row of the state counts as written at the barrier after it: at the watermark there, or `by` the clock. With
-    refresh="reads" each row of its key renews it too. `ttl="1d"` is short for `ttl=expires("1d")`.
-    Raises InvalidPipelineError.
+    A row of the state counts as written at the next barrier: at that barrier's watermark, or at its clock if `by` says
+    so. With refresh="reads", each row that arrives for its key also extends its life. `ttl="1d"` is short for
+    `ttl=expires("1d")`. Raises InvalidPipelineError.
     """
     if by not in ("event time", "clock"):
         raise InvalidPipelineError(f'expires: by is {by!r}; write "event time" or "clock"')
@@ -63,7 +63,10 @@ def expires(
 def time_to_live(
     name: str, ttl: str | Expires | None, declarations: Declarations, inputs: Sequence[Input]
 ) -> Expires | None:
-    """Return when the state of a vertex expires. Raises InvalidPipelineError if its rows lack event times for that."""
+    """Return when the state of a vertex expires.
+
+    Raises InvalidPipelineError if that needs event times and rows have none.
+    """
     said = expires(ttl) if isinstance(ttl, str) else ttl
     if said is None:
         return None
@@ -82,9 +85,10 @@ def time_to_live(
 def of_user(
     name: str, function: KeyedFunction | HasTimers, rows: Rows, declarations: Declarations, inputs: Sequence[Input]
 ) -> tuple[AnyFunction, Rows]:
-    """Return a user's function as it runs, and its columns: with its timers, if it has `on_time` (N4).
+    """Return a user's function in the form in which it runs, and its columns.
 
-    Raises InvalidPipelineError if no timer could ever be due.
+    If the function has `on_time`, both include its timers (N4). Raises InvalidPipelineError if no timer could ever be
+    due.
     """
     if not isinstance(function, HasTimers):
         return function, rows
@@ -114,9 +118,9 @@ def process_vertex(
     broadcast: Broadcast | None = None,
     expires: Expires | None = None,
 ) -> ProcessVertex:
-    """Return the vertex; raise InvalidNameError or InvalidPipelineError for names that it cannot have.
+    """Return the vertex. Raise InvalidNameError or InvalidPipelineError for names that it cannot have.
 
-    With a `broadcast`, the last input has no keys and is kept as it says.
+    With a `broadcast`, the last input has no keys, and the broadcast says which of its rows are kept.
     """
     where, state, output, keys = f"vertex {name}", rows.state, rows.output, inputs[0].keys
     require_unique(f"{where}, state", [*keys, *state.names])
@@ -152,7 +156,7 @@ def process_vertex(
 
 
 def _require_broadcast(where: str, vertex: VertexId, rows: StructType, function: AnyFunction) -> None:
-    """Raise InvalidPipelineError if the rows of a broadcast cannot be kept, or nobody would look at them."""
+    """Raise InvalidPipelineError if the rows of a broadcast cannot be kept, or if the function would never see them."""
     require_unique(f"{where}, broadcast", rows.names)
     require_free(f"{where}, broadcast", rows.names)
     try:
@@ -169,7 +173,7 @@ def _require_broadcast(where: str, vertex: VertexId, rows: StructType, function:
 
 
 def named_output(vertex: Declared | None, origin: VertexId, name: str) -> StructType:
-    """Return the columns of this named output. Raise InvalidPipelineError if the vertex has none of that name."""
+    """Return the columns of this named output. Raise InvalidPipelineError if there is none."""
     if not isinstance(vertex, ProcessVertex):
         raise InvalidPipelineError(
             f"output {name!r} of {origin}: only the stream that process(...) returns has named outputs; call output on "
@@ -185,16 +189,16 @@ def named_output(vertex: Declared | None, origin: VertexId, name: str) -> Struct
 
 
 def _require_columns_of_output(where: str, schema: StructType) -> None:
-    """Raise InvalidPipelineError for columns that nobody can write."""
+    """Raise InvalidPipelineError for columns that cannot be written to files."""
     if not getattr(schema, "fields", ()):
         raise InvalidPipelineError(f"{where}: give its columns as a StructType with at least one field, not {schema!r}")
     require_unique(where, schema.names)
 
 
 def _former_columns(where: str, keys: Sequence[str], rows: Rows) -> Mapping[str, str]:
-    """Return the old names of columns of state, output and named outputs. Each has columns of its own.
+    """Return the old names of columns of state, output and named outputs, each of which has its own columns.
 
-    Raises InvalidNameError, InvalidPipelineError for a rename that can mean nothing in one of them.
+    Raises InvalidNameError, InvalidPipelineError for a rename that makes no sense in one of them.
     """
     own = _own(keys, rows.state, rows.output)
     named = {column for schema in rows.outputs.values() for column in schema.names}
@@ -206,5 +210,5 @@ def _former_columns(where: str, keys: Sequence[str], rows: Rows) -> Mapping[str,
 
 
 def _own(keys: Sequence[str], *schemas: StructType) -> tuple[str, ...]:
-    """Return the columns of these schemas that are no keys, each once."""
+    """Return the columns of these schemas that are not keys, each once."""
     return tuple(dict.fromkeys(name for schema in schemas for name in schema.names if name not in keys))

@@ -1,6 +1,6 @@
-"""Declares vertices that decide about single rows as time passes: the first of a key, and aggregates over rows before.
+"""Declares vertices in time that emit rows: the first rows of each key, and aggregates over preceding rows.
 
-Their rows are append-only: each is put out once (N6).
+Their output is append-only: each row is emitted once (N6).
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ from jobs.state.files import NONE_RENAMED
 # ruff: noqa: A002 - a vertex has an id, and it is called so
 
 _ROWS_MAX: Final = 100_000
-"""The most rows that a row may look back to. State keeps so many of each key."""
+"""The most rows over which `last=` may aggregate. The state keeps so many rows of each key."""
 
 
 def distinct(
@@ -37,15 +37,15 @@ def distinct(
     late_id: str | None = None,
     renamed_from: str | None = None,
 ) -> Stream:
-    """Return the first row of each key, and no other one less than `within` before or after it.
+    """Return the first row of each key, and drop other rows of the key that are less than `within` before or after it.
 
-    `distinct(clicks.key_by("click_id"), "once", within="1d")` passes a click on as soon as its epoch ends. State keeps
-    the key and the time until the watermark is a day after it. The first row of an epoch is the earliest. Of rows with
-    the same time it is the least by its other columns.
-    A row that is not after the watermark of the last barrier is late. It goes to the table `late`, with `late_by_ms`,
-    which a vertex `<id>_late` writes, or `late_id`. Without `late` it fails its micro-batch. `renamed_from` is the id
-    that the vertex had before. Raises InvalidNameError, and InvalidPipelineError for rows without event times, or of
-    which some replace others.
+    `distinct(clicks.key_by("click_id"), "once", within="1d")` emits a click as soon as its epoch ends. The state keeps
+    the key and the time until the watermark is a day after that time. The first row of an epoch is the one with the
+    earliest time. Of rows with the same time, it is the least row by the other columns. A row is late if its time is
+    not after the watermark of the last barrier. It goes to the table `late`, with `late_by_ms`. A vertex `<id>_late`
+    writes this table, or `late_id`. Without `late`, a late row fails its micro-batch. `renamed_from` is the id that the
+    vertex had before. Raises InvalidNameError, and InvalidPipelineError for rows without event times and for updates of
+    other rows.
     """
     where = f"vertex {vertex_id(id)}"
     within_ms, time = positive(where, "within", within), event_time_of(where, rows)
@@ -70,14 +70,14 @@ def over(
     renamed_from: str | None = None,
     **columns: AggregateColumn,
 ) -> Stream:
-    """Return each row with aggregates over it and the rows of its key before it, as SQL's `OVER` does.
+    """Return each row with aggregates over this row and preceding rows of its key, as SQL's `OVER` does.
 
-    `over(trades.key_by("sku"), "moving", within="10m", mean=avg_of("price"))` looks back ten minutes (SQL: `RANGE
-    BETWEEN INTERVAL 10 MINUTES PRECEDING AND CURRENT ROW`). With `last=10` it looks at the last ten rows (SQL: `ROWS
-    BETWEEN 9 PRECEDING AND CURRENT ROW`). Rows are in order of their event time. Those with the same time follow in
-    ascending order of their other columns. A row is put out when the watermark has passed it.
-    `late`, `late_id` and `renamed_from` are as in `distinct`. Raises what `distinct` raises, and InvalidPipelineError
-    for a column that cannot be computed.
+    `over(trades.key_by("sku"), "moving", within="10m", mean=avg_of("price"))` aggregates over ten minutes (SQL: `RANGE
+    BETWEEN INTERVAL 10 MINUTES PRECEDING AND CURRENT ROW`). With `last=10` it aggregates over the last ten rows (SQL:
+    `ROWS BETWEEN 9 PRECEDING AND CURRENT ROW`). Rows are ordered by event time, and those with the same time by their
+    other columns, ascending. A row is emitted when the watermark has passed its time. `late`, `late_id` and
+    `renamed_from` are as in `distinct`. Raises the errors of `distinct`, and InvalidPipelineError for a column that
+    cannot be computed.
     """
     where = f"vertex {vertex_id(id)}"
     if (last is None) == (within is None):
@@ -108,7 +108,7 @@ def over(
 
 
 def event_time_of(where: str, rows: KeyedStream) -> TimeColumn:
-    """Return the event time of the rows. Raise InvalidPipelineError if they have none, or are updates."""
+    """Return the event time of the rows. Raise InvalidPipelineError if the rows have no event time or are updates."""
     stream, declarations = rows.stream, rows.stream.declarations
     time = stream.event_times(where)
     if time.name in rows.keys:
@@ -124,7 +124,10 @@ def event_time_of(where: str, rows: KeyedStream) -> TimeColumn:
 
 
 def positive(where: str, name: str, said: str) -> int:
-    """Return a duration in ms. Raise InvalidPipelineError for a text that says none, and for none at all."""
+    """Return a duration in ms.
+
+    Raise InvalidPipelineError for a text that is no duration, and for a duration of zero.
+    """
     ms = duration(f"{where}: {name}", said)
     if not 0 < ms <= NUMBER_MAX:
         raise InvalidPipelineError(f"{where}: {name} is {said}; write one such as 1d")
@@ -139,9 +142,10 @@ def declared_with_late(
     late: tuple[str, str | None],
     renamed_from: str | None,
 ) -> Stream:
-    """Declare the vertex and that of its late rows. `schemas` are what it reads, its state and its output.
+    """Declare the vertex, and the vertex that writes its late rows.
 
-    The rows that it returns have the event times of the rows read, unless some of them are taken back.
+    `schemas` are the vertex's input, its state and its output. The returned rows have the event times of the rows read,
+    unless rows are taken back.
     """
     (reads, state, output), (table, table_id), declarations = schemas, late, rows.stream.declarations
     require_late(f"vertex {id}", id, table)

@@ -26,7 +26,10 @@ def selected(columns: Sequence[str]) -> Chain:
 
 
 def dropped(columns: Sequence[str]) -> Chain:
-    """Return the step that keeps all but these columns. Spark is told only these: each name costs a call to it."""
+    """Return the step that keeps all but these columns.
+
+    The step names only these to Spark, because each name costs a call to the JVM.
+    """
 
     def drop(rows: DataFrame) -> DataFrame:
         return rows.drop(*columns)
@@ -35,7 +38,10 @@ def dropped(columns: Sequence[str]) -> Chain:
 
 
 def with_column(name: str, expression: str | Callable[[], Column], kind: DataType, rows: StructType) -> Chain:
-    """Return the step that adds a column to these rows, or replaces one. A task does so itself if it is plain."""
+    """Return the step that adds a column to these rows, or replaces one.
+
+    A task runs the step if the expression is plain.
+    """
 
     def add(frame: DataFrame) -> DataFrame:
         column = F.expr(expression) if isinstance(expression, str) else expression()
@@ -48,7 +54,10 @@ def with_column(name: str, expression: str | Callable[[], Column], kind: DataTyp
 
 
 def in_turn(chains: Sequence[Chain]) -> Chain | None:
-    """Return these steps as one, None if there are none. What holds for each of them holds for all."""
+    """Return these steps as one step, or None if there are none.
+
+    If all run in a task, or are texts, so is the result.
+    """
     if not chains:
         return None
 
@@ -77,7 +86,10 @@ def unchanged() -> Chain:
 
 
 def filtered(condition: str | Callable[[], Column], rows: StructType) -> Chain:
-    """Return the step that keeps the rows for which a condition is true. A task does so itself if it is plain."""
+    """Return the step that keeps the rows for which a condition is true.
+
+    A task runs the step if the condition is plain.
+    """
 
     def keep(frame: DataFrame) -> DataFrame:
         return frame.filter(condition if isinstance(condition, str) else condition())

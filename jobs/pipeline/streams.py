@@ -94,7 +94,7 @@ from jobs.state.files import NONE_RENAMED
 
 
 def with_derived(where: str, rows: "Stream", columns: Mapping[str, AggregateColumn]) -> "Stream":
-    """Return the rows with the columns that these aggregates need beside their own. Raises InvalidPipelineError."""
+    """Return the rows with the further columns that these aggregates need. Raises InvalidPipelineError."""
     for name, (sql, kind) in derived_columns(where, rows.schema, columns).items():
         rows = rows.with_column(name, sql, kind)
     return rows
@@ -108,7 +108,10 @@ def aggregate_vertex(
     renamed_from: str | None,
     expires: Expires | None,
 ) -> AggregateVertex:
-    """Return the vertex. Raises InvalidNameError, and InvalidPipelineError for a column that it cannot take."""
+    """Return the vertex.
+
+    Raises InvalidNameError, and InvalidPipelineError for a column that an aggregate cannot take.
+    """
     where = f"vertex {name}"
     aggregates = named_aggregates(where, reads.keys, reads.schema, columns)
     was = {column: one.renamed_from for column, one in columns.items() if one.renamed_from is not None}
@@ -133,7 +136,7 @@ _NAMING = ("column", "column_A", "column_B")
 
 
 def row_rules(where: str, rows: StructType, expectations: Sequence[Expectation]) -> tuple[RowRule, ...]:
-    """Return the expectations as row rules; raise InvalidPipelineError for one that says nothing of single rows."""
+    """Return the expectations as row rules. Raise InvalidPipelineError for one that does not judge single rows."""
     if not expectations:
         raise InvalidPipelineError(f"{where}: check_rows needs at least one expectation")
     _require_expected_columns(where, rows, expectations)
@@ -145,7 +148,7 @@ def row_rules(where: str, rows: StructType, expectations: Sequence[Expectation])
 
 
 def good_rows(rules: Sequence[RowRule]) -> Chain:
-    """Return the step that drops the rows which fail a rule. A task does so itself if it can judge all rules."""
+    """Return the step that drops the rows which fail a rule. A task runs the step if it can judge all rules."""
 
     def keep(rows: DataFrame) -> DataFrame:
         return rows.filter(failed_rules(rules).isNull())
@@ -162,7 +165,8 @@ def sql_of(expression: str | Callable[[], Column]) -> str | None:
 def suite_of(name: str, table: str, rows: StructType, expectations: tuple[Expectation, ...]) -> Suite:
     """Return the suite of a table.
 
-    Raise InvalidPipelineError if it is empty or names a missing column, or if the extra `suites` is not installed.
+    Raise InvalidPipelineError if the suite is empty or names a missing column, or if the extra `suites` is not
+    installed.
     """
     if find_spec("great_expectations") is None:
         raise InvalidPipelineError(
@@ -183,7 +187,7 @@ def _require_expected_columns(where: str, rows: StructType, expectations: Iterab
 
 
 def require_judgeable(table: OutputTable) -> None:
-    """Raise InvalidPipelineError for a table that no suite can judge, or that has one already."""
+    """Raise InvalidPipelineError for a table that no suite can judge, or that already has a suite."""
     if table.mode is TableMode.UPSERT:
         raise InvalidPipelineError(
             f"table {table.name}: a suite judges rows as they are appended, and this table is upserted; "
@@ -198,15 +202,15 @@ EVENT_TIME: Final = "_event_time"
 
 
 # ------------------------------------------------------------------
-# Refuses the updates of an aggregate where a vertex would take each of them for a row of its own.
+# Refuses the updates of an aggregate for vertices that would treat each update as a separate row.
 
 
 def changes_taken(where: str, declarations: Declarations, reads: Input, columns: Iterable[str]) -> tuple[VertexId, ...]:
-    """Return the vertex whose changes an aggregate, a join or top rows take. There is none if its rows are append-only.
+    """Return the vertex whose changes an aggregate, a join or top rows take. Empty: the rows are append-only.
 
-    `columns` are those of its results. Raise InvalidPipelineError for updates that came through another vertex: that
-    one passes on new rows only, so each would be added to the one that it replaces. Raise it too for a column that
-    has the name of one of ours.
+    `columns` are the columns of the result. Raise InvalidPipelineError for updates that came through another vertex:
+    that vertex passes on only new rows, so each would be added to the row that it replaces. Raise InvalidPipelineError
+    also for a column with a name that Tidemark reserves.
     """
     if declarations.is_changelog(reads):
         require_unique(where, [*reads.keys, *columns, ROWS])
@@ -225,7 +229,7 @@ def changes_taken(where: str, declarations: Declarations, reads: Input, columns:
 
 
 def require_append_only_right(where: str, declarations: Declarations, right: Input) -> None:
-    """Raise InvalidPipelineError if the first right row of a key is an update that later ones replace."""
+    """Raise InvalidPipelineError if the first right row of a key is an update that later rows replace."""
     upstream = declarations.updates_of(right)
     if upstream is not None:
         raise InvalidPipelineError(
@@ -236,7 +240,7 @@ def require_append_only_right(where: str, declarations: Declarations, right: Inp
 
 
 def require_append_only(where: str, declarations: Declarations, reads: Input) -> None:
-    """Raise InvalidPipelineError if some rows are updates of others: the table would show the replaced rows too."""
+    """Raise InvalidPipelineError if rows are updates of others, because the table would also show the replaced rows."""
     upstream = declarations.updates_of(reads)
     if upstream is not None:
         raise InvalidPipelineError(
@@ -247,7 +251,7 @@ def require_append_only(where: str, declarations: Declarations, reads: Input) ->
 
 
 # ------------------------------------------------------------------
-# Declares the vertex that gives each left row columns of the right row of its key.
+# Declares the vertex that adds columns of the right row of its key to each left row.
 
 
 def enrich_vertex(
@@ -277,16 +281,16 @@ def enrich_vertex(
 
 
 # ------------------------------------------------------------------
-# Declares the vertex that brings streams of the same columns together.
+# Declares the vertex that unites streams of the same columns.
 
 
 def union_vertex(
     name: str, inputs: Sequence[Input], declarations: Declarations, renamed_from: str | None
 ) -> StagedVertex:
-    """Return the vertex; raise InvalidPipelineError for an input without others, or with other columns than the first.
+    """Return the vertex. It passes on the changes of the inputs that are changelogs.
 
-    It passes on the changes of those inputs that are changelogs. Raises InvalidNameError for the id, and
-    InvalidPipelineError if one input is a changelog, and another one has updates that lost their kind.
+    Raises InvalidNameError for the id. Raises InvalidPipelineError if there is only one input, if an input has other
+    columns than the first, or if one input is a changelog and another one has updates that lost their kind.
     """
     first, *others = inputs
     if not others:
@@ -331,9 +335,9 @@ def _shown(kind: DataType | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The rows of vertex `origin` after `steps`; `schema` is theirs. Made by a Pipeline.
+    """The rows of vertex `origin` after `steps`, with their `schema`. Made by a Pipeline.
 
-    They are those of its output `named`, or of its own output.
+    The rows are those of the vertex's output `named`, or of its own output.
     """
 
     declarations: Declarations
@@ -342,16 +346,19 @@ class Stream:
     schema: StructType
     named: str | None = None
     time: TimeColumn | None = None
-    """The column with the event times of the rows, as long as the stream has it."""
+    """The column with the event times of the rows, as long as the stream has this column."""
 
     # -------------------------------------------------------------- stateless steps
 
     def transform(self, chain: Chain, schema: StructType | None = None) -> "Stream":
-        """Apply a function of a DataFrame, deterministic and row by row; `schema` is its result's (None: unchanged)."""
+        """Apply a function of a DataFrame that is deterministic and row by row.
+
+        `schema` is the result's (None: unchanged).
+        """
         return self.after(chain, schema)
 
     def after(self, chain: Chain, schema: StructType | None = None, derives: Derivation | None = None) -> "Stream":
-        """Return the rows after a step, as `transform` does. `derives` says what it does with columns."""
+        """Return the rows after a step, as `transform` does. `derives` says what the step does with columns."""
         if schema is not None:
             require_unique(f"a transformation of {self.origin}", schema.names)
         after = self.schema if schema is None else schema
@@ -360,24 +367,27 @@ class Stream:
         return replace(self, steps=(*self.steps, Step(chain, after, None, derives)), schema=after, time=time)
 
     def where(self, condition: str | Callable[[], Column]) -> "Stream":
-        """Keep the rows for which a condition is true, and not null; it is Spark SQL or builds a Column."""
+        """Keep the rows for which a condition is true. It is Spark SQL, or a function that returns a Column."""
         return self.after(filtered(condition, self.schema), None, Derivation(conditions=(sql_of(condition),)))
 
     def select(self, *columns: str) -> "Stream":
-        """Keep these columns, in this order; raise InvalidPipelineError for one that is not there."""
+        """Keep these columns, in this order. Raise InvalidPipelineError for a column that is not there."""
         where = f"select on {self.origin}"
         require_keys(where, self.schema, columns)
         return self.after(selected(columns), StructType([self.schema[name] for name in columns]), Derivation())
 
     def drop(self, *columns: str) -> "Stream":
-        """Keep all but these columns; raise InvalidPipelineError for one that is not there."""
+        """Keep all but these columns. Raise InvalidPipelineError for a column that is not there."""
         require_columns(f"drop on {self.origin}", self.schema, columns)
         kept = [field for field in self.schema.fields if field.name not in columns]
         require_keys(f"drop on {self.origin}", self.schema, [field.name for field in kept])
         return self.after(dropped(columns), StructType(kept), Derivation())
 
     def with_column(self, name: str, expression: str | Callable[[], Column], type: DataType) -> "Stream":
-        """Add a column, or replace it in its place; `expression` is Spark SQL or builds a Column, cast to `type`."""
+        """Add a column, or replace it in its place.
+
+        `expression` is Spark SQL, or a function that returns a Column. Its values are cast to `type`.
+        """
         fields = {field.name: field for field in self.schema.fields} | {name: StructField(name, type)}
         if self.time is not None and self.time.name == name:
             raise InvalidPipelineError(
@@ -390,9 +400,9 @@ class Stream:
         return self.after(steps, StructType(list(fields.values())), derives)
 
     def rename(self, columns: Mapping[str, str]) -> "Stream":
-        """Rename columns, given as the new names by the old ones: `rename({"at": "paid_at"})`.
+        """Rename columns. The keys are the old names, and the values the new ones: `rename({"at": "paid_at"})`.
 
-        An event time keeps its meaning under its new name. Raises InvalidPipelineError for a column that is not there.
+        A renamed event time stays the event time. Raises InvalidPipelineError for a column that is not there.
         """
         where, said = f"rename on {self.origin}", dict(columns)
         require_columns(where, self.schema, said)
@@ -416,19 +426,20 @@ class Stream:
         misfits: str | None = None,
         misfits_id: str | None = None,
     ) -> "Stream":
-        """Say which column has the event time of a row, and that rows may come `delay` after later ones (N1).
+        """Declare which column has a row's event time, and that a row may arrive up to `delay` behind later ones (N1).
 
-        Each cut then has a watermark: all rows up to it have come, as far as anybody knows. A split without new rows
-        holds it back, or with `idle_after` for this long only. Once all splits have rested for `close_after`, time goes
-        on from their greatest row at the pace of the clock, so that windows close without further rows. A row that
-        comes for such a window is late. Write `event_time` on a source's stream, before tables and keys.
-        `column` is a timestamp, or a timestamp without a time zone, which counts as UTC. With `hold_back`, a split that
-        is so much further in time than another one is not read until that one has caught up, which bounds the state
-        while a backlog is read. All streams that say it wait for each other. A split that has nothing to read holds
-        nobody back. It changes no result. Durations are like "30s" or "2h".
-        Rows without a time, and those more than `ahead_at_most` ahead of the clock when the source offered them, move
-        no watermark. They go to the table `misfits`, which a vertex `<source>_timed` writes, or `misfits_id`. Without
-        that table, a time too far ahead is an error, and windows refuse rows without one. Raises InvalidPipelineError.
+        Each cut then has a watermark: as far as Tidemark knows, all rows up to that time have arrived. A split without
+        new rows holds the watermark back, or with `idle_after` only for this long. Once no split has had rows for
+        `close_after`, time goes on from the greatest row's time at the pace of the clock, so that windows close without
+        further rows. A row that arrives for such a window is late. Write `event_time` on a source's stream, before
+        tables and keys. `column` is a timestamp, or a timestamp without a time zone, which counts as UTC. With
+        `hold_back`, a split that is ahead of another split by more than this time is not read until the other one has
+        caught up. This bounds the state while a backlog is read. All streams with `hold_back` wait for each other. A
+        split that has nothing to read holds no other split back. `hold_back` changes no result. Durations are like
+        "30s" or "2h". Rows without a time, and rows more than `ahead_at_most` ahead of the clock when the source
+        offered them, move no watermark. They go to the table `misfits`. A vertex `<source>_timed` writes this table, or
+        `misfits_id`. Without that table, a time too far ahead is an error, and windows refuse rows without a time.
+        Raises InvalidPipelineError.
         """
         where = f"event_time on {self.origin}"
         if not isinstance(self.declarations.vertex(self.origin), SourceVertex):
@@ -462,11 +473,11 @@ class Stream:
         return timed.check_rows(has_time, quarantine=misfits, id=named).drop(EVENT_TIME)
 
     def union(self, *others: "Stream", id: str, renamed_from: str | None = None) -> "Stream":
-        """Return the rows of this stream and the others together. Vertex `id` writes them to files once.
+        """Return the rows of this stream and of the others together. Vertex `id` writes them to files once.
 
-        All streams need the same columns, in any order. If one is a changelog, the union is one too: `aggregate`,
-        `join`, `top` and another union take its changes. Raises InvalidNameError, and InvalidPipelineError for streams
-        of other columns or of another pipeline. `renamed_from` is the id that the vertex had before.
+        All streams need the same columns, in any order. If one stream is a changelog, the union is a changelog too:
+        `aggregate`, `join`, `top` and another union take its changes. Raises InvalidNameError, and InvalidPipelineError
+        for streams of other columns or of another pipeline. `renamed_from` is the id that the vertex had before.
         """
         if any(other.declarations is not self.declarations for other in others):
             raise InvalidPipelineError(f"vertex {id}: the streams belong to two pipelines")
@@ -486,12 +497,12 @@ class Stream:
         renamed_from: str | None = None,
         id_renamed_from: str | None = None,
     ) -> "Stream":
-        """Append the rows to a table and go on with exactly what was written to it.
+        """Append the rows to a table, and return exactly the rows that the table holds.
 
-        Right after a keyed vertex or a union, that vertex writes the table. Elsewhere a new vertex with this `id` does.
-        `sink` gets each checkpoint's rows too. `partition_by` lays the table out by these columns for ever.
-        `renamed_from` is the table's old name, `id_renamed_from` the old id. Raises InvalidNameError,
-        InvalidPipelineError if the id is missing, the name taken, or `sink` or `partition_by` does not fit.
+        Right after a keyed vertex or a union, that vertex writes the table. Elsewhere a new vertex with this `id`
+        writes it. `sink` gets each checkpoint's rows too. `partition_by` lays the table out by these columns for ever.
+        `renamed_from` is the table's old name, and `id_renamed_from` the old id. Raises InvalidNameError,
+        InvalidPipelineError if the id is missing, if the name is taken, or if `sink` or `partition_by` does not fit.
         """
         require_id_of_its_own(f"table {name}", id, id_renamed_from)
         table = append_table(name, self.schema, partition_by, sink, renamed_from)
@@ -514,12 +525,12 @@ class Stream:
         partition_by: Sequence[str] = (),
         renamed_from: str | None = None,
     ) -> "Stream":
-        """Keep one row per key in a table: the newest; `keys` default to those of the keyed vertex.
+        """Keep one row per key in a table: the newest one. `keys` default to the keys of the keyed vertex.
 
-        The vertex's own keys must be among them, so that all rows of a table key meet in one subtask.
-        `sink` shows the table too. `partition_by` lays it out by these columns for ever. `renamed_from` is its old
-        name: it keeps its rows. Raises InvalidNameError, InvalidPipelineError if no keyed vertex puts this out, or
-        `sink` or `partition_by` does not fit.
+        The vertex's own keys must be among them, so that all rows of a table key meet in one subtask. `sink` shows the
+        table too. `partition_by` lays the table out by these columns for ever. `renamed_from` is the table's old name:
+        the table keeps its rows. Raises InvalidNameError, InvalidPipelineError if the stream is not the output of a
+        keyed vertex, or if `sink` or `partition_by` does not fit.
         """
         name = table_name(name)
         vertex = unkept_keyed_vertex(self._direct)
@@ -544,10 +555,10 @@ class Stream:
     ) -> "Stream":
         """Show the rows with the greatest `version` in a table, or with `partition_by` those of each partition.
 
-        A newer version takes the place of the rows before, and rows of an older one that come late are not shown. The
-        stream goes on with all rows, as they came. Vertex `id` writes the table, laid out by `partition_by` for ever.
-        A row without a version fails its micro-batch. `renamed_from` and `id_renamed_from` are the old names. Raises
-        InvalidNameError, InvalidPipelineError for a column that does not fit, and for updates of an aggregate.
+        A newer version replaces the earlier rows, and rows of an older version that arrive late are not shown. The
+        returned stream has all rows, as they arrived. Vertex `id` writes the table, laid out by `partition_by` for
+        ever. A row without a version fails its micro-batch. `renamed_from` and `id_renamed_from` are the old names.
+        Raises InvalidNameError, InvalidPipelineError for a column that does not fit, and for updates of an aggregate.
         """
         require_append_only(f"table {name}", self.declarations, self.as_input())
         table = overwrite_table(name, self.schema, version, partition_by, renamed_from)
@@ -556,10 +567,11 @@ class Stream:
     def describe_table(
         self, comment: str = "", *, columns: Mapping[str, str] = NOTHING, properties: Mapping[str, str] = NOTHING
     ) -> "Stream":
-        """Give the table a comment, comments for its columns, and properties. Must follow a call that writes it.
+        """Give the table a comment, comments for its columns, and properties. Must follow a call that writes the table.
 
-        A table that exists gets them with the next checkpoint that changes it. Others that it has stay as they are.
-        Raises InvalidPipelineError for a column that the table lacks, and for a property of Delta or Tidemark.
+        An existing table gets them with the next checkpoint that changes it. Other comments and properties of the table
+        stay as they are. Raises InvalidPipelineError for a column that the table lacks, and for a property of Delta or
+        Tidemark.
         """
         vertex, table = with_table(self._direct, f"describe_table on {self.origin}: it describes a table")
         says = description_of(table, self.schema, comment, columns, properties)
@@ -567,13 +579,16 @@ class Stream:
         return self
 
     def partitions(self, size: str, *, start: str, tz: str = "UTC", by: str | None = None) -> "Stream":
-        """Let Dagster see the table's days (`1d`), hours (`1h`) or weeks (`1w`) from the day `start` on (N8).
+        """
 
-        They are those of a time zone, and weeks begin on Mondays. Each is materialised when a cut is complete until its
-        end, and again when a later cut changes its rows. Must follow a call that writes the table. A row belongs to the
-        day in which its time in column `by` lies: by default its event time, and for a window the last millisecond
-        before `window_end`. Raises InvalidPipelineError, also for a `by` whose rows may come after their day was
-        complete, as sessions by `window_start`. A table without event times is refused when the pipeline is planned.
+        Show Dagster the table's days (`1d`), hours (`1h`) or weeks (`1w`) as partitions, from the day `start` on (N8).
+
+        They are in local time of a time zone, and weeks begin on Mondays. Dagster materialises each when a cut is
+        complete until its end, and again when a later cut changes its rows. Must follow a call that writes the table. A
+        row belongs to the day that has its time in column `by`. By default this is the event time, and for a window the
+        last millisecond before `window_end`. Raises InvalidPipelineError, also for a `by` with which rows may be
+        emitted after their day was complete, such as sessions by `window_start`. A table without event times is refused
+        when the pipeline is planned.
         """
         vertex, table = with_table(self._direct, f"partitions on {self.origin}: they are those of a table")
         event_time = "" if self.time is None else self.time.name
@@ -587,12 +602,13 @@ class Stream:
     def change_columns(
         self, *, renamed_from: Mapping[str, str] = NOTHING, drop: Sequence[str] = (), reorder: bool = False
     ) -> "Stream":
-        """Rename, drop or reorder columns that the append table has from before. Must follow `table` or `check_rows`.
+        """Rename, drop or reorder existing columns of the append table. Must follow `table` or `check_rows`.
 
-        `renamed_from` are old names by the new ones: these columns keep their values, and the next checkpoint writes
-        the table's files again. The columns of `drop` leave the table. With `reorder` the columns come in the order of
-        the rows. A quarantine of the same vertex changes alike. Leave the declaration in the code: once the change has
-        happened, it has no effect. Raises InvalidNameError, InvalidPipelineError for a change that can mean nothing.
+        `renamed_from` has old names by the new ones. These columns keep their values, and the next checkpoint rewrites
+        the table's files. The columns of `drop` are removed from the table. With `reorder` the table's columns get the
+        order of the rows' columns. A quarantine of the same vertex changes in the same way. You may leave the
+        declaration in the code: once the change has happened, it has no effect. Raises InvalidNameError,
+        InvalidPipelineError for a change that makes no sense.
         """
         vertex, told = with_append_table(self.declarations.vertex(self.origin), len(self.steps), self.named)
         changed = changed_columns(told, vertex.rows, renamed_from, drop, in_order=reorder)
@@ -609,12 +625,14 @@ class Stream:
         quarantine_renamed_from: str | None = None,
         id_renamed_from: str | None = None,
     ) -> "Stream":
-        """Split each micro-batch (J3): failing rows go to `quarantine` with their failed rules, the others go on.
+        """Split each micro-batch (J3).
 
-        Right after `table(..., id=...)`, the vertex that writes the table does it, and the table holds
-        all rows. Elsewhere a new vertex with this `id` does it. `quarantine_renamed_from` and `id_renamed_from` are
-        what the two were called before. Raises InvalidNameError, and InvalidPipelineError for an expectation that says
-        nothing of single rows or names no column.
+        Failing rows go to `quarantine` with the names of their failed rules, others pass.
+
+        Right after `table(..., id=...)`, the vertex that writes the table splits the rows, and the table holds all
+        rows. Elsewhere a new vertex with this `id` splits them. `quarantine_renamed_from` and `id_renamed_from` are the
+        old names of the quarantine and the vertex. Raises InvalidNameError, and InvalidPipelineError for an expectation
+        that does not judge single rows or names no column.
         """
         require_id_of_its_own(f"quarantine {quarantine}", id, id_renamed_from)
         place = id or self.origin
@@ -639,9 +657,10 @@ class Stream:
     def expect(self, *expectations: Expectation, suite: str | None = None) -> "Stream":
         """Judge, at each barrier, all rows that came into the table since the last checkpoint (J3).
 
-        If one fails, nothing of the epoch becomes visible and the tick ends. Must follow `table` or `overwrite`; rows
-        that an overwrite table will not show are not judged. `suite` is the name of the expectations together; None
-        means the table's name. It needs the extra `suites`. Raises InvalidPipelineError.
+        If an expectation fails, nothing of the epoch becomes visible and the tick ends. Must follow `table` or
+        `overwrite`. Rows that an overwrite table will not show are not judged. `suite` is the name for all these
+        expectations together. None means the table's name. The method needs the extra `suites`. Raises
+        InvalidPipelineError.
         """
         vertex, table = with_table(self._direct, f"expect on {self.origin}: a suite judges a table")
         require_judgeable(table)
@@ -652,14 +671,14 @@ class Stream:
     # -------------------------------------------------------------- named outputs and keys
 
     def output(self, name: str) -> "Stream":
-        """Return the rows that a process function puts out under this name, as declared with `process(outputs=)`.
+        """Return the rows that a process function emits under this name, as declared with `process(outputs=)`.
 
         Call it on the stream that `process` returns. Raises InvalidPipelineError for a name that was not declared.
         """
         return Stream(self.declarations, self.origin, (), named_output(self._direct, self.origin, name), name)
 
     def key_by(self, *keys: str) -> "KeyedStream":
-        """Key the rows by these columns; raise InvalidPipelineError unless each is there, once."""
+        """Key the rows by these columns. Raise InvalidPipelineError unless each column exists and is named once."""
         require_keys(f"key_by on {self.origin}", self.schema, keys)
         require_no_key_group(f"key_by on {self.origin}", self.schema.names)
         return KeyedStream(self, keys)
@@ -675,7 +694,8 @@ class Stream:
     ) -> "Stream":
         """Keep aggregates of all rows, as `KeyedStream.aggregate` does by key: one row, whose key `_all` is true.
 
-        One subtask keeps it, whatever the parallelism is. Raises InvalidPipelineError if the rows have a column `_all`.
+        One subtask keeps this row, whatever the parallelism is. Raises InvalidPipelineError if the rows have a column
+        `_all`.
         """
         require_unique(f"vertex {id}", [*self.schema.names, ALL])
         return self._as_one_key().aggregate(id, ttl=ttl, renamed_from=renamed_from, **columns)
@@ -683,7 +703,8 @@ class Stream:
     def window(self, window: Window) -> "WindowedStream":
         """Divide all rows into windows, as `KeyedStream.window` does by key. The key `_all` is true in every row.
 
-        One subtask keeps them, whatever the parallelism is. Raises InvalidPipelineError if the rows have that column.
+        One subtask keeps the windows, whatever the parallelism is. Raises InvalidPipelineError if the rows have that
+        column.
         """
         require_unique(f"window on {self.origin}", [*self.schema.names, ALL])
         return self._as_one_key().window(window)
@@ -708,12 +729,12 @@ class Stream:
         )
 
     def as_input(self, keys: tuple[str, ...] = ()) -> Input:
-        """Return the stream as what a vertex reads."""
+        """Return the stream as the input of a vertex."""
         return Input(self.origin, self.steps, self.schema, keys, self.named)
 
     @property
     def _direct(self) -> Declared | None:
-        """The vertex whose own output this is, without a step."""
+        """The vertex whose own output this stream is, or None if there are steps after the vertex."""
         return self.declarations.vertex(self.origin) if not self.steps and self.named is None else None
 
     def _staged(self, id: str, table: OutputTable | None, check: RowCheck | None, renamed_from: str | None) -> "Stream":
@@ -740,13 +761,14 @@ class KeyedStream:
     ) -> Stream:
         """Keep aggregates by key: `aggregate("per_user", orders=count(), spent=sum_of("amount"))`.
 
-        The stream after it has updates: the new row of each key that a micro-batch touched. So `upsert` shows each
-        key once. `table` holds a row for each key and each micro-batch that touched it; their number depends on how the
-        rows were split into micro-batches. `process` gets every update as a row. Another `aggregate` takes back what an
-        update replaces. `renamed_from` is the vertex's old id: it keeps its state. `count(renamed_from=)` is a
-        column's. With `ttl` a key is forgotten so long after its last row, as in ttl="30d" (see `expires`). Its next
-        row begins anew, and its row in a table stays until then.
-        Raises InvalidNameError, InvalidPipelineError for a column that it cannot take, or updates that lost their kind.
+        The returned stream has updates: the new row of each key that a micro-batch touched. So `upsert` shows each key
+        once. `table` gets a row for each key and each micro-batch that touched the key, so the number of rows depends
+        on how the input was split into micro-batches. `process` gets every update as a row. Another `aggregate` takes
+        back the row that an update replaces. `renamed_from` is the vertex's old id: the vertex keeps its state. A
+        column's old name is given with `count(renamed_from=)`. With `ttl`, as in ttl="30d", the state drops a key that
+        long after the key's last row (see `expires`). The key's next row begins anew, and its row in a table stays
+        until then. Raises InvalidNameError, InvalidPipelineError for a column that cannot be aggregated like this, and
+        for updates that lost their kind.
         """
         where = f"vertex {vertex_id(id)}"
         if isinstance(renamed_from, AggregateColumn):
@@ -776,17 +798,18 @@ class KeyedStream:
         renamed_from: str | None = None,
         columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
     ) -> Stream:
-        """Run a keyed function; `state` has its own columns (the keys come before them).
+        """Run a keyed function. `state` has the function's own columns (the keys come before them).
 
-        After an aggregate its input rows are updates: each replaces the row before of its key. Its output counts as
-        append-only. So a function that adds updates up must add only the difference to the row before.
-        A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
-        One that sets timers needs `on_time` (see `HasTimers`), and rows with event times.
-        `outputs` are the columns of further outputs by name: see `Stream.output`. With `ttl` the state of a key is
-        forgotten so long after the function has last changed it, as in ttl="1d" (see `expires`). `time` is the column
-        of the output with its event time, if windows and the like are to follow.
-        `renamed_from` is the id that the vertex had before: it keeps its state. `columns_renamed_from` are old names by
-        the new ones, of columns of the state, of the table and of named outputs: they keep their values.
+        After an aggregate, the function's input rows are updates: each replaces the row before of its key. The
+        function's output counts as append-only. So a function that adds updates up must add only the difference to the
+        row before. A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls. A
+        function that sets timers needs `on_time` (see `HasTimers`), and rows with event times or an attribute
+        `by_clock`. `outputs` are the columns of further outputs by name: see `Stream.output`. With `ttl`, as in
+        ttl="1d", the state of a key is dropped that long after the function has last changed it (see `expires`). `time`
+        is the output's column with its event time, which windows or other steps in time after this one need.
+        `renamed_from` is the id that the vertex had before: the vertex keeps its state. `columns_renamed_from` has old
+        names by the new ones, for columns of the state, of the table and of named outputs. These columns keep their
+        values.
         """
         inputs, rows = (self.as_input(),), Rows(state, output, columns_renamed_from, outputs)
         return _processed(self.stream.declarations, inputs, id, function, rows, time, ttl, renamed_from)
@@ -794,7 +817,7 @@ class KeyedStream:
     def window(self, window: Window) -> "WindowedStream":
         """Divide the rows of each key into windows of event time, such as `tumbling("1d")` or `session("30m")`.
 
-        Raises InvalidPipelineError if the rows have no event times, or are changes of other rows.
+        Raises InvalidPipelineError if the rows have no event times, or if they are updates of other rows.
         """
         where = f"window on {self.stream.origin}"
         if not isinstance(window, Window):
@@ -805,7 +828,7 @@ class KeyedStream:
         return WindowedStream(self, window.of(where, time), time, window.by_clock)
 
     def connect(self, other: "KeyedStream") -> "ConnectedStreams":
-        """Join two streams by key; raise InvalidPipelineError unless the keys' types are equal."""
+        """Connect two streams by key. Raise InvalidPipelineError unless the types of the keys are equal."""
         where = f"connect of {self.stream.origin} and {other.stream.origin}"
         if self.stream.declarations is not other.stream.declarations:
             raise InvalidPipelineError(f"{where}: the streams belong to two pipelines")
@@ -813,7 +836,7 @@ class KeyedStream:
         return ConnectedStreams(self, other)
 
     def as_input(self) -> Input:
-        """Return the keyed stream as what a vertex reads."""
+        """Return the keyed stream as the input of a vertex."""
         return self.stream.as_input(self.keys)
 
 
@@ -838,15 +861,15 @@ class WindowedStream:
         renamed_from: str | None = None,
         **columns: AggregateColumn,
     ) -> Stream:
-        """Aggregate each window, and put it out once, when the watermark has passed its end.
+        """Aggregate each window, and emit it once, when the watermark has passed its end.
 
-        A row has the keys, `window_start`, `window_end` and the aggregates. With a `lateness` a window is kept so much
-        longer, and put out again if late rows change it. With `emit="updating"` it is put out whenever it changes.
-        Either way the stream is a changelog then, which `upsert` shows.
-        A row whose windows are gone goes to the table `late`, with `late_by_ms`, and counts nowhere else. A vertex
-        `<id>_late` writes it, or `late_id`. With `late="fail"` such a row fails its micro-batch. `renamed_from` is the
-        id that the vertex had before. By the clock no row is late, so there is no `late`.
-        Raises InvalidNameError, and InvalidPipelineError for a column that it cannot take.
+        A row has the keys, `window_start`, `window_end` and the aggregates. With a `lateness` the state keeps a window
+        for this much longer, and the window is emitted again if late rows change it. With `emit="updating"` a window is
+        emitted whenever it changes. In both cases the stream is a changelog, which `upsert` shows. If all windows of a
+        row have been dropped, the row goes to the table `late`, with `late_by_ms`, and counts nowhere else. A vertex
+        `<id>_late` writes this table, or `late_id`. With `late="fail"` such a row fails its micro-batch. `renamed_from`
+        is the id that the vertex had before. In windows by the clock no row is late, so they have no `late`. Raises
+        InvalidNameError, and InvalidPipelineError for a column that cannot be aggregated like this.
         """
         stream, where = self.rows.stream, f"vertex {vertex_id(id)}"
         emits = emission(
@@ -876,16 +899,17 @@ class ConnectedStreams:
         ttl: str | Expires | None = None,
         renamed_from: str | None = None,
     ) -> Stream:
-        """Give each left row these columns of the right row of its key, whichever of the two comes first.
+        """Add these columns of the right row of its key to each left row, whichever of the two arrives first.
 
         Without `latest_by` the FIRST right row of a key counts for ever. With it, as in `latest_by="updated_at"`, the
-        right row with the greatest value of that column counts, so a late older row does not replace it. Either way
-        each left row is emitted once, with the right row that is known then. A left row without a right row waits in
-        keyed state, until a drain emits it with nulls. `renamed_from` is the id that the vertex had before: it keeps
-        its state. With `ttl` a right row is forgotten so long after it came, and left rows that wait are dropped so
-        long after the last one (see `expires`). Raises InvalidNameError, InvalidPipelineError for a column that the
-        right rows lack or the left rows have, a `latest_by` without an order, and for the first of an aggregate's
-        updates, which is a partial result.
+        right row with the greatest value of that column counts, so an older row that arrives late does not replace it.
+        Either way each left row is emitted once, with the right row that is known then. A left row without a right row
+        waits in keyed state, until a right row arrives or a drain emits it with nulls. `renamed_from` is the id that
+        the vertex had before: the vertex keeps its state. With `ttl` the state drops a right row that long after it
+        arrived, and the waiting left rows of a key that long after the last of them (see `expires`). Raises
+        InvalidNameError, and InvalidPipelineError for a column that the right rows lack or the left rows have, and for
+        a `latest_by` without an order. Raises it too if the right rows are an aggregate's updates and there is no
+        `latest_by`, because the first update is only a partial result.
         """
         declarations, inputs = self.left.stream.declarations, (self.left.as_input(), self.right.as_input())
         lives = time_to_live(id, ttl, declarations, inputs)
@@ -905,7 +929,7 @@ class ConnectedStreams:
         renamed_from: str | None = None,
         columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
     ) -> Stream:
-        """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them).
+        """Run a keyed function of two inputs. `state` has the function's own columns (the left keys come before them).
 
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
         `outputs`, `time`, `ttl`, `renamed_from` and `columns_renamed_from` are as in `KeyedStream.process`.

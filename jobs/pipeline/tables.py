@@ -1,4 +1,4 @@
-"""What a pipeline says of the table that a stream writes: its keys or version, comments and properties."""
+"""Declares the table that a stream writes: its keys or version column, layout, comments and properties."""
 
 import re
 from bisect import bisect_left
@@ -67,12 +67,14 @@ _VERSIONS: Final = (
     TimestampNTZType,
     TimestampType,
 )
-"""The types of version columns: all engines agree on which of two values is the greater. NaN of a double has no place.
+"""The types of version columns. All engines agree on which of two values is the greater.
+
+Doubles are left out, because the order of NaN is not the same everywhere.
 """
 
 _PROPERTY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OWNED: Final = ("delta.", "tidemark.")
-"""Delta gives properties with the first prefix a meaning, and Tidemark those with the second."""
+"""Prefixes of properties that users may not set. Delta defines those with the first, Tidemark those with the second."""
 
 
 def append_table(
@@ -84,9 +86,10 @@ def append_table(
 
 
 def with_changed_columns(vertex: StagedVertex | KeyedVertex, changed: ChangedColumns) -> StagedVertex | KeyedVertex:
-    """Return the vertex with what is said of the columns of its append tables.
+    """Return the vertex with the declared changes of the columns of its append tables.
 
-    Raises InvalidPipelineError for a renamed column by which the table is laid out, or that the vertex names itself.
+    Raises InvalidPipelineError for a renamed column that the table is laid out by, or whose name the vertex itself
+    declares.
     """
     table = vertex.table
     if isinstance(vertex, AggregateVertex | ProcessVertex):
@@ -164,10 +167,10 @@ def _upsert_keys(table: str, vertex: KeyedVertex, rows: StructType, keys: Sequen
 def _partition_columns(
     table: str, rows: StructType, by: Sequence[str], renamed: Mapping[str, str] = NOTHING
 ) -> tuple[str, ...]:
-    """Return the columns by which a table is laid out. `renamed` are old names of its columns, by the new ones.
+    """Return the columns by which a table is laid out. `renamed` has old names of its columns by the new ones.
 
-    Raises InvalidPipelineError for a column that is missing, named twice or renamed, for a type whose values Delta does
-    not write as texts that all readers agree on, and if no other column is left.
+    Raises InvalidPipelineError for a column that is missing, named twice or renamed, for a type whose values Delta
+    writes as texts that not all readers understand alike, and if no other column is left.
     """
     if isinstance(by, str):
         raise InvalidPipelineError(f"table {table}: partition_by is the text {by!r}; name columns, as in [{by!r}]")
@@ -199,17 +202,18 @@ def _partition_columns(
 
 
 PARTITIONS: Final = {"1h": 3_600_000, "1d": 86_400_000, "1w": 604_800_000}
-"""The sizes of partitions in ms: those of Dagster's hourly, daily and weekly ones."""
+"""The sizes in ms of Dagster's hourly, daily and weekly partitions."""
 _ALL_ZONES_MS: Final = 900_000
-"""All time zones differ by whole quarters of an hour."""
+"""A quarter of an hour. The offsets of all time zones are multiples of it."""
 
 
 def partitions_of(
     table: OutputTable, rows: StructType, said: Partitions, windows: PeriodicWindows | SessionWindows | None
 ) -> Partitions:
-    """Return the hours, days or weeks of a table with these rows, as they are `said`.
+    """Return the declared hours, days or weeks of a table with these rows.
 
-    Raises InvalidPipelineError, also for rows of `windows` that come after the time in their column `by` is complete.
+    Raises InvalidPipelineError for a wrong declaration, also if rows of `windows` may be emitted after the partition of
+    their time in `by` was complete.
     """
     where, size, start, by = f"partitions of table {table.name}", said.size, said.start, said.by
     if size not in PARTITIONS:
@@ -239,7 +243,7 @@ def partitions_of(
 
 
 def windows_of(declarations: Declarations, vertex: Declared) -> PeriodicWindows | SessionWindows | None:
-    """Return the windows of which a vertex writes the rows: its own, or those of the vertex before. None: none."""
+    """Return the windows whose rows a vertex writes: its own, or those of a vertex upstream. None: there are none."""
     if isinstance(vertex, ProcessVertex):
         windows = getattr(vertex.function, "windows", None)  # of aggregates, joins and top rows
         return windows if isinstance(windows, PeriodicWindows | SessionWindows) else None
@@ -250,7 +254,7 @@ def windows_of(declarations: Declarations, vertex: Declared) -> PeriodicWindows 
 
 
 def _lie_inside(windows: PeriodicWindows | SessionWindows, size_ms: int, zone: str) -> bool:
-    """Return whether each window lies inside of one partition."""
+    """Return whether each window lies within one partition."""
     if not isinstance(windows, PeriodicWindows) or windows.cumulative or windows.step_ms != windows.size_ms:
         return False
     if size_ms % windows.size_ms or _begins_at(size_ms, windows) % windows.size_ms:
@@ -261,16 +265,19 @@ def _lie_inside(windows: PeriodicWindows | SessionWindows, size_ms: int, zone: s
 
 
 def _begins_at(size_ms: int, windows: PeriodicWindows) -> int:
-    """Return how far the first partition of local time begins after a window. Weeks begin on Mondays."""
+    """Return the time from the beginning of a window to the beginning of a partition, in local time.
+
+    Weeks begin on Mondays.
+    """
     monday_ms = 4 * PARTITIONS["1d"] if size_ms == PARTITIONS["1w"] else 0
     return monday_ms - windows.offset_ms
 
 
 @lru_cache(maxsize=64)
 def time_partitions(said: Partitions) -> TimePartitions:
-    """Return the partitions as the protocol counts them. Of an hour's zone, only the minutes of its offset count.
+    """Return the partitions as the protocol numbers them. For hours, only the minutes of the zone's offset matter.
 
-    So a local hour that comes twice is two partitions. After the year 2100, a zone's offset stays the same.
+    So a local hour that occurs twice is two partitions. After the year 2100, a zone's offset stays the same.
     """
     zone, size_ms = ZoneInfo(said.zone), PARTITIONS[said.size]
 
@@ -295,7 +302,7 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 def require_partitions_in_time(graph: JobGraph, tables: Iterable[OutputTable]) -> None:
-    """Raise InvalidPipelineError for a table with partitions that never knows until when it is complete."""
+    """Raise InvalidPipelineError for a table with partitions for which no cut can say until when it is complete."""
     writers = {table.name: vertex for vertex in graph.vertices for table in vertex.tables}
     for table in tables:
         if table.partitions is None:
@@ -311,7 +318,7 @@ def require_partitions_in_time(graph: JobGraph, tables: Iterable[OutputTable]) -
 
 
 def keeps_time(graph: JobGraph, vertex: Vertex) -> bool:
-    """Return whether a vertex has watermarks. Its sources need not have splits yet."""
+    """Return whether a vertex has watermarks. The splits of its sources need not be known yet."""
     above = (graph.vertex(edge.upstream) for edge in graph.upstream(vertex.id))
     return any(vertex.event_times) or any(keeps_time(graph, each) for each in above)
 
@@ -321,8 +328,8 @@ def description_of(
 ) -> Description:
     """Return the description of a table with these rows.
 
-    Raises InvalidPipelineError for a column that the table lacks, a text that is none, or a property that Tidemark
-    does not set.
+    Raises InvalidPipelineError for a column that the table lacks, for a comment or property that is not a text, and for
+    a property that Tidemark does not set.
     """
     where = f"description of table {table.name}"
     require_columns(where, rows, list(columns))
@@ -343,11 +350,11 @@ def description_of(
 
 
 # ------------------------------------------------------------------
-# Says what the vertex whose direct output a stream is may still do: write a table, or have its table described.
+# Checks what may be added to the vertex whose direct output a stream is: a table, or a description of its table.
 
 
 def with_table(vertex: Declared | None, where: str) -> tuple[StagedVertex | KeyedVertex, OutputTable]:
-    """Return the vertex and its table. Raise InvalidPipelineError, whose message begins with `where`, without one."""
+    """Return the vertex and its table. Raise InvalidPipelineError if it has none. The message begins with `where`."""
     if vertex is None or isinstance(vertex, SourceVertex) or vertex.table is None:
         raise InvalidPipelineError(f"{where}; write it right after table(...)")
     return vertex, vertex.table
@@ -356,7 +363,7 @@ def with_table(vertex: Declared | None, where: str) -> tuple[StagedVertex | Keye
 def with_append_table(vertex: Declared, steps: int, output: str | None) -> tuple[StagedVertex | KeyedVertex, str]:
     """Return a vertex that writes an append table or a quarantine, and the table's name.
 
-    The stream has so many steps after the vertex: `check_rows` adds one. Raises InvalidPipelineError without a table,
+    The stream has `steps` steps after the vertex: `check_rows` adds one. Raises InvalidPipelineError without a table,
     and for an upsert table.
     """
     way_out = "change_columns: write it right after table(...) or check_rows(...)"

@@ -55,25 +55,25 @@ def top(  # noqa: PLR0913 - each says one thing of the rows
 ) -> Stream:
     """Return the first `n` rows of each key, as Spark SQL's `row_number() <= n` does over all rows so far.
 
-    `order_by` names one or more columns; write "total desc" for the greatest first. Nulls come first, and last with
-    desc. Rows that are alike there follow in ascending order of their other columns. `row_number` is the
-    name of a column for the number of a row, from 1. With `ties`, rows that are alike in `order_by` with the last one
-    are returned too, as with `rank() <= n`. `place` is the name of a column for that rank: rows that are alike have the
-    same one. The stream is a changelog. With a `row_number`, and with n=1 without ties, `upsert` can keep it.
-    `renamed_from` is the id that the vertex had before. With `ttl` the rows of a key are forgotten so long after its
-    first rows have last changed (see `expires`). Nobody takes them back: a table keeps them until the key has new ones.
-    With `within` they are forgotten once the watermark is so long after the latest event time of its rows. So these are
-    the top rows of all rows, as long as a key rests for less than that. A key that comes again later begins anew. A row
-    that is not after the watermark of the last barrier is late then: it goes to the table `late`, with `late_by_ms`,
-    which a vertex `<id>_late` writes, or `late_id`. Without `late` it fails its micro-batch.
+    `order_by` names one or more columns. Write "total desc" for the greatest value first. Nulls come first, or last
+    with desc. If rows are equal in these columns, their other columns decide, in ascending order. `row_number` is the
+    name of a column for the number of a row, from 1. With `ties`, rows that are equal to the last one in `order_by` are
+    returned too, as with `rank() <= n`. `place` is the name of a column for that rank. Equal rows have the same rank.
+    The stream is a changelog. With a `row_number`, or with n=1 without ties, `upsert` can keep it. `renamed_from` is
+    the id that the vertex had before. With `ttl` the state drops the rows of a key that long after the key's first rows
+    have last changed (see `expires`). Dropped rows are not taken back: a table keeps them until the key has new rows.
+    With `within` the state drops a key's rows once the watermark is that long after the latest event time of the key.
+    So as long as no pause of a key is longer, the result is the top rows of all rows. After a longer pause, a key
+    begins anew. With `within`, a row is late if its time is not after the watermark of the last barrier. It goes to the
+    table `late`, with `late_by_ms`. A vertex `<id>_late` writes this table, or `late_id`. Without `late`, a late row
+    fails its micro-batch.
 
-    Two ways make the rows append-only, put out once and then forgotten. A stream with a `window` has the first rows
-    of each key and window when it closes. With `until`, a timestamp column such as `until="expires"`, the first rows of
-    a key come once the watermark has reached the time that they name there. Rows of a key with another such time are
-    apart from them. `late` has no default then.
+    In two ways the result is append-only: each row is emitted once and then dropped from the state. From a stream with
+    a `window`, the first rows of each key and window are emitted when the window closes. With `until`, a timestamp
+    column such as `until="expires"`, the first rows of a key are emitted once the watermark has reached the time in
+    that column. Rows of a key with different times there are ranked separately. In both ways `late` has no default.
     Raises InvalidNameError, and InvalidPipelineError for an `n` that is no number of rows, a column that is not there
-    or has no order, updates that lost their kind, and `within` for rows without event times or of which some replace
-    others.
+    or has no order, updates that lost their kind, and `within` for rows without event times or for updates.
     """
     name, where = vertex_id(id), f"vertex {id}"
     _require_number(where, n)
@@ -113,10 +113,10 @@ def deduplicate(  # noqa: PLR0913 - each says one thing of the rows
 ) -> Stream:
     """Return one row of each key: the first or the last by the column `order_by`. It is `top` with n=1.
 
-    A row without a value in `order_by` is the first and never the last, if the key has another one. `ttl`, `within`,
-    `late` and `late_id` are as in `top`. With `within`, and the event time in `order_by`, the last row of each key is
-    that of all rows, however long it rests: a row that comes later is newer.
-    Raises what `top` raises, and InvalidPipelineError for another word in `keep`.
+    A row without a value in `order_by` comes first. It is the last only if the key has no other row. `ttl`, `within`,
+    `late` and `late_id` are as in `top`. With `within`, and with the event time in `order_by`, the last row of each key
+    is the last of all its rows, however long its pauses are, because a row after a pause is newer. Raises the errors of
+    `top`, and InvalidPipelineError for another word in `keep`.
     """
     if keep not in ("first", "last"):
         raise InvalidPipelineError(f'vertex {id}: keep is {keep!r}; write "first" or "last"')
@@ -129,9 +129,10 @@ def deduplicate(  # noqa: PLR0913 - each says one thing of the rows
 def _forgotten(
     where: str, rows: KeyedStream, top: TopRows, within: str, late: str | None, ttl: object
 ) -> TopRowsInTime:
-    """Return the function that forgets keys which rest. Raises InvalidPipelineError.
+    """Return the function that drops keys which have had no rows for `within`. Raises InvalidPipelineError.
 
-    Changes of rows have no event times, and a `ttl` would say a second time when a key is forgotten.
+    It is raised for changes of rows, because they have no event times, and for a `ttl`, which would be a second rule
+    for when to drop a key.
     """
     if top.changelog:
         raise InvalidPipelineError(
@@ -145,7 +146,7 @@ def _forgotten(
 
 
 def _state_in_time(rows: KeyedStream) -> StructType:
-    """Return the columns of the state of keys that are forgotten, without the keys."""
+    """Return the columns of the state of `TopRowsInTime`, without the keys."""
     held = top_state(rows.stream.schema, rows.keys).fields[len(rows.keys) :]
     return StructType([*held, StructField(DUE, LongType())])
 
@@ -188,7 +189,7 @@ def _closed(
     late: tuple[str, str | None],
     renamed_from: str | None,
 ) -> Stream:
-    """Declare the vertex that puts out first rows once, and that of its late rows."""
+    """Declare the vertex that emits first rows once, and the vertex that writes its late rows."""
     reads, (windows, time) = rows.as_input(), closing
     require_unique(f"vertex {id}", [*reads.schema.names, DUE, LATE_BY])
     function = ClosedTopRows(rows.keys, first, windows, LateRows(tuple(reads.schema.names), time, late[0] == FAIL))
@@ -204,7 +205,9 @@ def _first_rows(
     order_by: str | Sequence[str],
     beside: tuple[str | None, str | None],
 ) -> TopRows:
-    """Return the function of one first row for each key and these bounds. `beside` are the columns of place and number.
+    """Return the function that keeps one first row for each key and these bounds.
+
+    `beside` has the names of the columns for place and number.
 
     Raises InvalidPipelineError.
     """
@@ -225,7 +228,10 @@ def _require_number(where: str, n: object) -> None:
 
 
 def _orders(where: str, rows: StructType, order_by: Sequence[str], keys: Sequence[str]) -> Iterator[Order]:
-    """Yield the columns of the order. Raise InvalidPipelineError for one that is not there, a key, or has no order."""
+    """Yield the columns of the order.
+
+    Raise InvalidPipelineError for a column that is missing, is a key, or has no order.
+    """
     if not order_by:
         raise InvalidPipelineError(f'{where}: order_by names no column; write one, as in order_by=["total desc"]')
     for text in order_by:
@@ -253,13 +259,13 @@ def newest_rows(
     ttl: str | Expires | None = None,
     renamed_from: str | None = None,
 ) -> Stream:
-    """Return the newest row of each key of a table's changes, to be kept with `upsert`.
+    """Return the newest row of each key of a table's changes. Keep it with `upsert`.
 
     The rows have the table's columns, then `_lsn`, `_position`, `_unchanged` and `_is_deleted`. A deleted key keeps its
     row with `_is_deleted` true, and its other columns are null unless the server sends the whole old row. `truncates`
-    says what becomes of a truncate of the table: an error, or nothing. `renamed_from` is the id that the vertex had
-    before. With `ttl` a key is forgotten so long after its last change (see `expires`).
-    Raises InvalidPipelineError for rows that are not a table's changes.
+    says whether a truncate of the table is an error or is ignored. `renamed_from` is the id that the vertex had before.
+    With `ttl` the state drops a key that long after its last change (see `expires`). Raises InvalidPipelineError for
+    rows that are not a table's changes.
     """
     rows = changes.stream.schema
     require_columns(f"newest_rows {id}", rows, [CHANGE_KIND, LSN, UNCHANGED, POSITION_COLUMN])

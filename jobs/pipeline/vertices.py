@@ -28,7 +28,7 @@ from jobs.state.backend import Expires
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTime:
-    """The column with the event times of a source's rows, and how they are to be understood (N1)."""
+    """The column with the event times of a source's rows, and how to interpret these times (N1)."""
 
     column: TimeColumn
     means: EventTime
@@ -36,9 +36,9 @@ class DeclaredTime:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """How the columns after a step come from those before it. One that is not named keeps its values and its name.
+    """How the columns after a step result from those before it. Columns that are not named here keep values and name.
 
-    `computed` and `conditions` are Spark SQL. None there is a function of Python. `renamed` has old names by the new.
+    `computed` and `conditions` are Spark SQL, or None for a Python function. `renamed` has old names by the new ones.
     """
 
     computed: Mapping[str, str | None] = field(default_factory=dict)
@@ -48,21 +48,21 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One stateless step and the schema after it. Readers of one stream share its step objects."""
+    """One stateless step, and the schema after it. All readers of a stream share its step objects."""
 
     chain: Chain
     schema: StructType
     time: DeclaredTime | None = None
-    """What the step says of the rows' event times. Such a step changes nothing."""
+    """The event time that the step declares for the rows. Such a step changes nothing."""
     derives: Derivation | None = None
-    """What it does with columns. None: only its function knows."""
+    """What the step does with columns. None: it is unknown, because a function does it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a vertex reads: the rows of `origin` after these steps; `schema` is theirs then.
+    """An input of a vertex: the rows of `origin` after these steps, with their `schema` then.
 
-    `output` is the named output of `origin` whose rows they are. None: its own output.
+    `output` is the named output of `origin` that has the rows. None: they are in its own output.
     """
 
     origin: VertexId
@@ -76,8 +76,8 @@ class Input:
 class Partitions:
     """The hours, days or weeks of a table, as a scheduler sees them: from the day `start` on, in a zone's local time.
 
-    A row belongs to the one in which its time lies: `before_ms` before the value of the column `by`. The time of a
-    window is its last millisecond.
+    A row belongs to the partition that has the row's time. This time is `before_ms` before the value of the column
+    `by`, so that the time of a window is its last millisecond.
     """
 
     size: str
@@ -89,7 +89,10 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class OutputTable:
-    """The table that a vertex writes; `suite` judges what was appended to it since the last checkpoint."""
+    """The table that a vertex writes.
+
+    `suite` judges the rows that were added to the table since the last checkpoint.
+    """
 
     name: TableName
     mode: TableMode
@@ -103,12 +106,12 @@ class OutputTable:
     partitioned_by: tuple[str, ...] = ()
     """The columns by which the table is laid out."""
     changed: ChangedColumns = UNCHANGED
-    """What becomes of columns that an append table has from before."""
+    """The declared changes of an append table's existing columns."""
     partitions: Partitions | None = None
-    """The hours, days or weeks that are told when they are complete."""
+    """The hours, days or weeks that are reported to a scheduler when they are complete."""
 
     def __post_init__(self) -> None:
-        """Raise InvalidPipelineError for something that is no sink, or if the table is renamed too.
+        """Raise InvalidPipelineError for a sink of the wrong type, or if a table with a sink is renamed.
 
         The first checkpoint after a rename publishes the whole table, and the sink would get all its rows again.
         """
@@ -124,19 +127,19 @@ class OutputTable:
 
 @dataclass(frozen=True, slots=True)
 class RowCheck:
-    """Row rules and where the rows that fail one go."""
+    """Row rules, and the table for rows that fail a rule."""
 
     rules: tuple[RowRule, ...]
     quarantine: TableName
     renamed_from: TableName | None = None
-    """What the quarantine was called before."""
+    """The quarantine's old name."""
     changed: ChangedColumns = UNCHANGED
-    """What becomes of columns that the quarantine has from before."""
+    """The declared changes of the quarantine's existing columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceVertex:
-    """A source; `rows` has its columns, split and position included."""
+    """A source. `rows` has its columns, split and position included."""
 
     id: VertexId
     source: Source
@@ -149,8 +152,8 @@ class SourceVertex:
 class StagedVertex:
     """A stream, or a union of streams, that is written to files once. All later vertices read these files.
 
-    A union passes changes on: it has the inputs' vertices that put out some in `changes_of`. It `takes_back` rows if
-    one of them does.
+    A union passes changes on: `changes_of` are the vertices among its inputs that emit changes. `takes_back` is true if
+    one of these takes rows back.
     """
 
     id: VertexId
@@ -165,9 +168,9 @@ class StagedVertex:
 
 @dataclass(frozen=True, slots=True)
 class AggregateVertex:
-    """Aggregates by key. `columns_renamed_from` are old names of its columns, by the new ones.
+    """Aggregates by key. `columns_renamed_from` has old names of its columns by the new ones.
 
-    If its input is another aggregate or a join, it takes the changes of that one's rows.
+    If the input is a changelog, such as another aggregate or a join, the vertex takes its changes.
     """
 
     id: VertexId
@@ -179,12 +182,12 @@ class AggregateVertex:
     expires: Expires | None = None
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
     changes_of: tuple[VertexId, ...] = ()
-    """The vertex whose changes it takes, if its input is a changelog."""
+    """The vertex whose changes this one takes, if its input is a changelog."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnrichVertex:
-    """The first input's rows, each with these columns of the second input's row of its key: the first or the latest."""
+    """The first input's rows, with these columns of the first or the latest row of the same key in the second input."""
 
     id: VertexId
     inputs: tuple[Input, ...]
@@ -198,10 +201,10 @@ class EnrichVertex:
 
 @dataclass(frozen=True, slots=True)
 class ProcessVertex:
-    """A keyed process function; `state` has the key columns, then the function's own; `outputs` are the named ones.
+    """A keyed process function. `state` has the key columns, then the function's own. `outputs` are its named outputs.
 
-    With a `broadcast`, the last input is one, and its rows are kept so.
-    `columns_renamed_from` are old names of columns of its state and its output, by the new ones.
+    If there is a `broadcast`, the last input is that broadcast, and `broadcast` says which of its rows are kept.
+    `columns_renamed_from` has old names of columns of the state and the output by the new ones.
     """
 
     id: VertexId
@@ -219,7 +222,7 @@ class ProcessVertex:
 
 @dataclass(frozen=True, slots=True)
 class JoinVertex:
-    """The joined rows of two inputs; `changes_of` are the inputs' vertices whose changes it takes."""
+    """The joined rows of two inputs. `changes_of` are the vertices among its inputs whose changes it takes."""
 
     id: VertexId
     inputs: tuple[Input, ...]
@@ -233,7 +236,7 @@ class JoinVertex:
 
 @dataclass(frozen=True, slots=True)
 class AppliedVertex:
-    """The table that the changes of its input make: one row for each key, or one for each version of it."""
+    """The table that results from the changes of its input: one row for each key, or one for each version of a key."""
 
     id: VertexId
     inputs: tuple[Input, ...]
@@ -245,7 +248,7 @@ class AppliedVertex:
 
 @dataclass(frozen=True, slots=True)
 class TopVertex:
-    """The first rows of each key; `changes_of` is the vertex whose changes it takes, if its input is a changelog."""
+    """The first rows of each key. `changes_of` is the vertex whose changes it takes, if its input is a changelog."""
 
     id: VertexId
     inputs: tuple[Input, ...]
@@ -263,7 +266,7 @@ Declared = SourceVertex | StagedVertex | KeyedVertex
 
 
 def inputs_of(vertex: Declared) -> tuple[Input, ...]:
-    """Return what a vertex reads; a source reads no vertex."""
+    """Return the inputs of a vertex. A source has none."""
     return () if isinstance(vertex, SourceVertex) else vertex.inputs
 
 
@@ -273,15 +276,18 @@ def named_outputs_of(vertex: Declared) -> Mapping[str, StructType]:
 
 
 def former_names_of_columns(vertex: Declared) -> Mapping[str, str]:
-    """Return the old names of a vertex's renamed columns, by the new ones: its own and those of its tables."""
+    """
+
+    Return the old names of a vertex's renamed columns by the new ones: of its own columns and of its tables' columns.
+    """
     own = vertex.columns_renamed_from if isinstance(vertex, AggregateVertex | ProcessVertex) else {}
     return dict(own) | {new: old for each in changes_of_tables(vertex) for new, old in each.renamed_from.items()}
 
 
 def changes_of_tables(vertex: Declared) -> Iterator[ChangedColumns]:
-    """Yield what a vertex says of the columns that its tables have from before.
+    """Yield the declared changes of the existing columns of a vertex's tables.
 
-    All its append tables get the same rows, so it says the same of all of them.
+    All append tables of a vertex get the same rows, so the changes are the same for all of them.
     """
     if not isinstance(vertex, SourceVertex) and vertex.table is not None:
         yield vertex.table.changed
@@ -300,7 +306,7 @@ def tables_of(vertex: Declared) -> Iterator[tuple[TableName, TableName | None]]:
 
 
 def deletes_rows(vertex: Declared) -> bool:
-    """Return whether a row of this vertex may go without a new one in its place."""
+    """Return whether this vertex may take back a row without emitting a new row in its place."""
     match vertex:
         case AggregateVertex():
             return bool(vertex.changes_of)
@@ -317,7 +323,7 @@ def deletes_rows(vertex: Declared) -> bool:
 
 
 def puts_out_changes(vertex: Declared) -> bool:
-    """Return whether a vertex can put out changes: an aggregate can, and any other that may take a row back."""
+    """Return whether a vertex can emit changes. An aggregate can, and any other vertex that may take a row back."""
     return isinstance(vertex, AggregateVertex) or deletes_rows(vertex) or is_union_of_changes(vertex)
 
 
@@ -327,7 +333,7 @@ def is_union_of_changes(vertex: Declared) -> bool:
 
 
 def keys_of_rows(vertex: KeyedVertex) -> tuple[str, ...]:
-    """Return the columns that tell the rows of a keyed vertex apart, unless the user names others."""
+    """Return the key columns of a keyed vertex's rows, unless the user names others."""
     if isinstance(vertex, ProcessVertex) and isinstance(vertex.function, HoldsRows):
         return (*vertex.inputs[0].keys, *vertex.function.rows_by)
     top = _top_of(vertex)
@@ -346,14 +352,14 @@ def _top_of(vertex: Declared) -> TopRows | None:
 # ------------------------------------------------------------------
 # A pipeline as data: its vertices, in the order in which rows pass through them.
 #
-# A stream can only be used after it was declared, so the order of declaration is topological.
+# A stream can only be used after its declaration, so the order of declaration is topological.
 
 
 class Declarations:
     """The vertices of one pipeline, by id."""
 
     def __init__(self, pipeline: str) -> None:
-        """Begin with none."""
+        """Begin without vertices."""
         self.pipeline = pipeline
         self._vertices: dict[VertexId, Declared] = {}
 
@@ -362,21 +368,21 @@ class Declarations:
         return tuple(self._vertices.values())
 
     def vertex(self, name: VertexId) -> Declared:
-        """Return a vertex that was declared."""
+        """Return a declared vertex."""
         return self._vertices[name]
 
     def add(self, vertex: Declared) -> None:
-        """Declare a vertex; raise InvalidPipelineError if its id or a table of it is taken."""
+        """Declare a vertex. Raise InvalidPipelineError if its id or a table of it is taken."""
         if vertex.id in self._vertices:
             raise InvalidPipelineError(f"pipeline {self.pipeline}: two vertices have the id {vertex.id!r}; rename one")
         self._put(vertex)
 
     def amend(self, vertex: Declared) -> None:
-        """Replace a declared vertex by one that does more; raise InvalidPipelineError if a table of it is taken."""
+        """Replace a declared vertex by an extended one. Raise InvalidPipelineError if a table of it is taken."""
         self._put(vertex)
 
     def is_changelog(self, reads: Input) -> bool:
-        """Return whether what is read can have changes. Named outputs are append-only."""
+        """Return whether an input can have changes. Named outputs are append-only."""
         return reads.output is None and puts_out_changes(self._vertices[reads.origin])
 
     def has_times(self, reads: Input) -> bool:
@@ -386,14 +392,15 @@ class Declarations:
         return said or any(self.has_times(each) for each in inputs_of(upstream))
 
     def kind_of(self, name: VertexId) -> str:
-        """Return what messages call a vertex that puts out changes."""
+        """Return the word for a vertex that emits changes, as it is used in messages."""
         return _kind(self._vertices[name])
 
     def updates_of(self, reads: Input) -> VertexId | None:
-        """Return the aggregate whose updates are read, None if what is read is append-only.
+        """Return the vertex whose updates an input has, or None if the input is append-only.
 
         An aggregate emits a key's new row whenever the key changed. The rows stay updates if they are written to files,
-        checked, enriched or in a union. A process function may emit anything, and only its author knows what.
+        checked, enriched or united. The output of a user's process function counts as append-only, because only its
+        author knows what it means.
         """
         vertex = self._vertices[reads.origin]
         if reads.output is not None:
@@ -431,7 +438,7 @@ class Declarations:
         self._vertices[vertex.id] = vertex
 
     def _require_names_of_broadcasts(self, vertex: Declared, rest: Iterable[Declared]) -> None:
-        """Raise InvalidPipelineError if a vertex has the name under which another one's broadcast state is read."""
+        """Raise InvalidPipelineError if a vertex has the name under which another vertex's broadcast state is read."""
         for one, other in ((vertex, other) for other in rest):
             for seeing, named in ((one, other), (other, one)):
                 if isinstance(seeing, ProcessVertex) and seeing.broadcast and named.id == broadcast_of(seeing.id):
@@ -469,13 +476,13 @@ class Declarations:
 
 
 def _can_be_upserted(vertex: Declared) -> bool:
-    """Return whether columns are known that tell the rows of a vertex apart which takes rows back."""
+    """Return whether the rows of a vertex that takes rows back have known key columns."""
     top = _top_of(vertex)
     return not isinstance(vertex, JoinVertex | StagedVertex) and (top is None or bool(top.table_keys))
 
 
 def _way_to_a_table(vertex: Declared) -> str:
-    """Say how rows get into a table although no columns are known that tell them apart."""
+    """Return the advice how to write rows without known key columns to a table."""
     top = _top_of(vertex)
     if top is not None:
         return (
@@ -489,7 +496,7 @@ def _way_to_a_table(vertex: Declared) -> str:
 
 
 def _unkept(union: StagedVertex) -> str:
-    """Say why a union cannot write a table or check rows."""
+    """Return the message why a union cannot write a table or check rows."""
     return (
         f"vertex {union.id}: a stream of this union takes rows back, and neither an append table nor a quarantine can. "
         "Aggregate, join or deduplicate its rows, and write the result with upsert"
@@ -497,7 +504,7 @@ def _unkept(union: StagedVertex) -> str:
 
 
 def _untaken(vertex: Declared, upstream: Declared) -> str:
-    """Say why a vertex cannot read rows of one that deletes some."""
+    """Return the message why a vertex cannot read from another vertex that deletes rows."""
     if not _can_be_upserted(upstream):
         return (
             f"vertex {vertex.id}: its rows are those of {_kind(upstream)} {upstream.id!r}, which takes rows back, and "

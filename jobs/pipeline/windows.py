@@ -57,27 +57,27 @@ class Window:
 def tumbling(size: str, *, offset: str = "0s", tz: str = "UTC", by: By = EVENT_TIME) -> Window:
     """Return windows of this size, one after the other: `tumbling("1h")`, `tumbling("1d", tz="Europe/Berlin")`.
 
-    They begin at midnight of the time zone, plus the offset. Those of "1w" begin on Mondays. All others count from
-    1970-01-01, as in Spark and Flink, so those of "7d" begin on Thursdays. In a zone with summer time, a day has 23
-    hours once a year, and 25 hours once. With by="clock" all rows of an epoch have the time at which it began, and a
-    window closes at the first barrier after its end. Raises InvalidPipelineError.
+    They begin at midnight of the time zone, plus the offset. Windows of "1w" begin on Mondays. All others are counted
+    from 1970-01-01, as in Spark and Flink, so windows of "7d" begin on Thursdays. In a zone with summer time, one day
+    of the year has 23 hours, and another one 25 hours. With by="clock" all rows of an epoch have the time at which the
+    epoch began, and a window closes at the first barrier after its end. Raises InvalidPipelineError.
     """
     return Window(_periodic("tumbling", size, size, offset, tz), _by_clock("tumbling", by))
 
 
 def hopping(size: str, every: str, *, offset: str = "0s", tz: str = "UTC", by: By = EVENT_TIME) -> Window:
-    """Return windows of this size, of which one begins `every` so often: `hopping("1h", every="5m")`.
+    """Return windows of this size, with a new one beginning at each interval `every`: `hopping("1h", every="5m")`.
 
-    A row belongs to each window that it falls into, here to twelve. Otherwise they are as those of `tumbling`. Raises
-    InvalidPipelineError.
+    A row belongs to every window that includes its time, in this example to twelve. Otherwise the windows are like
+    those of `tumbling`. Raises InvalidPipelineError.
     """
     return Window(_periodic("hopping", size, every, offset, tz), _by_clock("hopping", by))
 
 
 def cumulative(size: str, every: str, *, offset: str = "0s", tz: str = "UTC", by: By = EVENT_TIME) -> Window:
-    """Return windows that begin together and end `every` so often: `cumulative("1d", every="1h")`.
+    """Return windows that begin together, with one ending at each interval `every`: `cumulative("1d", every="1h")`.
 
-    The first has an hour, the next one two, the last one the whole day. Raises InvalidPipelineError.
+    The first window has one hour, the next one two hours, and the last one the whole day. Raises InvalidPipelineError.
     """
     windows = _periodic("cumulative", size, every, offset, tz)
     if windows.size_ms % windows.step_ms:
@@ -88,7 +88,7 @@ def cumulative(size: str, every: str, *, offset: str = "0s", tz: str = "UTC", by
 def session(gap: str, *, by: By = EVENT_TIME) -> Window:
     """Return windows that go on as long as rows follow within the gap: `session("30m")`.
 
-    A session ends a gap after its last row. It closes when the watermark has passed its end. Raises
+    A session ends `gap` after its last row. It closes when the watermark has passed its end. Raises
     InvalidPipelineError.
     """
     gap_ms = duration("session: gap", gap)
@@ -125,7 +125,7 @@ def _periodic(kind: str, size: str, every: str, offset: str, tz: str) -> Periodi
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Which windows are put out, and when. Late rows go to a named output, or it `fails` at one."""
+    """Which windows are emitted, and when. Late rows go to a named output, or fail the micro-batch (`fails`)."""
 
     windows: Windows
     time: TimeColumn
@@ -136,14 +136,14 @@ class Emission:
 
     @property
     def is_append_only(self) -> bool:
-        """Whether each window is put out once."""
+        """Whether each window is emitted only once."""
         return not self.updating and not self.lateness_ms
 
 
 def emission(
     where: str, windows: Windows, time: TimeColumn, *, by_clock: bool, emit: str, lateness: str, late: str | None
 ) -> Emission:
-    """Return when windows are put out. Raises InvalidPipelineError."""
+    """Return when windows are emitted. Raises InvalidPipelineError."""
     lateness_ms = duration(f"{where}: lateness", lateness)
     if by_clock and (late is not None or lateness_ms):
         raise InvalidPipelineError(f"{where}: no row is late by the clock: leave out late= and lateness=")
