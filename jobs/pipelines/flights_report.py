@@ -28,7 +28,7 @@ class Accounting:
 
     @property
     def balanced(self) -> bool:
-        """Return whether every flight is in exactly one place, as far as sums can tell."""
+        """Return whether the counts of all places add up to all flights."""
         return self.bronze == self.silver + self.quarantine + self.late + self.waiting
 
 
@@ -51,7 +51,7 @@ def accounting(cut: "Cut") -> Accounting:
 
 
 def worst_routes(gold: pl.LazyFrame) -> pl.DataFrame:
-    """Return the routes with the greatest mean arrival delay, the worst first; equals in order of their names."""
+    """Return the routes with the greatest mean arrival delay, the worst first. Equal routes are ordered by name."""
     return (
         gold.filter(pl.col("flights") >= FLIGHTS_MIN)
         .select("carrier", "dest", "flights", pl.col("arr_delay_sum") / pl.col("flights"), "arr_delay_max")

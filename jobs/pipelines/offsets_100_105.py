@@ -1,16 +1,17 @@
 """The worked example (I1): one source with two splits, barrier 1 at positions 105 and 100, and then a failure.
 
-The fast split stands at position 105 when barrier 1 is sent, the slow one at 100. Micro-batches are small, so records
-queue before the count. The count takes slices from the channels in turn, and the slow split gives one record a slice.
-So barrier 1 reaches the end of the fast channel first, and records 105, 106, ... of epoch 2 follow it there, while
+When barrier 1 is sent, the fast split stands at position 105, and the slow one at 100. Micro-batches are small, so
+records queue before the count. The count takes slices from the channels in turn, and a slice of the slow split has one
+record. So barrier 1 reaches the end of the fast channel first. Records 105, 106, ... of epoch 2 follow it there, while
 the slow channel's barrier is still far away.
 
-In exactly-once mode, the count does not take those records until both barriers have come, so its state holds 205
-records. In at-least-once mode, the count takes them. Then the snapshot holds records of the fast split from 105 on, but
-its position is 105. A job that fails now and restores reads those records again from 105, and counts them twice.
+In exactly-once mode, the count does not take those records until both barriers have arrived, so its state holds 205
+records. In at-least-once mode, the count takes them at once. Then the snapshot includes records of the fast split from
+105 on, but the split's position is 105. If the job now fails and restores, it reads those records again from 105, and
+counts them twice.
 
 After each completed checkpoint, the example also writes its positions to `offsets_100_105/committed.json` in the data
-folder. A reader of that file never sees a position that a restore would take back.
+folder. A reader of that file never sees a position behind which a restore could go back.
 """
 
 from collections.abc import Mapping
@@ -34,10 +35,10 @@ FIRST_WAVE = {"fast": 105, "slow": 100}
 ALL = {"fast": SequenceSplit(205), "slow": SequenceSplit(200, poll_rows_max=1)}
 
 SLICE_ROWS = 10
-"""How many records are read and counted at a time: few, so that they queue before the count."""
+"""How many records are read and counted at a time. There are few, so that records queue before the count."""
 
 SECOND_WAVE_S = 1.0
-"""How long a split that has been read waits for the others before it reports that it has nothing new."""
+"""How long a split that was read completely waits for the other splits before it reports that it has nothing new."""
 
 CONFIG = CheckpointConfig(
     every_rows=sum(FIRST_WAVE.values()), slice_rows_max=SLICE_ROWS, micro_batch_rows_max=SLICE_ROWS, retained=2
@@ -48,14 +49,14 @@ class TwoWaves(WrappedSource):
     """A source of two waves: no split goes beyond `first` until all splits have been read up to it."""
 
     def __init__(self, source: Source, first: Mapping[str, int]) -> None:
-        """Hold back the records after these positions; raise InvalidNameError for a name that no split may have."""
+        """Hold back the records after these positions. Raise InvalidNameError for a name that no split may have."""
         super().__init__(source)
         self._first = {split_id(name): rows for name, rows in first.items()}
         self._exhausted: set[SplitId] = set()
         self._noted = Condition()
 
     def poll(self, request: PollSource) -> SourceSlice | None:
-        """Return the next rows of the wave; see `port.Source.poll`."""
+        """Return the next rows of the wave. See `port.Source.poll`."""
         left = self._first[request.split] - int(request.position or 0)
         if left > 0:
             piece = self.source.poll(replace(request, max_rows=min(left, request.max_rows)))

@@ -1,4 +1,4 @@
-"""Finds a pipeline by a name that the project registers, by the name of a built-in one, or as `module:attribute`."""
+"""Finds a pipeline by a name that the project registers, by a built-in pipeline's name, or as `module:attribute`."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -23,22 +23,22 @@ REFUSALS: Final = (InvalidPipelineError, InvalidNameError, SourceAwayError)
 """
 
 PipelineReference = str | Pipeline | Callable[[Path], Pipeline]
-"""A pipeline, a function of the data folder that returns one, or the name of either (see `find_pipeline`)."""
+"""A pipeline, a function of the data folder that returns a pipeline, or a name of either (see `find_pipeline`)."""
 
 
 class UnknownPipelineError(NotThereError):
-    """A reference leads to no pipeline; the message lists the pipelines, and says how to write a reference."""
+    """A reference leads to no pipeline. The message lists the pipelines, and says how to write a reference."""
 
 
 class BrokenPipelineError(Exception):
-    """A pipeline's own code raised; the message names pipeline, file and line, with the traceback below."""
+    """A pipeline's own code raised an error. The message names pipeline, file and line, with the traceback below."""
 
     def __init__(self, name: str, did: str, error: BaseException) -> None:
         super().__init__(f"pipeline {name} {did}: {message_of(error, ': correct it and run again')}")
 
 
 def project_of(reference: PipelineReference) -> Project | None:
-    """Return the project of a pipeline: the project of its module, else the project of the working directory.
+    """Return the project of a pipeline: the project of its module, or else of the working directory.
 
     A daemon may work in any folder, so the module comes first. A registered name belongs to the project of the working
     directory, which registers it. Raises InvalidProjectError.
@@ -57,10 +57,10 @@ def find_pipeline(reference: PipelineReference, data: Root, project: Project | N
     """Return the pipeline of that name or `module:attribute`, built over the input under `data`.
 
     A reference is a name, `module:attribute`, a Pipeline, or a function of the data folder that returns one. Only the
-    pipeline's own module is imported. `project` is the project whose names are known. Raises
+    pipeline's own module is imported. `project` is the project whose registered names are known. Raises
     UnknownPipelineError, also for a pipeline that is registered under another name than its own. Raises
-    BrokenPipelineError for what the module or the function raises, except what the pipeline itself refuses
-    (InvalidPipelineError and the like).
+    BrokenPipelineError for an error of the module or the function, except for Tidemark's own errors about the pipeline
+    (InvalidPipelineError and the other `REFUSALS`).
     """
     if not isinstance(reference, str):
         return _built(reference, f"{getattr(reference, '__name__', type(reference).__name__)!r}", "it", data)
@@ -108,7 +108,10 @@ def _built(found: object, name: str, attribute: str, data: Root) -> Pipeline:
 
 @contextmanager
 def _blaming(name: str, did: str) -> Iterator[None]:
-    """Raise BrokenPipelineError for an error of the pipeline's code; its own refusals are raised as they are."""
+    """Raise BrokenPipelineError for an error of the pipeline's code.
+
+    Tidemark's own errors (`REFUSALS`) are not converted.
+    """
     try:
         yield
     except REFUSALS:

@@ -1,7 +1,7 @@
 """The keyed state of one subtask: loads its range of keys, and writes the change of a micro-batch (D2).
 
-It runs inside the task. Files are ordered by version. If the parallelism has changed, a file may hold rows of other
-subtasks. Loading leaves these out.
+This code runs inside the task. Files are ordered by version. If the parallelism has changed, a file may hold rows of
+other subtasks. Loading leaves these rows out.
 """
 
 import json
@@ -26,18 +26,18 @@ from jobs.state.worker_copy import COPIES, Aged, Copy, RangeName, WorkerCopies
 from jobs.storage.place import storage_at, together
 
 # ------------------------------------------------------------------
-# Decides when a subtask writes its whole range (a base) instead of one more delta, by their sizes.
+# Decides by sizes when a subtask writes its whole range (a base) instead of one more delta.
 #
 # Compaction only adds a new file. The files that it replaces stay until no retained checkpoint uses them (D4).
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """Write a base once the files hold `1 + ratio` times the rows that live, and merge more than `deltas_max` deltas.
+    """Write a base once the files hold `1 + ratio` times the live rows, and merge more than `deltas_max` deltas.
 
-    Normally the size decides. Each base is then preceded by as many replaced rows as it has. The number of deltas
-    bounds how many files an entry names and a cold worker opens. More of them are merged into one, without the base,
-    so that a large range of which little changes is not rewritten.
+    Normally the size decides. Then at least `ratio` times as many rows as a base has were replaced before it. The limit
+    for deltas bounds how many files an entry names and a worker without a copy opens. If there are more, some deltas
+    are merged into one without the base. So a large range that changes little is not rewritten.
     """
 
     ratio: float = 1.0
@@ -52,18 +52,20 @@ class CompactionPolicy:
 def is_base_due(policy: CompactionPolicy, files: Sequence[KeyedFile], delta_rows: int, live_rows: int) -> bool:
     """Return whether to write a base instead of a delta of `delta_rows` after these state files (oldest first).
 
-    After the change, `live_rows` count. The first file of a range is a base, since it holds the same rows as a delta
-    would. Sizes are counted in rows, which are known before a file is written.
+    `live_rows` is the number of live rows after the change. The first file of a range is a base, because it has the
+    same rows as a delta would have. Sizes are counted in rows, because the number of rows is known before a file is
+    written.
     """
     live = live_files(files)
     return not live or sum(file.file.rows for file in live) + delta_rows >= (1 + policy.ratio) * live_rows
 
 
 def deltas_to_merge(policy: CompactionPolicy, files: Sequence[KeyedFile], delta_rows: int) -> int:
-    """Return how many of the newest files a delta of `delta_rows` is written together with.
+    """Return how many of the newest files to merge into a new delta of `delta_rows`.
 
-    None of them is a base. At least half of the deltas that may live are merged, and older ones as long as they have no
-    more rows than those together. So a row is merged a few times only, however many deltas follow.
+    None of these files is a base. At least half of `deltas_max` deltas are merged. Older deltas are merged too, as long
+    as each has no more rows than all newer ones together. So a row is merged only a few times, however many deltas
+    follow.
     """
     live = live_files(files)
     if sum(file.kind is KeyedFileKind.DELTA for file in live) < policy.deltas_max:
@@ -77,16 +79,17 @@ def deltas_to_merge(policy: CompactionPolicy, files: Sequence[KeyedFile], delta_
 
 
 # ------------------------------------------------------------------
-# Finds state files whose rows are all over, by the times at which these were due (N4).
+# Finds state files all of whose rows are obsolete, by the times at which the rows were due (N4).
 #
-# A micro-batch that fires by a time has replaced or forgotten each row that was due by then. So a file with no other
-# rows no longer counts, unless it hides a row of an older file. Therefore files leave from the oldest on.
+# A micro-batch that fires the keys due by a time replaces or drops each row that was due by then. So a file that has
+# only such rows no longer counts, unless it hides a row of an older file. Therefore files are dropped in order,
+# beginning with the oldest.
 
 
 def due_bounds(file: KeyedFile, due: str) -> tuple[int, int] | None:
-    """Return the least and the greatest time at which rows of a file are due; None if they are unknown.
+    """Return the least and the greatest time at which rows of a file are due. None: these times are unknown.
 
-    They are if a row is never due, or if the file has no statistics of that column.
+    They are unknown if a row is never due, or if the file has no statistics of that column.
     """
     stats = json.loads(file.file.stats)
     low, high = (stats.get(each, {}).get(due) for each in ("minValues", "maxValues"))
@@ -96,13 +99,13 @@ def due_bounds(file: KeyedFile, due: str) -> tuple[int, int] | None:
 
 
 def number_over(files: Sequence[KeyedFile], due: str, fired_ms: int) -> int:
-    """Return how many of these files, from the oldest on, have only rows that were due by a time."""
+    """Return how many files at the beginning (the oldest) have only rows that were due by `fired_ms`."""
     bounds = (due_bounds(file, due) for file in files)
     return next((place for place, each in enumerate(bounds) if each is None or each[1] > fired_ms), len(files))
 
 
 def some_over(files: Sequence[KeyedFile], due: str, fired_ms: int) -> list[KeyedFile]:
-    """Return those of the files that may have rows that were due by a time."""
+    """Return the files that may have rows that were due by `fired_ms`."""
     return [file for file in files if (bounds := due_bounds(file, due)) is None or bounds[0] <= fired_ms]
 
 
@@ -122,7 +125,7 @@ def _ends(later: KeyedFile, file: KeyedFile) -> bool:
 
 
 # ------------------------------------------------------------------
-# State backends decide what a micro-batch writes of its range, and where (D2; Flink: `StateBackend`).
+# State backends decide which part of a range a micro-batch writes, and where (D2; Flink: `StateBackend`).
 #
 # All three store the same state and read each other's files, so a job may change its backend between two ticks.
 
@@ -131,17 +134,21 @@ class StateBackend(Protocol):
     """Decides whether to write the whole range or its change, and writes it."""
 
     def kind_after(self, files: Sequence[KeyedFile], changed_rows: int, live_rows: int) -> KeyedFileKind:
-        """Return what to write after these live files, oldest first, when so many rows changed and so many live."""
+        """
+
+        Return the kind of file to write after these live files, oldest first, given the numbers of changed and live
+        rows.
+        """
         ...
 
     def merged_after(self, files: Sequence[KeyedFile], changed_rows: int) -> int:
-        """Return how many of these live files, the newest, a delta of so many rows takes the place of."""
+        """Return how many of the newest of these live files a delta of `changed_rows` replaces."""
         ...
 
     def keep(
         self, operator: str, writer: StagedFiles, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema
     ) -> FileHandle:
-        """Return the handle of these rows; raise StateTooLargeError, StagedFileError if they can't be kept."""
+        """Return the handle of these rows. Raise StateTooLargeError or StagedFileError if the rows can't be kept."""
         ...
 
 
@@ -152,12 +159,12 @@ class IncrementalBackend:
     policy: CompactionPolicy = field(default_factory=CompactionPolicy)
 
     def kind_after(self, files: Sequence[KeyedFile], changed_rows: int, live_rows: int) -> KeyedFileKind:
-        """Return a base where one is due by size, else a delta."""
+        """Return a base if one is due by size, else a delta."""
         is_due = is_base_due(self.policy, files, changed_rows, live_rows)
         return KeyedFileKind.BASE if is_due else KeyedFileKind.DELTA
 
     def merged_after(self, files: Sequence[KeyedFile], changed_rows: int) -> int:
-        """Return how many there are too many."""
+        """Return how many deltas to merge, if there are too many."""
         return deltas_to_merge(self.policy, files, changed_rows)
 
     def keep(
@@ -178,7 +185,7 @@ class FullBackend:
         return KeyedFileKind.BASE
 
     def merged_after(self, files: Sequence[KeyedFile], changed_rows: int) -> int:
-        """Return none: a base takes the place of all."""
+        """Return 0, because a base replaces all files."""
         del files, changed_rows
         return 0
 
@@ -194,26 +201,26 @@ class FullBackend:
 class MemoryBackend:
     """Stores the whole range inside the checkpoint's own entry (Flink: `JobManagerCheckpointStorage`).
 
-    For small states only: the whole entry is written at each checkpoint, and read for each retained one.
+    This is for small states only: the whole entry is written at each checkpoint, and read for each retained checkpoint.
     `bytes_max` bounds one subtask's state as a compressed file.
     """
 
     bytes_max: int
 
     def kind_after(self, files: Sequence[KeyedFile], changed_rows: int, live_rows: int) -> KeyedFileKind:
-        """Return a base, so that each entry can be restored without another one."""
+        """Return a base, so that each entry can be restored without other entries."""
         del files, changed_rows, live_rows
         return KeyedFileKind.BASE
 
     def merged_after(self, files: Sequence[KeyedFile], changed_rows: int) -> int:
-        """Return none: a base takes the place of all."""
+        """Return 0, because a base replaces all files."""
         del files, changed_rows
         return 0
 
     def keep(
         self, operator: str, writer: StagedFiles, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema
     ) -> FileHandle:
-        """Put the file into its handle; raise StateTooLargeError above the limit."""
+        """Put the file's content into its handle. Raise StateTooLargeError above the limit."""
         handle = writer.inline(table, pa.concat_tables([schema.empty_table(), *parts]))
         if handle.bytes > self.bytes_max:
             raise StateTooLargeError(operator, handle.bytes, self.bytes_max)
@@ -222,7 +229,10 @@ class MemoryBackend:
 
 @dataclass(frozen=True, slots=True)
 class Expires:
-    """When rows of keyed state expire after they were last written, or with `on_read` also after a row of their key."""
+    """When rows of keyed state expire: so long after they were last written.
+
+    With `on_read`, a new row of the key counts like a write.
+    """
 
     expiry: Expiry
     on_read: bool = False
@@ -231,7 +241,7 @@ class Expires:
 _PIECE_BYTES: Final = 64 * 1024 * 1024
 """A base is written in pieces of about so many bytes, so that a range is not in memory twice."""
 _MANY_TIMES: Final = 8
-"""A base with so many times the rows of the change is in the order of time. A smaller one is looked through faster."""
+"""A base with so many times the rows of the change is sorted by time. Of a smaller one, a full scan is faster."""
 _KEYS: Final = b"tidemark.keys"
 """The metadata field of a state file that names its key columns, as JSON."""
 
@@ -243,16 +253,16 @@ def state_file_schema(state: pa.Schema, keys: Sequence[str]) -> pa.Schema:
 
 
 def keys_of(file: pa.Schema) -> tuple[str, ...] | None:
-    """Return the key columns that a state file names, None if it names none."""
+    """Return the key columns that a state file names. None: it names no key columns."""
     named = (file.metadata or {}).get(_KEYS)
     return None if named is None else tuple(json.loads(named))
 
 
 @dataclass(frozen=True, slots=True)
 class StateWritten:
-    """What a micro-batch has written of a range: new files, and the paths of those that `ended`.
+    """The result of writing a range: new files, and the paths of the files that have `ended`.
 
-    A file that has ended no longer counts. All of its rows are over, or lie in a new file too.
+    A file that has ended no longer counts. Each of its rows is obsolete, or is also in a new file.
     """
 
     files: tuple[KeyedFile, ...] = ()
@@ -268,11 +278,11 @@ class RangeState:
 
     `schema` is the schema of a state row: key columns, then state columns, and `TOUCHED` if rows expire. `outdated`
     says that a file has other columns. Then the whole range is rewritten, so that its files fit the table's schema
-    (D6). `renamed` are old column names by the new ones. `remembered` takes all rows of the range when they are written
-    as a base, and returns those that are to stay. With `aged`, rows expire: `load` returns none that has expired, and a
-    base has none (N5). `lapsed` is how they expired until the restored cut, if they no longer do. `due` is the column
-    with the time at which a row is due, if rows are (N4). All rows that were due by `fired_ms` have been fired, so a
-    change has all of them.
+    (D6). `renamed` has old column names by the new ones. When the whole range is written as a base, `remembered` takes
+    its rows and returns those to keep. With `aged`, rows expire: neither `load` nor a base returns expired rows (N5).
+    `lapsed` says how rows expired up to the restored cut, if rows do not expire any more. `due` is the column with the
+    time at which a row is due, if there is one (N4). All rows that were due by `fired_ms` have been fired, so a change
+    includes all of them.
     """
 
     operator: str
@@ -317,8 +327,8 @@ class RangeState:
     def write(self, before: FoundKeys, delta: pl.DataFrame) -> StateWritten:
         """Write the new state of the range: a base if the backend wants one, else the delta.
 
-        `delta` has the changed rows with their tombstones. `before` is what all keys of `delta`, at least, have in
-        the rows that `load` returned. Raise what the backend raises if the rows can't be kept.
+        `delta` has the changed rows with their tombstones. `before` has the rows from `load` of all keys in `delta`,
+        and possibly of more keys. Raises the backend's errors if the rows can't be kept.
         """
         if self.aged is not None and before.among.beneath is not None:
             before = before.among.beneath.at(before.places)
@@ -348,16 +358,19 @@ class RangeState:
         return self._written(file, stay, ended, apply_delta(before, delta, self.keys))
 
     def _wants_base(self, stay: Sequence[KeyedFile], before: FoundKeys, delta: pl.DataFrame, changed_rows: int) -> bool:
-        """Return whether to write the whole range instead of so many rows of the change."""
+        """Return whether to write the whole range instead of the change of `changed_rows`."""
         added = delta.height - int(delta[DELETED].sum())
         rows = before.among.height - before.rows.height + unchanged(before, delta, self.keys).height + added
         return self.backend.kind_after(stay, changed_rows, rows) is KeyedFileKind.BASE
 
     def _needed(self, delta: pl.DataFrame, before: pl.DataFrame, hiding: Sequence[KeyedFile]) -> pl.DataFrame:
-        """Return the delta without tombstones that hide no row, now that files whose rows are over have left.
+        """
 
-        A row that was due by now lies in a file that has left, or in one of the files `hiding`, which have such rows.
-        If these are large, all tombstones stay.
+        Return the delta without tombstones that hide no row, given that files with only obsolete rows have been
+        dropped.
+
+        A row that was due by `fired_ms` lies in a dropped file, or in one of the files `hiding`, which may have such
+        rows. If these files have more rows than there are tombstones, all tombstones stay.
         """
         keys, gone = list(self.keys), delta.filter(DELETED)
         if sum(file.file.rows for file in hiding) > gone.height:
@@ -382,7 +395,7 @@ class RangeState:
     def _kept(
         self, pieces: Iterable[tuple[pl.DataFrame, pa.Table]], kind: KeyedFileKind
     ) -> tuple[KeyedFile, pl.DataFrame | None]:
-        """Write a file of these rows and their Arrow tables. Return it, and its rows if they are mapped."""
+        """Write a file of these rows and their Arrow tables. Return the file, and its rows if they are mapped."""
         with self.mapped.keeping(self._name) as kept:
 
             def parts() -> Iterator[pa.Table]:
@@ -398,7 +411,7 @@ class RangeState:
     def _written(
         self, file: KeyedFile | None, stay: Sequence[KeyedFile], ended: Sequence[KeyedFile], after: KeyedRows
     ) -> StateWritten:
-        """Keep a copy of the rows for the next micro-batch. Return what was written."""
+        """Keep a copy of the rows for the next micro-batch. Return the new and the ended files."""
         new = () if file is None else (file,)
         paths = tuple(keyed.file.path for keyed in (*stay, *new))
         self.copies.keep(self._name, Copy(paths, after, self.aged))
@@ -435,9 +448,10 @@ class RangeState:
 
 
 def _stamped(rows: KeyedRows, files: Sequence[KeyedFile], column: str) -> KeyedRows:
-    """Return the rows of these files with the time at which the newest were written, if a barrier has come since.
+    """Return the rows of these files. If the newest file has a write time, fill it in for rows without a time.
 
-    Rows without a time come from files without one. All of these got it at the same barrier.
+    Such rows come from files that had no time when they were read. All of these files got their time at the same
+    barrier.
     """
     touched_ms = files[-1].touched_ms if files else None
     return rows if touched_ms is None else rows.filled(column, touched_ms)

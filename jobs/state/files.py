@@ -1,4 +1,4 @@
-"""Reads files of keyed state: checks them against their handle, and converts them to the declared schema."""
+"""Reads files of keyed state: checks each file against its handle, and converts it to the declared schema."""
 
 import base64
 import zlib
@@ -21,7 +21,7 @@ from jobs.storage.place import StoragePlace, storage_at, together
 
 
 class FrameSchemaError(Exception):
-    """A user function returned columns that are not the declared ones: names both and the way out."""
+    """A user's function returned columns that are not the declared ones. The message names both and a way out."""
 
 
 def frame_of(rows: pa.Table) -> pl.DataFrame:
@@ -38,7 +38,7 @@ def empty_frame(schema: pa.Schema) -> pl.DataFrame:
 
 
 def conform(rows: pl.DataFrame, schema: pa.Schema, operator: str, what: str) -> pl.DataFrame:
-    """Return exactly the columns of `schema`, in its order and types; raise FrameSchemaError if that is impossible."""
+    """Return exactly the columns of `schema`, in its order and types. Raise FrameSchemaError if that is impossible."""
     wanted = empty_frame(schema).schema
     missing = [name for name in wanted if name not in rows.columns]
     if missing:
@@ -55,14 +55,15 @@ def conform(rows: pl.DataFrame, schema: pa.Schema, operator: str, what: str) -> 
 
 
 def arrow_of(rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
-    """Return a frame that conforms to `schema` as an Arrow table of it."""
+    """Return a frame that conforms to `schema` as an Arrow table of this schema."""
     return rows.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)
 
 
 def of_its_own(rows: pl.DataFrame, content: pa.Table) -> pl.DataFrame:
-    """Return the rows of `content`, without texts and lists of other rows if these take more than the rows' own.
+    """Return `rows` without the texts and lists of other rows, if these take more memory than the rows' own.
 
-    A Polars column of texts holds places in buffers. So a part of a frame keeps the buffers of the whole frame.
+    A Polars column of texts refers to buffers. So a part of a frame keeps the buffers of the whole frame in memory.
+    Then the result is built from `content`, the same rows in Arrow.
     """
     held = rows.to_arrow(compat_level=pl.CompatLevel.newest()).get_total_buffer_size()
     return frame_of(content) if held > 2 * rows.estimated_size() else rows
@@ -77,14 +78,14 @@ def parts_of(rows: pl.DataFrame, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 # ------------------------------------------------------------------
-# Errors of reading and writing keyed state. Each names the operator, the file or size, and the way out.
+# Errors of reading and writing keyed state. Each message names the operator, the file or size, and a way out.
 
 
 class StateFileError(Exception):
     """A state or range file is missing, damaged or of another schema."""
 
     def __init__(self, operator: str, path: str, problem: str) -> None:
-        """Name the operator, the file and what is wrong with it."""
+        """Make the message of the operator, the file and what is wrong with the file."""
         super().__init__(
             f"operator {operator}: file {path} {problem}; it is part of the checkpoint that this run restored, "
             "so restore from an older checkpoint"
@@ -92,10 +93,10 @@ class StateFileError(Exception):
 
 
 class StateTooLargeError(Exception):
-    """A subtask's state is larger than what the memory backend may put into a checkpoint's entry."""
+    """A subtask's state is larger than the memory backend may put into a checkpoint's entry."""
 
     def __init__(self, operator: str, size_bytes: int, bytes_max: int) -> None:
-        """Name the operator, the size, the limit and the way out."""
+        """Make the message of the operator, the size, the limit and the way out."""
         super().__init__(
             f"operator {operator}: the state of one subtask takes {size_bytes} bytes, and memory_state_bytes_max "
             f"allows {bytes_max} in a checkpoint's entry; set state_backend to incremental, or raise the limit"
@@ -112,9 +113,9 @@ NONE_RENAMED: Final[Mapping[str, str]] = MappingProxyType({})
 def read_verified(
     root: str, operator: str, file: FileHandle, schema: pa.Schema, renamed: Mapping[str, str] = NONE_RENAMED
 ) -> pa.Table:
-    """Return the file's rows in `schema`. Missing columns are null, at every depth; narrower types are widened.
+    """Return the file's rows in `schema`. Missing columns are null, at every depth. Narrower types are widened.
 
-    `renamed` are old column names by the new ones: a file that has only the old one is read with it.
+    `renamed` has old column names by the new ones. If a file has only the old name, the column is read by that name.
     Raise StateFileError if the file is missing, differs from its handle or cannot be converted to the schema.
     """
     content = base64.b64decode(file.inline) if file.inline else _read(root, operator, file)
@@ -151,12 +152,12 @@ def _in_schema(operator: str, file: FileHandle, rows: pa.Table, schema: pa.Schem
 
 
 def schemas_of(root: str, files: Collection[FileHandle]) -> list[pa.Schema | None]:
-    """Return what `schema_of` returns of each file. A store is asked for several at the same time."""
+    """Return the result of `schema_of` for each file. From a store, several files are read at the same time."""
     return together(storage_at(root), lambda file: schema_of(root, file), files)
 
 
 def schema_of(root: str, file: FileHandle) -> pa.Schema | None:
-    """Return the schema in a keyed file's footer; None if the file is missing or is not Parquet."""
+    """Return the schema in a keyed file's footer. None: the file is missing or is not Parquet."""
     try:
         if file.inline:
             return pq.read_schema(pa.BufferReader(base64.b64decode(file.inline)))

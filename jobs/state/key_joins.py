@@ -1,7 +1,7 @@
 """Joins frames by key, with the equality that Spark SQL has for keys: NaN equals NaN, and 0.0 equals -0.0.
 
-Polars groups by this equality, and joins by it too, with one exception: it joins two columns of floats that are in
-order by merging them, and there NaN equals nothing.
+Polars groups by this equality, and also joins by it, with one exception: two sorted columns of floats are joined by
+merging, and in that join NaN equals nothing.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Literal
 import polars as pl
 
 _BESIDE = "\0beside"
-"""A second key, so that Polars does not merge. No column of a user begins so."""
+"""A second key, so that Polars does not join by merging. No column of a user begins with this character."""
 
 
 def join_by_key(
@@ -23,8 +23,8 @@ def join_by_key(
 ) -> pl.DataFrame:
     """Return the join of two frames by columns that both have. A left join keeps the order of the left rows.
 
-    A right frame of several chunks becomes one: Polars 2.1 would return structs of rows without a match that are null,
-    but not for `coalesce`.
+    A right frame of several chunks is first made one chunk. Otherwise, for rows without a match, Polars 2.1 would
+    return structs that are null, but that `coalesce` does not treat as null.
     """
     on, right = list(keys), right.rechunk()
     order: Literal["left"] | None = "left" if how == "left" else None
@@ -35,9 +35,10 @@ def join_by_key(
 
 
 def one_form(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the rows with one form of zero and of NaN in their keys, as Spark SQL groups them.
+    """Return the rows with only one form of zero and of NaN in their keys, as Spark SQL groups them.
 
-    So the form of a key does not depend on which of its rows comes first. Floats inside of structs and lists count too.
+    So the form of a key does not depend on which of its rows comes first. Floats inside structs and lists are converted
+    too.
     """
     shaped = [name for name in keys if _has_floats(rows.schema[name])]
     return rows.with_columns(_in_one_form(pl.col(name), rows.schema[name]).alias(name) for name in shaped)
@@ -69,6 +70,6 @@ def _in_one_form(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
 
 
 def _plain(kind: object) -> pl.DataType:
-    """Return a type. Polars also allows its class in place of a type without parameters."""
+    """Return a type as an instance. Polars also allows the class in place of a type without parameters."""
     found = kind() if isinstance(kind, type) else kind
     return found if isinstance(found, pl.DataType) else pl.Unknown()

@@ -1,8 +1,8 @@
 """Rows by key in layers, as in an LSM tree: a change adds a layer, and copies no row that it does not touch.
 
-A change of a frame of five million rows copies all of them, though it may touch fifty thousand. Here the changed rows
-become a layer of their own, and the older layers only mark their rows of the same keys as replaced. Layers are merged
-so that each is more than twice as large as the next one. So there are few of them, and a row is seldom copied.
+A change of a frame of five million rows copies all rows, even if it touches only fifty thousand. Here the changed rows
+become a new layer, and the older layers only mark their rows of the same keys as replaced. Layers are merged so that
+each layer is more than twice as large as the next one. So there are few layers, and a row is seldom copied.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,15 @@ import polars as pl
 from jobs.state.key_joins import join_by_key
 
 _PLACE = "\0"
-"""A column beside the user's: no column of a user begins with it."""
+"""A helper column: no column of a user begins with this character."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayer:
-    """Some rows. `counts` says for each whether it still counts, None if all do. They may lie in a mapped file."""
+    """Some rows. `counts` says for each row whether it still counts. None: all do.
+
+    The rows may lie in a mapped file.
+    """
 
     rows: pl.DataFrame
     counts: pl.Series | None = None
@@ -30,23 +33,29 @@ class RowLayer:
         return self.rows if self.counts is None else self.rows.filter(self.counts)
 
     def part(self, first: int, rows: int) -> pl.DataFrame:
-        """Return those of so many rows that still count. Unlike a slice, it does not keep the lists of the others."""
+        """Return the rows of a part that still count.
+
+        Unlike a slice, the result does not keep the lists of other rows.
+        """
         part = self.rows.slice(first, rows)
         if self.counts is not None:
             return part.filter(self.counts.slice(first, rows))
         return part if part.height == self.rows.height else part.select(pl.all().gather(pl.int_range(pl.len())))
 
     def having(self, chosen: pl.Series) -> pl.Series:
-        """Return the chosen places without those that no longer count."""
+        """Return the choice of rows, without rows that no longer count."""
         return chosen if self.counts is None else chosen & self.counts
 
     @property
     def none(self) -> pl.Series:
-        """The choice of none of its places."""
+        """The choice of no row."""
         return pl.repeat(value=False, n=self.rows.height, eager=True, dtype=pl.Boolean)
 
     def least(self, column: str) -> object:
-        """Return the least value of a column among the rows that still count. If it is in order, that is the first."""
+        """Return the least value of a column among the rows that still count.
+
+        In a sorted column, that is the first value.
+        """
         values, counts = self.rows[column], self.counts
         if not _is_in_order(values):
             return values.min() if counts is None else values.filter(counts).min()
@@ -56,7 +65,7 @@ class RowLayer:
         return values[first + place] if place is not None and live[place] else None
 
     def up_to(self, column: str, most: int) -> pl.Series:
-        """Return the places of rows with at most this value. Null is more."""
+        """Return the choice of rows with at most this value. Null counts as greater."""
         values = self.rows[column]
         if not _is_in_order(values):
             return self.having((values <= most).fill_null(value=False))
@@ -66,7 +75,7 @@ class RowLayer:
         return self.having(pl.concat([pl.repeat(is_it, n, dtype=pl.Boolean, eager=True) for is_it, n in parts]))
 
     def without(self, places: pl.Series) -> "RowLayer":
-        """Return the layer without the rows at these places. It is written anew once half of its rows are gone."""
+        """Return the layer without the rows at these places. If fewer than half of its rows then count, copy these."""
         if not places.any():
             return self
         counts = self.having(~places)
@@ -77,9 +86,9 @@ class RowLayer:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """Rows in layers, oldest first; each key has at most one row that counts. `nothing` has the columns and no row.
+    """Rows in layers, oldest first. Each key has at most one row that counts. `nothing` has the columns and no row.
 
-    If columns are hidden, `beneath` has the same rows in the same places with all columns.
+    If a column is hidden, `beneath` has the same rows in the same places, with all columns.
     """
 
     nothing: pl.DataFrame
@@ -92,7 +101,7 @@ class KeyedRows:
         return KeyedRows(rows.clear(), () if rows.is_empty() else (RowLayer(rows, None, is_mapped),))
 
     def hiding(self, column: str) -> "KeyedRows":
-        """Return the rows without a column. It copies none."""
+        """Return the rows without a column. No row is copied."""
         layers = (RowLayer(layer.rows.drop(column), layer.counts, layer.is_mapped) for layer in self.layers)
         return KeyedRows(self.nothing.drop(column), tuple(layers), self)
 
@@ -118,7 +127,7 @@ class KeyedRows:
                 return pl.concat(several)
 
     def pieces(self, bytes_max: int) -> Iterator[pl.DataFrame]:
-        """Yield all rows that count, in frames of about so many bytes. So there is no copy of all of them at once."""
+        """Yield all rows that count, in frames of about so many bytes. So there is never a copy of all rows at once."""
         gathered: list[pl.DataFrame] = []
         size = 0
         for layer in self.layers:
@@ -134,16 +143,19 @@ class KeyedRows:
 
     @property
     def height(self) -> int:
-        """How many rows count."""
+        """The number of rows that count."""
         return sum(layer.rows.height if layer.counts is None else int(layer.counts.sum()) for layer in self.layers)
 
     def least(self, column: str) -> int | None:
-        """Return the least value of a column with numbers; None if there is none."""
+        """Return the least value of a column of numbers. None: there is no value."""
         of_layers = (layer.least(column) for layer in self.layers)
         return min((value for value in of_layers if isinstance(value, int)), default=None)
 
     def estimated_size(self) -> int:
-        """Return the size in memory in bytes, of replaced rows too, as they are still there. Mapped rows take none."""
+        """Return the size in memory in bytes, including replaced rows, which are still there.
+
+        Mapped rows count as 0.
+        """
         return sum(int(layer.rows.estimated_size()) for layer in self.layers if not layer.is_mapped)
 
     def find(self, touched: pl.DataFrame, keys: Sequence[str]) -> "FoundKeys":
@@ -152,32 +164,35 @@ class KeyedRows:
         return self.at(places)
 
     def at(self, places: tuple[pl.Series, ...]) -> "FoundKeys":
-        """Return the rows at these places: for each layer, which of its rows."""
+        """Return the rows at these places. For each layer, the places say which of its rows."""
         found = [layer.rows.filter(where) for layer, where in zip(self.layers, places, strict=True)]
         return FoundKeys(self, pl.concat([self.nothing, *found]), places)
 
     def where(self, condition: pl.Expr) -> "FoundKeys":
-        """Return the rows of which this is true. Null is not."""
+        """Return the rows for which the condition is true, and not null."""
         chosen = (layer.rows.select(condition).to_series().fill_null(value=False) for layer in self.layers)
         return self.at(tuple(layer.having(places) for layer, places in zip(self.layers, chosen, strict=True)))
 
     def up_to(self, column: str, most: int) -> "FoundKeys":
-        """Return the rows with at most this value in a column. Null is more."""
+        """Return the rows with at most this value in a column. Null counts as greater."""
         return self.at(tuple(layer.up_to(column, most) for layer in self.layers))
 
 
 def noting_order(rows: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Return the same rows. If a column is in ascending order, the frame says so."""
+    """Return the same rows. If a column is in ascending order, mark it as sorted."""
     return rows.with_columns(pl.col(column).set_sorted()) if rows[column].is_sorted() else rows
 
 
 def _is_in_order(values: pl.Series) -> bool:
-    """Return whether the values are known to be in order. So those up to a time are found without the others."""
+    """Return whether the values are marked as sorted.
+
+    Then values up to a time are found without a scan of the others.
+    """
     return values.flags["SORTED_ASC"]
 
 
 def _known(values: pl.Series) -> tuple[int, int]:
-    """Return where the values begin and end that are not null. In a column in order, all nulls are at one end."""
+    """Return where the values that are not null begin and end. In a sorted column, all nulls are at one end."""
     nulls = values.null_count()
     first = nulls if nulls and values[0] is None else 0
     return first, first + len(values) - nulls
@@ -185,9 +200,9 @@ def _known(values: pl.Series) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class FoundKeys:
-    """Some keys' rows among others, and their places: for each layer, which of its rows.
+    """The rows of some keys, found `among` all rows, and their places: for each layer, which of its rows.
 
-    If `all_change`, the change that follows is known to have all these keys.
+    If `all_change` is true, the following change includes all these keys.
     """
 
     among: KeyedRows
@@ -196,7 +211,7 @@ class FoundKeys:
     all_change: bool = False
 
     def only(self, chosen: pl.Series) -> "FoundKeys":
-        """Return those of the found rows at these numbers."""
+        """Return the found rows with these numbers."""
         are_chosen, places, done = _marks(self.rows.height, chosen), [], 0
         for where in self.places:
             at = where.arg_true()
@@ -205,9 +220,10 @@ class FoundKeys:
         return FoundKeys(self.among, self.rows.filter(are_chosen), tuple(places))
 
     def with_later(self, later: "FoundKeys", touched: pl.DataFrame, keys: Sequence[str]) -> "FoundKeys":
-        """Return the rows of these keys, and of those that were found after a change of these, as they were before.
+        """Return the rows of these keys and of the keys in `later`, all as they were before the first change.
 
-        `touched` has all keys. They are looked up again only in layers that the change has made anew.
+        `later` was found after a change of these keys. `touched` has all keys of both. They are looked up again only in
+        layers that `later` does not share.
         """
         known = {id(layer.rows): where for layer, where in zip(later.among.layers, later.places, strict=True)}
         places = (
@@ -219,7 +235,7 @@ class FoundKeys:
         return self.among.at(tuple(places))
 
     def replaced_by(self, rows: pl.DataFrame, *, are_mapped: bool = False) -> KeyedRows:
-        """Return all rows with these in place of the found ones. Any further key must be new."""
+        """Return all rows, with these rows in place of the found ones. Keys beyond the found ones must be new."""
         layers = [layer.without(where) for layer, where in zip(self.among.layers, self.places, strict=True)]
         kept = [layer for layer in layers if not layer.rows.is_empty()]
         kept += [] if rows.is_empty() else [RowLayer(rows, None, are_mapped)]
@@ -227,9 +243,9 @@ class FoundKeys:
 
 
 def _merged(layers: Sequence[RowLayer]) -> tuple[RowLayer, ...]:
-    """Return the layers, the newest ones merged until each is more than twice as large as the next.
+    """Return the layers, with the newest ones merged until each is more than twice as large as the next.
 
-    A layer in a mapped file stays alone. There are as many of them as state has files.
+    A layer in a mapped file is not merged. There are at most as many mapped layers as the state has files.
     """
     first = len(layers) - 1
     if first < 0 or layers[first].is_mapped:
@@ -247,8 +263,8 @@ def _merged(layers: Sequence[RowLayer]) -> tuple[RowLayer, ...]:
 def _places_of(rows: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -> pl.Series:
     """Return for each row whether its key is touched.
 
-    The values of plain columns are looked up in sets, which takes a fifth of a join's time. A join of several columns
-    follows for rows that have found all of theirs.
+    The values of plain columns are looked up in sets, which takes a fifth of a join's time. If there are several
+    columns, a join follows for the rows all of whose values were found.
     """
     plain = [name for name in keys if _is_plain(rows.schema[name])]
     if not plain:

@@ -1,11 +1,11 @@
-"""Keeps the rows of large state files a second time, uncompressed on a local disk, where all workers map them (D5).
+"""Keeps a second, uncompressed copy of the rows of large state files on a local disk, where all workers map it (D5).
 
-Spark's tasks take turns among Python workers. So a worker often lacks a file that another one has written, and to
-decode it takes longer than the rest of the micro-batch's work. A mapped file needs no decoding, and the workers of an
-executor share its pages. The operating system may drop these pages, so they count as no worker's memory.
+Spark's tasks take turns among Python workers. So a worker often lacks a file that another worker has written. Decoding
+it takes longer than the rest of the micro-batch's work. A mapped file needs no decoding, and the workers of an executor
+share its pages. The operating system may drop these pages, so they do not count as a worker's memory.
 
-Spark names folders for such files, and deletes them when the executor ends. Without one, no file is mapped. If the disk
-is full or fails, no file is written there for a minute.
+Spark names folders for such files, and deletes these folders when the executor ends. Without such a folder, no file is
+mapped. If the disk is full or fails, no file is written there for a minute.
 """
 
 import logging
@@ -27,9 +27,9 @@ import pyarrow as pa
 from jobs.state.files import frame_of
 
 MAPPED_BYTES_MIN: Final = 4 * 1024 * 1024
-"""Rows that take less memory are decoded as fast as they are mapped."""
+"""Rows that take less memory than this are decoded as fast as they are mapped."""
 PAUSE_S: Final = 60.0
-"""So long after an error of the disk nothing is written there."""
+"""For so many seconds after an error of the disk, no file is written there."""
 _FOLDERS: Final = "SPARK_LOCAL_DIRS"
 _log = logging.getLogger(__name__)  # a worker of Spark's prints its warnings into the executor's log
 
@@ -47,12 +47,18 @@ class MappedFiles:
     def read(
         self, of: object, path: str, schema: pl.Schema, decoded: Callable[[], pl.DataFrame]
     ) -> tuple[pl.DataFrame, bool]:
-        """Return the rows of a file with these columns, and whether they are mapped. If not yet, they are `decoded`."""
+        """Return the rows of a file with these columns, and whether they are mapped.
+
+        If they are not yet mapped, get them from `decoded`, and keep them.
+        """
         found = self.find(of, path, schema)
         return (found, True) if found is not None else self.keep(of, path, decoded())
 
     def keep(self, of: object, path: str, rows: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
-        """Keep the rows of a file, and return them mapped, and True. If they are few or it fails, return them so."""
+        """Keep the rows of a file, and return them mapped, with True.
+
+        If the rows are few or keeping fails, return them as they are, with False.
+        """
         with self.keeping(of) as kept:
             kept.add(rows)
             found = kept.named(path)
@@ -60,9 +66,10 @@ class MappedFiles:
 
     @contextmanager
     def keeping(self, of: object) -> "Iterator[RowsToMap]":
-        """Lend what keeps the rows of a file, piece by piece, unless the disk has just failed.
+        """Yield an object that keeps the rows of a file, piece by piece. If the disk has just failed, it keeps nothing.
 
-        They count once they are named by the file's path. Without a name, nothing of them is left.
+        The rows can be read once they have the name of the file's path (`named`). Rows without a name are deleted at
+        the end.
         """
         place = None if self.folder is None or self._rests() else self._place(of)
         kept = RowsToMap(self, of, None if place is None else place / f"{uuid4()}.part")
@@ -72,7 +79,7 @@ class MappedFiles:
             kept.close()
 
     def keep_only(self, of: object, paths: tuple[str, ...]) -> None:
-        """Delete the range's files besides these. A worker that has mapped one still has it."""
+        """Delete all files of the range except these. A worker that has mapped a deleted file can still read it."""
         if self.folder is None:
             return
         known = {_name(path) for path in paths}
@@ -82,9 +89,12 @@ class MappedFiles:
                     file.unlink(missing_ok=True)
 
     def let_go(self) -> None:
-        """Hand the pages of all files back to the system. It keeps them for the next reader while there is memory.
+        """
 
-        Else each worker would hold every range, since its tasks take turns among all of them.
+        Give the pages of all files back to the operating system, which caches them for the next reader if there is
+        memory.
+
+        Otherwise each worker would hold the pages of every range, because its tasks take turns among all ranges.
         """
         for mapped in self._in_use:
             mapped.madvise(mmap.MADV_DONTNEED)
@@ -95,7 +105,7 @@ class MappedFiles:
             self._rest(self.folder, error)
 
     def find(self, of: object, path: str, schema: pl.Schema) -> pl.DataFrame | None:
-        """Return the rows that were kept of a file, None if there are none with these columns."""
+        """Return the kept rows of a file. None: there are none with these columns."""
         if self.folder is None:
             return None
         with suppress(OSError, pa.ArrowException), self.place(of, path).open("rb") as file:
@@ -106,14 +116,14 @@ class MappedFiles:
         return None
 
     def place(self, of: object, path: str) -> Path:
-        """Return where the rows of a file lie."""
+        """Return the path of the mapped file for a state file."""
         return self._place(of) / _name(path)
 
     def _rests(self) -> bool:
         return self._rests_until is not None and self.clock() < self._rests_until
 
     def _rest(self, folder: Path, error: OSError) -> None:
-        """Write nothing for a while. The first time, the process's log says why."""
+        """Write nothing for a while. The first time, write the reason to the process's log."""
         if self._rests_until is None:
             _log.warning(
                 "large state files are decoded by each Python worker, which takes longer: they cannot be written into "
@@ -131,9 +141,9 @@ class MappedFiles:
 
 @dataclass(slots=True)
 class RowsToMap:
-    """The rows of a file while they are kept, in `part`. Without it, or once the disk has failed, nothing is kept.
+    """Writes the rows of a file to `part`. Without `part`, or once the disk has failed, no rows are kept.
 
-    Nor is it if the first piece takes few bytes: then it is the only one.
+    No rows are kept either if the first piece is small, because it is then the only piece.
     """
 
     files: MappedFiles
@@ -160,7 +170,7 @@ class RowsToMap:
             self._give_up(error)
 
     def named(self, path: str) -> pl.DataFrame | None:
-        """Return all rows, mapped, which count from now on as those of the file with this path; None if it fails."""
+        """Give the kept rows the name of the file with this path, and return them mapped. None: no rows were kept."""
         if self.part is None or self._writer is None:
             return None
         try:
@@ -172,7 +182,7 @@ class RowsToMap:
         return self.files.find(self.of, path, self._schema)
 
     def close(self) -> None:
-        """Delete what has got no name."""
+        """Delete the rows if they have no name."""
         with suppress(OSError):
             self._end()
         if self.part is not None:

@@ -1,7 +1,7 @@
 """Merges a base and its deltas by key, newest last, with pure functions on frames.
 
-A state frame has `_key_group`, the key columns and the state columns, one row per key. A file also has
-`_deleted`. A null key is a normal key here.
+A state frame has `_key_group`, the key columns and the state columns, and one row per key. A file also has the column
+`_deleted`. A null key is treated like any other key.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,20 @@ from jobs.state.keyed_rows import FoundKeys, KeyedRows
 KEY_GROUP = "_key_group"
 DELETED = "_deleted"
 TOUCHED = "_touched_ms"
-"""The column of state that expires by event time: when the row was written. Null: at the barrier after its file."""
+"""The column of state that expires by event time: when the row was written.
+
+Null: at the first barrier after its file.
+"""
 TOUCHED_BY_CLOCK = "_touched_clock_ms"
 """The same column of state that expires by the clock."""
 
 _BEFORE = "\0"
-"""Prefix of the old columns beside the new ones: no column of a user begins with it."""
+"""Prefix of the old columns beside the new ones. No column of a user begins with this character."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The content of one state file: all rows of a range (BASE) or the touched keys of it (DELTA).
+    """The content of one state file: all rows of a range (BASE), or the rows of its touched keys (DELTA).
 
     The rows may lie in a mapped file.
     """
@@ -39,14 +42,14 @@ class StateChange:
 
 
 def in_range(rows: pl.DataFrame, key_groups: KeyGroupRange) -> pl.DataFrame:
-    """Return the rows whose key group lies in the range; files of another parallelism hold more."""
+    """Return the rows whose key group lies in the range. Files of another parallelism hold further rows."""
     groups = rows[KEY_GROUP]
     inside = groups.is_between(key_groups.first, key_groups.last)
     return rows if inside.all() else rows.filter(inside)
 
 
 def apply_change(state: KeyedRows, change: StateChange, keys: Sequence[str]) -> KeyedRows:
-    """Return the state after a change: the change's rows win over those of the same key."""
+    """Return the state after a change. The change's rows replace the rows of the same keys."""
     match change.kind:
         case KeyedFileKind.BASE:
             replaced = state.where(pl.col(KEY_GROUP).is_between(change.range.first, change.range.last))
@@ -60,9 +63,9 @@ def apply_change(state: KeyedRows, change: StateChange, keys: Sequence[str]) -> 
 def apply_delta(
     found: FoundKeys, delta: pl.DataFrame, keys: Sequence[str], mapped: pl.DataFrame | None = None
 ) -> KeyedRows:
-    """Return the state in which these keys were found, after a delta that touches none but them.
+    """Return the state in which these keys were found, after a delta that touches no other existing keys.
 
-    `mapped` has the rows of the delta in a mapped file. Tombstones may be left out there.
+    `mapped` has the rows of the delta in a mapped file. That file may lack tombstones.
     """
     written = delta if mapped is None else mapped
     live, stay = _live(written).select(found.rows.columns), unchanged(found, delta, keys)
@@ -79,15 +82,15 @@ def unchanged(found: FoundKeys, delta: pl.DataFrame, keys: Sequence[str]) -> pl.
 
 
 def _live(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that are no tombstones. They are copied only if there is one."""
+    """Return the rows that are not tombstones. If there is no tombstone, no row is copied."""
     return (rows.filter(~pl.col(DELETED)) if rows[DELETED].any() else rows).drop(DELETED)
 
 
 def change_of(before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the rows of a delta: the new row of each touched key, a tombstone for each that lost its state.
+    """Return the rows of a delta: the new row of each touched key, or a tombstone if the key lost its state.
 
-    `touched` has the key columns and `_key_group`; `before` is the state of the touched keys, `after`
-    the new rows without key group. Raise KeyError if `after` holds a key that was not touched, or twice.
+    `touched` has the key columns and `_key_group`. `before` is the state of the touched keys, and `after` has the new
+    rows without key group. Raise KeyError if `after` holds a key that was not touched, or holds a key twice.
     """
     on = list(keys)
     new = join_by_key(touched, after, on, "inner")
@@ -105,7 +108,10 @@ def change_of(before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, 
 
 
 def without_unchanged(delta: pl.DataFrame, before: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return a delta without the rows that are as in `before`, the state of the touched keys. Tombstones stay."""
+    """Return a delta without rows that are equal to those in `before`, the state of the touched keys.
+
+    Tombstones stay.
+    """
     others = [name for name in before.columns if name not in (KEY_GROUP, *keys)]
     was = before.select(
         *keys, *(pl.col(name).alias(_BEFORE + name) for name in others), pl.lit(value=True).alias(_BEFORE)
@@ -117,7 +123,7 @@ def without_unchanged(delta: pl.DataFrame, before: pl.DataFrame, keys: Sequence[
 
 
 def superseded(first: pl.DataFrame, second: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return two successive deltas as one: for the same key, the second one's row wins."""
+    """Return two successive deltas as one. For the same key, the row of the second delta counts."""
     return (
         second
         if first.is_empty()

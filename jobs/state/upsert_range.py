@@ -1,10 +1,11 @@
 """One subtask's range of an upsert table: files of bounded size, which are copied on write.
 
-Only files whose rows change are written again. Their rows come first in the new files, and the changed rows last. So
-the rows that changed lately lie together. Keys that change again soon touch few files.
+Only files whose rows change are rewritten. Their unchanged rows come first in the new files, and the changed rows last.
+So rows that changed recently lie together, and keys that soon change again touch few files.
 
-The files have no key groups, since readers of the table do not want them. After a change of parallelism the files of
-the old ranges do not fit. Then their rows come through the exchange, where Spark computes their key groups again.
+The files have no key groups, because readers of the table do not need them. After a change of parallelism the files of
+the old ranges do not fit the new ranges. Then their rows go through the exchange, and their key groups are computed
+again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,8 +34,8 @@ FILE_ROWS_MAX: Final = 250_000
 class UpsertRange:
     """The rows of one upsert table in one range of key groups. `renamed` are old column names by the new ones.
 
-    With `all_files`, every file is written again: the files have other columns, or another range. A file has at most
-    `file_rows_max` rows.
+    With `all_files`, every file is rewritten, because the files have other columns, or are of another range. A file has
+    at most `file_rows_max` rows.
     """
 
     operator: str
@@ -53,10 +54,10 @@ class UpsertRange:
     mapped: MappedFiles = MAPPED
 
     def load(self) -> KeyedRows:
-        """Return the range's rows, a layer for each file; raise StateFileError if one is missing or damaged.
+        """Return the range's rows, a layer for each file. Raise StateFileError if a file is missing or damaged.
 
-        This reads only files whose rows are not in the worker's copy. If another worker has written the range since,
-        the copy is older, but it still has most files.
+        Only files whose rows are not in the worker's copy are read. If another worker has written the range since, the
+        copy is older, but still has most of the files.
         """
         nothing = empty_frame(self.schema)
         copy = self.copies.newest(self._name, nothing.schema)
@@ -69,8 +70,8 @@ class UpsertRange:
     def write(self, current: KeyedRows, output: pl.DataFrame, gone: pl.DataFrame) -> tuple[KeyedFile, ...]:
         """Write the range with `output` in place of the rows of its keys, and without the keys that are `gone`.
 
-        `current` is what `load` returned. The last row of a key wins. Return the range's files, complete, each with
-        rows of one partition. Raises PartitionError for rows that cannot be laid out.
+        `current` has the rows that `load` returned. If `output` has several rows of a key, the last one counts. Return
+        all files of the range, each with rows of one partition. Raises PartitionError for rows that cannot be laid out.
         """
         on = list(self.keys)
         output, gone = self._plain(output), self._plain(gone)
@@ -95,10 +96,10 @@ class UpsertRange:
         return tuple(files)
 
     def _files_again(self, current: KeyedRows, found: FoundKeys, newest: pl.DataFrame) -> list[bool]:
-        """Return for each layer whether its rows are written again.
+        """Return for each layer whether its rows are rewritten.
 
-        They are if one of them changes. They also are if they are few and their partition gets a row, so that its small
-        files do not become many.
+        They are rewritten if one of them changes. They are also rewritten if they are few and their partition gets new
+        rows, so that a partition does not collect many small files.
         """
         if self.all_files:
             return [True for _ in current.layers]
@@ -120,7 +121,7 @@ class UpsertRange:
                 yield file, RowLayer(layer, None, is_mapped)
 
     def _by_partition(self, rows: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-        """Return the rows of each partition that has any, and its folder."""
+        """Return the folder and the rows of each partition that has rows."""
         if rows.is_empty():
             return []
         if not self.partitioned_by:
@@ -129,7 +130,10 @@ class UpsertRange:
         return [(folder, frame_of(part)) for folder, part in laid_out]
 
     def _plain(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows with null for texts that mean null in partition columns. Raises PartitionError for a key."""
+        """Return the rows, with null for texts that a partition column cannot tell from null.
+
+        Raises PartitionError for such a text in a key column.
+        """
         for name in self.partitioned_by:
             if name not in rows.columns or rows.schema[name] != pl.String:
                 continue
@@ -158,7 +162,7 @@ class UpsertRange:
 
 
 def _pieces(rows: pl.DataFrame, rows_max: int) -> Iterator[pl.DataFrame]:
-    """Yield the rows in pieces. Each is a copy, since a slice in a worker's copies would keep all rows in memory."""
+    """Yield the rows in pieces. Each is a copy, because a kept slice would hold all rows in memory."""
     if rows.height <= rows_max:
         yield rows
         return

@@ -1,7 +1,8 @@
 """Keeps merged state of earlier micro-batches in the memory of a Python worker, bounded in size (D5).
 
-Files are immutable, and each copy remembers the paths that it was made from. So a hit is always right, and a miss only
-costs a load. Any worker may run any subtask. An older copy catches up by reading only the files that it lacks.
+Files are immutable, and each copy records the paths of the files that it was made from. So a hit is always correct, and
+a miss only costs a load. Any worker may run any subtask. To update an older copy, a worker reads only the files that
+the copy lacks.
 """
 
 from collections import OrderedDict
@@ -23,16 +24,19 @@ RangeName = tuple[str, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The merged rows of these files, oldest first, without those that had expired by the time of `aged`."""
+    """The merged rows of these files (oldest first), without rows that had expired by the time of `aged`."""
 
     paths: tuple[str, ...]
     rows: KeyedRows
     aged: "Aged | None" = None
 
     def since(self, paths: Sequence[str]) -> "Copy | None":
-        """Return the copy if its files are the first of these. If rows expire, older files may have left before them.
+        """Return the copy if its files are the first of these.
 
-        Those held nothing but expired rows. A rollback never matches: it has older files, or fewer.
+        If rows expire, `paths` may lack the copy's oldest files.
+
+        Those files held only expired rows. After a rollback the copy never matches, because the paths are older or
+        fewer.
         """
         gone = self.paths.index(paths[0]) if self.aged is not None and paths and paths[0] in self.paths else 0
         left = self.paths[gone:]
@@ -41,7 +45,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Aged:
-    """How rows of state expire, and the time by which some have. None: before any time."""
+    """How rows of state expire, and up to which time rows have expired. None: no time has come yet."""
 
     expiry: Expiry
     now_ms: int | None
@@ -52,21 +56,21 @@ class Aged:
         return TOUCHED_BY_CLOCK if self.expiry.by_clock else TOUCHED
 
     def is_after(self, other: "Aged") -> bool:
-        """Return whether rows that have expired by the other time have expired by this one too."""
+        """Return whether rows that have expired by the time of `other` have also expired by this one."""
         earlier, now = other.now_ms, self.now_ms
         return self.expiry == other.expiry and (earlier is None or (now is not None and earlier <= now))
 
 
 @dataclass(frozen=True, slots=True)
 class CopyUses:
-    """How often a range's copy was right at once, had to catch up, or did not exist."""
+    """How often a range's copy was current, was behind, or did not exist."""
 
     hits: int = 0
     behind: int = 0
     misses: int = 0
 
     def __add__(self, other: "CopyUses") -> "CopyUses":
-        """Return both counts together."""
+        """Return the sum of both counts."""
         return CopyUses(self.hits + other.hits, self.behind + other.behind, self.misses + other.misses)
 
 
@@ -85,7 +89,7 @@ class WorkerCopies:
     def find(self, name: RangeName, paths: Sequence[str], schema: pl.Schema, aged: Aged | None = None) -> Copy | None:
         """Return the range's copy if it has these columns and was made from these files, or from the first of them.
 
-        It may lack only rows that have expired by the time of `aged`.
+        The copy may lack only rows that have expired by the time of `aged`.
         """
         copy = self.newest(name, schema)
         if copy is None or (copy.aged is None) != (aged is None):
