@@ -1,1 +1,4 @@
-"""Runs one tick: drives the doors of tick and job, carries out their effects, and recovers the job first."""
+"""Runs one tick: drives the tick door and the job door, and carries out their effects.
+
+A tick recovers the job first.
+"""

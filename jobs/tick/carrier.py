@@ -1,7 +1,7 @@
 """Drives the tick door, and carries out its effects on a job's real stores. The door decides the order.
 
-A tick and each task on a job at rest drive the door through this module. If a process dies anywhere, the next one takes
-the same steps and recovers.
+A tick and each task on a job at rest drive the door through this module. Wherever a process dies, the next process
+takes the same steps and recovers.
 """
 
 from abc import ABC, abstractmethod
@@ -86,28 +86,37 @@ class Carrier(ABC):
     entry_boundary = AppendRow.__name__
 
     def __init__(self, warehouse: Warehouse, boundary: Boundary, *, lease_ms: int | None = LEASE_MS) -> None:
-        """Open nothing yet. Without `lease_ms` no lease is kept, for work that takes only a moment."""
+        """Prepare without opening anything.
+
+        If `lease_ms` is None no lease is kept, for work that takes only a moment.
+        """
         self.warehouse = warehouse
         self.boundary = boundary
         self._lease_ms = lease_ms
         self._held = ExitStack()
         """Contexts that stay open until the attempt is over."""
         self.repaired: tuple[str, ...] = ()
-        """A line for each table that this recovery has repaired."""
+        """A message for each table that this recovery has repaired."""
 
     # -------------------------------------------------------------- what each kind of work does in its own way
 
     @abstractmethod
     def look(self, effect: Observe | LookAtTables) -> Observed | TablesSeen:
-        """Return what a start must know, or the tables in doubt; raise an error that refuses the start."""
+        """Return the observed facts that a start needs, or the tables in doubt.
+
+        Raise an error that refuses the start.
+        """
 
     @abstractmethod
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
-        """Raise unless the answer is yes."""
+        """Raise an error unless the answer to the question is yes."""
 
     @abstractmethod
     def told(self, effect: TakeHold | RolledForward | RestartDue | Recovered) -> None:
-        """The job is held, a checkpoint was rolled forward, the recovery is done, or a restart is due."""
+        """
+
+        React to progress: the job is held, a checkpoint was rolled forward, the recovery is done, or a restart is due.
+        """
 
     @abstractmethod
     def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
@@ -155,11 +164,11 @@ class Carrier(ABC):
             return Broke(error)
 
     def failure(self, effect: TickEffect, error: Exception) -> TickFact:
-        """Return what an error means: before the claim a refusal, and after it the end of the attempt."""
+        """Return the fact for an error: before the claim a refusal, and after the claim the end of the attempt."""
         return Objected(error) if isinstance(effect, Observe | Examine) else Broke(error)
 
     def carry_out(self, effect: TickEffect) -> TickFact | None:
-        """Carry out one effect; return its answer, or None if it has none."""
+        """Carry out one effect. Return its answer, or None if the effect has no answer."""
         match effect:
             case Observe() | LookAtTables():
                 return self.look(effect)
@@ -267,7 +276,7 @@ class Carrier(ABC):
 
 
 def refusal(warehouse: Warehouse, outcome: Refused | Unsettled) -> JobHeldError | ClaimUnsettledError:
-    """Return the error for a user: who holds the job, or that nobody can tell which entries it has."""
+    """Return the error for the user: who holds the job, or that it is unknown which entries the job has."""
     job = warehouse.paths.job
     if isinstance(outcome, Unsettled):
         return ClaimUnsettledError(job, outcome.error)

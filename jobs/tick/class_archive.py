@@ -1,9 +1,9 @@
-"""Makes an archive of Spark's classes. A JVM maps it into memory, and need not load and verify each class.
+"""Makes an archive of Spark's classes. A JVM maps the archive into memory, and need not load and verify each class.
 
-`python -m jobs.tick.class_archive` makes it once for an environment, by running a small tick and a few statements of
-Delta (JEP 350: dynamic class-data sharing). Another JVM, or one with another class path, starts without the archive.
-Measured on two cores: a session starts in 3.4 instead of 8.5 s, and a first write and DELETE by Delta take 10
-instead of 18 s.
+`python -m jobs.tick.class_archive` makes the archive once for an environment, by running a small tick and a few
+statements of Delta (JEP 350: dynamic class-data sharing). Another version of the JVM, or a JVM with another class path,
+starts without the archive. Measured on two cores: a session starts in 3.4 instead of 8.5 s, and a first write and
+DELETE by Delta take 10 instead of 18 s.
 """
 
 import logging
@@ -31,16 +31,16 @@ from jobs.tick.tick_settings import RuntimeSettings
 
 _EXIT_S: Final = 300
 _ROOM_BYTES: Final = 1 << 30
-"""An archive has about 200 MB. If the disk became full, half an archive would break the JVM that maps it."""
+"""Free space that making an archive requires. An archive has about 200 MB, and half an archive breaks the JVM."""
 _ROWS: Final = 40
 
 
 class ArchiveNotMadeError(Exception):
-    """No archive was made. The message says why. Everything works without one."""
+    """No archive was made. The message says why. Tidemark works without an archive."""
 
 
 def make_archive(archive: Path) -> None:
-    """Run a small tick, and archive the classes that it loads; replace an older archive.
+    """Run a small tick, and archive the classes that it loads. Replace an older archive.
 
     If the Delta jars are there, run a few statements of Delta too. Raises ArchiveNotMadeError.
     """
@@ -62,7 +62,7 @@ def make_archive(archive: Path) -> None:
 
 
 def _jars() -> tuple[Path, ...]:
-    """Return the Delta jars; none if they were never fetched, since no tick needs them."""
+    """Return the Delta jars. There are none if they were never fetched, because no tick needs them."""
     try:
         return delta_jars()
     except JarsError:
@@ -106,7 +106,7 @@ def _end(session: SparkSession) -> None:
 
 
 def main() -> None:
-    """Make the archive and say how long it took. A failure is only reported, since Spark also starts without it."""
+    """Make the archive and print how long it took. A failure is only reported, because Spark also starts without it."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     console = Console(stderr=True, markup=False, emoji=False)
     started = time.monotonic()

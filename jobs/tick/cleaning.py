@@ -1,7 +1,7 @@
 """Cleans up a job at rest, beside a running tick, or at the end of a tick.
 
-At rest the clean-up claims the job, so that all other generations are older. Beside a tick it leaves the files of the
-tick's generation alone. The tick can name files of older generations only if an entry names them
+At rest the clean-up claims the job, so that all other generations are older. Beside a tick it does not touch the files
+of the tick's generation. A file of an older generation can be used by the tick only if an entry names it
 (`checkpointing.commit.cleanup`).
 """
 
@@ -25,17 +25,20 @@ from jobs.warehouse.refusals import JobHeldError
 from jobs.warehouse.warehouse import Warehouse
 
 FILES_PER_TICK: Final = 5_000
-"""The end of a tick deletes at most so many files, in about a second. The next clean-up deletes the others."""
+"""At its end, a tick deletes at most so many files, in about a second. The next clean-up deletes the others."""
 
 _UNFINISHED_MS: Final = 3_600_000
-"""An unfinished file beside the lease or the looks that is older than this was left by a dead process."""
+"""If an unfinished file beside the lease or the records of looks is older than this, a dead process left it behind."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What a clean-up found and did. `beside` names the process that holds the job, `notes` the tables left alone."""
+    """What a clean-up found and did.
+
+    `beside` names the process that holds the job, and `notes` the untouched tables.
+    """
 
     decision: CleanupDecision
     deleted: Deleted
@@ -45,7 +48,7 @@ class Cleanup:
 
 
 def plan_cleanup(warehouse: Warehouse, grace_ms: int) -> Cleanup:
-    """Return what a clean-up would do now; changes nothing. Raises NeverRunError."""
+    """Return what a clean-up would do now, without changing anything. Raises NeverRunError."""
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely)
     state = state_of(warehouse, stores.entries.rows())
@@ -59,7 +62,7 @@ def clean_up(warehouse: Warehouse, grace_ms: int, *, boundary: Boundary = cross_
     """Delete unneeded files. An interrupted clean-up can simply be run again.
 
     Raises NeverRunError, CutsNotRecordedError, and ClaimUnsettledError if other processes claim the job all the time,
-    or if the store's answers and lists do not tell which entries the job has.
+    or if the store's answers and lists do not show which entries the job has.
     """
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary)
@@ -74,7 +77,10 @@ def clean_up(warehouse: Warehouse, grace_ms: int, *, boundary: Boundary = cross_
 
 
 def clean_up_after_tick(stores: JobStores, generation: Generation, grace_ms: int, boundary: Boundary) -> None:
-    """Clean up at the end of a tick that still holds the job. An error is logged, and the tick ends as it would."""
+    """Clean up at the end of a tick that still holds the job.
+
+    An error is logged, and does not change how the tick ends.
+    """
     warehouse = stores.warehouse
     try:
         stores.cuts.drop_unneeded()
@@ -89,7 +95,7 @@ def clean_up_after_tick(stores: JobStores, generation: Generation, grace_ms: int
 
 
 def is_cleanup_due(warehouse: Warehouse, grace_ms: int) -> bool:
-    """Return whether the last clean-up was so long ago that a tick without a checkpoint should clean up too."""
+    """Return whether the last clean-up is so long ago that even a tick without a checkpoint should clean up."""
     return is_due(read_looks(warehouse), warehouse.now_ms(), grace_ms)
 
 

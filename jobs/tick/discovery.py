@@ -1,7 +1,7 @@
 """Asks the sources what they offer after a cut, without Spark: how many rows, and how old the oldest of them is.
 
 A source that knows its lag is asked for it (`port.KnowsLag`). Any other source is polled once for each split, which
-reads no row. Where a lag does not say how many rows there are, one poll finds out whether there is one.
+reads no row. If a lag does not have the number of rows, one poll finds out whether there is any row.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from jobs.sources.port import (
 from jobs.sources.position_words import START, PositionWords, ended_splits, positions_of
 
 ENDLESS: Final = 1_000_000_000_000
-"""A split that offers this many rows at once has no end."""
+"""A split that offers this many rows at once counts as endless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Offer:
 
 
 _NOTHING: Final = Offer(Lag(0, 0.0), any=False, mark="ended")
-"""What a split offers that has ended."""
+"""The offer of a split that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Discovered:
 
     @property
     def rows(self) -> int | None:
-        """How many rows there are, as well as the source knows; None if it does not, or if a split has no end."""
+        """How many rows there are, as far as the source knows. None: it does not know, or a split has no end."""
         known = [offer.lag.rows for offer in self.splits.values() if offer.lag.rows is not None]
         return sum(known) if len(known) == len(self.splits) else None
 
@@ -74,7 +74,7 @@ class Discovered:
 
     @property
     def seconds(self) -> float | None:
-        """How old the oldest unread row is, 0 if there is none; None if the source does not know."""
+        """How old the oldest unread row is in seconds, or 0 if there is none. None: the source does not know."""
         known = [offer.lag.seconds for offer in self.splits.values() if offer.lag.seconds is not None]
         return max(known, default=None)
 
@@ -99,7 +99,7 @@ def discover(sources: Mapping[VertexId, Source], restored: CheckpointRecord | No
 
 
 def _discovered(name: VertexId, source: Source, restored: CheckpointRecord | None) -> Discovered:
-    """Return what one source offers. Splits that have ended are not looked at, nor new ones of a part that has."""
+    """Return what one source offers. Ended splits are not asked, and an ended part is not asked for new splits."""
     restored = None if restored is None else in_first_part(restored, {name: begins_of(source)})
     positions = {split: at for (vertex, split), at in positions_of(restored).items() if at and vertex == name}
     ended = ended_splits(restored, name)
@@ -116,7 +116,7 @@ def _discovered(name: VertexId, source: Source, restored: CheckpointRecord | Non
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """How many rows all sources have to read. `rows` is None if it is not known, or if a split has no end."""
+    """How many rows all sources have to read. `rows` is None if the number is unknown, or if a split has no end."""
 
     rows: int | None
     estimated: bool = False
@@ -146,7 +146,7 @@ def _offers(name: VertexId, source: Source, positions: Mapping[SplitId, str]) ->
 
 
 def _polled(name: VertexId, source: Source, split: SplitId, start: str | None, lag: Lag | None = None) -> Offer:
-    """Poll the split once: for all that it has, or for one row if the lag leaves open whether there is one."""
+    """Poll the split once: for all its rows, or for one row if the lag does not say whether there is a row."""
     found = source.poll(PollSource(name, split, start, ENDLESS if lag is None else 1))
     if found is None:
         return Offer(Lag(0, 0.0), any=False, mark=str(start))
@@ -155,7 +155,7 @@ def _polled(name: VertexId, source: Source, split: SplitId, start: str | None, l
 
 
 # ------------------------------------------------------------------
-# Looks once at what the sources of a job pass over, and at sources that have never found a file.
+# Looks once at the files that the sources of a job skip, and at sources that have never found a file.
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class InputLook:
     never_found: bool
 
     def findings(self) -> Iterator[tuple[str, str]]:
-        """Yield each problem with its way out; nothing if all is well."""
+        """Yield each problem with its way out. If there is no problem, yield nothing."""
         if self.never_found:
             root, splits, pattern = self.folder.root, self.folder.splits, self.folder.pattern
             where = f"none of the {splits} folders there has such a file" if splits else "there is no folder in it"
@@ -186,7 +186,10 @@ class InputLook:
 
 
 def look_at_input(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> tuple[InputLook, ...]:
-    """Return a look at each folder of files. One that cannot be listed is left out, since the poll names it."""
+    """Return a look at each folder of files.
+
+    Folders that cannot be listed are left out, because the poll reports them.
+    """
     return tuple(look for name, source in sources.items() for look in _looks(name, source, restored))
 
 

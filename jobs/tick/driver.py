@@ -1,7 +1,7 @@
 """Drives the job door in one loop and one thread: takes a fact, steps the door, and starts the effects.
 
-The door decides everything. Only the driver reads the clock, and it tells the door the time before every fact. The loop
-ends when the door says so, or with an error if the door or an effect raises an unexpected one.
+The door decides everything. Only the driver reads the clock, and it sends the door the time before every fact. The loop
+ends when the door ends it, or with an error if the door or an effect raises an unexpected error.
 """
 
 import gc
@@ -39,26 +39,26 @@ from jobs.tick.listener import Narrator
 from jobs.tick.trace_files import TraceWriter
 
 STOP_DRAIN_MS = 2_000
-"""A tick that was asked to stop now waits no longer for effects whose answers it does not need."""
+"""The longest time that a tick with a request to stop at once waits for effects whose answers it does not need."""
 
 IDLE_WAIT_MS = 1_000
-"""The longest sleep. The door hears the time at least this often."""
+"""The longest sleep. The door gets the time at least this often."""
 
 
 class Door(Protocol):
-    """What the driver drives: the job door."""
+    """The job door, as the driver uses it."""
 
     def start(self, now_ms: int) -> tuple[Effect, ...]:
-        """Begin; return the first effects."""
+        """Begin, and return the first effects."""
         ...
 
     def step(self, fact: Fact) -> tuple[Effect, ...]:
-        """Take one fact; return its effects."""
+        """Take one fact, and return its effects."""
         ...
 
 
 class DoorFailedError(RuntimeError):
-    """The door raised an error, which is a bug of Tidemark. The message names the trace that replays it."""
+    """The door raised an error, which is a bug of Tidemark. The message names the trace that reproduces the bug."""
 
     def __init__(self, error: Exception, trace: Path) -> None:
         super().__init__(
@@ -80,17 +80,20 @@ class Inbox:
         self._open = self._queue
         """The queue that gets new facts: this inbox's, or that of the running attempt."""
         self.stop_requested = False
-        """Whether a StopRequested ever came in. If so, no attempt follows a failed one."""
+        """Whether the inbox ever got a StopRequested. If so, no attempt follows a failed one."""
 
     def put(self, answer: Answer) -> None:
-        """Hand in a fact. It goes to the running attempt, if there is one."""
+        """Add a fact. It goes to the running attempt, if there is one."""
         if isinstance(answer, StopRequested):
             self.stop_requested = True
         self._open.put(answer)
 
     @contextmanager
     def attempt(self) -> "Iterator[Inbox]":
-        """Give the attempt within this block its inbox. It gets the waiting facts, and those that come in meanwhile."""
+        """Yield an inbox for the attempt within this block.
+
+        It gets the waiting facts, and the facts that arrive meanwhile.
+        """
         inbox = Inbox()
         self._open = inbox._queue
         while (waiting := self.get(0)) is not None:
@@ -110,7 +113,7 @@ class Inbox:
 
 @dataclass(slots=True)
 class Clock:
-    """Gives milliseconds since the epoch that never go back, even if the machine's clock does."""
+    """Gives milliseconds since the epoch. They never go back, even if the machine's clock does."""
 
     source: Callable[[], int]
     _last_ms: int = field(default=0)
@@ -127,7 +130,7 @@ class Driver:
     def __init__(
         self, door: Door, handlers: Handlers, inbox: Inbox, trace: TraceWriter, narrator: Narrator, clock: Clock
     ) -> None:
-        """Start nothing yet."""
+        """Prepare without starting anything."""
         self._door = door
         self._inbox = inbox
         self._trace = trace
@@ -147,11 +150,11 @@ class Driver:
         """The newest version of `checkpoints` that this tick has written for certain."""
 
     def run(self, setup: JobSetup, drain_ms: int) -> tuple[EndTick, tuple[str, ...]]:
-        """Drive the door until it ends; return how it ended, and the effects that still run `drain_ms` later.
+        """Drive the door until it ends. Return how it ended, and the effects that still run `drain_ms` later.
 
-        First it notifies the listeners again that the restored checkpoint is complete, since the tick that published
-        it may have died before (Flink: at least once; a late notice does nothing).
-        Raises DoorFailedError if the door raises, after the effects have ended.
+        First notify the listeners again that the restored checkpoint is complete, because the tick that published the
+        checkpoint may have died before it did so (Flink: at least once; a late notice does nothing). If the door raises
+        an error, raise DoorFailedError after the effects have ended.
         """
         try:
             end = self._loop(setup)
@@ -247,12 +250,12 @@ class Driver:
 
 
 # ------------------------------------------------------------------
-# Lets Python's garbage collector run less often while a tick runs.
+# Makes Python's garbage collector run less often while a tick runs.
 #
-# The collector looks for objects that refer to each other in a ring. By default it runs after every 700 new objects,
-# and goes through all live objects again and again. A coordinator of many subtasks holds a million objects, and
-# creates tens of thousands in each checkpoint. Almost none of them is in a ring, so nearly all of that work finds
-# nothing. With 100,000 state files, a collection of all objects takes a quarter of a second.
+# The collector looks for objects that refer to each other in a cycle. By default it runs after every 700 new objects,
+# and visits all live objects again and again. A coordinator of many subtasks holds a million objects, and creates tens
+# of thousands in each checkpoint. Almost none of these objects is in a cycle, so nearly all of that work finds nothing.
+# With 100,000 state files, a collection of all objects takes a quarter of a second.
 
 
 NEW_OBJECTS: Final = 10_000
@@ -261,7 +264,7 @@ NEW_OBJECTS: Final = 10_000
 
 @contextmanager
 def collecting_less_often() -> Iterator[None]:
-    """Let the collector run less often inside this context. If the process has switched it off, it stays off."""
+    """Make the collector run less often inside this context. If the process has switched it off, it stays off."""
     new, *others = gc.get_threshold()
     if new:
         gc.set_threshold(max(new, NEW_OBJECTS), *others)

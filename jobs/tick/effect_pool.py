@@ -1,8 +1,8 @@
 """Carries out slow effects in threads: some for Spark jobs, some for files, one for notices, one for each master hook.
 
-A micro-batch takes seconds, and the commit path takes milliseconds, so the commit path never queues behind it. Notices
-run a user's code in one thread, which keeps their order. A hook delays no other hook, and one that hangs does not keep
-the process from ending.
+A micro-batch takes seconds, and the steps of a commit take milliseconds. So commits have their own threads, and never
+queue behind micro-batches. Notices run a user's code in one thread, which keeps their order. A hook does not delay
+other hooks, and a hook that hangs does not keep the process from ending.
 """
 
 import threading
@@ -20,12 +20,12 @@ SPARK_THREADS: Final = 4
 """How many micro-batches run at a time. Spark shares its cores among them."""
 
 FILE_THREADS: Final = 32
-"""How many tables are published at a time. Each of them mostly waits for the storage."""
+"""How many tables are published at a time. A publication mostly waits for the storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class EffectBroke:
-    """An effect without a failure fact raised an error, or the handlers themselves did."""
+    """An effect that has no failure fact raised an error, or the handlers themselves raised one."""
 
     effect: str
     error: BaseException
@@ -38,21 +38,24 @@ class Handlers(Protocol):
     """Carries out effects."""
 
     def carry_out(self, effect: CarriedOut) -> Fact | None:
-        """Return the answering fact, if the effect has one."""
+        """Carry out an effect. Return the fact that answers it, if it has one."""
         ...
 
     def cancel(self, effect: CancelJudgement) -> None:
-        """Let a running judgement end soon, without an answer."""
+        """Make a running judgement end soon, without an answer."""
         ...
 
     def end(self) -> None:
-        """Let work end soon for which nobody waits any more."""
+        """End work soon if nobody waits for it any more."""
         ...
 
 
 @dataclass(slots=True)
 class _Line:
-    """One thread for calls, in order. Unlike a pool's thread it does not keep the process alive if it hangs."""
+    """One thread for calls, in order.
+
+    Unlike a pool's thread, a thread that hangs here does not keep the process alive.
+    """
 
     name: str
     _queue: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = field(default_factory=SimpleQueue)
@@ -80,10 +83,10 @@ class _Line:
 
 
 class Crew:
-    """Carries out effects in other threads than the driver's. The effect's thread calls `answer` with the answer."""
+    """Carries out effects in threads of its own. The effect's thread calls `answer` with the answer."""
 
     def __init__(self, handlers: Handlers, answer: Callable[[Answer], None]) -> None:
-        """Start no effect yet."""
+        """Prepare without starting an effect."""
         self._handlers = handlers
         self._answer = answer
         self._spark = ThreadPoolExecutor(SPARK_THREADS, thread_name_prefix="micro-batch")
@@ -119,7 +122,7 @@ class Crew:
         self._spark.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False)
         self._notices.shutdown(wait=False)
-        # `wait` never counts a future as done that was cancelled in the queue.
+        # `wait` never treats a future as done if it was cancelled in the queue.
         begun = [each for each in self._running if not each.cancelled()]
         _, late = wait(begun, timeout=timeout_ms / 1000)
         return tuple(sorted(boundary_of(self._running[each]) for each in late))

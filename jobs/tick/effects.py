@@ -1,4 +1,4 @@
-"""Calls the coordinators of sources: what a source knows besides its positions is restored, and asked for (A7)."""
+"""Calls the coordinators of sources: restores what a source knows besides its positions, and asks for it (A7)."""
 
 import json
 import threading
@@ -97,7 +97,7 @@ class CoordinatorCalls:
         self._states = {str(name): OwnState(source) for name, source in sources.items()}
 
     def carry_out(self, effect: CoordinatorEffect) -> Fact:
-        """Return the fact that answers the effect. If the source raises, the fact says so."""
+        """Return the fact that answers the effect. If the source raises an error, the fact has it."""
         state = self._states[effect.coordinator]
         match effect:
             case AskOperatorCoordinator():
@@ -131,18 +131,18 @@ _log = structlog.get_logger(__name__)
 
 
 class UnfitStateError(ValueError):
-    """A hook returned a state that JSON cannot hold unchanged. The message says what it may return."""
+    """A hook returned a state that JSON cannot hold unchanged. The message says what a hook may return."""
 
 
 class HookCalls:
-    """Calls the hooks of one tick, from any thread. Its caller keeps the calls of one hook in order."""
+    """Calls the hooks of one tick, from any thread. The caller keeps the calls of each hook in order."""
 
     def __init__(self, hooks: Mapping[str, MasterHook]) -> None:
         """Call these hooks, by name."""
         self._hooks = hooks
 
     def carry_out(self, effect: HookEffect) -> Fact | None:
-        """Return the fact that answers the effect. If the hook raises, the fact says so."""
+        """Return the fact that answers the effect. If the hook raises an error, the fact has it."""
         hook = self._hooks[effect.hook]
         match effect:
             case AskHook():
@@ -175,7 +175,7 @@ def _restored(name: str, call: Callable[[], None]) -> Fact:
 
 
 def _close(name: str, hook: MasterHook) -> None:
-    """Close the hook. An error is only logged, since the attempt has ended anyway."""
+    """Close the hook. An error is only logged, because the attempt has ended anyway."""
     try:
         hook.close()
     except Exception as error:  # noqa: BLE001 - a user's code
@@ -183,7 +183,10 @@ def _close(name: str, hook: MasterHook) -> None:
 
 
 def as_json(state: JsonValue) -> str | None:
-    """Return a hook's state as JSON text, None for no state; raise UnfitStateError if JSON would change it."""
+    """Return a hook's state as JSON text, or None for no state.
+
+    Raise UnfitStateError if JSON would change the state.
+    """
     if state is None:
         return None
     try:
@@ -199,15 +202,15 @@ _MAY_BE: Final = "return None, texts, finite numbers, bools, lists, and dicts wi
 
 
 # ------------------------------------------------------------------
-# Judges all suites of a vertex's tables, and says which could not be judged.
+# Judges all suites of a vertex's tables, and reports which suites could not be judged.
 
 
 def judge_suites(
     judge: Judge, suites: Mapping[TableName, Suite], effect: JudgeSuites, is_cancelled: Callable[[], bool]
 ) -> SuitesJudged | JudgementFailed:
-    """Judge every table of the vertex; the report is a JSON array of the verdicts.
+    """Judge every table of the vertex. The report is a JSON array of the verdicts.
 
-    A suite that rejects rows counts, even if other suites could not be judged. Raises JudgementCancelledError soon
+    If a suite rejects rows, that counts even if other suites could not be judged. Raises JudgementCancelledError soon
     after `is_cancelled` returns True.
     """
     verdicts: list[Verdict] = []
@@ -234,7 +237,7 @@ def judge_suites(
 
 
 def verdicts_of(record: CheckpointRecord, suites: Iterable[Suite] = ()) -> tuple[Verdict, ...]:
-    """Return the verdicts that a checkpoint holds, and for every other suite one that says why it was not judged.
+    """Return the verdicts in a checkpoint, and for every other suite a verdict that says why it was not judged.
 
     Raises ValidationError for a report of another format.
     """
@@ -248,8 +251,8 @@ def verdicts_of(record: CheckpointRecord, suites: Iterable[Suite] = ()) -> tuple
 # ------------------------------------------------------------------
 # Notifies a pipeline's own listeners and sources that a checkpoint is complete or was aborted (F1, F2).
 #
-# If one raises, the error is logged and shown, and the others and the tick go on. Notices come from one thread, in the
-# order of the checkpoints, so a slow listener delays only later notices.
+# If one of them raises an error, the error is logged and shown, and the others and the tick go on. One thread makes all
+# notices, in the order of the checkpoints, so a slow listener delays only later notices.
 
 
 class Notices:
@@ -262,7 +265,7 @@ class Notices:
         shown_to: TickListener,
         upstream: UpstreamHolds,
     ) -> None:
-        """Notify the sources that want to hear, and these listeners; report errors to `shown_to`."""
+        """Notify the sources that take notices, and these listeners. Report errors to `shown_to`."""
         self._upstream = upstream
         self._sources = [
             (name, layer)
@@ -322,11 +325,15 @@ def _name(listener: CheckpointListener) -> str:
 # ------------------------------------------------------------------
 # Carries out slow effects: each becomes one call of a store, source, operator or judge, and one fact.
 #
-# Nothing is decided here. An error becomes the effect's failure fact. An effect without one raises it.
+# These handlers decide nothing. An error becomes the effect's failure fact. If the effect has no failure fact, the
+# error is raised.
 
 
 MAINTAIN_EVERY: Final = 25
-"""Log entries of tables are dropped after the attempt's first completed checkpoint, and after so many more."""
+"""
+
+Old log entries of tables are dropped after the attempt's first completed checkpoint, and then after every so many.
+"""
 
 
 class EffectHandlers:
@@ -343,7 +350,7 @@ class EffectHandlers:
         generation: Generation,
         keeping: LogKeeping | None,
     ) -> None:
-        """Take what the effects need. `keeping` says how long log entries stay; None means for ever."""
+        """Store what the effects need. `keeping` says how long log entries stay. None means for ever."""
         self._plan = plan
         self._generation = generation
         self._stores = stores
@@ -363,7 +370,7 @@ class EffectHandlers:
         self._unopened = () if in_folder else tuple(table.name for table in plan.graph.tables())
         self._opening = threading.Lock()
         self._completed = 0
-        """Only the thread of the notices counts."""
+        """The number of completed checkpoints. Only the thread of the notices changes it."""
         if plan.suites:
             self._judge.warm_up()
 
@@ -440,7 +447,11 @@ class EffectHandlers:
         return MicroBatchNotStaged(vertex, number, str(failed))
 
     def _open_logs(self) -> None:
-        """Open the tables of a store during the first micro-batch, so that the first checkpoint need not."""
+        """
+
+        Open the tables of an object store during the first micro-batch, so that the first checkpoint need not open
+        them.
+        """
         with self._opening:
             tables, self._unopened = self._unopened, ()
         if tables:
@@ -451,7 +462,7 @@ class EffectHandlers:
             self._stores.look_again(tables)
 
     def cancel(self, effect: CancelJudgement) -> None:
-        """Let a running judgement end at its next step, without an answer."""
+        """Make a running judgement end at its next step, without an answer."""
         self._cancelled.add((effect.vertex, effect.checkpoint))
 
     def _judged(self, effect: JudgeSuites) -> Fact | None:
@@ -475,7 +486,7 @@ class EffectHandlers:
         return TablesChecked(effect.checkpoint, problems)
 
     def _compact(self, effect: CompactFiles) -> FilesCompacted:
-        """Compact tables. After an error they keep their small files for now."""
+        """Compact tables. After an error the tables keep their small files for now."""
         try:
             return self._compactor.compact(effect)
         except CompactionEndedError:
@@ -486,7 +497,7 @@ class EffectHandlers:
             return FilesCompacted(error=text)
 
     def end(self) -> None:
-        """Let a running compaction end soon. Nobody waits for it any more."""
+        """Make a running compaction end soon, because nobody waits for it any more."""
         self._over.set()
 
     def _look_for_rival(self, effect: LookForRival) -> RivalSeen:
@@ -498,13 +509,13 @@ class EffectHandlers:
             return RivalSeen(None)
 
     def _discard(self, effect: DiscardFiles) -> None:
-        """Delete the files. One that cannot be deleted costs only its space."""
+        """Delete the files. A file that cannot be deleted costs only its space."""
         for path in deletable(self._stores.warehouse, effect.paths):
             with suppress(OSError):
                 self._stores.warehouse.delete(path)
 
     def _maintain(self, checkpoint: CheckpointId) -> None:
-        """Look after the logs once a checkpoint is published. An error is only logged."""
+        """Maintain the logs once a checkpoint is published. An error is only logged."""
         tables = [table.name for table in self._plan.graph.tables()]
         try:
             self._stores.look_again(tables)

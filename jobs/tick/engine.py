@@ -1,4 +1,7 @@
-"""Runs micro-batches in a Spark session, which is opened for the first one. A tick without news starts no Spark."""
+"""Runs micro-batches in a Spark session.
+
+The first micro-batch opens the session, so a tick without new rows has none.
+"""
 
 import threading
 import time
@@ -39,7 +42,7 @@ from jobs.tick.listener import (
 _log = structlog.get_logger(__name__)
 
 CLOSE_S: Final = 2.0
-"""A tick that ends does not wait longer for a thread that is starting Spark."""
+"""The longest time that an ending tick waits for a thread that is starting Spark."""
 
 LOST: Final = (
     "Spark died: its JVM or its server was killed, often because the machine's memory ran out. What was committed "
@@ -49,7 +52,7 @@ LOST: Final = (
 
 
 def fetch_missing_jars(config: SparkConfig, listener: TickListener) -> None:
-    """Fetch the sets of jars that a session needs and that are missing; raise JarsError if they cannot be had."""
+    """Fetch missing sets of jars that a session needs. Raise JarsError if they cannot be fetched."""
     for jars in not_fetched(config.jar_sets):
         listener.progress(JarsFetching(jars.serves))
         fetch(jars_folder(), jars)
@@ -59,23 +62,26 @@ class Engine(Protocol):
     """Runs micro-batches, several at a time."""
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
-        """Run a micro-batch, and return what each subtask wrote; raise MicroBatchError. Any thread may call it."""
+        """Run a micro-batch, and return what each subtask wrote. Raise MicroBatchError.
+
+        Any thread may call this method.
+        """
         ...
 
     def close(self) -> None:
-        """Close what was opened. Micro-batches that still run fail."""
+        """Close all that was opened. Micro-batches that still run then fail."""
         ...
 
 
 class SparkEngine:
-    """Runs micro-batches in one Spark session. It stops the session in the end, unless the session was `given`.
+    """Runs micro-batches in one Spark session. It stops the session at the end, unless the session was `given`.
 
-    It serves all attempts of a tick. If a micro-batch fails because the session has died, the next micro-batch opens
-    another session.
+    An engine serves all attempts of a tick. If a micro-batch fails because the session has died, the next micro-batch
+    opens another session.
     """
 
     def __init__(self, config: SparkConfig, listener: TickListener, given: SparkSession | None = None) -> None:
-        """Start no session yet."""
+        """Prepare without starting a session."""
         self._config = config
         self._listener = listener
         self._jobs = None if given is None else PlannedJobs(given)
@@ -89,7 +95,7 @@ class SparkEngine:
         """How often a task found its state in its worker's memory (D5)."""
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
-        """Run a micro-batch as one Spark job; raise what Spark raises if no session can be opened."""
+        """Run a micro-batch as one Spark job. Raise MicroBatchError if it fails, or if no session can be opened."""
         try:
             jobs = self._opened()
         except SparkNotStartedError as error:
@@ -107,9 +113,9 @@ class SparkEngine:
         return done.finished
 
     def close(self) -> None:
-        """Stop the session if this engine opened it. A later micro-batch opens another one.
+        """Stop the session if this engine opened it. A later micro-batch would open another session.
 
-        A session that it found open in this process goes on.
+        A session that the engine found open in this process goes on.
         """
         uses, self.copies = self.copies, NO_USES
         if not is_local(self._config) and uses != NO_USES:
@@ -124,7 +130,7 @@ class SparkEngine:
             _stop(jobs.session)
 
     def _drop_if_dead(self, jobs: PlannedJobs) -> bool:
-        """Return whether the session of a failed micro-batch has died, and forget it if it has."""
+        """Return whether the session of a failed micro-batch has died. Drop a dead session."""
         with self._lock:
             if self._own and jobs is not self._jobs:
                 return True
@@ -138,7 +144,7 @@ class SparkEngine:
         return True
 
     def _compare_workers(self, session: SparkSession, effect: RunMicroBatch, warehouse: Root, job: JobName) -> None:
-        """Look at the workers of a cluster once; raise MicroBatchError if one of them does not suit."""
+        """Check the workers of a cluster once. Raise MicroBatchError if a worker is unsuitable."""
         with self._lock:
             if self._compared or is_local(self._config):
                 return
@@ -151,7 +157,7 @@ class SparkEngine:
             self._compared = True
 
     def _compare_reported(self, workers: frozenset[str], effect: RunMicroBatch) -> None:
-        """Compare workers that reported for the first time; raise MicroBatchError if one of them has other versions."""
+        """Compare workers that reported for the first time. Raise MicroBatchError if a worker has other versions."""
         new = workers - self._agreed
         if new:
             try:
@@ -161,7 +167,10 @@ class SparkEngine:
             self._agreed.update(new)
 
     def _opened(self) -> PlannedJobs:
-        """Return the session, and open it first. Who waited while it could not be opened gets the same error."""
+        """Return the session, and open it if necessary.
+
+        If that fails, all threads that were waiting get the same error.
+        """
         asked = time.monotonic()
         with self._lock:
             if self._refused is not None and asked < self._refused[0]:

@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM end a tick in order; a second Ctrl-C ends the process at once.
+"""Ctrl-C and SIGTERM end a tick in order. A second Ctrl-C ends the process at once.
 
-After SIGTERM the process ends in time, whatever it waits for: a server that does not answer, a lock, a user's function.
-A process that ends before its tick has released the job is like any process that died. What was committed stays, and
-the next tick takes over.
+After SIGTERM the process ends within a time limit, even if it waits for a server that does not answer, a lock, or a
+user's function. If the process ends before its tick has released the job, this is like any other death of a process.
+What was committed stays, and the next tick takes over.
 """
 
 import os
@@ -18,16 +18,16 @@ from typing import Final
 END_WITHIN_S: Final = 8.0
 """A process gets this long to end in order after SIGTERM."""
 _SAYING_S: Final = 1.0
-"""And this long to say that it did not."""
+"""A process that did not end in order gets this long to say so."""
 _LEAVING_S: Final = 2.0
-"""A process whose work is done gets at least this long to leave."""
+"""A process whose work is done gets at least this long to exit."""
 
 
 class Deadline:
-    """Ends this process some seconds after a signal, if it is still there. Only the main thread may make or close one.
+    """Ends this process some seconds after a signal, if it still runs. Only the main thread may create or close one.
 
-    A signal handler of Python's runs between two steps of the main thread, so a call that hangs there keeps it from
-    running. The interpreter writes the signal's number into a socket at once, and another thread reads it.
+    Python runs a signal handler between two steps of the main thread. So if a call hangs in the main thread, no handler
+    runs. But the interpreter writes the signal's number into a socket at once, and another thread reads it.
     """
 
     def __init__(
@@ -36,7 +36,10 @@ class Deadline:
         within_s: float = END_WITHIN_S,
         signals: Collection[signal.Signals] = (signal.SIGTERM,),
     ) -> None:
-        """Begin to watch. `say` tells a user that the process ends without having ended its tick."""
+        """Begin to watch.
+
+        `say` shows the user the message that the process ends although its tick could not end in order.
+        """
         self._say = say
         self._within_s = within_s
         self._signals = signals
@@ -48,11 +51,14 @@ class Deadline:
         threading.Thread(target=self._watch, name="sigterm-deadline", daemon=True).start()
 
     def done(self, code: int) -> None:
-        """The command is done, and the process only has to end with this code."""
+        """Record that the command is done, and that the process only has to exit with this code."""
         self._code = code
 
     def close(self) -> None:
-        """Say no more: what waited has ended. After a signal, end the process once only forgotten threads are left."""
+        """Stop watching, because the work has ended.
+
+        After a signal, end the process even if other threads still run.
+        """
         signal.set_wakeup_fd(self._former)
         with suppress(AttributeError, RuntimeError):  # not public; and not while the interpreter ends
             threading._register_atexit(self._leaving.set)  # type: ignore[attr-defined]  # noqa: SLF001 - before pools are joined
@@ -86,7 +92,7 @@ class Deadline:
 
 @contextmanager
 def ending_in_time(say: Callable[[str], None]) -> Iterator[None]:
-    """End this process some seconds after SIGINT or SIGTERM, if this block is not done then. See `Deadline`.
+    """End this process some seconds after SIGINT or SIGTERM, unless this block has ended. See `Deadline`.
 
     Only the main thread can be interrupted: elsewhere nothing changes.
     """

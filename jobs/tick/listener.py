@@ -1,7 +1,7 @@
-"""Tells listeners how a tick goes: the command line's display, Dagster's reporter, a test.
+"""Reports a tick's progress to listeners, such as the command line's display, Dagster's reporter, or a test.
 
-One thread of its own calls a listener, in order. So a slow listener does not delay the tick, and one that raises does
-not fail it. Events are about what has already happened.
+Each listener is called from a thread of its own, in order. So a slow listener does not delay the tick, and an error in
+a listener does not fail the tick. Events report what has already happened.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ from jobs.tick.discovery import InputLook
 _log = structlog.get_logger(__name__)
 
 SLOW_MS: Final = 60_000
-"""A micro-batch that runs for this long is reported, and again each time that its running time has doubled."""
+"""A micro-batch that has run for this long is reported, and again each time that its running time has doubled."""
 
 COMPLETED_KEPT: Final = 1_000
 """A tick remembers so many of its newest checkpoints for its report."""
@@ -64,7 +64,7 @@ _ENDS: Final = frozenset(
 
 
 def kept_message(message: str) -> str:
-    """Return a message as an entry may keep it: its beginning, with no control characters but the ends of its lines."""
+    """Return a message as an entry may keep it: its beginning, without control characters except line ends."""
     shown = without_credentials(message)
     plain = "".join(each if each == "\n" or each.isprintable() else "?" for each in shown)
     return plain if len(plain) <= MESSAGE_MAX else f"{plain[: MESSAGE_MAX - 1]}…"
@@ -72,14 +72,14 @@ def kept_message(message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a tick found and did before its first epoch: the restored checkpoint, and what it published and deleted."""
+    """What a tick found and did before its first epoch: the restored checkpoint, and what was published and deleted."""
 
     restored: CheckpointId | None
     rolled_forward: CheckpointId | None
     leftovers: int
     """How many files of older generations were deleted, because nothing referred to them."""
     repaired: tuple[str, ...] = ()
-    """A line for each table that was published again because it showed less than its newest cut."""
+    """A message for each table that was published again because it showed less than its newest cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class JarsFetching:
     """A set of jars that the sources need is missing, so the tick fetches it before it begins."""
 
     serves: str
-    """What needs them, such as "Kafka"."""
+    """What needs the jars, such as "Kafka"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchRan:
-    """A vertex has finished a micro-batch and written `rows` rows."""
+    """A vertex has finished a micro-batch, and has written `rows` rows."""
 
     vertex: VertexId
     micro_batch: int
@@ -133,7 +133,7 @@ class Restarting:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchSlow:
-    """A vertex has worked on one micro-batch for a long time. Its function is slow, or hangs."""
+    """A vertex has worked on one micro-batch for a long time. The vertex's function is slow, or hangs."""
 
     vertex: VertexId
     micro_batch: int
@@ -142,7 +142,7 @@ class MicroBatchSlow:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchHeldBack:
-    """The files of a vertex's micro-batch could not be written: its rows wait for the next barrier."""
+    """The files of a vertex's micro-batch could not be written. The micro-batch's rows wait for the next barrier."""
 
     vertex: VertexId
     error: str
@@ -150,7 +150,7 @@ class MicroBatchHeldBack:
 
 @dataclass(frozen=True, slots=True)
 class NoticeFailed:
-    """A pipeline's listener or source raised when it was notified. The checkpoint stays as it is (F1)."""
+    """A pipeline's listener or source raised an error when it was notified. The checkpoint stays as it is (F1)."""
 
     told: str
     checkpoint: CheckpointId
@@ -159,7 +159,7 @@ class NoticeFailed:
 
 @dataclass(frozen=True, slots=True)
 class InputLooked:
-    """The tick has looked at the files that a source passes over, and at sources that have never found a file."""
+    """The tick has looked at the files that a source skips, and at sources that have never found a file."""
 
     seen: InputLook
 
@@ -173,7 +173,7 @@ class StateLoaded:
 
 @dataclass(frozen=True, slots=True)
 class SuitesAnswered:
-    """The suites of a vertex's tables were judged for a checkpoint; `report` is a JSON array of their verdicts."""
+    """The suites of a vertex's tables were judged for a checkpoint. `report` is a JSON array of their verdicts."""
 
     checkpoint: CheckpointId
     report: str
@@ -181,7 +181,7 @@ class SuitesAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ColumnsRenamed:
-    """The tick writes an append table's files again under new names of columns. `done` of `total` bytes are written."""
+    """The tick rewrites an append table's files with new column names. `done` of `total` bytes are written."""
 
     table: TableName
     done: int
@@ -206,10 +206,10 @@ Progress = (
 
 
 class TickListener:
-    """Receives the events of a tick. This class ignores them; a subclass overrides the methods that it needs."""
+    """Receives the events of a tick. This class ignores them. A subclass overrides the methods that it needs."""
 
     def claimed(self, claim: Claim, why: str) -> None:
-        """The tick has claimed the job; `why` says whose place it takes."""
+        """The tick has claimed the job. `why` says from which process the tick takes over."""
 
     def recovered(self, recovery: Recovery) -> None:
         """The tick has recovered, and begins to read."""
@@ -220,48 +220,51 @@ class TickListener:
     def failed(
         self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool
     ) -> None:
-        """A checkpoint has failed. Its rows belong to the next one. `ends_tick`: the tick's error will say why too."""
+        """A checkpoint has failed. Its rows belong to the next one.
+
+        `ends_tick`: the tick's error will also give the reason.
+        """
 
     def progress(self, progress: Progress) -> None:
-        """Something happened between checkpoints. Nothing of it is committed yet."""
+        """Something happened between checkpoints, and is not committed yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners(TickListener):
-    """Tells several listeners."""
+    """Passes each event on to several listeners."""
 
     listeners: tuple[TickListener, ...]
 
     def claimed(self, claim: Claim, why: str) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         for each in self.listeners:
             each.claimed(claim, why)
 
     def recovered(self, recovery: Recovery) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         for each in self.listeners:
             each.recovered(recovery)
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         for each in self.listeners:
             each.completed(record, notes, versions)
 
     def failed(
         self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool
     ) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         for each in self.listeners:
             each.failed(checkpoint, reason, message, ends_tick=ends_tick)
 
     def progress(self, progress: Progress) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         for each in self.listeners:
             each.progress(progress)
 
 
 class OrderedListener(TickListener):
-    """Calls another listener from a thread of its own, in order. `close` waits until all calls are made."""
+    """Calls another listener from a separate thread, in order. `close` waits until all calls are made."""
 
     def __init__(self, listener: TickListener) -> None:
         """Call this listener."""
@@ -269,25 +272,25 @@ class OrderedListener(TickListener):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tick-listener")
 
     def claimed(self, claim: Claim, why: str) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         self._tell(lambda: self._listener.claimed(claim, why))
 
     def recovered(self, recovery: Recovery) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         self._tell(lambda: self._listener.recovered(recovery))
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         self._tell(lambda: self._listener.completed(record, notes, versions))
 
     def failed(
         self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool
     ) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         self._tell(lambda: self._listener.failed(checkpoint, reason, message, ends_tick=ends_tick))
 
     def progress(self, progress: Progress) -> None:
-        """Pass it on."""
+        """Pass the event on."""
         self._tell(lambda: self._listener.progress(progress))
 
     def close(self) -> None:
@@ -305,17 +308,17 @@ class OrderedListener(TickListener):
 
 
 def ask_nobody(effect: SavepointTaken | SavepointFailed) -> None:
-    """Answer nobody, since nobody has asked for a savepoint."""
+    """Do nothing, because no process has asked for a savepoint."""
     del effect
 
 
 class Narrator:
-    """Turns facts and effects into a listener's events, and remembers completed checkpoints. It decides nothing."""
+    """Turns facts and effects into a listener's events, and records completed checkpoints. It decides nothing."""
 
     def __init__(
         self, listener: TickListener, savepoints: Callable[[SavepointTaken | SavepointFailed], None] = ask_nobody
     ) -> None:
-        """Tell this listener. `savepoints` is called at once with the outcome of each requested savepoint."""
+        """Send events to this listener. `savepoints` is called at once with the outcome of each requested savepoint."""
         self._listener = listener
         self._savepoints = savepoints
         self._record: CheckpointRecord | None = None
@@ -325,11 +328,11 @@ class Narrator:
         self._now_ms = 0
         self._running: dict[VertexId, _Running] = {}
         self.count = 0
-        """How many checkpoints completed, including those that are no longer remembered."""
+        """How many checkpoints completed, including those that are no longer kept here."""
         self.failed: tuple[CheckpointFailure, ...] = ()
         """The newest failed checkpoints of this tick. Other threads read it."""
         self.counts = CheckpointCounts()
-        """How many checkpoints the ended attempts triggered, and how those ended (E6)."""
+        """How many checkpoints the ended attempts triggered, and how these checkpoints ended (E6)."""
 
     @property
     def completed(self) -> tuple[CheckpointRecord, ...]:
@@ -344,7 +347,7 @@ class Narrator:
         self._listener.completed(record, notes, versions)
 
     def saw_fact(self, fact: Fact) -> None:
-        """See a fact before the door does."""
+        """Take note of a fact before the door gets it."""
         match fact:
             case SliceOffered(slice=SourceSlice() as read):
                 self._listener.progress(RowsRead(read.source, read.split, read.rows))
@@ -368,7 +371,7 @@ class Narrator:
                 return
 
     def saw_effect(self, effect: Effect) -> None:
-        """See an effect before it is carried out."""
+        """Take note of an effect before it is carried out."""
         match effect:
             case AppendRow(row=CheckpointRecord() as record):
                 self._record, self._notes, self._versions = self.with_failed(record), (), {}
@@ -392,7 +395,7 @@ class Narrator:
     def with_failed(self, record: CheckpointRecord) -> CheckpointRecord:
         """Return the entry with the checkpoints of this tick that have failed.
 
-        So they are known while the tick runs, and after its death.
+        So other processes can read about these failures while the tick runs, and after its death.
         """
         if not self.failed:
             return record
@@ -400,7 +403,7 @@ class Narrator:
         return record.model_copy(update={"statistics": statistics})
 
     def _fail(self, effect: NotifyAborted) -> None:
-        """Remember a failed checkpoint. One that the end of the tick aborted has not failed."""
+        """Record a failed checkpoint. A checkpoint that the end of the tick aborted has not failed."""
         if effect.reason not in _ENDS:
             message = kept_message(effect.message or effect.reason.message)
             told = CheckpointFailure(
@@ -422,7 +425,7 @@ class Narrator:
 
 @dataclass(slots=True)
 class _Running:
-    """A running micro-batch: since when it runs, and after which time it is reported next."""
+    """A running micro-batch: when it began, and after which running time it is reported next."""
 
     micro_batch: int
     since_ms: int

@@ -1,7 +1,7 @@
 """Links the files of renamed tables into their new folders, after the claim and before the first epoch (G2).
 
-`checkpointing.job.renaming` decides which names change. Readers see nothing of it until the first checkpoint publishes
-the tables. If a tick dies before that, the next one deletes the links like other leftovers.
+`checkpointing.job.renaming` decides which names change. Readers see no change until the first checkpoint publishes the
+tables. If a tick dies before that, the next tick deletes the links like other leftovers.
 """
 
 import time
@@ -38,13 +38,16 @@ from jobs.warehouse.savepoint_copy import FileNotCopiedError, link_files
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """The renames of a starting tick: the entry under the old names (`was`) and the new ones. No file has moved."""
+    """The renames of a starting tick: the entry with the old names (`was`) and with the new ones.
+
+    No file has moved yet.
+    """
 
     was: CheckpointRecord | None = None
     record: CheckpointRecord | None = None
     due: tuple[Rename, ...] = ()
     read_alone: tuple[VertexId, ...] = ()
-    """The sources whose positions went to the first of their parts (`checkpointing.job.polling`)."""
+    """The sources whose positions become those of their first part (`checkpointing.job.polling`)."""
 
     @property
     def tables(self) -> Mapping[TableName, TableName]:
@@ -52,13 +55,13 @@ class Renaming:
         return renamed_tables(self.due, JobName(self.was.job)) if self.was is not None else {}
 
     def tables_then(self, graph: JobGraph) -> tuple[TableName, ...]:
-        """Return the tables of the graph under the names that they have at the cut."""
+        """Return the names that the tables of the graph have at the cut."""
         before = {now: was for was, now in self.tables.items()}
         return tuple(before.get(table.name, table.name) for table in graph.tables())
 
 
 def find_renaming(graph: JobGraph, restored: CheckpointRecord | None) -> Renaming:
-    """Return the renames of a restored cut; raise CutDoesNotFitError for a rename that is not clear."""
+    """Return the renames of a restored cut. Raise CutDoesNotFitError for an unclear rename."""
     if restored is None:
         return Renaming()
     due = due_renames(graph, restored)
@@ -72,7 +75,7 @@ class RenameFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """What a job door begins from: the entry with the linked files, the renamed tables, and the plan.
+    """The start of a job door: the entry with the linked files, the renamed tables, and the plan.
 
     The plan's vertices have the new paths of the files.
     """
@@ -87,9 +90,9 @@ def link_renamed(
 ) -> Linked:
     """Link the files of renamed tables into their new folders, as the claimed `generation`. The folders have logs.
 
-    An append table takes along all files that its old log shows, also those of other writers. A new append table whose
-    folder was another table of the job begins empty. Raises RenameFailedError if files of the old log are unknown or
-    missing, and OSError.
+    An append table keeps all files that its old log shows, including those of other writers. If the folder of a new
+    append table belonged to another table of the job before, the new table begins empty. Raises RenameFailedError if
+    files of the old log are unknown or missing, and OSError.
     """
     if renaming.record is None:
         return Linked(None, {}, plan)
@@ -126,7 +129,8 @@ def _must_be_laid_out(table: Table, was: TableName, files: tuple[FileHandle, ...
 def _new_tables(stores: JobStores, plan: JobPlan, record: CheckpointRecord) -> dict[TableName, Renamed]:
     """Return the append tables that the cut does not have, and whose logs still show a checkpoint.
 
-    The job wrote such a table once, and gave it another name or up. Its rows and columns belong to cuts from before.
+    The job once wrote such a table, and then renamed it or stopped writing it. The rows and columns that it still has
+    belong to older cuts.
     """
     return {
         table: _emptied(stores, table) for table in new_append_tables(plan.graph, record) if stores.tables.shown(table)
@@ -134,7 +138,7 @@ def _new_tables(stores: JobStores, plan: JobPlan, record: CheckpointRecord) -> d
 
 
 def _emptied(stores: JobStores, table: TableName) -> Renamed:
-    """Return what takes the rows and columns of before out of an append table."""
+    """Return the change that removes the earlier rows and columns from an append table."""
     removes = _of_ours(table, _shown(stores, table))
     return Renamed((), removes, _columns(stores, table), planned_on=stores.tables.shown(table))
 
@@ -153,7 +157,10 @@ def _shown(stores: JobStores, table: TableName) -> tuple[FileHandle, ...]:
 
 
 def _of_ours(table: TableName, files: tuple[FileHandle, ...]) -> tuple[FileHandle, ...]:
-    """Return the files to remove from an earlier table of that name; raise RenameFailedError for another writer's."""
+    """Return the files to remove from an earlier table of that name.
+
+    Raise RenameFailedError for another writer's file.
+    """
     foreign = next((file.path for file in files if staging_folder(file.path) != table), None)
     if foreign is not None:
         raise RenameFailedError(
@@ -175,26 +182,26 @@ def _with_paths(plan: JobPlan, links: Mapping[str, str]) -> JobPlan:
 
 
 # ------------------------------------------------------------------
-# Writes files of append tables under new names of columns, after the claim and before the first epoch (G2).
+# Rewrites files of append tables with new column names, after the claim and before the first epoch (G2).
 #
-# Nobody sees these files until the first checkpoint publishes the table. If the tick dies before, they are leftovers.
-# The publication looks at the table again, so this step only takes the work out of the time between commit and
-# publication.
+# No reader sees these files until the first checkpoint publishes the table. If the tick dies before that, they are
+# leftovers. The publication checks the table again. So this step only does most of the work early, so that it does not
+# fall between commit and publication.
 
 
 SILENT_S: Final = 2.0
-"""A table that takes longer is told of, and again each time that so many seconds have passed."""
+"""If a table takes longer, its progress is reported, and again each time that so many seconds have passed."""
 
 Told = Callable[[TableName, int, int], None]
-"""A function that hears how many of how many bytes of a table are done."""
+"""A function that gets a table's progress: the bytes done, and all its bytes."""
 
 
 def rename_columns(
     stores: JobStores, renamed: Mapping[TableName, Pairs], generation: Generation, told: Told, boundary: Boundary
 ) -> None:
-    """Write the files of these tables again, as the claimed `generation`. `renamed` has their new and old names.
+    """Rewrite the files of these tables, as the claimed `generation`. `renamed` has new and old column names by table.
 
-    Raises RenameFailedError for a file that cannot be written under new names, and OSError.
+    Raises RenameFailedError for a file that cannot be rewritten with the new names, and OSError.
     """
     for table, pairs in renamed.items():
         progress = _Progress(table, told)
@@ -208,7 +215,7 @@ def rename_columns(
 
 @dataclass(slots=True)
 class _Progress:
-    """Tells how many bytes of a table are done, now and then."""
+    """Reports from time to time how many bytes of a table are done."""
 
     table: TableName
     told: Told

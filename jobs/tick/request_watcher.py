@@ -1,7 +1,7 @@
-"""Watches a job's requests while its tick runs: hands them to the driver as facts, and writes the answers.
+"""Watches a job's requests while its tick runs: passes them to the driver as facts, and writes the answers.
 
 Requests are advisory, like the lease, so an error here fails no tick. After the release, the tick answers each open
-request that it has ended, so that the asking process need not wait.
+request with the message that it has ended, so that the asking process need not wait.
 """
 
 import threading
@@ -34,14 +34,14 @@ _ENDS: Final = frozenset(
         CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
     }
 )
-"""With these reasons a savepoint failed only because the attempt ended."""
+"""If a savepoint failed for one of these reasons, it failed only because the attempt ended."""
 
 
 class RequestWatcher:
-    """Looks for requests from the first attempt of a tick until it is closed. Its own thread calls `put` with facts."""
+    """Looks for requests from a tick's first attempt until `close`. A thread of its own calls `put` with facts."""
 
     def __init__(self, warehouse: Warehouse, put: Callable[[Fact], None]) -> None:
-        """Read nothing yet."""
+        """Prepare without reading."""
         self._folder = RequestFolder(warehouse)
         self._warehouse = warehouse
         self._put = put
@@ -53,9 +53,12 @@ class RequestWatcher:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Hand the requests to the attempt within this block. The next attempt gets those that it does not answer.
+        """Pass the requests to the attempt within this block.
 
-        Each attempt first deletes the requests of dead processes, so that a tick without an end does not collect them.
+        The next attempt gets the requests that this one does not answer.
+
+        Each attempt first deletes the requests of dead processes, so that they do not pile up in a tick that never
+        ends.
         """
         self._guarded(lambda: self._folder.clean(is_alive))
         if self._thread is None:
@@ -69,11 +72,11 @@ class RequestWatcher:
             self._guarded(self._forget_answered)
 
     def _forget_answered(self) -> None:
-        """Keep an answer only while its request exists, as it does if the answer could not be written."""
+        """Keep an answer only while its request exists. It still exists if the answer could not be written."""
         self._answers = {name: answer for name, answer in self._answers.items() if self._folder.is_waiting(name)}
 
     def close(self) -> None:
-        """Stop looking, and answer all open requests that the tick has ended."""
+        """Stop looking, and answer all open requests with the message that the tick has ended."""
         if self._thread is not None:
             self._ended.set()
             self._thread.join()

@@ -1,8 +1,8 @@
-"""Finds damaged files before a tick restores from them, and names an older checkpoint that is whole (K2).
+"""Finds damaged files before a tick restores from them, and names an older checkpoint that is undamaged (K2).
 
-A tick checks that all files that it begins from exist and have the right size. If they have few bytes and lie in a
-folder, it compares checksums too. From an object store it would have to download them, and a store keeps checksums of
-its own. Each file is verified again when it is read. A rollback verifies all files.
+A tick checks that all files that it begins from exist and have the right size. If the files are small and lie in a
+folder, the tick compares checksums too. From an object store it would have to download the files, and a store keeps
+checksums of its own. Each file is verified again when it is read. A rollback verifies all files.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,15 +43,18 @@ from jobs.warehouse.undo_optimize import Undo
 from jobs.warehouse.warehouse import Warehouse
 
 CHECKSUM_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Up to this total a starting tick compares checksums too, which takes less than 0.1 s."""
+"""If the files have at most so many bytes together, a starting tick compares checksums too.
+
+This takes less than 0.1 s.
+"""
 
 
 class DamagedCheckpointError(TickRefusedError):
-    """The checkpoint from which a tick would begin is damaged. The message names the file and the way back."""
+    """The checkpoint from which a tick would begin is damaged. The message names the file, and how to roll back."""
 
 
 def observe_sound(stores: JobStores, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
-    """Return what a starting tick must know; raise DamagedCheckpointError for an entry that cannot be read."""
+    """Return the observed facts that a starting tick needs. Raise DamagedCheckpointError for an unreadable entry."""
     try:
         return stores.observe(run_ended)
     except UnreadableRowError as error:
@@ -59,7 +62,7 @@ def observe_sound(stores: JobStores, run_ended: Callable[[str], bool | None] | N
 
 
 def must_be_sound(warehouse: Warehouse, plan: RecoveryPlan) -> None:
-    """Raise DamagedCheckpointError unless all files are whole from which the tick restores, or which it publishes."""
+    """Raise DamagedCheckpointError if a file that the tick would restore from, or would publish, is damaged."""
     row = plan.restore
     if row is None:
         return
@@ -79,7 +82,7 @@ def _needed(row: CheckpointRecord, *, publish: bool) -> Iterator[FileHandle]:
 
 
 def way_out(warehouse: Warehouse, *, besides: CheckpointRecord | None = None) -> str:
-    """Return how to go on: the command that goes back to the newest entry that is whole. It reads every file."""
+    """Return how to go on: the command that rolls back to the newest undamaged entry. This reads every file."""
     job, root = warehouse.paths.job, warehouse.root
     good = newest_sound(warehouse, besides=besides)
     if good is None:
@@ -95,7 +98,7 @@ def way_out(warehouse: Warehouse, *, besides: CheckpointRecord | None = None) ->
 
 
 def newest_sound(warehouse: Warehouse, *, besides: CheckpointRecord | None = None) -> CheckpointRecord | None:
-    """Return the newest entry that can be read and restored, comparing checksums; None if there is none."""
+    """Return the newest entry that can be read and restored, comparing checksums. None: there is no such entry."""
     try:
         rows = JobStores(warehouse, cross_freely, beyond_damage=True).observe().rows
     except UnreadableRowError:
@@ -105,17 +108,17 @@ def newest_sound(warehouse: Warehouse, *, besides: CheckpointRecord | None = Non
 
 
 def is_sound(warehouse: Warehouse, row: CheckpointRecord) -> bool:
-    """Return whether every file that a restore of this entry reads is as its handle says."""
+    """Return whether every file that a restore of this entry reads agrees with its handle."""
     files: Iterable[FileHandle] = _needed(row, publish=not row.commits)
     return next(damages(warehouse.storage, files, checksums=True), None) is None
 
 
 # ------------------------------------------------------------------
-# Plans a rollback: refuses it, or says what happens to each table and each split (K2).
+# Plans a rollback: refuses it, or decides what happens to each table and each split (K2).
 
 
 class RollbackRefusedError(Exception):
-    """A rollback or reset is refused. The message says why, and what to do. No entry was appended."""
+    """A rollback or reset is refused, and no entry was appended. The message says why, and what to do."""
 
 
 class NoSuchRowError(RollbackRefusedError, NotThereError):
@@ -124,7 +127,7 @@ class NoSuchRowError(RollbackRefusedError, NotThereError):
 
 @dataclass(frozen=True, slots=True)
 class SplitBack:
-    """A split's present and new position, as the source writes them; None for its start."""
+    """A split's present and new position, as the source writes them. None stands for the split's start."""
 
     source: VertexId
     split: SplitId
@@ -143,17 +146,20 @@ class RollbackPlan:
     tables: tuple[TableBack, ...]
     splits: tuple[SplitBack, ...]
     pending: CheckpointRecord | None
-    """A checkpoint that is committed and not published yet. It is published first."""
+    """A checkpoint that is committed and not yet published. It is published first."""
     damaged: tuple[DamagedRow, ...]
     """Entries that cannot be read. The rollback drops them."""
     sinks: tuple[TableName, ...]
-    """The tables with outside sinks, as the entry will name them."""
+    """The tables with outside sinks, as the rollback's entry will name them."""
     rows_since: tuple[int, int] | None = None
-    """The rows of the checkpoints since the target, and how many are estimates. None if not all of them are there."""
+    """The rows of the checkpoints since the target, and how many of these are estimates.
+
+    None: some of these checkpoints no longer exist.
+    """
 
     @property
     def rollback(self) -> Rollback:
-        """The recipe of the entry."""
+        """The description from which the entry is made."""
         return Rollback(self.target, tuple(table.record for table in self.tables), self.sinks)
 
     @property
@@ -163,7 +169,7 @@ class RollbackPlan:
 
     @property
     def following(self) -> tuple[TableName, ...]:
-        """The upsert tables whose outside sinks go back too."""
+        """The upsert tables whose outside sinks are rolled back too."""
         upserts = (table.record.table for table in self.tables if table.record.mode is TableMode.UPSERT)
         return tuple(table for table in upserts if table in self.sinks)
 
@@ -176,11 +182,12 @@ def records_of(seen: Observed) -> tuple[CheckpointRecord, ...]:
 def plan_rollback(
     stores: JobStores, seen: Observed, checkpoint: int, *, checksums: bool, leave_outside: bool = False
 ) -> RollbackPlan:
-    """Return the plan of a rollback; changes nothing. `stores` were opened with `beyond_damage`, and saw `seen` last.
+    """Return the plan of a rollback, without changing anything.
 
-    Raises RollbackRefusedError, naming other entries, for one that does not exist, is the present one, or is damaged.
-    Raises RollbackRefusedError too if an outside sink has rows that the rollback takes back, unless `leave_outside`.
-    Raises TableNotRolledBackError and TableNotCopyableError for a table that cannot go back.
+    `stores` were opened with `beyond_damage`, and `seen` is their latest observation. Raises RollbackRefusedError,
+    naming other entries, if the target does not exist, is the present entry, or is damaged. Raises RollbackRefusedError
+    also if an outside sink has rows that the rollback takes back, unless `leave_outside`. Raises
+    TableNotRolledBackError and TableNotCopyableError for a table that cannot be rolled back.
     """
     rows = records_of(seen)
     newest, held = newest_checkpoint(rows), held_cut(rows)
@@ -213,7 +220,7 @@ def plan_rollback(
 def _rows_since(
     rows: tuple[CheckpointRecord, ...], newest: CheckpointRecord | None, target: CheckpointRecord
 ) -> tuple[int, int] | None:
-    """Add up what the checkpoints from the newest one back to the target counted, if each names the one before."""
+    """Add up the rows of all checkpoints after the target, if an unbroken line of parents leads back to the target."""
     known = {row.checkpoint: row for row in rows}
     read = estimated = 0
     row = newest
@@ -229,7 +236,7 @@ def _rows_since(
 def _must_stay_true_outside(
     rows: tuple[CheckpointRecord, ...], rollback: Rollback, pending: CheckpointRecord | None
 ) -> None:
-    """Raise RollbackRefusedError if the outside sink of an append table would have other rows than the table."""
+    """Raise RollbackRefusedError if an append table's outside sink would then have other rows than the table."""
     tables = sorted(beyond_recall(rows, rollback, pending))
     if tables:
         job, target = rollback.target.job, rollback.target.checkpoint
@@ -276,7 +283,7 @@ def _history(stores: JobStores, rows: tuple[CheckpointRecord, ...], pending: Che
 def _must_be_as_published(stores: JobStores, target: CheckpointRecord, history: History) -> None:
     """Raise RollbackRefusedError unless append tables still have the versions that the target's cut names.
 
-    An upsert or state table needs no old version, since the target's entry names all its files.
+    An upsert or state table needs no old version, because the target's entry names all its files.
     """
     seen = _standing(stores, history)
     base = base_of(target, history.records, history.cuts)
@@ -299,7 +306,7 @@ def _standing(stores: JobStores, history: History) -> Standing:
 
 
 def reachable(warehouse: Warehouse, rows: Iterable[Row]) -> CheckpointRecord | None:
-    """Return the newest entry that the job could go back to, checking every file; None if there is none."""
+    """Return the newest entry that the job could be rolled back to, checking every file. None: there is none."""
     known = tuple(rows)
     newest = newest_checkpoint(known)
     stores = JobStores(warehouse, cross_freely, beyond_damage=True)
@@ -315,7 +322,7 @@ def reachable(warehouse: Warehouse, rows: Iterable[Row]) -> CheckpointRecord | N
 def _must_be_sound(
     stores: JobStores, target: CheckpointRecord, tables: tuple[TableBack, ...], *, checksums: bool
 ) -> None:
-    """Raise RollbackRefusedError unless all files are whole that tables will show and ticks will restore."""
+    """Raise RollbackRefusedError if a file that tables will show, or that ticks will restore, is damaged."""
     found = next(damages(stores.warehouse.storage, _files(target, tables), checksums=checksums), None)
     if found is not None:
         raise RollbackRefusedError(
@@ -331,7 +338,7 @@ def _files(target: CheckpointRecord, tables: tuple[TableBack, ...]) -> Iterator[
 
 
 def splits_back(now: CheckpointRecord | None, then: CheckpointRecord) -> tuple[SplitBack, ...]:
-    """Return the present and the new position of every split that one of the two entries has."""
+    """Return the present and the new position of every split in either of the two entries."""
     before, after = positions_of(now), positions_of(then)
     return tuple(
         SplitBack(source, split, before.get((source, split)), after.get((source, split)))

@@ -51,7 +51,7 @@ def fitting(plan: JobPlan, renaming: Renaming, *, allow_non_restored_state: bool
 def _must_be_first(source: Source, was: VertexRecord, record: CheckpointRecord) -> None:
     """Raise CutDoesNotFitError unless the first part has all splits of the cut, and knows their positions.
 
-    If the first part is another source, it reads nothing of the splits, and a later part would repeat their rows.
+    If the first part were another source, it would not read these splits, and a later part would read their rows again.
     """
     first, own = next(in_parts(source, map(SplitId, was.splits)))
     there = first.splits()
@@ -72,14 +72,14 @@ def _must_be_first(source: Source, was: VertexRecord, record: CheckpointRecord) 
 # ------------------------------------------------------------------
 # Refuses a tick if an output table shows a newer checkpoint than the one from which the tick would begin.
 #
-# The tick would write the table's rows twice. A table's log says which checkpoint it shows. The entry of that
+# Such a tick would write the table's rows twice. A table's log says which checkpoint the table shows. The entry of that
 # checkpoint exists, unless a cancellation deleted it (G3) or entries were lost.
 
 
 def must_not_be_ahead(stores: JobStores, tables: Iterable[TableName], rows: tuple[Row, ...]) -> None:
     """Raise TablesAheadError for the first of these tables that shows a checkpoint after the newest entry.
 
-    State tables do not count, since the next checkpoint sets them to exactly its files.
+    State tables are not checked, because the next checkpoint sets each of them to exactly that checkpoint's files.
     """
     newest = newest_checkpoint(rows)
     begins = newest.checkpoint if newest is not None else None
@@ -93,17 +93,19 @@ def must_not_be_ahead(stores: JobStores, tables: Iterable[TableName], rows: tupl
 
 
 # ------------------------------------------------------------------
-# Finds tables that show less than a recorded cut says, and refuses the start if they cannot be repaired.
+# Finds tables that show less than a recorded cut, and refuses the start if they cannot be repaired.
 #
-# `commit.behind` decides what is published again, and the tick door does it in order. This module gathers the facts,
-#   and
-# words the refusals.
+# `commit.behind` decides what is published again, and the tick door publishes it in order. This module gathers the
+# facts, and words the refusals.
 
 
 def must_be_repairable(stores: JobStores, rows: Collection[Row], tables: Collection[TableName] | None = None) -> Doubt:
-    """Return what is to be published again; raise TablesBehindError, naming the table and the way out.
+    """Return what must be published again.
 
-    `tables` are those of the pipeline (None: all). Other tables do not count, since nothing will be written into them.
+    Raise TablesBehindError, naming a table that cannot be repaired and a way out.
+
+    `tables` are those of the pipeline (None: all). Other tables are not checked, because the pipeline does not write
+    them.
     """
     root, job = stores.warehouse.root, stores.warehouse.paths.job
     try:
@@ -128,13 +130,16 @@ def must_be_repairable(stores: JobStores, rows: Collection[Row], tables: Collect
 
 
 def must_be_whole(stores: JobStores, rows: Collection[Row], tables: Collection[TableName]) -> None:
-    """Raise TickRefusedError if a table shows less than a recorded cut says, so that a tick must repair it."""
+    """Raise TickRefusedError if a table shows less than a recorded cut, so that a tick must repair it."""
     if not must_be_repairable(stores, rows, tables).is_none:
         raise TickRefusedError("a table shows less than a recorded cut")
 
 
 def _lost_cuts(stores: JobStores, seen: Standing, tables: Collection[TableName] | None) -> Cuts:
-    """Rebuild cuts whose file is lost from entries and logs; raise TablesBehindError if the newest one is unknown."""
+    """Rebuild cuts whose file is lost, from entries and logs.
+
+    Raise TablesBehindError if the newest cut stays unknown.
+    """
     if not lacks_cuts(seen):
         return {}
     found = rebuilt(stores.standing(seen.rows, tables, whole=True), known_tables(seen) if tables is None else tables)
@@ -152,9 +157,9 @@ def _lost_cuts(stores: JobStores, seen: Standing, tables: Collection[TableName] 
 
 
 def must_have_logs(stores: JobStores, doubt: Doubt) -> Doubt:
-    """Return the doubt; raise TablesBehindError if a table that is published again has no log.
+    """Return the doubt unchanged. Raise TablesBehindError if a table that must be published again has no log.
 
-    Without a pipeline nobody knows the columns of the new table, so only a tick can create it.
+    Without a pipeline the columns of a new table are unknown, so only a tick can create the table.
     """
     job, root = stores.warehouse.paths.job, stores.warehouse.root
     gone = next((table for table in sorted(doubt.repairs.tables) if doubt.seen.logs[table].version is None), None)
@@ -200,7 +205,7 @@ def published_since(stores: JobStores, doubt: Doubt) -> dict[TableName, dict[Che
 
 
 def repair_lines(doubt: Doubt, correction: Correction) -> tuple[str, ...]:
-    """Return a line for each cut and table that was repaired."""
+    """Return a message for each cut and table that was repaired."""
     told = (
         f"the cut of checkpoint {each} was lost: rebuilt from checkpoint entries and logs" for each in doubt.rebuilt
     )

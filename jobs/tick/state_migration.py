@@ -1,12 +1,12 @@
-"""Restored state and tables under a changed pipeline: changes are found before the claim, and refused or planned (D6).
+"""Restored state and tables under a changed pipeline. Changes are found before the claim, and refused or planned (D6).
 
-The files of the cut are the authority for their columns, by their own footers: a fork's tables are made anew, and
-after a rollback the state table may be ahead of its files. The cut's row is the authority for what the columns mean.
-What may change is decided in `checkpointing.state_evolution`, `checkpointing.state_meaning`, for output tables in
-`checkpointing.commit.columns`, and for renamed columns in `checkpointing.renamed_columns`.
-A subtask rewrites its whole range the first time that its vertex runs, of its state and of its upsert table. So these
-tables are published in their new columns once all of their files have them, and until then in their old ones: any
-engine can read them throughout, without Delta's type widening, under which nobody but Spark could commit.
+The footers of the cut's files decide which columns the files have, not the logs of their tables: a fork's tables are
+new, and after a rollback the log of a state table may be ahead of its files. The cut's entry decides what the columns
+mean. `checkpointing.state_evolution` and `checkpointing.state_meaning` decide which changes are allowed,
+`checkpointing.commit.columns` for output tables, and `checkpointing.renamed_columns` for renamed columns. The first
+time that its vertex runs, a subtask rewrites its whole range of the state and of the upsert table. So these tables are
+published with their new columns once all of their files have them, and until then with the old ones. Any engine can
+read the tables at all times, without Delta's type widening, with which only Spark could commit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,7 +58,8 @@ from jobs.warehouse.table_columns import declared_columns
 class StateMigration:
     """How the state of one operator changes.
 
-    `outdated` are the paths of restored files with other columns. `meanings` are what the next checkpoint records.
+    `outdated` are the paths of restored files with other columns. `meanings` are the meanings that the next checkpoint
+    records.
     """
 
     changes: tuple[Change, ...] = ()
@@ -70,7 +71,7 @@ Migrations = Mapping[VertexId, StateMigration]
 
 
 def plan_with_migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) -> JobPlan:
-    """Return the plan, its keyed vertices knowing which restored files they must rewrite; `root` is the warehouse.
+    """Return the plan, with the restored files that its keyed vertices must rewrite. `root` is the warehouse.
 
     Raise CutDoesNotFitError, naming operator and column, if a vertex's state cannot serve the plan.
     """
@@ -78,7 +79,7 @@ def plan_with_migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) 
 
 
 def migrated(plan: JobPlan, restored: CheckpointRecord, migrations: Migrations, root: Root) -> JobPlan:
-    """Return the plan with these migrations of the restored row; raises as `plan_with_migrations` does."""
+    """Return the plan with these migrations of the restored entry. Raises as `plan_with_migrations` does."""
     refused = first_refused((*all_changes(plan, restored, migrations), *_of_rows_in_flight(plan, restored, root)))
     if refused is not None:
         raise CutDoesNotFitError(f"checkpoint {restored.checkpoint}: {refused}")
@@ -99,13 +100,16 @@ def migrated(plan: JobPlan, restored: CheckpointRecord, migrations: Migrations, 
 
 
 def all_changes(plan: JobPlan, restored: CheckpointRecord, migrations: Migrations) -> tuple[Change, ...]:
-    """Return the changes of every operator's state, in the order of the cut's vertices, then those of the tables."""
+    """
+
+    Return the changes of every operator's state, in the order of the cut's vertices, then the changes of the tables.
+    """
     of_state = (change for migration in migrations.values() for change in migration.changes)
     return (*of_state, *table_changes(plan.graph, restored))
 
 
 def _of_rows_in_flight(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Iterator[Change]:
-    """Yield, refused, each renamed column that rows in flight have under its old name alone: it would be null.
+    """Yield as refused each renamed column that rows in flight have only under its old name: it would be null.
 
     Raises CutDoesNotFitError for rows in flight of a named output that the pipeline no longer has.
     """
@@ -129,7 +133,7 @@ def _of_rows_in_flight(plan: JobPlan, restored: CheckpointRecord, root: Root) ->
 def _files_of_output(
     restored: CheckpointRecord, upstream: VertexId, segment: StagedSegment, reads: InputPlan
 ) -> tuple[FileHandle, ...]:
-    """Return the files that the input reads. The others on its channel are of other outputs, with other columns."""
+    """Return the files that the input reads. Other files on its channel belong to other outputs, with other columns."""
     try:
         of_input = tuple(of_output([segment], reads.output, reads.outputs))
     except UnknownOutputError as error:
@@ -153,7 +157,10 @@ def _rewriting(planned: VertexPlan, outdated: frozenset[str] | None) -> VertexPl
 
 
 def _no_longer_expiring(planned: VertexPlan, was: VertexRecord) -> VertexPlan:
-    """Return the plan of a vertex. If its state no longer expires, what had expired at the cut does not come back."""
+    """Return the plan of a vertex.
+
+    If its state no longer expires, rows that had expired at the cut do not come back.
+    """
     spec, then = planned.spec, was.expiry
     if then is None or not isinstance(spec, KeyedSpec) or spec.expires is not None:
         return planned
@@ -164,7 +171,7 @@ def _no_longer_expiring(planned: VertexPlan, was: VertexRecord) -> VertexPlan:
 def _outdated_ranges(
     plan: JobPlan, restored: CheckpointRecord, root: Root
 ) -> Iterator[tuple[VertexId, frozenset[str]]]:
-    """Yield the files of each upsert table whose columns change and that were written in other ones (D6)."""
+    """Yield for each upsert table whose columns change the files that were written with other columns (D6)."""
     before = columns_of(restored)
     for was in restored.vertices:
         spec = plan.vertices[was.vertex].spec if was.vertex in plan.vertices else None
@@ -183,9 +190,9 @@ def _is_other(footer: pa.Schema | None, columns: tuple[TableColumn, ...]) -> boo
 
 
 def find_migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Migrations:
-    """Return, for each operator whose restored state differs from what the plan declares, what changed.
+    """Return the changes for each operator whose restored state differs from what the plan declares.
 
-    A file that is missing or damaged is left to the micro-batch that needs it, which names it.
+    A file that is missing or damaged is ignored here. The micro-batch that needs the file reports it.
     """
     return dict(_migrations(plan, restored, root))
 
@@ -207,7 +214,7 @@ def _migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Iterat
 def _with_broadcast(
     migration: StateMigration, spec: KeyedSpec, was: VertexRecord, schemas: "_Schemas"
 ) -> StateMigration:
-    """Return the migration with what changes in the vertex's broadcast state (D1)."""
+    """Return the migration with the changes of the vertex's broadcast state added (D1)."""
     taken = spec.broadcast
     if taken is None:
         return migration
@@ -257,7 +264,7 @@ def _migration(
 
 
 def _renamed_inside(thing: str, was: StateSchema, now: StateSchema, above: Mapping[str, str]) -> Iterator[Change]:
-    """Yield, refused, each field inside a state column that has the old name of a column renamed upstream."""
+    """Yield as refused each field inside a state column that has the old name of a column renamed upstream."""
     for column, old, new in renamed_inside(was, now, above):
         refused = (
             f"rows that it holds have the name {old}, and a rename does not reach into them. Give the operator's input "
@@ -268,11 +275,11 @@ def _renamed_inside(thing: str, was: StateSchema, now: StateSchema, above: Mappi
 
 
 _Schemas = Mapping[str, StateSchema]
-"""By the path of a state file that can be read."""
+"""The columns of each readable state file, by its path."""
 
 
 def _schemas(of: Iterable[VertexRecord], root: Root) -> _Schemas:
-    """Return the columns of all state files that can be read, by path."""
+    """Return the columns of all readable state files, by path."""
     files = {path: file for was in of for path, file in (_state_files(was) | _broadcast_files(was)).items()}
     footers = zip(files, schemas_of(str(root), files.values()), strict=True)
     return {path: StateSchema(_columns(footer), keys_of(footer)) for path, footer in footers if footer is not None}
@@ -288,6 +295,6 @@ def _broadcast_files(was: VertexRecord) -> dict[str, FileHandle]:
 
 
 def _columns(schema: pa.Schema) -> tuple[Column, ...]:
-    """Return the columns of a state row, types as Spark's JSON names them."""
+    """Return the columns of a state row. Types have the names of Spark's JSON."""
     fields = nullable_schema(from_arrow_schema(schema, prefer_timestamp_ntz=True)).jsonValue()["fields"]
     return tuple(Column(field["name"], field["type"]) for field in fields if field["name"] not in (KEY_GROUP, DELETED))

@@ -1,9 +1,9 @@
 """Runs one tick of a job.
 
-The tick door (`checkpointing.tick`) decides the order of the steps. `TickCarrier` carries them out. Every tick takes
-the same steps in the same order, so every start is a recovery. A tick that may not start is refused before its claim,
-and has changed nothing. After its claim, a tick releases the job however it ends. If its process dies instead, the next
-tick finds that the holder is dead.
+The tick door (`checkpointing.tick`) decides the order of the steps, and `TickCarrier` carries them out. Every tick
+takes the same steps in the same order, so every start is a recovery. A tick that may not start is refused before its
+claim, and has changed nothing. After its claim, a tick releases the job, however the tick ends. If its process dies
+instead, the next tick finds that the holder is dead.
 """
 
 from contextlib import ExitStack
@@ -37,9 +37,10 @@ def run_tick(
 ) -> TickReport:
     """Run one tick of the job. Call it from the main thread, so that Ctrl-C and SIGTERM end the tick in order.
 
-    With `spark`, the tick uses this session and does not stop it. With `engine`, micro-batches run there instead of on
-    Spark; the tick closes it at the end. Somebody else may put a StopRequested into `inbox`. If the job fails, the tick
-    restarts it as the plan's configuration says. The limits in `settings` hold for all attempts together.
+    With `spark`, the tick uses this session and does not stop it. With `engine`, micro-batches run in this engine
+    instead of Spark, and the tick closes it at the end. Another thread may put a StopRequested into `inbox`. If the job
+    fails, the tick restarts it as the plan's configuration says. The limits in `settings` hold for all attempts
+    together.
 
     Raises these errors, having changed nothing:
 

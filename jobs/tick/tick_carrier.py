@@ -102,7 +102,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """The job of one attempt. `keeping` says how long log entries of tables stay; None means for ever."""
+    """The job of one attempt. `keeping` says how long log entries of tables stay. None means for ever."""
 
     linked: Linked
     work: Work
@@ -147,7 +147,7 @@ class JobRun:
         )
 
     def ended(self, engine: Engine, inbox: Inbox, clock: Clock, bounds: TraceBounds, drain_ms: int) -> WorkEnded:
-        """Drive the job to its end. An OSError, such as a full disk, fails the tick; other errors are returned."""
+        """Drive the job to its end. An OSError, such as a full disk, fails the tick. Other errors are returned."""
         before, door, driver = self.narrator.count, None, None
         try:
             setup = self.setup()
@@ -178,7 +178,7 @@ class JobRun:
         )
 
     def _keep_logs_short(self) -> None:
-        """Let also ticks that complete no checkpoint keep `checkpoints` short. An error is only logged."""
+        """Drop old log entries of `checkpoints`, also in ticks that complete no checkpoint. An error is only logged."""
         try:
             self.stores.maintain((), None)
         except Exception as error:  # noqa: BLE001 - logged; the next tick does it
@@ -192,28 +192,28 @@ class JobRun:
 
 
 # ------------------------------------------------------------------
-# Decides what a tick begins from: the newest entry under the pipeline's names, if the pipeline fits it.
+# Decides what a tick begins from: the newest entry, with the pipeline's names, if the pipeline fits that entry.
 
 
 @dataclass(slots=True)
 class Beginning:
-    """One pipeline at one job. `plan` has its sources' splits from the question FITS on."""
+    """A pipeline and its job at the start of a tick. Once FITS is answered, `plan` has the sources' splits."""
 
     plan: JobPlan
     allow_non_restored_state: bool = False
     renaming: Renaming = field(default_factory=Renaming)
 
     def tables(self) -> tuple[TableName, ...]:
-        """Return the tables of the pipeline, and those that they are renamed from."""
+        """Return the tables of the pipeline, and the old names of renamed tables."""
         names = [table.name for table in self.plan.graph.tables()]
         return tuple(dict.fromkeys([*names, *self.renaming.tables_then(self.plan.graph)]))
 
     def observe(self, stores: JobStores, run_ended: Callable[[str], bool | None] | None) -> Observed:
-        """Return what a start must know."""
+        """Return the observed facts that a start needs."""
         return observe_sound(stores, run_ended)
 
     def examine(self, question: Question, stores: JobStores, seen: Observed, plan: RecoveryPlan) -> None:
-        """Raise unless the tick may begin where the plan says."""
+        """Raise an error unless the tick may begin at the restored entry of the plan."""
         match question:
             case Question.SOUND:
                 self.renaming = find_renaming(self.plan.graph, plan.restore)
@@ -232,7 +232,7 @@ class Beginning:
                 raise TypeError("nobody asks this of a tick")
 
     def _fitting(self, stores: JobStores) -> JobPlan:
-        """Return the plan with its sources' splits; raise CutDoesNotFitError unless the cut can be restored into it."""
+        """Return the plan with its sources' splits. Raise CutDoesNotFitError if the cut cannot be restored into it."""
         plan = fitting(self.plan, self.renaming, allow_non_restored_state=self.allow_non_restored_state)
         restored = self.renaming.record
         return plan if restored is None else plan_with_migrations(plan, restored, stores.warehouse.root)
@@ -241,8 +241,8 @@ class Beginning:
 def _must_stand(restored: CheckpointRecord, seen: Observed, warehouse: Warehouse) -> None:
     """Raise SourceError if an upstream job was rolled back behind a cut that the restored checkpoint rests on (A10).
 
-    The checkpoint names the place where the upstream warehouse was then. If the object store there does not answer, it
-    says nothing: the warehouse may have been moved, and its sources look at its present place next.
+    The checkpoint names the address that the upstream warehouse had at that time. If the object store there does not
+    answer, no error is raised, because the warehouse may have been moved. The sources check its present address next.
     """
     lost = ""
     with suppress(StoreError):
@@ -266,7 +266,7 @@ def _must_stand(restored: CheckpointRecord, seen: Observed, warehouse: Warehouse
 
 
 POLL_MS: Final = 50
-"""A waiting tick checks this often whether it must stop: a signal handler may not take the lock to wake it."""
+"""A waiting tick checks this often whether it must stop, because a signal handler may not take the lock to wake it."""
 
 
 class TickCarrier(Carrier):
@@ -288,7 +288,7 @@ class TickCarrier(Carrier):
     def __init__(
         self, plan: JobPlan, settings: RuntimeSettings, listener: TickListener, inbox: Inbox, boundary: Boundary
     ) -> None:
-        """Open nothing yet. The tick takes its time from the settings' clock, and its time never goes back."""
+        """Prepare without opening anything. The tick's time comes from the settings' clock, and never goes back."""
         warehouse = Warehouse(absolute(settings.warehouse), ProtocolPaths(plan.job), now_ms=settings.clock)
         super().__init__(warehouse, boundary, lease_ms=settings.lease_ms)
         self._started = time.monotonic()
@@ -306,15 +306,15 @@ class TickCarrier(Carrier):
         self._claim: Claim | None = None
         """The newest claim that this tick has appended."""
         self._last = Generation(0)
-        """The generation of the newest claim that was there when this tick last looked."""
+        """The generation of the newest claim at this tick's last look."""
         self._end: EndTick | BaseException | None = None
         """How the newest attempt ended."""
         self._begins = True
-        """The next look at the entries begins an attempt, and opens new stores."""
+        """Whether the next look at the entries begins an attempt, and so opens new stores."""
 
     @property
     def plan(self) -> JobPlan:
-        """The pipeline's plan. `examine` adds the splits of its sources, and `job` the files of renamed tables."""
+        """The pipeline's plan. `examine` adds the splits of its sources, and `job` adds the files of renamed tables."""
         return self._beginning.plan
 
     def run(self, engine: Engine) -> TickReport:
@@ -347,7 +347,10 @@ class TickCarrier(Carrier):
         return Stamp(self._clock.now_ms(), uuid4().hex, self._inbox.stop_requested)
 
     def carry_out(self, effect: TickEffect) -> TickFact | None:
-        """Carry out one effect. Only a tick cleans up, waits for another attempt, and says how it ended."""
+        """Carry out one effect.
+
+        Unlike a task at rest, a tick cleans up, waits for another attempt, and records how it ended.
+        """
         match effect:
             case CleanUp():
                 self.clean_up()
@@ -363,13 +366,13 @@ class TickCarrier(Carrier):
     # -------------------------------------------------------------- before the claim
 
     def look(self, effect: Observe | LookAtTables) -> Observed | TablesSeen:
-        """Return what a start must know, or which tables of the pipeline are in doubt. Raises TablesBehindError."""
+        """Return the observed facts that a start needs, or the pipeline's tables in doubt. Raises TablesBehindError."""
         if isinstance(effect, LookAtTables):
             return TablesSeen(must_be_repairable(self.stores, effect.rows, self._beginning.tables()))
         return self._observed()
 
     def _observed(self) -> Observed:
-        """Return what a start must know. Each attempt opens its own stores."""
+        """Return the observed facts that a start needs. Each attempt opens its own stores."""
         if self._begins:
             must_be_usable(self.warehouse)
             sinks = self.plan.sinks
@@ -381,13 +384,13 @@ class TickCarrier(Carrier):
         return seen
 
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
-        """Raise unless the tick may begin where the plan says."""
+        """Raise an error unless the tick may begin at the restored entry of the plan."""
         self._beginning.examine(question, self.stores, seen, plan)
 
     # -------------------------------------------------------------- holding the job
 
     def begins(self, claim: Claim, plan: RecoveryPlan) -> None:
-        """The tick holds the job. Tell the listener, and begin to hear requests."""
+        """Notify the listener that the tick holds the job, and begin to look for requests."""
         if self._claim is None:
             for seen in look_at_input(self.plan.sources, plan.restore):
                 self._listener.progress(InputLooked(seen))
@@ -416,7 +419,7 @@ class TickCarrier(Carrier):
         return staging_folders(self.plan.graph, self.warehouse.paths)
 
     def told(self, effect: TakeHold | RolledForward | RestartDue | Recovered) -> None:
-        """Tell the listener."""
+        """Notify the listener of this progress."""
         match effect:
             case TakeHold():
                 self.begins(effect.claim, effect.plan)
@@ -429,7 +432,7 @@ class TickCarrier(Carrier):
                 self._listener.progress(Restarting(effect.restart, end.reason, end.message, effect.delay_ms))
 
     def _recovered(self, done: Recovered) -> None:
-        """Hold the cuts of other jobs, and tell the listener."""
+        """Hold the cuts of other jobs, and notify the listener."""
         restored, pending = done.plan.restore, done.plan.roll_forward
         if restored is not None:
             self._notices.stands(restored.checkpoint, tuple(positions_of(restored).values()))
@@ -450,7 +453,7 @@ class TickCarrier(Carrier):
         return ended
 
     def job(self, work: Work) -> JobRun:
-        """Link the files of renamed tables, write those with renamed columns, and return this attempt's job."""
+        """Link the files of renamed tables, rewrite files with renamed columns, and return this attempt's job."""
         linked = link_renamed(self.stores, self.plan, self._beginning.renaming, work.claim.generation, self.boundary)
         self._beginning.plan = linked.plan
         renamed = due_renames_of_columns(self.plan.graph, linked.record)
@@ -474,7 +477,10 @@ class TickCarrier(Carrier):
         )
 
     def clean_up(self) -> None:
-        """Delete unneeded files, if a checkpoint completed or the last clean-up is long ago. The job is still held."""
+        """Delete unneeded files if a checkpoint completed or the last clean-up is long ago.
+
+        The tick still holds the job.
+        """
         grace_ms = self._settings.reader_grace_ms
         if grace_ms is None or self._claim is None:
             return
@@ -487,7 +493,10 @@ class TickCarrier(Carrier):
         return None if grace_ms is None else LogKeeping(grace_ms, self._settings.table_log_keep_ms)
 
     def failure(self, effect: TickEffect, error: Exception) -> TickFact:
-        """Return what an error means. Trouble with tables or files fails the tick. What refuses it is no bug either."""
+        """Return the fact for an error. Errors of tables or files fail the tick, and refusals refuse it.
+
+        Others are bugs.
+        """
         if isinstance(effect, Observe | Examine):
             refuses = isinstance(error, (TickRefusedError, SourceError, InvalidPipelineError))
             return Objected(error) if refuses else Broke(error)
@@ -521,7 +530,10 @@ class TickCarrier(Carrier):
             time.sleep(min(left, POLL_MS / 1000))
 
     def _report(self, finish: Finish) -> TickReport:
-        """Return how the tick ended. Raise the error that refused it before its first claim, or a bug of Tidemark."""
+        """Return how the tick ended.
+
+        Raise the error that refused the tick before its first claim, or a bug of Tidemark.
+        """
         end = finish.outcome
         if isinstance(end, BaseException):
             raise end

@@ -27,7 +27,7 @@ DRAIN_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReporterSettings:
-    """Which reporters a tick has, and where those of Prometheus report to. `jobs.settings.TickSettings` says more."""
+    """Which reporters a tick has, and where the Prometheus reporter writes to. See `jobs.settings.TickSettings`."""
 
     names: tuple[str, ...] = ()
     prometheus_folder: Path | None = None
@@ -39,9 +39,9 @@ class ReporterSettings:
 class RuntimeSettings:
     """Says how a tick runs. All processes of the job must be able to reach `warehouse`.
 
-    `dagster_run` is the id of the Dagster run that this tick belongs to. `run_ended` tells whether another Dagster run
-    has ended; None means that it does not know. Clean-up deletes unneeded files after `reader_grace_ms`, and log
-    entries of output tables after `table_log_keep_ms` at the earliest. If `reader_grace_ms` is None, this tick deletes
+    `dagster_run` is the id of the Dagster run that this tick belongs to. `run_ended` returns whether another Dagster
+    run has ended, or None if it does not know. Clean-up deletes unneeded files after `reader_grace_ms`, and log entries
+    of output tables after `table_log_keep_ms`, at the earliest. If `reader_grace_ms` is None, this tick deletes
     neither. `clock` returns ms since the epoch.
     """
 
@@ -67,12 +67,11 @@ class RuntimeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickReport:
-    """Says how a tick ended. If it failed, `reason` and `message` say why, and `message` names the way out.
+    """Reports how a tick ended. If it failed, `reason` and `message` say why, and `message` names a way out.
 
-    `completed` has the newest checkpoints that the tick completed, oldest first, also one that it rolled forward.
-    `generation` and `trace` belong to the last attempt. If the job had finished before, they belong to the tick that
-    finished it. `restarts` is the number of attempts before it. `counts` covers
-    all attempts.
+    `completed` has the newest checkpoints that the tick completed or rolled forward, oldest first. `generation` and
+    `trace` belong to the last attempt. If the job had already finished, they belong to the tick that finished it.
+    `restarts` is the number of attempts before the last one. `counts` covers all attempts.
     """
 
     outcome: TickOutcome
@@ -89,7 +88,7 @@ class TickReport:
 
     @property
     def why(self) -> str:
-        """Why the tick failed: the reason, unless the message says it too, and the message."""
+        """Why the tick failed: the reason and the message, or the message alone if it includes the reason."""
         reason = "the tick failed" if self.reason is None else self.reason.message
         said = self.message or f"see the trace {self.trace}"
         return said if reason in said else f"{reason}: {said}"

@@ -1,7 +1,7 @@
 """Writes a tick's trace, one file for each generation, and deletes old ones (the lines: `checkpointing.trace`).
 
 A trace has a bound. When it is full, the tick ends its attempt and goes on as the next generation. So each file begins
-with the set-up of a door at a completed checkpoint, and replays without the files before it.
+with the set-up of a door at a completed checkpoint, and can be replayed without the earlier files.
 """
 
 import gzip
@@ -20,13 +20,13 @@ from checkpointing.trace import FilesTakenOut, TickStarted, Traced, encode
 from jobs.storage.place import StoragePlace
 
 TRACES_KEPT: Final = 20
-"""At most the traces of so many generations stay."""
+"""The traces of at most so many generations are kept."""
 
 TRACES_BYTES_MAX: Final = 64 * 1024 * 1024
 """If the traces are larger than this together, the oldest are deleted."""
 
 COMPRESSED_FROM_BYTES: Final = 1024 * 1024
-"""A trace that is larger is compressed (gzip) when its attempt ends. It takes about a tenth then."""
+"""A larger trace is compressed (gzip) when its attempt ends. This reduces it to about a tenth."""
 
 _GZIP: Final = b"\x1f\x8b"
 _LEVEL: Final = 4
@@ -36,8 +36,8 @@ _LEVEL: Final = 4
 class TraceBounds:
     """A trace is full after so many bytes or checkpoints. The rest of the attempt is still written.
 
-    The set-up at its beginning does not count. If the set-up is larger than `bytes`, as many bytes as it has may
-    follow, so that an attempt gets on however large the retained entries are.
+    The set-up at the beginning does not count. If the set-up is larger than `bytes`, as many bytes as the set-up has
+    may follow, so that an attempt makes progress however large the retained entries are.
     """
 
     bytes: int = 32 * 1024 * 1024
@@ -54,12 +54,15 @@ _SUFFIX: Final = ".ndjson"
 
 
 class TraceWriter:
-    """Writes one generation's trace, for one thread. It is buffered; the driver flushes what must survive a crash."""
+    """Writes one generation's trace, for one thread. The trace is buffered.
+
+    The driver flushes what must survive a crash.
+    """
 
     def __init__(self, path: Path, bounds: TraceBounds = DEFAULT_BOUNDS, copy: StoragePlace | None = None) -> None:
-        """Create the file and its folder. An existing file is deleted, since opening a named pipe could hang.
+        """Create the file and its folder. An existing file is deleted first, because opening a named pipe could hang.
 
-        With `copy`, the file is put there every minute and at the end.
+        With `copy`, the file is copied there every minute and at the end.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -91,13 +94,13 @@ class TraceWriter:
                 self._bytes += size
 
     def flush(self) -> None:
-        """Hand the buffer to the operating system, so that it survives the process."""
+        """Write the buffer to the operating system, so that its content survives the process."""
         self._file.flush()
         if self._copy is not None and time.monotonic() - self._copied_s > COPIED_EVERY_S:
             self._put(self._copy)
 
     def __enter__(self) -> Self:
-        """Return the writer; leaving the block closes the file."""
+        """Return the writer. Leaving the block closes the file."""
         return self
 
     def __exit__(
@@ -119,7 +122,7 @@ class TraceWriter:
 
 
 def open_trace(path: Path) -> BinaryIO:
-    """Open a trace to read its lines, compressed or not. Raises OSError without one."""
+    """Open a trace to read its lines, compressed or not. Raises OSError if there is no trace."""
     file = path.open("rb")
     compressed = file.read(len(_GZIP)) == _GZIP
     file.seek(0)
@@ -127,7 +130,7 @@ def open_trace(path: Path) -> BinaryIO:
 
 
 def _compress(path: Path) -> None:
-    """Write the trace compressed under another name, which then takes its name."""
+    """Write the trace compressed to another file, and rename that file to the trace's name."""
     beside = path.with_suffix(".gz")
     with path.open("rb") as plain, gzip.open(beside, "wb", compresslevel=_LEVEL) as compressed:
         shutil.copyfileobj(plain, compressed, BUFFER_BYTES)

@@ -1,7 +1,8 @@
 """Deletes a cancelled job's checkpoints, if it does not retain them (G3, Flink's CheckpointRetentionPolicy).
 
-It takes three steps: it publishes the committed checkpoint, drops the entries in one commit, and deletes the files that
-no remaining entry names. If the process dies, a second cancellation finishes the rest. Output tables lose nothing.
+The deletion takes three steps: it publishes the committed checkpoint, drops the entries in one commit, and deletes the
+files that no remaining entry names. If the process dies, a second cancellation does the remaining steps. Output tables
+lose no rows.
 """
 
 from collections.abc import Iterator
@@ -33,7 +34,8 @@ DROP_FILES: Final = "DropFiles"
 class Deleted:
     """The deleted checkpoints, the number of deleted state files, and the savepoints that stay, oldest first.
 
-    `resumes` is the savepoint from which the next tick in this warehouse begins, if the tables show exactly that one.
+    `resumes` is the savepoint from which the next tick in this warehouse begins. None: the tables do not show exactly a
+    savepoint.
     """
 
     checkpoints: tuple[CheckpointId, ...]
@@ -43,10 +45,10 @@ class Deleted:
 
 
 def delete_checkpoints(warehouse: Warehouse, plan: JobPlan, *, boundary: Boundary = cross_freely) -> Deleted:
-    """Delete every checkpoint of a job at rest, except savepoints. A second call finishes what the first one began.
+    """Delete every checkpoint of a job at rest, except savepoints. A second call finishes an interrupted first one.
 
-    Raises JobHeldError and ClaimUnsettledError. Raises RollForwardError, TableMismatchError and CutsNotRecordedError,
-    having deleted nothing, if a committed checkpoint cannot be published.
+    Raises JobHeldError and ClaimUnsettledError. If a committed checkpoint cannot be published, raises RollForwardError,
+    TableMismatchError and CutsNotRecordedError, and deletes nothing.
     """
     stores = JobStores(warehouse, boundary)
     gone = _unpinned(stores.observe().rows)
@@ -97,7 +99,7 @@ def _drop_rows(stores: JobStores, plan: JobPlan, boundary: Boundary) -> tuple[Ch
 
 
 def _drop_files(warehouse: Warehouse, kept: tuple[CheckpointRecord, ...], current: Generation) -> int:
-    """Delete files of state and channels that no entry names; return how many."""
+    """Delete files of state and channels that no entry names. Return the number of deleted files."""
     named: frozenset[str] = frozenset().union(*(files_of(record) for record in kept))
     by = Referenced(newest=None, pinned=named)
     return len(delete_leftovers(warehouse, own_folders(warehouse), current=current, by=by))

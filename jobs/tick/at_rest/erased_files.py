@@ -1,7 +1,7 @@
 """Finds all files of a job's tables and state, and writes successors of those from which rows are erased (K6, ADR 24).
 
-A file counts if it exists, or lies in an entry, and if an entry or any log entry of its table names it. So files of old
-cuts, of savepoints and of other writers count too.
+A file is searched if it exists, or if an entry contains it, and if an entry or any log entry of its table names it. So
+files of old cuts, of savepoints and of other writers are searched too.
 """
 
 import base64
@@ -37,8 +37,8 @@ class NotErasableError(Exception):
 class SearchedFile:
     """A file of a table or of state. `inline` is its content as base64, if an entry carries it.
 
-    `partition` has the values that the table's log says of the file. `marked`: a deletion vector hides some of its
-    rows at some version.
+    `partition` has the partition values of the file in the table's log. `marked`: at some version, a deletion vector
+    hides some of the file's rows.
     """
 
     path: str
@@ -51,7 +51,7 @@ class SearchedFile:
 class SearchedTable:
     """A table, or an operator's state: its columns and all its files. `has_log`: it is a Delta table.
 
-    `version` is the newest one that was searched.
+    `version` is the newest Delta version that was searched.
     """
 
     name: TableName
@@ -63,15 +63,18 @@ class SearchedTable:
 
     @property
     def is_state(self) -> bool:
-        """Whether it is state of an operator."""
+        """Whether this is state of an operator."""
         return is_state_table(self.name)
 
     def named(self, column: str) -> tuple[str, ...]:
-        """Return the table's own name of a column. As in Spark, case does not count, so there may be several names."""
+        """Return the table's own names for a column.
+
+        As in Spark, case does not count, so there may be several names.
+        """
         return tuple(name for name in self.schema.names if name.lower() == column.lower())
 
     def own(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Return the table's own names of these columns."""
+        """Return the table's own names for these columns."""
         return tuple(name for column in columns for name in self.named(column))
 
     def within(self, columns: Collection[str]) -> tuple[str, ...]:
@@ -95,7 +98,7 @@ def _inside(kind: pa.DataType, path: str) -> Iterator[str]:
 def tables_of(logs: HeldLogs, records: Sequence[CheckpointRecord]) -> tuple[SearchedTable, ...]:
     """Return all tables and states of the job that have columns, in order of their names.
 
-    Raises NotErasableError for a table that names files of others, OSError, and what delta-rs raises.
+    Raises NotErasableError for a table that names files outside its folder, OSError, and the errors of delta-rs.
     """
     warehouse = logs.warehouse
     named: dict[TableName, dict[str, FileHandle]] = {}
@@ -109,7 +112,7 @@ def tables_of(logs: HeldLogs, records: Sequence[CheckpointRecord]) -> tuple[Sear
 
 
 def _table_of(warehouse: Warehouse, path: str) -> TableName:
-    """Return the table in whose folder a file lies. Names of tables have two parts, and those of states four."""
+    """Return the table in whose folder a file lies. Names of tables have two parts, and names of states four."""
     parts = 4 if path.startswith(f"{warehouse.paths.states}/") else 2
     inside = path.startswith((f"{warehouse.paths.channels}/", f"{warehouse.paths.manifests}/"))
     return TableName("" if inside else "/".join(path.split("/")[:parts]))
@@ -146,7 +149,9 @@ def _found(warehouse: Warehouse, name: TableName, handles: Mapping[str, FileHand
 
 
 def must_be_erasable(warehouse: Warehouse, table: SearchedTable, matched: Mapping[str, Sequence[int]]) -> None:
-    """Raise NotErasableError if other programs keep rows of a table where a successor would not show them the same.
+    """Raise NotErasableError if files of other programs would hide, or still show, rows that a successor does not have.
+
+    These are deletion vectors and files of Change Data Feed.
 
     Raises LogNotRewrittenError for a log that cannot be rewritten.
     """
@@ -167,7 +172,7 @@ def must_be_erasable(warehouse: Warehouse, table: SearchedTable, matched: Mappin
 
 
 def older_names(records: Iterable[CheckpointRecord]) -> dict[str, tuple[str, ...]]:
-    """Return the older names of each column that was renamed, newest first, as far as the entries tell."""
+    """Return the older names of each renamed column, newest first, as far as the entries record them."""
     pairs = {(each.now, each.was) for row in records for each in row.renames if each.kind is RenameKind.COLUMN}
     found: dict[str, tuple[str, ...]] = {}
     for now in {now for now, _ in pairs}:
@@ -192,16 +197,16 @@ def shown_at(warehouse: Warehouse, name: TableName, version: int | None) -> list
 
 
 # ------------------------------------------------------------------
-# State whose rows are found by their key.
+# Keyed state, whose rows are found by their key.
 
 
 def older_rows_would_return(
     warehouse: Warehouse, table: SearchedTable, matched: Mapping[str, Sequence[int]], columns: Collection[str]
 ) -> bool:
-    """Return whether an older or newer row of a matching key lies in a file of keyed state, and does not match.
+    """Return whether keyed state has an older or newer row of a matching key that does not match itself.
 
-    If the matching row went alone, the other row would count in some cut. If the predicate names key columns alone, all
-    rows of a key match or none.
+    If only the matching row were erased, the other row would count in some cut. If the predicate names only key
+    columns, all rows of a key match, or none does.
     """
     keys = _keys(warehouse, table)
     if not keys or set(table.own(columns)) <= set(keys) or not matched:
@@ -245,7 +250,7 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class Successors:
-    """Writes successors for the claim of this generation. After a crash they are leftovers, and go."""
+    """Writes successors for the claim of this generation. After a crash they are leftovers, which are deleted."""
 
     warehouse: Warehouse
     generation: Generation
@@ -255,8 +260,8 @@ class Successors:
     ) -> list[ErasedFile]:
         """Return the erased files of a table, each with its successor, which is not durable yet.
 
-        A file of which no row is left gets an empty successor. It gets none if the name of its folder has a value of
-        the predicate's `columns`. Raises OSError and ArrowException.
+        A file of which no row is left gets an empty successor. But if its folder's name has a value of the predicate's
+        `columns`, it gets no successor. Raises OSError and ArrowException.
         """
         files = {each.path: each for each in table.files}
         named = not set(table.partitioned_by).isdisjoint(table.own(columns))
@@ -288,7 +293,10 @@ class Successors:
         return replace(handle, inline=base64.b64encode(written).decode("ascii"))
 
     def _path(self, table: TableName, was: str, name: StagedName | None) -> str:
-        """Return the successor's path: of the same vertex, partition and version, or of another writer again."""
+        """Return the successor's path.
+
+        It has the same vertex, partition and version, or is marked as another writer's file.
+        """
         paths = self.warehouse.paths
         if name is None:
             return paths.foreign_file(table, self.generation, relative_to_table(table, was) or "", uuid4().hex)
@@ -296,7 +304,7 @@ class Successors:
 
 
 def _left(content: pq.ParquetFile, places: np.ndarray) -> Iterator[pa.Table]:
-    """Yield the rows of a file without those at these places, row group by row group."""
+    """Yield the rows of a file, except the rows at these places, row group by row group."""
     at = 0
     for group in range(content.num_row_groups):
         rows = content.read_row_group(group)

@@ -1,7 +1,8 @@
 """Erases the rows of a person from all tables, state and history of a job at rest, by one entry (K6, ADR 24).
 
-The append is the commit point. If the process dies before it, nothing has happened, and the next tick deletes what was
-written. If it dies after it, the next tick or command rolls the entry forward. What cannot be reached is reported.
+The append of the entry is the commit point. If the process dies before it, nothing has been erased, and the next tick
+deletes the written files. If the process dies after it, the next tick or command rolls the entry forward. Rows that
+cannot be reached are reported.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -39,11 +40,11 @@ from jobs.warehouse.job_stores import JobStores, must_have_run
 from jobs.warehouse.warehouse import Warehouse
 
 OpenSession = Callable[[], SparkSession]
-"""Opens a classic session. It is called once, before the job is claimed."""
+"""Opens a Spark session that is not one of Spark Connect. It is called once, before the job is claimed."""
 
 
 class ForgetRefusedError(Exception):
-    """Rows cannot be erased now. The message says why, and what to do. No entry was appended."""
+    """Rows cannot be erased now, and no entry was appended. The message says why, and what to do."""
 
 
 class UnknownTableError(ForgetRefusedError, NotThereError):
@@ -52,17 +53,20 @@ class UnknownTableError(ForgetRefusedError, NotThereError):
 
 @dataclass(frozen=True, slots=True)
 class ErasureAsked:
-    """What the user asks: to erase the rows of this table that match, and those of all tables with these columns."""
+    """The user's request: to erase the matching rows of this table, and of all tables that have the same columns."""
 
     table: str
     predicate: str
     besides: tuple[str, ...] = ()
-    """Tables that are left out."""
+    """Tables in which nothing is erased."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedTable:
-    """A table or state with matching rows: how many it shows now and at each recorded cut, and in how many files."""
+    """
+
+    A table or state with matching rows: how many rows it shows now and at each recorded cut, and in how many files.
+    """
 
     table: TableName
     is_state: bool
@@ -83,11 +87,11 @@ class LeftTable:
 
 @dataclass(frozen=True, slots=True)
 class ForgetPlan:
-    """What is erased, and what cannot be.
+    """What is erased, and what cannot be erased.
 
-    `clear` are tables and states that were searched, and have no matching row. `sources` still have the rows. `outside`
-    are tables whose outside sinks have them. `followers` are jobs that read this job's cuts. `opaque` are states that
-    only user code understands: of hooks, and of sources.
+    `clear` are tables and states that were searched and have no matching row. `sources` are the sources, which still
+    have the rows. `outside` are tables whose outside sinks have the rows. `followers` are jobs that read this job's
+    cuts. `opaque` are the states of hooks and of sources, which only user code understands.
     """
 
     job: JobName
@@ -102,9 +106,12 @@ class ForgetPlan:
     opaque: tuple[str, ...]
     savepoints: tuple[CheckpointId, ...]
     reserved: int
-    """How many reservations of readers there are. Each keeps the files that its cut's entry named."""
+    """How many reservations of readers there are. Each reservation keeps the files that its cut's entry named."""
     folders: tuple[TableName, ...]
-    """Tables whose partitions are named by the values. The names stay in log entries until the log forgets those."""
+    """Tables whose partition folders have the values in their names.
+
+    The names stay in log entries until these are dropped.
+    """
 
     @property
     def rows(self) -> int:
@@ -114,7 +121,7 @@ class ForgetPlan:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was done: the plan, the new entry, and the notes of the publication. None: there was no matching row."""
+    """The outcome: the plan, the new entry, and the notes of the publication. None: there was no matching row."""
 
     plan: ForgetPlan
     record: CheckpointRecord | None
@@ -123,14 +130,14 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What one search found. `tables` are all that were searched; their logs are rewritten."""
+    """The result of one search. `tables` are all searched tables. Their logs are rewritten."""
 
     plan: ForgetPlan
     tables: tuple[SearchedTable, ...]
 
 
 def preview_forget(warehouse: Warehouse, asked: ErasureAsked, session: OpenSession) -> ForgetPlan:
-    """Return what `forget` would do; changes nothing. Raises what `forget` raises before its claim."""
+    """Return what `forget` would do, without changing anything. Raises the errors of `forget` before its claim."""
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely)
     seen = observe_sound(stores)
@@ -146,10 +153,10 @@ def forget(
 ) -> Forgotten:
     """Erase rows of a job at rest from its tables, its state, all kept cuts and all savepoints. Return the report.
 
-    If no row matches, no entry is appended. Raises, having appended no entry, NeverRunError, JobHeldError,
-    CutAwaitsApprovalError, ForgetRefusedError, PredicateError, NotErasableError and LogNotRewrittenError. Raises
-    ClaimUnsettledError if it is not known whether the entry is in, and RollForwardError and CutsNotRecordedError if it
-    is committed and not yet published. The next tick or command then publishes it.
+    If no row matches, no entry is appended. Raises NeverRunError, JobHeldError, CutAwaitsApprovalError,
+    ForgetRefusedError, PredicateError, NotErasableError and LogNotRewrittenError before an entry is appended. Raises
+    ClaimUnsettledError if it is unknown whether the entry was appended. Raises RollForwardError and
+    CutsNotRecordedError if the entry is committed and not yet published. The next tick or command then publishes it.
     """
     must_have_run(warehouse)
     stores, spark = JobStores(warehouse, boundary), session()
@@ -183,7 +190,7 @@ def forget(
 
 
 def _written_meanwhile(search: _Search, versions: Mapping[TableName, int]) -> Iterator[str]:
-    """Yield a note if another program wrote to tables after they were searched: it may have copied erased rows."""
+    """Yield a note for each table that another program wrote to after the search: it may have copied erased rows."""
     known = (each for each in search.tables if each.name in versions)
     written = sorted(each.name for each in known if versions[each.name] != each.version + 1)
     if written:
@@ -209,7 +216,7 @@ def _must_be_possible(warehouse: Warehouse, seen: Observed) -> None:
 def _searched(
     stores: JobStores, seen: Observed, asked: ErasureAsked, spark: SparkSession, *, only_names: bool = False
 ) -> _Search:
-    """Search all files. With `only_names`, search none, and only check that the question can be asked."""
+    """Search all files. With `only_names`, search no file, and only check that the request is possible."""
     warehouse, records = stores.warehouse, records_of(seen)
     newest = newest_checkpoint(records)
     if newest is None:
@@ -244,7 +251,7 @@ def _searched(
 
 
 def _why_not(table: SearchedTable, asked: ErasureAsked, columns: Collection[str]) -> str:
-    """Return why a table is not searched. Empty if it is."""
+    """Return why a table is not searched, or an empty text if it is searched."""
     if table.name in asked.besides:
         return "left out with --except"
     lacks = [name for name in columns if not table.named(name)]

@@ -1,7 +1,7 @@
-"""Settles the cut of a job that waits for a person: approval publishes it, rejection discards it. No Spark.
+"""Settles a job's held cut, which waits for a person: approval publishes it, rejection discards it. No Spark.
 
 The core decides which cut may be settled (`checkpointing.commit.at_rest`). The append of the approved entry is the
-commit point. If the process dies before it, the cut still waits. If it dies after it, the next tick or command
+commit point. If the process dies before it, the cut still waits. If the process dies after it, the next tick or command
 publishes the entry.
 """
 
@@ -28,12 +28,12 @@ from jobs.warehouse.warehouse import Warehouse
 
 
 class NothingToSettleError(TickRefusedError, NotThereError):
-    """No cut waits for approval, or it cannot be approved. The message says why, and what to do."""
+    """No cut waits for approval, or the waiting cut cannot be approved. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """What was done: the held cut, its entry as a checkpoint, and its publication."""
+    """The outcome of an approval: the held cut, its entry as a checkpoint, and its publication."""
 
     held: CheckpointRecord
     record: CheckpointRecord
@@ -46,12 +46,13 @@ def approve(
     *,
     sinks: Mapping[TableName, TableSink] = NO_SINKS,
 ) -> Approval:
-    """Commit the cut of a job at rest that waits for approval, and publish it. Return what was done.
+    """Commit the waiting cut of a job at rest, and publish it. Return the outcome.
 
-    `sinks` are the pipeline's. If one of them is missing, the next tick of the pipeline publishes the rest.
-    Raises, having appended no entry, NeverRunError, JobHeldError, and NothingToSettleError if no cut waits or if files
-    of it are damaged. Raises ClaimUnsettledError if it is not known whether the entry is in. Raises RollForwardError
-    and CutsNotRecordedError if the entry is committed and not yet published. The next tick or command publishes it.
+    `sinks` are the pipeline's outside sinks. If a sink is missing, the next tick of the pipeline publishes to it.
+    Raises NeverRunError, JobHeldError, and NothingToSettleError if no cut waits or if files of the cut are damaged.
+    Then no entry was appended. Raises ClaimUnsettledError if it is unknown whether the entry was appended. Raises
+    RollForwardError and CutsNotRecordedError if the entry is committed and not yet published. The next tick or command
+    publishes it.
     """
     must_have_run(warehouse)
     settled: list[CheckpointRecord] = []
@@ -75,9 +76,9 @@ def approve(
 
 
 def reject(warehouse: Warehouse, boundary: Boundary = cross_freely) -> CheckpointRecord:
-    """Discard the cut of a job at rest that waits for approval, and return it. The next tick reads its rows again.
+    """Discard the waiting cut of a job at rest, and return it. The next tick reads the cut's rows again.
 
-    The next tick also deletes its files. Raises NeverRunError, JobHeldError, NothingToSettleError, and
+    The next tick also deletes the cut's files. Raises NeverRunError, JobHeldError, NothingToSettleError, and
     ClaimUnsettledError if it is not known whether the cut still waits.
     """
     must_have_run(warehouse)

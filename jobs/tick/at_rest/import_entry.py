@@ -1,6 +1,6 @@
-"""Finds what `--from` names: an entry of the tick's own warehouse, of another one, or of a savepoint's copy.
+"""Finds the entry that `--from` names: in the tick's own warehouse, in another one, or in a savepoint's copy.
 
-It changes nothing.
+This part changes nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -44,12 +44,12 @@ from jobs.warehouse.tables import TableLogs
 from jobs.warehouse.warehouse import Warehouse
 
 _IDS_MAX: Final = NUMBER_MAX // 2
-"""Generations and ids go on above those of the restored entry, and must stay readable."""
+"""The greatest id that may be restored. New generations and ids are higher, and must still fit the entries' numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRow:
-    """An entry of the warehouse in which the tick runs. If `is_newest`, the tick begins from it anyway."""
+    """An entry of the warehouse in which the tick runs. If `is_newest`, the tick would begin from this entry anyway."""
 
     record: CheckpointRecord
     is_newest: bool
@@ -73,7 +73,7 @@ def find_origin(text: str, root: Root, job: JobName) -> Origin:
     """Return the entry that `--from TEXT` names for a tick in the warehouse `root`: `N`, `DIR` or `DIR@N`.
 
     Raises NoSuchSavepointError naming the savepoints that exist, TableNotCopyableError for a table whose files are not
-    all known, and what the codec raises for entries of another version.
+    all known, and the codec's errors for entries of another version.
     """
     folder, number = _parsed(text)
     own = Warehouse(root, ProtocolPaths(job))
@@ -83,7 +83,7 @@ def find_origin(text: str, root: Root, job: JobName) -> Origin:
 
 
 def _last_id(row: Row) -> int:
-    """Return the highest id that the entry says was, or may have been, given out."""
+    """Return the highest id that was given out, or may have been given out, according to the entry."""
     match row:
         case CheckpointRecord():
             return row.checkpoint
@@ -160,8 +160,8 @@ def _chosen(
 # Restores an entry of another warehouse into an empty one: copies its files, then appends one entry (G1, G3).
 #
 # The append is the commit point. If the process dies before it, the warehouse holds a claim and files that no entry
-# names. The next tick deletes those files and starts from the beginning, or another `--from` copies them again. If the
-# process dies after it, the next tick rolls the entry forward like any other one.
+# names. The next tick deletes those files. It starts from the beginning, or with `--from` copies the files again. If
+# the process dies after the append, the next tick rolls the entry forward like any other entry.
 
 
 COPY_FILES: Final = "CopyFiles"
@@ -170,7 +170,10 @@ APPEND_IMPORTED: Final = "AppendImported"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """What to restore, and into which warehouse. With `claim` the savepoint's copy is moved, and its folder deleted."""
+    """What to restore, and into which warehouse.
+
+    With `claim` the files of a savepoint's copy are moved, and its folder is deleted.
+    """
 
     origin: ForeignRow
     root: Root
@@ -180,10 +183,10 @@ class Import:
 
 
 def restorable(wanted: Import) -> Renaming:
-    """Return the entry without what the pipeline no longer has, under its new names; changes nothing.
+    """Return the entry under the pipeline's new names, without vertices and tables that the pipeline no longer has.
 
-    Raises SavepointRefusedError, naming the table, column or warehouse that is in the way, and CutDoesNotFitError for a
-    rename that is not clear. `check_fits` judges the rest.
+    This changes nothing. Raises SavepointRefusedError, naming the table, column or warehouse that prevents the restore,
+    and CutDoesNotFitError for an unclear rename. `check_fits` makes the other checks.
     """
     _must_be_empty(wanted.root, wanted.plan.job)
     if wanted.claim and not wanted.origin.is_copy:
@@ -219,7 +222,10 @@ def restorable(wanted: Import) -> Renaming:
 
 
 def sinks_after(wanted: Import) -> tuple[str, ...]:
-    """Return what happens to each outside sink; changes nothing. Raises SinkRefusedError for rows twice or never."""
+    """Return what happens to each outside sink, without changing anything.
+
+    Raises SinkRefusedError if a sink would get rows twice or never.
+    """
     plan, regardless = wanted.plan, wanted.allow_non_restored_state
     return tuple(after_import(plan.job, plan.sinks, wanted.origin.record, regardless=regardless))
 
@@ -227,7 +233,8 @@ def sinks_after(wanted: Import) -> tuple[str, ...]:
 def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cross_freely) -> CheckpointRecord:
     """Copy the entry's files, append the entry under a new id, and return it. The next tick publishes it.
 
-    Raises what `restorable` and `sinks_after` raise, FileNotCopiedError, OSError, JobHeldError and ClaimUnsettledError.
+    Raises the errors of `restorable` and `sinks_after`, FileNotCopiedError, OSError, JobHeldError and
+    ClaimUnsettledError.
     """
     renaming = restorable(wanted)
     sinks_after(wanted)
@@ -246,7 +253,7 @@ def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cros
             handles = copy_files(source, warehouse.storage, files, link=wanted.claim, links=moved.links, told=told)
         return RowChosen(Imported(checked_record(moved.record, handles)))
 
-    # The claim is above every generation and id of the origin, so that no name is ever used twice.
+    # The claim's generation and ids are above those of the origin, so that no name is ever used twice.
     above = (Generation(wanted.origin.last_generation), CheckpointId(wanted.origin.last_id))
     task = Task(errand=IMPORT, do_work=copied, possible=possible, above=above, entry_boundary=APPEND_IMPORTED)
     imported = done_at_rest(stores, task, boundary).entry
@@ -276,7 +283,7 @@ def _must_hold_no_checkpoint(rows: tuple[Row, ...], warehouse: Warehouse) -> Non
 
 
 def _must_fit_tables(wanted: Import, record: CheckpointRecord) -> None:
-    """Refuse columns that the pipeline cannot take, and tables that exist in the target and have rows."""
+    """Refuse columns that the pipeline cannot take, and tables that already exist in the target with rows."""
     target = Warehouse(wanted.root, ProtocolPaths(wanted.plan.job))
     logs = TableLogs(target)
     modes = wanted.plan.modes

@@ -1,7 +1,7 @@
-"""Asks a running tick for a savepoint or for its end: writes a request, and waits for the answer.
+"""Asks a running tick for a savepoint or to end: writes a request, and waits for the answer.
 
-If no tick runs, a plain savepoint is taken here, and a stop has nothing to do. A process that stops waiting withdraws
-its request.
+If no tick runs, this process takes a plain savepoint itself, and a stop is refused. A process that stops waiting
+withdraws its request.
 """
 
 import time
@@ -29,25 +29,25 @@ from jobs.warehouse.warehouse import Warehouse
 
 POLL_S: Final = 0.1
 LOOK_S: Final = 1.0
-"""How often a waiting process looks whether the tick still runs."""
+"""How often a waiting process checks whether the tick still runs."""
 RELEASE_S: Final = 60.0
 """How long a stop waits after the answer until the tick has released the job."""
 GOES_ON_S: Final = 5.0
-"""How long a stop waits if the tick has just released the job and its process lives. It may claim the job again."""
+"""How long a stop waits if the tick has just released the job and its process lives: it may claim the job again."""
 _JUST_MS: Final = 30_000
 _TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A savepoint that was taken: its entry, and the tick that took it, None if it was taken at rest."""
+    """A savepoint that was taken: its entry, and the holder of the tick that took it (None: it was taken at rest)."""
 
     record: CheckpointRecord
     by: Holder | None
 
     @property
     def how(self) -> str:
-        """Who took it, as a user reads it."""
+        """Who took the savepoint, as a text for the user."""
         return (
             f"taken by {self.by}, which goes on"
             if self.by
@@ -56,7 +56,7 @@ class Taken:
 
     @property
     def closed_windows(self) -> str:
-        """What a drain did to open windows, as a user reads it. Empty: nothing, or the job keeps no event time."""
+        """What a drain did to open windows, as a text for the user. Empty: nothing, or the job keeps no event time."""
         if not any(each.time is not None and each.time.drained for each in self.record.vertices):
             return ""
         return (
@@ -67,7 +67,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The process that was asked, and how many seconds ago."""
+    """The process that was asked, and how many seconds ago it was asked."""
 
     holder: Holder
     seconds: float
@@ -75,7 +75,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """No tick runs any more. `by` was asked and ended, or has `died`; None if no tick ran, and `why` says why."""
+    """No tick runs any more. `by` is the process that was asked, and it ended or has `died`.
+
+    `by` is None if no tick ran, and `why` says why.
+    """
 
     by: Holder | None
     died: bool
@@ -83,15 +86,15 @@ class Ended:
 
 
 WaitListener = Callable[[Waiting], None]
-"""Called again and again while a process waits for an answer."""
+"""A function that is called repeatedly while a process waits for an answer."""
 
 
 class NothingRunsError(SavepointRefusedError):
-    """No tick of the job runs, so there is nothing to stop. The message says why none runs."""
+    """No tick of the job runs, so there is nothing to stop. The message says why no tick runs."""
 
 
 def take_savepoint(warehouse: Warehouse, told: WaitListener) -> Taken:
-    """Let the running tick take a savepoint, or take one here if no tick runs.
+    """Ask the running tick to take a savepoint, or take it in this process if no tick runs.
 
     Raises NeverRunError, ClaimUnsettledError, and SavepointRefusedError saying why no savepoint was taken.
     """
@@ -136,8 +139,8 @@ def stop(warehouse: Warehouse, kind: SavepointKind, told: WaitListener) -> Taken
 def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
     """End the running tick now, and return once it has released the job or is dead. What it committed stays (G3).
 
-    Raises NeverRunError, and NotCancelledError if this host cannot see whether the tick lives, or if the tick is of a
-    release that knows no such request.
+    Raises NeverRunError, and NotCancelledError if this host cannot see whether the tick lives, or if the tick runs an
+    older release that does not know this request.
     """
     must_have_run(warehouse)
     checkpoints = CheckpointStore(warehouse)
@@ -164,7 +167,7 @@ def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
 
 
 def _observed(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:
-    """Return whether a tick runs. A tick that begins another trace has released the job only for a moment."""
+    """Return whether a tick runs. Wait a while if a tick has just released the job: it may only begin another trace."""
     until = time.monotonic() + GOES_ON_S
     while True:
         _, rows = checkpoints.observe()
@@ -189,7 +192,7 @@ def _is_at_rest(warehouse: Warehouse, checkpoints: CheckpointStore) -> bool:
 def _asked(
     warehouse: Warehouse, checkpoints: CheckpointStore, state: JobState, kind: SavepointKind, told: WaitListener
 ) -> Taken | None:
-    """Ask the tick and wait; return None if it ended without taking the savepoint."""
+    """Ask the tick and wait. Return None if the tick ended without taking the savepoint."""
     if state.holder is None or state.activity is Activity.SILENT:
         raise SavepointRefusedError(
             f"{warehouse.paths.job}: {state.why}. If it is dead, 'tidemark run {warehouse.paths.job}' takes over"
@@ -215,7 +218,7 @@ def _record(warehouse: Warehouse, checkpoints: CheckpointStore, savepoint: Check
 def _waited(
     folder: RequestFolder, request: str, is_gone: Callable[[], bool], holder: Holder, told: WaitListener
 ) -> SavepointAnswer | None:
-    """Wait for the answer, and withdraw the request in the end; return None if nobody will answer."""
+    """Wait for the answer, and withdraw the request at the end. Return None if no tick will answer."""
     started = looked = time.monotonic()
     try:
         while (answer := folder.answer_to(request)) is None:
@@ -232,7 +235,7 @@ def _waited(
 
 
 def _is_gone(warehouse: Warehouse, checkpoints: CheckpointStore, asked: JobState) -> bool:
-    """Return whether nobody will answer. A living tick answers even after its release, and so does a later tick."""
+    """Return whether no tick will answer. A living tick answers even after its release, and so does a later tick."""
     alive = is_alive(asked.holder) if asked.holder is not None else False
     return not alive and observe_state(warehouse, checkpoints).activity is not Activity.RUNNING
 

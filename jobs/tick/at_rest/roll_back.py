@@ -1,8 +1,8 @@
-"""Takes tables, state and positions back to an older cut, by one entry under a new id (K2). No Spark.
+"""Rolls tables, state and positions back to an older cut, by one entry under a new id (K2). No Spark.
 
-The append is the commit point. If the process dies before it, nothing has happened. If it dies after it, the next tick
-or command rolls the entry forward. Ids go on rising, so no table's `txn` is in the way. The next tick reads again the
-rows after the cut.
+The append of the entry is the commit point. If the process dies before it, nothing has changed. If the process dies
+after it, the next tick or command rolls the entry forward. Ids keep rising, so the `txn` in a table's log does not
+prevent the publication. The next tick reads the rows after the cut again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,10 @@ from jobs.warehouse.warehouse import Warehouse
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """What was done: the plan, the new entry, each table's Delta version, and the notes of the publication."""
+    """
+
+    The outcome of a rollback: the plan, the new entry, each table's Delta version, and the notes of the publication.
+    """
 
     plan: RollbackPlan
     record: CheckpointRecord
@@ -36,7 +39,10 @@ class RolledBack:
 
 
 def preview_rollback(warehouse: Warehouse, checkpoint: int, *, leave_outside: bool = False) -> RollbackPlan:
-    """Return what `roll_back` would do; changes nothing. Raises what `roll_back` raises before its claim."""
+    """Return what `roll_back` would do, without changing anything.
+
+    Raises the errors of `roll_back` before its claim.
+    """
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely, beyond_damage=True)
     seen = stores.observe()
@@ -50,7 +56,7 @@ def preview_rollback(warehouse: Warehouse, checkpoint: int, *, leave_outside: bo
 
 
 def _to_be_repaired(stores: JobStores, seen: Observed) -> tuple[TableName, ...]:
-    """Return the tables that are published again once the job is held; none if that cannot be done."""
+    """Return the tables that will be published again once the job is held. There are none if that is impossible."""
     try:
         return tuple(sorted(must_have_logs(stores, must_be_repairable(stores, seen.rows)).repairs.tables))
     except TablesBehindError:
@@ -65,12 +71,12 @@ def roll_back(
     leave_outside: bool = False,
     boundary: Boundary = cross_freely,
 ) -> RolledBack:
-    """Take all tables, state and positions of a job at rest back to that checkpoint or savepoint.
+    """Roll all tables, state and positions of a job at rest back to that checkpoint or savepoint.
 
-    `sinks` are the pipeline's. Those of upsert tables go back too. With `leave_outside`, all stay as they are.
-    Raises, having appended no entry, NeverRunError, JobHeldError and what `plan_rollback` raises. Raises
-    ClaimUnsettledError if it is not known whether the entry is in, and RollForwardError and CutsNotRecordedError if the
-    rollback is committed and not yet published. The next tick or command then publishes it.
+    `sinks` are the pipeline's outside sinks. Sinks of upsert tables are rolled back too. With `leave_outside`, all
+    sinks stay as they are. Raises NeverRunError, JobHeldError and the errors of `plan_rollback` before an entry is
+    appended. Raises ClaimUnsettledError if it is unknown whether the entry was appended. Raises RollForwardError and
+    CutsNotRecordedError if the rollback is committed and not yet published. The next tick or command then publishes it.
     """
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary, beyond_damage=True, sinks=sinks)
@@ -102,7 +108,7 @@ def roll_back(
 
 
 def _undone(stores: JobStores, plan: RollbackPlan) -> Iterator[str]:
-    """Undo the merges of other writers, table by table. Yield what was undone. No table's rows change."""
+    """Undo the file merges of other writers, table by table. Yield a note for each. No table's rows change."""
     for name, undo in plan.undo.items():
         stores.tables.rearrange(name, undo.actions, version=_version(plan, name))
         target = f"{plan.target.kind.value} {plan.target.checkpoint}"
@@ -112,8 +118,9 @@ def _undone(stores: JobStores, plan: RollbackPlan) -> Iterator[str]:
 def _make_durable(stores: JobStores, plan: RollbackPlan) -> None:
     """Make the log entries of all tables durable, up to the versions that they show now.
 
-    The rollback's own entry names only the files that change, so it relies on these log entries for the others. Without
-    this, a power cut could take another writer's commit, or the undoing of a merge, and not the rollback's entry.
+    The rollback's own entry names only the files that change. For all other files it relies on these log entries. If
+    they were not durable, a power cut could destroy another writer's commit, or the undoing of a merge, but not the
+    rollback's entry.
     """
     try:
         stores.cuts.make_durable({table.record.table: table.version for table in plan.tables})

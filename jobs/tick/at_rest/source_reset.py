@@ -1,7 +1,7 @@
 """Moves one source, or one split of it, to another position. Tables and state stay as they are (K2).
 
-One entry does it: the newest cut under a new id, with other positions. Rows that the source gives again are counted
-again. Rows that it skips are never counted.
+This takes one entry: the newest cut under a new id, with other positions. Rows that are read again are processed again.
+Rows that are skipped are never processed.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from jobs.warehouse.warehouse import Warehouse
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What the user asks: to move this source, or one split of it, to the position that `words` name."""
+    """The user's request: to move this source, or one split of it, to the position that `words` name."""
 
     source: str
     words: str
@@ -44,7 +44,7 @@ class ResetPlan:
 
 
 def preview_reset(warehouse: Warehouse, sources: Mapping[VertexId, Source], asked: Reset) -> ResetPlan:
-    """Return what `reset` would do; changes nothing. Raises what `reset` raises before its claim."""
+    """Return what `reset` would do, without changing anything. Raises the errors of `reset` before its claim."""
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely)
     return _planned(warehouse, newest_checkpoint(observe_sound(stores).rows), sources, asked)[0]
@@ -53,10 +53,10 @@ def preview_reset(warehouse: Warehouse, sources: Mapping[VertexId, Source], aske
 def reset(
     warehouse: Warehouse, sources: Mapping[VertexId, Source], asked: Reset, *, boundary: Boundary = cross_freely
 ) -> tuple[ResetPlan, CheckpointRecord]:
-    """Move the source of a job at rest, and return what was done and the new entry.
+    """Move the source of a job at rest. Return the plan that was carried out, and the new entry.
 
-    Raises, having appended no entry, NeverRunError, JobHeldError, DamagedCheckpointError, NoSuchRowError for an unknown
-    source or split, NoSuchPositionError and SourceError. Raises ClaimUnsettledError, RollForwardError and
+    Raises NeverRunError, JobHeldError, DamagedCheckpointError, NoSuchRowError for an unknown source or split,
+    NoSuchPositionError and SourceError before an entry is appended. Raises ClaimUnsettledError, RollForwardError and
     CutsNotRecordedError as `roll_back` does.
     """
     must_have_run(warehouse)

@@ -22,11 +22,12 @@ from jobs.warehouse.warehouse import Warehouse
 def savepoint_at_rest(warehouse: Warehouse) -> CheckpointRecord:
     """Append a savepoint of the newest checkpoint under a new id, and return it (A9).
 
-    It holds the job as a tick would, so that no tick begins meanwhile. A committed checkpoint is published first.
+    This process holds the job as a tick would, so that no tick begins meanwhile. A committed checkpoint is published
+    first.
 
     Raises NeverRunError, SavepointRefusedError if there is no checkpoint yet or if it holds rows in flight,
-    JobHeldError if a tick runs, ClaimUnsettledError if it is not known whether the entry is in, and RollForwardError
-    and CutsNotRecordedError if a committed checkpoint cannot be published.
+    JobHeldError if a tick runs, ClaimUnsettledError if it is unknown whether the entry was appended, and
+    RollForwardError and CutsNotRecordedError if a committed checkpoint cannot be published.
     """
     must_have_run(warehouse)
     job = warehouse.paths.job
@@ -42,7 +43,7 @@ def savepoint_at_rest(warehouse: Warehouse) -> CheckpointRecord:
 
 
 def _savable(plan: RecoveryPlan, job: JobName) -> CheckpointRecord:
-    """Return the newest checkpoint; raise SavepointRefusedError if no savepoint can be made of it."""
+    """Return the newest checkpoint. Raise SavepointRefusedError if no savepoint can be made of it."""
     newest = plan.restore
     if newest is None:
         raise no_checkpoint_yet(job)
@@ -64,16 +65,16 @@ def no_checkpoint_yet(job: JobName) -> SavepointRefusedError:
 
 
 def dispose(warehouse: Warehouse, checkpoint: int) -> int:
-    """Delete a savepoint's entry, and the state files that no other entry names; return how many files were deleted.
+    """Delete a savepoint's entry, and the state files that no other entry names. Return how many files were deleted.
 
-    An abandoned checkpoint that stayed only because the savepoint stands on it goes with it.
+    An abandoned checkpoint is deleted too if it stayed only because it is an ancestor of the savepoint.
 
-    A checkpoint that a dead tick committed is published first. Until then state tables show files that its entry no
-    longer names.
+    A checkpoint that a dead tick committed is published first. Until then, state tables show files that the
+    checkpoint's entry no longer names.
 
     Raises NeverRunError, JobHeldError, and SavepointRefusedError for an entry that is no savepoint, or from which the
-    next tick begins. Raises RollForwardError and CutsNotRecordedError, and then the savepoint stays. Raises
-    ClaimUnsettledError if its entry may still exist.
+    next tick begins. Raises RollForwardError and CutsNotRecordedError. In these cases the savepoint stays. Raises
+    ClaimUnsettledError if the savepoint's entry may still exist.
     """
     must_have_run(warehouse)
     stores, job = JobStores(warehouse, cross_freely), warehouse.paths.job
@@ -91,8 +92,8 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
     gone = _disposable(tuple(seen), checkpoint, job)
     if gone in stores.observe().rows:
         raise ClaimUnsettledError(job, f"savepoint {gone.checkpoint} is still there")
-    # `seen` holds the entries while the job was held. A tick that has begun since may have subsumed some of them. Until
-    # it has published its first checkpoint, state tables show the files of the checkpoint before.
+    # `seen` has the entries of the time when the job was held. A tick that has begun since may have subsumed some of
+    # them. Until that tick has published its first checkpoint, state tables show the files of the checkpoint before.
     records = _records(seen)
     dropped_too = disposed_with(gone, records)
     named = {path for row in records if row.checkpoint not in dropped_too for path in named_files(row)}

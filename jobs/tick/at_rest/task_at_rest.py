@@ -1,4 +1,4 @@
-"""Does a task on a job while no tick runs. The tick door claims, recovers and releases the job as for a tick."""
+"""Carries out a task on a job while no tick runs. The tick door claims, recovers and releases the job as for a tick."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -38,11 +38,11 @@ DoWork = Callable[[Work], TickFact]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is done to a job at rest, and how it differs from other tasks.
+    """A task on a job at rest, and what distinguishes it from other tasks.
 
-    `possible` raises if it cannot be done, and is called before the claim if the errand asks for it. `ensure` creates
-    missing tables, for a task that knows a pipeline.
-    `entry_boundary` is the boundary's name for the append of the task's entry.
+    `possible` raises an error if the task cannot be done. It is called before the claim if the errand asks for it.
+    `ensure` creates missing tables, for a task that knows a pipeline. `entry_boundary` is the boundary's name for the
+    append of the task's entry.
     """
 
     errand: Errand
@@ -51,7 +51,10 @@ class Task:
     ensure: Callable[[RecoveryPlan], None] | None = None
     observe: Callable[[JobStores], Observed] = JobStores.observe
     goes_back_to: CheckpointId | None = None
-    """A rollback's target. Tables that cannot be repaired are then no obstacle, since the rollback sets them."""
+    """A rollback's target.
+
+    With it, tables that cannot be repaired are no obstacle, because the rollback sets their content.
+    """
     above: tuple[Generation, CheckpointId] = (Generation(0), CheckpointId(0))
     keeps_lease: bool = True
     """Whether the work may take longer than a moment."""
@@ -67,14 +70,14 @@ class DoneAtRest:
 
     @property
     def entry(self) -> CheckpointRecord:
-        """The entry; raises TypeError for a task that appends none."""
+        """The appended entry. Raises TypeError for a task that appends no entry."""
         if self.row is None:
             raise TypeError("the task has appended nothing")
         return self.row
 
     @property
     def published(self) -> RolledForward:
-        """The publication; raises TypeError for a task that publishes nothing."""
+        """The publication. Raises TypeError for a task that publishes nothing."""
         if self.last is None:
             raise TypeError("the task has published nothing")
         return self.last
@@ -83,9 +86,9 @@ class DoneAtRest:
 def done_at_rest(stores: JobStores, task: Task, boundary: Boundary = cross_freely) -> DoneAtRest:
     """Hold the job, do the task, and release the job.
 
-    Raises JobHeldError, TablesBehindError and CutAwaitsApprovalError before the claim, ClaimUnsettledError, and what
-    the task's functions raise. Raises RollForwardError and CutsNotRecordedError if an entry is committed and could not
-    be published. The next tick or command then publishes it.
+    Raises JobHeldError, TablesBehindError and CutAwaitsApprovalError before the claim, ClaimUnsettledError, and the
+    errors of the task's functions. Raises RollForwardError and CutsNotRecordedError if an entry is committed and could
+    not be published. The next tick or command then publishes it.
     """
     carrier = _AtRest(stores, task, boundary)
     terms = Terms(holder=this_process(), leaves_behind=task.goes_back_to, above=task.above)
@@ -104,7 +107,7 @@ def done_at_rest(stores: JobStores, task: Task, boundary: Boundary = cross_freel
 
 
 class _AtRest(Carrier):
-    """Carries out what the door of a task asks for."""
+    """Carries out the effects of a task's tick door."""
 
     def __init__(self, stores: JobStores, task: Task, boundary: Boundary) -> None:
         """Nothing has begun."""
@@ -115,13 +118,13 @@ class _AtRest(Carrier):
         self._task = task
 
     def look(self, effect: Observe | LookAtTables) -> Observed | TablesSeen:
-        """Return what a start must know, or the tables in doubt. Raises TablesBehindError."""
+        """Return the observed facts that a start needs, or the tables in doubt. Raises TablesBehindError."""
         if isinstance(effect, LookAtTables):
             return TablesSeen(self._in_doubt(effect.rows))
         return replace(self._task.observe(self.stores), damaged=bool(self.stores.entries.damaged))
 
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
-        """Raise unless the answer is yes."""
+        """Raise an error unless the answer to the question is yes."""
         match question:
             case Question.SOUND:
                 must_be_sound(self.warehouse, plan)
@@ -159,6 +162,6 @@ class _AtRest(Carrier):
         return self._task.do_work(work)
 
     def told(self, effect: TakeHold | RolledForward | RestartDue | Recovered) -> None:
-        """Remember the last publication."""
+        """Record the last publication."""
         if isinstance(effect, RolledForward):
             self.published = effect

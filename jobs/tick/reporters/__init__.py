@@ -1,5 +1,5 @@
-"""Reports checkpoints to what watches a job from outside: Prometheus, OpenTelemetry, OpenLineage, a user's own class.
+"""Reports checkpoints to systems that watch a job: Prometheus, OpenTelemetry, OpenLineage, a user's own class.
 
-`events` says what is reported: one event for each checkpoint, built once from its entry. `reporting` calls the
-reporters. Each of the other modules is one reporter, and only it imports its library, which is an extra.
+`events` defines what is reported: one event for each checkpoint, built once from its entry. `reporting` calls the
+reporters. Most other modules are one reporter each. Only that module imports the reporter's library, which is an extra.
 """

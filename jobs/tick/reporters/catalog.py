@@ -1,6 +1,6 @@
-"""Keeps a catalog up to date: each table that a cut shows is entered there, after the cut is recorded.
+"""Keeps a catalog up to date: enters each table that a cut shows, after the cut is recorded.
 
-It is a reporter, so a catalog that fails or hangs neither fails nor delays a tick.
+This is a reporter, so a catalog that fails or hangs neither fails nor delays a tick.
 """
 
 from checkpointing.graph import TableMode
@@ -19,12 +19,12 @@ from jobs.warehouse.warehouse import Warehouse
 class CatalogReporter:
     """Enters the output tables of a job into a catalog.
 
-    With its first checkpoint, or at the end of a tick without any, it looks at all entries. Later it calls the catalog
-    only for a table that has changed in a way that the catalog shows.
+    At the tick's first checkpoint, or at the end of a tick without checkpoints, the reporter reads all entries of the
+    catalog. Later it calls the catalog only for a table that has changed in a way that the catalog shows.
     """
 
     def __init__(self, plan: JobPlan, root: Root, catalog: Catalog) -> None:
-        """Ask the catalog nothing yet. Raises UnusableCatalogError for tables that would share a name."""
+        """Prepare without calling the catalog. Raises UnusableCatalogError for tables that would share a name."""
         self._warehouse = Warehouse(absolute(root), ProtocolPaths(plan.job))
         self._catalog, self._logs = catalog, TableLogs(self._warehouse)
         outputs = [table for table in plan.graph.tables() if table.mode is not TableMode.STATE]
@@ -35,10 +35,10 @@ class CatalogReporter:
         }
         self._newest: CheckpointId | None = None
         self._known: dict[str, CatalogTable] | None = None
-        """What the catalog was told in this tick. None: nothing yet."""
+        """The tables as they were entered in this tick. None: the catalog was not called yet."""
 
     def report(self, event: Event) -> None:
-        """Remember the newest checkpoint, whose tables are to be entered."""
+        """Keep the newest checkpoint, whose tables will be entered."""
         match event:
             case CheckpointPublished():
                 self._newest = CheckpointId(event.checkpoint)

@@ -1,6 +1,6 @@
-"""What reporters hear of a job: checkpoints that completed or failed, and how the tick ended.
+"""The events that reporters get: checkpoints that completed or failed, and how the tick ended.
 
-An event holds numbers and names that the checkpoint's entry has already. Times are ms since the epoch, in UTC.
+An event has only numbers and names that are also in the checkpoint's entry. Times are ms since the epoch, in UTC.
 """
 
 from collections.abc import Mapping
@@ -18,18 +18,18 @@ from jobs.sources.position_words import positions_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedTable:
-    """An output table at a checkpoint. `version` is the table's Delta version there, None if it has none yet."""
+    """An output table at a checkpoint. `version` is the table's Delta version there, or None if it has none yet."""
 
     name: str
     vertex: str
     mode: TableMode
     version: int | None
     rows: int
-    """The rows that the checkpoint adds to an append table. Of any other table, all rows of its files."""
+    """For an append table, the rows that the checkpoint adds. For any other table, all rows of its files."""
     bytes: int
     """The bytes of the same files."""
     complete_until_ms: int | None = None
-    """Until when in event time the table has all rows. None: it keeps no time, or is complete for ever."""
+    """Up to which event time the table has all rows. None: the table keeps no time, or is complete for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +43,18 @@ class ReportedVertex:
     micro_batches: int
     busy_ms: int
     first_barrier_ms: int | None
-    """When the first barrier reached it. None: it has no inputs."""
+    """When the first barrier reached the vertex. None: the vertex has no inputs."""
     aligned_ms: int
     acknowledged_ms: int
     bytes_held: int
     watermark_ms: int | None = None
-    """How far in event time it is. None: it keeps no time, has no rows yet, or has read the end."""
+    """The vertex's watermark. None: it keeps no time, has no rows yet, or has read the end."""
     late_rows: int | None = None
-    """None: it has no table of late rows."""
+    """The number of late rows. None: the vertex has no table of late rows."""
 
     @property
     def alignment_ms(self) -> int:
-        """From the first barrier to the last."""
+        """The time from the first barrier to the last."""
         return 0 if self.first_barrier_ms is None else max(0, self.aligned_ms - self.first_barrier_ms)
 
 
@@ -81,7 +81,7 @@ class CheckpointPublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFailed:
-    """A checkpoint failed or was declined. Its rows belong to the next one, and nobody sees any of it."""
+    """A checkpoint failed or was declined. Its rows belong to the next one, and no reader sees any of its changes."""
 
     job: str
     warehouse: str
@@ -91,12 +91,12 @@ class CheckpointFailed:
     message: str
     at_ms: int
     suites: tuple[Verdict, ...] = ()
-    """What the suites said that were judged before it failed."""
+    """The verdicts of the suites that were judged before the checkpoint failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickEnded:
-    """A tick has ended. `outcome` is a value of `TickOutcome`; `reason` and `message` say why it failed."""
+    """A tick has ended. `outcome` is a value of `TickOutcome`. `reason` and `message` say why the tick failed."""
 
     job: str
     warehouse: str

@@ -1,4 +1,4 @@
-"""The numbers that an event reports, with names and units. Prometheus and OpenTelemetry get the same ones.
+"""The numbers that an event reports, with names and units. Prometheus and OpenTelemetry get the same numbers.
 
 `docs/guides/observe.md` shows this table.
 """
@@ -22,12 +22,12 @@ from jobs.tick.reporters.events import (
 SECONDS: Final = "s"
 BYTES: Final = "By"
 ONE: Final = ""
-"""Units as OpenTelemetry writes them (UCUM). A number of things has none: Prometheus would call unit 1 a ratio."""
+"""Units as OpenTelemetry writes them (UCUM). A count has no unit: Prometheus would call unit 1 a ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A number of which the newest value counts. `labels` are its labels beside the name of the job."""
+    """A number of which only the newest value counts. `labels` are its labels besides the name of the job."""
 
     name: str
     unit: str

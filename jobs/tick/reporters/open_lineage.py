@@ -1,6 +1,6 @@
 """Reports lineage by OpenLineage: a run for each checkpoint, with the versions of the tables that it shows.
 
-The library takes the address and the key from its own places: `OPENLINEAGE_URL`, `OPENLINEAGE_API_KEY`, or the file
+The library takes the address and the key from its own settings: `OPENLINEAGE_URL`, `OPENLINEAGE_API_KEY`, or the file
 `openlineage.yml`. `OPENLINEAGE_NAMESPACE` names the namespace of the jobs, by default `tidemark`.
 """
 
@@ -42,19 +42,20 @@ from jobs.tick.reporters.port import UnusableReporterError
 NAMESPACE: Final = "tidemark"
 PRODUCER: Final = "https://pypi.org/project/tidemark-spark"
 _CONFIGURED: Final = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT__TYPE")
-"""Each of these variables says where to report to; the console too, if somebody asks for it."""
+"""The environment variables that can say where to report to. They can also name the console."""
 
 
 class OpenLineageReporter:
     """Sends a run when a checkpoint completes or fails, and one for each suite that judged it.
 
-    The inputs of a checkpoint's run are what the pipeline's sources read. Its outputs are the tables that it changes,
-    each with its Delta version, its columns, where these come from, and its rows. The run of a suite is a child of it,
-    of the job `JOB.SUITE`. Its input is the table, with a verdict for each expectation that was judged.
+    The inputs of a checkpoint's run are what the pipeline's sources read. The outputs of the run are the tables that
+    the checkpoint changes, each with its Delta version, its columns, where these come from, and its rows. The run of a
+    suite is a child of the checkpoint's run, and belongs to the job `JOB.SUITE`. Its input is the table, with a verdict
+    for each expectation that was judged.
     """
 
     def __init__(self, plan: JobPlan) -> None:
-        """Connect to nothing yet. Raises UnusableReporterError if nobody says where to report to."""
+        """Prepare without connecting. Raises UnusableReporterError if no setting says where to report to."""
         self._plan = plan
         self._client = OpenLineageClient()
         silent = isinstance(self._client.transport, ConsoleTransport)
@@ -157,7 +158,7 @@ class OpenLineageReporter:
 
 
 def _run_id(event: CheckpointPublished | CheckpointFailed, at_ms: int, suite: str = "") -> str:
-    """Return the id of a run, the same each time that it is reported."""
+    """Return the id of a run. It is the same each time that the run is reported."""
     named = "/".join(filter(None, [event.warehouse, event.job, str(event.generation), str(event.checkpoint), suite]))
     return str(generate_static_uuid(_moment(at_ms), named.encode()))
 
@@ -174,7 +175,7 @@ def _schema(schema: pa.Schema) -> schema_dataset.SchemaDatasetFacet:
 def _lineage(
     lineage: ColumnLineage, read: Mapping[VertexId, Sequence[Dataset]]
 ) -> column_lineage_dataset.ColumnLineageDatasetFacet:
-    """Return where a table's columns come from. A column that comes from none, such as a count, is left out."""
+    """Return where a table's columns come from. A column that comes from no other, such as a count, is left out."""
     fields = {
         name: column_lineage_dataset.Fields(_fields(reads, read)) for name, reads in lineage.columns.items() if reads
     }
@@ -184,7 +185,7 @@ def _lineage(
 def _fields(
     reads: Iterable[ReadColumn], read: Mapping[VertexId, Sequence[Dataset]]
 ) -> list[column_lineage_dataset.InputField]:
-    """Return the columns that are read, each once, with all ways in which it takes part."""
+    """Return the columns that are read. Each appears once, with all its uses."""
     ways: dict[tuple[VertexId, str], list[How]] = {}
     for each in sorted(reads, key=lambda each: (each.vertex, each.column, each.how.value)):
         ways.setdefault((each.vertex, each.column), []).append(each.how)
@@ -200,7 +201,7 @@ def _way(how: How) -> column_lineage_dataset.Transformation:
 
 
 def _assertions(suite: Verdict) -> data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet:
-    """Return what a suite found. The values that failed are left out: they belong to the data."""
+    """Return what a suite found. The values that failed are left out, because they are data."""
     found = [
         data_quality_assertions_dataset.Assertion(
             each.type,
@@ -216,7 +217,7 @@ def _assertions(suite: Verdict) -> data_quality_assertions_dataset.DataQualityAs
 
 
 def _read(name: str, source: Source) -> Sequence[Dataset]:
-    """Return what a source reads, under OpenLineage's names: a topic, a folder, or what the source says of itself."""
+    """Return what a source reads, under OpenLineage's names: a topic, a folder, or the source's own description."""
     facets: dict[str, DatasetFacet] = {"schema": _schema(arrow_schema(source.schema()))}
     folder = next((each.root for each in layers(source) if isinstance(each, LiesInFolder)), None)
     if folder is not None:

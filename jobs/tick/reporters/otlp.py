@@ -30,18 +30,18 @@ _NS: Final = 1_000_000
 
 
 class CollectorError(RuntimeError):
-    """The collector did not take what was sent."""
+    """The collector did not accept what was sent."""
 
 
 class OtlpReporter:
     """Sends gauges whose names begin with `tidemark.`, and spans called `checkpoint`.
 
-    A checkpoint's span begins at its trigger and ends at its commit. It has a span for each vertex, from the first
-    barrier there until all its subtasks have acknowledged.
+    A checkpoint's span begins at its trigger and ends at its commit. Inside it is a span for each vertex, from the
+    first barrier there until all subtasks of the vertex have acknowledged.
     """
 
     def __init__(self) -> None:
-        """Connect to nothing yet."""
+        """Prepare without connecting."""
         logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.CRITICAL)  # our caller says it once
         service = {} if "OTEL_SERVICE_NAME" in os.environ else {SERVICE_NAME: NAME}
         resource = Resource.create(service)
@@ -73,7 +73,10 @@ class OtlpReporter:
                 pass
 
     def flush(self) -> None:
-        """Send what is kept. Raise CollectorError if the collector does not take it; spans that it missed are lost."""
+        """Send what is kept. Raise CollectorError if the collector does not accept it.
+
+        Spans that it missed are lost.
+        """
         spans = self._spans.get_finished_spans()
         self._spans.clear()
         numbers = self._numbers.get_metrics_data()

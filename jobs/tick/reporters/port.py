@@ -1,4 +1,4 @@
-"""The port of reporters, and the error for one that cannot be used."""
+"""The port of reporters, and the error for a reporter that cannot be used."""
 
 from typing import Protocol, runtime_checkable
 
@@ -11,17 +11,17 @@ class Reporter(Protocol):
     """Reports events of one job. One thread calls it, in order. An error that it raises is logged."""
 
     def report(self, event: Event) -> None:
-        """Take an event. It may wait until `flush`."""
+        """Take an event. The reporter may keep it until `flush`."""
         ...
 
     def flush(self) -> None:
-        """Send what waits. It is called about once a second while there are events, and before `close`."""
+        """Send the kept events. Called about once a second while there are events, and before `close`."""
         ...
 
     def close(self) -> None:
-        """The tick has ended, and everything is flushed."""
+        """Release resources. The tick has ended, and everything is flushed."""
         ...
 
 
 class UnusableReporterError(WrongInputError):
-    """A reporter cannot be used: it is unknown, its library is missing, or it does not know where to report to."""
+    """A reporter cannot be used: it is unknown, its library is missing, or no setting says where to report to."""

@@ -1,6 +1,6 @@
 """Reports to Prometheus: a file for the node exporter's textfile collector, a push gateway, or both.
 
-A tick ends, so nobody can scrape it. So each report replaces the numbers of the one before.
+A tick ends, so Prometheus cannot scrape it. So each report is written out, and replaces the numbers of the one before.
 """
 
 from pathlib import Path
@@ -20,17 +20,17 @@ _SUFFIXES: Final = {SECONDS: "_seconds", BYTES: "_bytes"}
 
 
 def name_of(gauge: Gauge) -> str:
-    """Return the name of a gauge in Prometheus, the same as a collector of OpenTelemetry makes of it."""
+    """Return the name of a gauge in Prometheus. A collector of OpenTelemetry would make the same name."""
     return f"tidemark_{gauge.name.replace('.', '_')}{_SUFFIXES.get(gauge.unit, '')}"
 
 
 class PrometheusReporter:
-    """Keeps the newest numbers of one job. Its label is `job_name`, since a push gateway has `job` for itself."""
+    """Keeps the newest numbers of one job. The job's label is `job_name`, because a push gateway reserves `job`."""
 
     def __init__(self, job: str, folder: Path | None, push_url: str | None) -> None:
-        """Write the file `tidemark_JOB.prom` in the folder, and push to the URL, as far as they are set.
+        """Prepare to write `tidemark_JOB.prom` in the folder, and to push to the URL, if these are set.
 
-        Raises UnusableReporterError if none is set, if the folder is missing, or if the URL has a password.
+        Raises UnusableReporterError if neither is set, if the folder is missing, or if the URL has a password.
         """
         if folder is None and push_url is None:
             raise UnusableReporterError(
@@ -47,7 +47,10 @@ class PrometheusReporter:
         self._registry = CollectorRegistry()
         self._gauges: dict[str, PrometheusGauge] = {}
         self._of_earlier = True
-        """The numbers of an earlier tick's checkpoint are the newest: this tick has completed none yet."""
+        """
+
+        Whether the newest numbers are those of an earlier tick's checkpoint, because this tick has completed none yet.
+        """
         self._remember()
 
     def report(self, event: Event) -> None:
@@ -74,10 +77,10 @@ class PrometheusReporter:
             )
 
     def close(self) -> None:
-        """Hold nothing open."""
+        """Do nothing, because nothing is open."""
 
     def _remember(self) -> None:
-        """Take over the numbers in the file. A tick that finds no row completes no checkpoint, and the others stay."""
+        """Take over the numbers in the file. So they stay if this tick finds no rows and completes no checkpoint."""
         if self._file is None or not self._file.is_file():
             return
         names = {name_of(gauge): name for name, gauge in GAUGES.items() if not name.startswith("tick.")}

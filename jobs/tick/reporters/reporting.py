@@ -1,7 +1,7 @@
 """Calls reporters while a tick runs. A reporter that fails or hangs never fails or delays the tick.
 
-Each reporter has a thread of its own and a queue. The tick only puts events into the queues. At its end it waits for a
-reporter that is at work, but not for one that hangs.
+Each reporter has a thread of its own and a queue. The tick only puts events into the queues. At its end, the tick waits
+for a reporter that is working, but not for a reporter that hangs.
 """
 
 import time
@@ -41,10 +41,10 @@ WAIT_S: Final = 1.0
 """At its end, a tick waits this long for a call of a reporter, counted from the call's beginning."""
 
 FLUSH_EVERY_S: Final = 1.0
-"""While events follow each other closely, a reporter sends what waits this often."""
+"""While events follow each other closely, a reporter flushes its events this often."""
 
 QUEUED_MAX: Final = 1_000
-"""So many events wait for a slow reporter. Further ones are left out for it, and counted."""
+"""At most so many events wait for a slow reporter. Further events are not sent to it, but counted."""
 
 
 @dataclass(slots=True)
@@ -67,14 +67,14 @@ class _Desk:
         Thread(target=self._run, name=f"reporter-{self.name}", daemon=True).start()
 
     def put(self, event: Event) -> None:
-        """Hand in an event, or count it as left out."""
+        """Queue an event, or count it as left out."""
         try:
             self.queue.put_nowait(event)
         except Full:
             self.left_out += 1
 
     def close(self) -> None:
-        """Let the thread end once the queue is empty."""
+        """Make the thread end once the queue is empty."""
         self.closing.set()
         with suppress(Full):  # a full queue wakes it too
             self.queue.put_nowait(None)
@@ -107,7 +107,10 @@ class _Desk:
             self.began = None
 
     def wait(self, until: float) -> None:
-        """Wait until it has ended, at most until then, and not for a call that runs longer than it may."""
+        """Wait until the thread has ended, at most up to the time `until`.
+
+        Do not wait for a call that runs longer than WAIT_S.
+        """
         while not self.done.wait(0.01):
             now, began = time.monotonic(), self.began
             if now >= until or (began is not None and now - began >= WAIT_S):
@@ -121,14 +124,14 @@ class _Desk:
 
 @dataclass(slots=True)
 class ReportedTick:
-    """A tick that is running: since when, and later its report."""
+    """A running tick: when it began, and after its end its report."""
 
     began: float
     report: TickReport | None = None
 
 
 class Reporting(TickListener):
-    """Tells reporters of one tick."""
+    """Reports one tick to its reporters."""
 
     def __init__(self, plan: JobPlan, warehouse: str, reporters: Mapping[str, Reporter]) -> None:
         """Start a thread for each of these reporters, by name."""
@@ -141,7 +144,7 @@ class Reporting(TickListener):
             desk.start()
 
     def claimed(self, claim: Claim, why: str) -> None:
-        """Remember the generation."""
+        """Record the generation."""
         del why
         self._generation = claim.generation
 
@@ -180,10 +183,11 @@ class Reporting(TickListener):
 
     @contextmanager
     def ending(self) -> "Iterator[ReportedTick]":
-        """Report how the tick within this block ended, and wait for the reporters that are at work.
+        """Report how the tick within this block ended, and wait for the reporters that are working.
 
-        The block puts the tick's report into what it gets. An error is a failed tick. But a tick that another one
-        refuses, because it holds the job, reports nothing: nothing is wrong with the job.
+        The block sets the tick's report in the yielded object. An error in the block is reported as a failed tick. But
+        if the tick was refused because another process holds the job, nothing is reported, because nothing is wrong
+        with the job.
         """
         ending = ReportedTick(time.monotonic())
         try:
@@ -267,7 +271,7 @@ _EXTRAS: Final = {"openlineage": "openlineage", "otlp": "otlp", "prometheus": "p
 
 
 def reporters_of(settings: ReporterSettings, plan: JobPlan, warehouse: Root) -> dict[str, Reporter]:
-    """Return the reporters that the settings name, new ones for each tick, and the one that keeps a catalog.
+    """Return new reporters for a tick: those that the settings name, and the reporter that keeps a catalog.
 
     A name with a colon, `module:attribute`, is a class or function of the user's that returns a Reporter. Raises
     UnusableReporterError, UnusableCatalogError.
