@@ -250,10 +250,7 @@ class AppliedChanges:
         return shown.select(KEY_GROUP, *self.keys, *self.columns, VALID_FROM, VALID_TO, CURRENT)
 
     def _with_kept_values(self, changes: pl.DataFrame) -> pl.DataFrame:
-        """
-
-        Return a change for each place, or without history for each key, with the values that it leaves in the table.
-        """
+        """Return a change for each place (without history: each key), with the values that it leaves in the table."""
         if not self.ignored:
             return changes
         nulls = [pl.when(pl.col(name).is_null() & ~pl.col(DELETES)).then(pl.lit(name)) for name in self.ignored]

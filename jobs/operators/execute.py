@@ -103,7 +103,7 @@ class MicroBatchError(Exception):
     """
 
     def __init__(self, vertex: str, micro_batch: int, reason: str, *, not_staged: bool = False) -> None:
-        """Make the message of the vertex, its micro-batch and the reason. The reason's first line is a sentence."""
+        """Build the message from the vertex, its micro-batch and the reason. The reason's first line is a sentence."""
         what = "could not be written" if not_staged else "failed"
         super().__init__(f"micro-batch {micro_batch} of vertex {vertex} {what}: {reason}")
         self.not_staged = not_staged

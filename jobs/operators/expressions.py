@@ -25,10 +25,9 @@ class Expression(Protocol):
         ...
 
     def over(self, of: Mapping[str, "Expression"]) -> "Expression":
-        """
+        """Return the same expression over rows that lack the columns `of`.
 
-        Return the same expression over rows that lack the columns `of`: each is replaced by the expression that makes
-        it.
+        Each of these columns is replaced by the expression that makes it.
         """
         ...
 

@@ -168,9 +168,9 @@ def _say_nothing(signed: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _of_bytes(column: pa.Array, seeds: _U32) -> _U32:
-    """
+    """Return the hashes of texts or bytes.
 
-    Return the hashes of texts or bytes: first of whole words, then of the remaining bytes, each as a signed number.
+    Whole words go in first, then the remaining bytes, each as a signed number.
     """
     plain = column.cast(pa.large_binary())
     _, bounds, content = plain.buffers()
@@ -216,7 +216,7 @@ def _mixed(hashes: _U32, words: _U32) -> _U32:
 
 
 def _mixed_alone(words: _U32) -> _U32:
-    """Return the words in the form in which a hash takes them in (`mixK1`)."""
+    """Return the words in the form that is mixed into a hash (`mixK1`)."""
     return _rotated(words * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
 
 

@@ -88,9 +88,7 @@ class UpsertTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """
-
-    The results of a function in a micro-batch: output, state files, changes of the output, deleted keys of the table.
+    """The results of a function in a micro-batch: output, state files, changes of the output, deleted keys.
 
     `named` has the rows of the named outputs.
     """
@@ -314,11 +312,7 @@ class KeyedTask:
         return replace(made, output=added(output), changes=output, gone=gone)
 
     def _next_due(self, fires: FiresInTime, called: Called) -> int | None:
-        """
-
-        Return the earliest time at which a key is due, among the keys that were written, or after a firing among all
-        keys.
-        """
+        """Return the earliest time at which a key is due: a written key, or after a firing any key."""
         if self.fires_ms is not None:
             return called.state().least(fires.due)
         earliest: int | None = called.delta.filter(~pl.col(DELETED)).select(pl.col(fires.due).min()).item()

@@ -59,10 +59,7 @@ def aggregate_meanings(aggregates: Sequence[Named], rows: StructType) -> tuple[C
 
 
 def window_meanings(function: WindowedAggregates, rows: StructType) -> tuple[ColumnMeaning, ...]:
-    """
-
-    Return the meaning of the state of windows over rows of this schema: that of the aggregates and of the windows.
-    """
+    """Return the meaning of the state of windows over rows of this schema: of the aggregates and of the windows."""
     time = (Argument("clock", "time"),) if function.by_clock else _arguments(rows, [function.late.time.name])
     of = (Argument(function.windows.meaning, "window"), *time)
     return (
@@ -135,10 +132,7 @@ def top_in_time_meanings(function: TopRowsInTime, rows: StructType) -> tuple[Col
 
 
 def closed_top_meanings(function: ClosedTopRows, rows: StructType) -> tuple[ColumnMeaning, ...]:
-    """
-
-    Return the meaning of the first rows of windows, or up to a time: which rows these are, and when they are final.
-    """
+    """Return the meaning of first rows that close with a window or at a time: which rows, and when they close."""
     of = (Argument(function.meaning, "window"), *_arguments(rows, [function.late.time.name]))
     return (
         *top_meanings(function.first, rows),

@@ -270,11 +270,7 @@ class KeyedSpec:
 
     @property
     def state_keys(self) -> tuple[str, ...]:
-        """
-
-        The columns that distinguish the rows of the state: the keys, and the columns that distinguish the rows of one
-        key.
-        """
+        """The columns that distinguish the rows of the state: the keys, and for rows of one key further columns."""
         return (*self.keys, *(self.function.rows_by if isinstance(self.function, HoldsRows) else ()))
 
     @property

@@ -54,8 +54,8 @@ class Order:
 class TopRows:
     """The keyed function. `columns` are those besides the keys; `number` is the column of a row's number, if any.
 
-    With `ties`, rows with the place of the last one are first too. `place` is the column of a row's place, if any.
-    Rows have the column `_change_kind` if the input is a `changelog`.
+    With `ties`, rows with the same place as the last of the first `n` rows count as first too. `place` is the column of
+    a row's place, if any. Rows have the column `_change_kind` if the input is a `changelog`.
     """
 
     keys: tuple[str, ...]
@@ -125,10 +125,7 @@ class TopRows:
         return first.with_columns(pl.min_horizontal(pl.col(TIMES), self.n - pl.col(_AHEAD)))
 
     def _near(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """
-
-        Return the rows that may be first by the first column of the order alone, so that only few rows are sorted.
-        """
+        """Return the rows that may be first by the first column of the order. So only few rows are sorted."""
         if not self.order:
             return rows
         by = self.order[0]

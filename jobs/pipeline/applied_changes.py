@@ -56,10 +56,7 @@ _HISTORY = "track_history"
 
 
 class NullsIgnored(NamedTuple):
-    """
-
-    Where a null keeps the value before, as the user declares: in all columns, in those named, or in all but the others.
-    """
+    """The columns in which a null keeps the value before: all columns, those named, or all but the others."""
 
     everywhere: bool
     named: Sequence[str]
@@ -150,10 +147,7 @@ _OF_TRANSACTIONS: Final = (LSN, XID, COMMITTED_AT)
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """
-
-    Spark SQL that describes a change: its place in the order, whether it deletes its key, whether it empties the table.
-    """
+    """Spark SQL for a change: its place in the order, whether it deletes its key, whether it empties the table."""
 
     sequence: str
     deletes: str
@@ -336,10 +330,7 @@ def _require_changes(where: str, changes: Stream) -> None:
 
 
 def _marked(changes: Stream, conditions: Conditions, sequence: DataType) -> Stream:
-    """
-
-    Return the changes with added columns: place in the order, whether a change deletes its key, whether it deletes all.
-    """
+    """Return the changes with columns for place in the order, and for whether a change deletes its key or all keys."""
     stream = _with_condition(changes, DELETES, conditions.deletes)
     stream = stream.with_column(SEQUENCE, conditions.sequence, sequence)
     return stream if conditions.truncates is None else _with_condition(stream, TRUNCATES, conditions.truncates)

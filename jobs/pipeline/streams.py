@@ -579,9 +579,7 @@ class Stream:
         return self
 
     def partitions(self, size: str, *, start: str, tz: str = "UTC", by: str | None = None) -> "Stream":
-        """
-
-        Show Dagster the table's days (`1d`), hours (`1h`) or weeks (`1w`) as partitions, from the day `start` on (N8).
+        """Show Dagster the table's days (`1d`), hours (`1h`) or weeks (`1w`), from the day `start` on (N8).
 
         They are in local time of a time zone, and weeks begin on Mondays. Dagster materialises each when a cut is
         complete until its end, and again when a later cut changes its rows. Must follow a call that writes the table. A

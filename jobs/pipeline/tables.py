@@ -354,7 +354,10 @@ def description_of(
 
 
 def with_table(vertex: Declared | None, where: str) -> tuple[StagedVertex | KeyedVertex, OutputTable]:
-    """Return the vertex and its table. Raise InvalidPipelineError if it has none. The message begins with `where`."""
+    """Return the vertex and its table. Raise InvalidPipelineError if the vertex has no table.
+
+    The message begins with `where`.
+    """
     if vertex is None or isinstance(vertex, SourceVertex) or vertex.table is None:
         raise InvalidPipelineError(f"{where}; write it right after table(...)")
     return vertex, vertex.table

@@ -276,10 +276,7 @@ def named_outputs_of(vertex: Declared) -> Mapping[str, StructType]:
 
 
 def former_names_of_columns(vertex: Declared) -> Mapping[str, str]:
-    """
-
-    Return the old names of a vertex's renamed columns by the new ones: of its own columns and of its tables' columns.
-    """
+    """Return the old names of a vertex's renamed columns by the new ones, also for columns of its tables."""
     own = vertex.columns_renamed_from if isinstance(vertex, AggregateVertex | ProcessVertex) else {}
     return dict(own) | {new: old for each in changes_of_tables(vertex) for new, old in each.renamed_from.items()}
 

@@ -99,7 +99,7 @@ def due_bounds(file: KeyedFile, due: str) -> tuple[int, int] | None:
 
 
 def number_over(files: Sequence[KeyedFile], due: str, fired_ms: int) -> int:
-    """Return how many files at the beginning (the oldest) have only rows that were due by `fired_ms`."""
+    """Return how many of the oldest files, up to the first other file, have only rows that were due by `fired_ms`."""
     bounds = (due_bounds(file, due) for file in files)
     return next((place for place, each in enumerate(bounds) if each is None or each[1] > fired_ms), len(files))
 
@@ -134,11 +134,7 @@ class StateBackend(Protocol):
     """Decides whether to write the whole range or its change, and writes it."""
 
     def kind_after(self, files: Sequence[KeyedFile], changed_rows: int, live_rows: int) -> KeyedFileKind:
-        """
-
-        Return the kind of file to write after these live files, oldest first, given the numbers of changed and live
-        rows.
-        """
+        """Return the kind of file to write after these live files (oldest first), for so many changed and live rows."""
         ...
 
     def merged_after(self, files: Sequence[KeyedFile], changed_rows: int) -> int:
@@ -364,10 +360,7 @@ class RangeState:
         return self.backend.kind_after(stay, changed_rows, rows) is KeyedFileKind.BASE
 
     def _needed(self, delta: pl.DataFrame, before: pl.DataFrame, hiding: Sequence[KeyedFile]) -> pl.DataFrame:
-        """
-
-        Return the delta without tombstones that hide no row, given that files with only obsolete rows have been
-        dropped.
+        """Return the delta without tombstones that hide no row, because files with obsolete rows were dropped.
 
         A row that was due by `fired_ms` lies in a dropped file, or in one of the files `hiding`, which may have such
         rows. If these files have more rows than there are tombstones, all tombstones stay.

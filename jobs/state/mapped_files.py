@@ -89,10 +89,7 @@ class MappedFiles:
                     file.unlink(missing_ok=True)
 
     def let_go(self) -> None:
-        """
-
-        Give the pages of all files back to the operating system, which caches them for the next reader if there is
-        memory.
+        """Give the pages of all files back to the operating system, which caches them if there is memory.
 
         Otherwise each worker would hold the pages of every range, because its tasks take turns among all ranges.
         """

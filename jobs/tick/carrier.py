@@ -113,10 +113,7 @@ class Carrier(ABC):
 
     @abstractmethod
     def told(self, effect: TakeHold | RolledForward | RestartDue | Recovered) -> None:
-        """
-
-        React to progress: the job is held, a checkpoint was rolled forward, the recovery is done, or a restart is due.
-        """
+        """React to progress: job held, checkpoint rolled forward, recovery done, or restart due."""
 
     @abstractmethod
     def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:

@@ -330,10 +330,7 @@ def _name(listener: CheckpointListener) -> str:
 
 
 MAINTAIN_EVERY: Final = 25
-"""
-
-Old log entries of tables are dropped after the attempt's first completed checkpoint, and then after every so many.
-"""
+"""Old log entries of tables are dropped after the attempt's first completed checkpoint, then every 25 checkpoints."""
 
 
 class EffectHandlers:
@@ -447,11 +444,7 @@ class EffectHandlers:
         return MicroBatchNotStaged(vertex, number, str(failed))
 
     def _open_logs(self) -> None:
-        """
-
-        Open the tables of an object store during the first micro-batch, so that the first checkpoint need not open
-        them.
-        """
+        """Open an object store's tables during the first micro-batch, so that the first checkpoint need not do so."""
         with self._opening:
             tables, self._unopened = self._unopened, ()
         if tables:

@@ -100,10 +100,7 @@ def migrated(plan: JobPlan, restored: CheckpointRecord, migrations: Migrations, 
 
 
 def all_changes(plan: JobPlan, restored: CheckpointRecord, migrations: Migrations) -> tuple[Change, ...]:
-    """
-
-    Return the changes of every operator's state, in the order of the cut's vertices, then the changes of the tables.
-    """
+    """Return the changes of every operator's state, in the order of the cut's vertices, then those of tables."""
     of_state = (change for migration in migrations.values() for change in migration.changes)
     return (*of_state, *table_changes(plan.graph, restored))
 

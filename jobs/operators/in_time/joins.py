@@ -153,7 +153,7 @@ class JoinedSides:
     def beside(
         self, left: pl.DataFrame, right: pl.DataFrame, pairs: tuple[NDArray[np.int64], NDArray[np.int64]]
     ) -> pl.DataFrame:
-        """Return pairs of rows: left rows by the first places, each beside the right row of the second places."""
+        """Return joined rows: the left rows at the first places, each beside the right row at the second place."""
         return pl.concat(
             [left.select(*self.keys, *self.left.columns)[pairs[0]], right.select(self.right.columns)[pairs[1]]],
             how="horizontal",

@@ -66,7 +66,7 @@ class FirstRows:
 
     @property
     def state_version(self) -> int:
-        """State of another version is not read."""
+        """The version of the state's columns. State of another version is not read."""
         return 1
 
     def at(self, watermark_ms: int, fires_ms: int) -> "FirstRows":
@@ -91,7 +91,7 @@ class FirstRows:
     def on_time(self, state: pl.DataFrame) -> Processed:
         """Emit the first rows of the epoch. Drop the times of emitted rows to which no later row can be too close.
 
-        At the end of time no time is dropped, because a later tick may read on.
+        When event time has ended, no time is dropped, because a later tick may read on.
         """
         time, held = self.late.time.name, state.filter(self._is_held)
         again = held.select(self.keys).is_duplicated()
@@ -206,7 +206,7 @@ class TopRowsInTime:
         return Processed(held.select(state.columns), done.output, said)
 
     def on_time(self, state: pl.DataFrame) -> Processed:
-        """Drop these keys from the state. At the end of time no key is dropped, because a later tick may read on."""
+        """Drop these keys from the state. When event time has ended, no key is dropped: a later tick may read on."""
         left = state if self.fires_ms == END_OF_TIME else state.clear()
         none = state.clear().drop(DUE)
         no_rows = kept(none, ROWS, [*self.top.keys, *self.top.columns]).drop(TIMES)
@@ -240,7 +240,7 @@ class OverRows:
 
     @property
     def state_version(self) -> int:
-        """State of another version is not read."""
+        """The version of the state's columns. State of another version is not read."""
         return 1
 
     def at(self, watermark_ms: int, fires_ms: int) -> "OverRows":
@@ -368,10 +368,7 @@ class OverRows:
     def _within_frames(
         begins: Numbers, ends: Numbers, length: int, height: int
     ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """
-
-        Return at which places a part of this length begins that lies within the rows of some new row's aggregates.
-        """
+        """Return where a part of this length begins that lies within the rows of some new row's aggregates."""
         fits = ends - begins >= length
         changes = np.zeros(height + 1, dtype=np.int64)
         np.add.at(changes, begins[fits], 1)

@@ -78,10 +78,7 @@ class LateRowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LateRows:
-    """
-
-    What happens to late rows: they go to a named output with these `columns`, or a late row `fails` the micro-batch.
-    """
+    """What happens to late rows: they go to a named output with these `columns`, or fail the micro-batch (`fails`)."""
 
     columns: tuple[str, ...]
     time: TimeColumn
@@ -137,9 +134,9 @@ class Windows(Protocol):
         ...
 
     def assigned(self, rows: pl.DataFrame, to: "Assignment") -> tuple[pl.DataFrame, pl.DataFrame]:
-        """
+        """Return the windows that the rows touch, before and after the rows are added.
 
-        Return the windows that the rows touch, before and after the rows are added: rows of the state with key groups.
+        Both are rows of the state, with key groups.
         """
         ...
 

@@ -63,10 +63,7 @@ class ErasureAsked:
 
 @dataclass(frozen=True, slots=True)
 class MatchedTable:
-    """
-
-    A table or state with matching rows: how many rows it shows now and at each recorded cut, and in how many files.
-    """
+    """A table or state with matching rows: how many it shows now and at each recorded cut, in how many files."""
 
     table: TableName
     is_state: bool

@@ -27,10 +27,7 @@ from jobs.warehouse.warehouse import Warehouse
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """
-
-    The outcome of a rollback: the plan, the new entry, each table's Delta version, and the notes of the publication.
-    """
+    """The outcome of a rollback: plan, new entry, each table's Delta version, and notes of the publication."""
 
     plan: RollbackPlan
     record: CheckpointRecord

@@ -29,7 +29,7 @@ class ReportedTable:
     bytes: int
     """The bytes of the same files."""
     complete_until_ms: int | None = None
-    """Up to which event time the table has all rows. None: the table keeps no time, or is complete for ever."""
+    """The event time up to which the table has all rows. None: the table keeps no time, or is complete for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,10 +47,7 @@ class PrometheusReporter:
         self._registry = CollectorRegistry()
         self._gauges: dict[str, PrometheusGauge] = {}
         self._of_earlier = True
-        """
-
-        Whether the newest numbers are those of an earlier tick's checkpoint, because this tick has completed none yet.
-        """
+        """Whether the newest numbers are of an earlier tick's checkpoint: this tick has completed none yet."""
         self._remember()
 
     def report(self, event: Event) -> None:
