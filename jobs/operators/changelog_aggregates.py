@@ -408,7 +408,7 @@ def _put_together(name: str, kind: pl.DataType) -> pl.Expr:
 def _kept_rows(weighed: pl.DataFrame, keys: Sequence[str], kept: Kept, name: str, kind: pl.DataType) -> pl.DataFrame:
     """Return the different rows of each key in these changes, each with its net count.
 
-    The net count says how much oftener the row was added than taken back.
+    The net count is how often the row was added, minus how often it was taken back.
     """
     fields = dict(zip(kept.fields, kept.columns, strict=True))
     held = [pl.col(column).alias(_ROW + field) for field, column in fields.items()]

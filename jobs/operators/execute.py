@@ -45,7 +45,7 @@ _RAISED: Final = re.compile(
 )
 """The error for a malformed record. `sources.file_reader` raises it for a record that Spark's own reader would accept.
 
-Spark raises it for half of a record.
+Spark itself raises it for an incomplete record.
 """
 
 _JSON_STOPPED: Final = re.compile(r"JsonParseException: .*?\bcolumn: (?P<column>\d+)\]", re.DOTALL)

@@ -144,7 +144,7 @@ def _case(*parts: Any) -> Any:  # noqa: ANN401 - arrays or scalars
 def _length(texts: pa.Array) -> pa.Array:
     """Return how many code points texts have.
 
-    In invalid UTF-8, Spark takes each length from the first byte, and so here.
+    In invalid UTF-8, the first byte decides how long a code point is, as in Spark.
     """
     if _is_utf8(texts):
         return pc.utf8_length(texts)

@@ -166,7 +166,7 @@ def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
 def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
     """Return the subtasks that rewrite their state.
 
-    It has other columns, or the input ends and some of it has expired.
+    Their state has other columns, or the input ends and some of the state has expired.
     """
     cleans_up = effect.end_of_input and spec.expires is not None and effect.now_ms is not None
     if cleans_up:
@@ -200,7 +200,7 @@ def _holding(outdated: frozenset[str], held: Sequence[tuple[KeyedFile, ...]]) ->
 
 
 def _waking_rows(spark: SparkSession, spec: KeyedSpec) -> DataFrame:
-    """Return one row per subtask that belongs to no input. Without rows Spark would optimise the exchange away."""
+    """Return one row for each subtask. These rows belong to no input. Without rows Spark would drop the exchange."""
     return spark.range(0, spec.parallelism, 1, 1).selectExpr(
         f"cast(id as int) as {SUBTASK}", f"{WAKING} as {TAG}", f"cast(null as binary) as {BLOCK}"
     )

@@ -84,7 +84,7 @@ def join_meanings(
 ) -> tuple[ColumnMeaning, ...]:
     """Return the meaning of a join's state: the rows of both sides, by these keys.
 
-    It is the same for all join types.
+    The meaning is the same for all join types.
     """
     return (
         ColumnMeaning(column=LEFT, function="joined_rows", arguments=_arguments(left, keys)),

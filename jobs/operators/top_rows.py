@@ -52,7 +52,9 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class TopRows:
-    """The keyed function. `columns` are those besides the keys; `number` is the column of a row's number, if any.
+    """The keyed function. `columns` are the columns besides the keys.
+
+    `number` is the column of a row's number, if any.
 
     With `ties`, rows with the same place as the last of the first `n` rows count as first too. `place` is the column of
     a row's place, if any. Rows have the column `_change_kind` if the input is a `changelog`.

@@ -23,8 +23,8 @@ from jobs.sources.position_words import ended_splits
 class JobPlan:
     """A pipeline as it runs.
 
-    `graph` knows every table: outputs, quarantines, operator states. `table_schemas` and `modes` hold
-    the same tables by name. Sources have no subtasks until their splits are known.
+    `graph` has every table: outputs, quarantines, operator states. `table_schemas` and `modes` hold the same tables by
+    name. Sources have no subtasks until their splits are known.
     """
 
     job: JobName

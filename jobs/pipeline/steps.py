@@ -56,7 +56,7 @@ def with_column(name: str, expression: str | Callable[[], Column], kind: DataTyp
 def in_turn(chains: Sequence[Chain]) -> Chain | None:
     """Return these steps as one step, or None if there are none.
 
-    If all run in a task, or are texts, so is the result.
+    The result is `TaskSteps` if all steps are. It is `TextSteps` if the other steps are `TextSteps`.
     """
     if not chains:
         return None

@@ -131,8 +131,8 @@ def _forgotten(
 ) -> TopRowsInTime:
     """Return the function that drops keys which have had no rows for `within`. Raises InvalidPipelineError.
 
-    It is raised for changes of rows, because they have no event times, and for a `ttl`, which would be a second rule
-    for when to drop a key.
+    The error is raised for changes of rows, because they have no event times. It is also raised for a `ttl`, because
+    that would be a second rule for when to drop a key.
     """
     if top.changelog:
         raise InvalidPipelineError(

@@ -225,7 +225,7 @@ class MemoryBackend:
 
 @dataclass(frozen=True, slots=True)
 class Expires:
-    """When rows of keyed state expire: so long after they were last written.
+    """When rows of keyed state expire: this long after they were last written.
 
     With `on_read`, a new row of the key counts like a write.
     """

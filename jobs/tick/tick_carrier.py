@@ -495,7 +495,7 @@ class TickCarrier(Carrier):
     def failure(self, effect: TickEffect, error: Exception) -> TickFact:
         """Return the fact for an error. Errors of tables or files fail the tick, and refusals refuse it.
 
-        Others are bugs.
+        All other errors are bugs.
         """
         if isinstance(effect, Observe | Examine):
             refuses = isinstance(error, (TickRefusedError, SourceError, InvalidPipelineError))

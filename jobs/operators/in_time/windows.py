@@ -425,7 +425,7 @@ class WindowedAggregates:
 
     @property
     def _open_ms(self) -> int:
-        """The greatest end of a window, in ms, that takes no row any more."""
+        """The greatest end, in ms, of a window that takes no more rows."""
         return self.watermark_ms + 1 - self.lateness_ms if self.watermark_ms > BEFORE_TIME else BEFORE_TIME
 
     def _due(self, last_ms: pl.Expr) -> pl.Expr:

@@ -211,7 +211,7 @@ class _Needed:
 class _Assembled:
     """Puts the columns that Spark computed beside those that it reads itself.
 
-    Its share has its Spark partition's number.
+    The number of its share is that of the Spark partition.
     """
 
     shares: tuple[tuple[RowScan, ...], ...]

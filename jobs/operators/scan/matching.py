@@ -45,7 +45,7 @@ class ReadFile:
 def columns_of_predicate(session: SparkSession, predicate: str, schema: pa.Schema) -> tuple[str, ...]:
     """Return the columns that a predicate names.
 
-    Raise PredicateError if it does not depend on a row's columns alone.
+    Raise PredicateError if the predicate does not depend on a row's columns alone.
     """
     try:
         rows = session.createDataFrame([], _spark_schema(schema)).where(predicate)

@@ -53,7 +53,7 @@ class Task:
     goes_back_to: CheckpointId | None = None
     """A rollback's target.
 
-    With it, tables that cannot be repaired are no obstacle, because the rollback sets their content.
+    Tables that cannot be repaired are then no obstacle, because the rollback sets their content.
     """
     above: tuple[Generation, CheckpointId] = (Generation(0), CheckpointId(0))
     keeps_lease: bool = True
