@@ -1,1 +1,1 @@
-"""Sources of a pipeline's rows. Each can be read again from any position."""
+"""Sources of a pipeline's rows. Each source can be read again from any position."""

@@ -1,6 +1,6 @@
 """Says how Spark reads a column that pandas, Polars or pyarrow wrote, and how a source converts it.
 
-Spark reads all types of the left column by itself. What it cannot read, a source converts or refuses by name.
+The table says which of these types Spark reads by itself. A source converts the others, or refuses the column by name.
 
 | in the file                                   | in the source's schema  | how it is read                   |
 |-----------------------------------------------|-------------------------|----------------------------------|
@@ -12,8 +12,8 @@ Spark reads all types of the left column by itself. What it cannot read, a sourc
 | nanoseconds inside a struct, list or map      | none                    | refused                          |
 | duration and time in nanoseconds, half floats | none                    | refused                          |
 
-Spark's times have microseconds. Nanoseconds are rounded down to the microsecond at or before them, also before 1970.
-Spark itself refuses such a file, or reads a bigint (`spark.sql.legacy.parquet.nanosAsLong`).
+Spark's times have microseconds. Nanoseconds are rounded down to a microsecond, also in times before 1970. Without the
+conversion, Spark refuses a file with nanoseconds, or reads them as a bigint (`spark.sql.legacy.parquet.nanosAsLong`).
 """
 
 from collections.abc import Callable
@@ -33,14 +33,17 @@ _LISTS: tuple[_Test, ...] = (pa.types.is_large_list, pa.types.is_fixed_size_list
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A type in Spark, and in Arrow with the numbers that a record stores: its milliseconds stay milliseconds."""
+    """A column's type in Spark, and its type in Arrow.
+
+    The Arrow type has the unit that a record stores: milliseconds stay milliseconds.
+    """
 
     spark: DataType
     stored: pa.DataType
 
 
 class Conversion(Enum):
-    """What a source does to a column that Spark cannot read as its schema says."""
+    """How a source converts a column that Spark cannot read as the source's schema requires."""
 
     NANOSECONDS = "nanoseconds"
     NANOSECONDS_WITHOUT_ZONE = "nanoseconds without zone"
@@ -49,7 +52,7 @@ class Conversion(Enum):
 
 
 def conversion_of(arrow: pa.DataType) -> Conversion | None:
-    """Return how a column of this type is converted; None if Spark reads it."""
+    """Return how a source converts a column of this type, or None if no conversion is needed."""
     if pa.types.is_null(arrow):
         return Conversion.NOTHING
     plain = arrow.value_type if pa.types.is_dictionary(arrow) else arrow
@@ -59,7 +62,7 @@ def conversion_of(arrow: pa.DataType) -> Conversion | None:
 
 
 def spark_type(arrow: pa.DataType) -> DataType | None:
-    """Return the type as which a source reads the column; None if neither Spark nor a conversion reads it."""
+    """Return the Spark type that a source reads the column as, or None if neither Spark nor a conversion reads it."""
     plain = arrow.value_type if pa.types.is_dictionary(arrow) else arrow
     if _in_nanoseconds(plain):
         plain = pa.timestamp("us", plain.tz)
@@ -74,7 +77,7 @@ class _NotReadableError(Exception):
 
 
 def _plain(arrow: pa.DataType) -> pa.DataType:
-    """Return the type that Spark reads such a Parquet column as; raise _NotReadableError."""
+    """Return the type that Spark gives to a Parquet column of this type. Raise _NotReadableError if Spark has none."""
     if pa.types.is_dictionary(arrow):
         return _plain(arrow.value_type)
     if arrow in _UNSIGNED or arrow in _VIEWS:

@@ -1,4 +1,4 @@
-"""Lists the columns that every change of a table has, from any database, and the kinds of changes."""
+"""Lists the kinds of changes, and the columns that every change of a table has, whatever the database."""
 
 from typing import Final
 
@@ -20,5 +20,5 @@ HEAD: Final = (
 )
 """`_lsn` is the place of the transaction's commit record, the same for all its rows.
 
-`_unchanged` lists columns that an update left alone. The server did not send their values.
+`_unchanged` lists the columns whose values the server did not send, because the update did not change them.
 """

@@ -1,8 +1,9 @@
 """A source that writes its positions to a small JSON file, so that other programs see how far a job has read (F2).
 
-It serves monitoring, retention of the input, and a hand-over to another tool, like Kafka's consumer groups for
-Flink's Kafka source. A restore takes the positions of the checkpoint and never reads this file. The file is written
-after a checkpoint has completed, so it is never ahead of it. It may lag behind until the next tick writes it again.
+The file serves monitoring, retention of the input, and a hand-over to another tool. Kafka's consumer groups do the same
+for Flink's Kafka source. A restore takes the positions of the checkpoint and never reads this file. The file is written
+after a checkpoint has completed, so the file is never ahead of the newest checkpoint. If a tick dies before it writes
+the file, the file lags behind until the next tick.
 """
 
 import threading
@@ -20,7 +21,7 @@ from jobs.storage.place import local
 
 
 class Committed(BaseModel):
-    """The content of the file. All rows before these positions are in the tables since that checkpoint."""
+    """The content of the file. Since checkpoint `checkpoint`, the tables have all rows before these positions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,7 +45,7 @@ class CommitsToFile(WrappedSource, ReadsFirst):
         self._lock = threading.Lock()
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Write the positions, durably; raise SourceError if another kind of file has this name."""
+        """Write the positions durably. Raise SourceError if another kind of file has this name."""
         with self._lock:
             before = committed_in(self._file)
             if before is not None and before.checkpoint >= checkpoint:
@@ -53,7 +54,7 @@ class CommitsToFile(WrappedSource, ReadsFirst):
 
 
 def committed_in(file: Path) -> Committed | None:
-    """Return the committed positions, or None before the first ones. Raise SourceError for another kind of file."""
+    """Return the committed positions, or None if none were written yet. Raise SourceError for another kind of file."""
     try:
         return Committed.model_validate_json(file.read_bytes())
     except FileNotFoundError:

@@ -2,13 +2,14 @@
 
 Spark's parser is univocity's, with `unescapedQuoteHandling=STOP_AT_DELIMITER`:
 
-- A value is quoted if its first character is the quote. `escape` and the quote stand for a quote in it.
-- If a quoted value goes on after its closing quote, it is a plain text, with all its quotes. It ends at the separator.
+- A value is quoted if its first character is the quote. Inside of it, `escape` followed by the quote stands for a
+  quote.
+- If other characters follow the closing quote, the whole value is plain, quotes included, and ends at the separator.
 - A quote inside of a plain value is a character like any other.
-- A quoted value without a closing quote goes on to the end of the file, across all lines.
+- A quoted value without a closing quote extends to the end of the file, across all lines.
 
-Spark itself compares each header with the columns that it was given (`enforceSchema=false`). So if it reads a header
-otherwise than this module, it refuses the file, and mixes no columns up.
+Spark compares each header with the columns that the source gave to it (`enforceSchema=false`). So if Spark reads a
+header differently from this module, Spark refuses the file and mixes no columns up.
 """
 
 import codecs
@@ -21,11 +22,11 @@ from typing import Final
 Options = Mapping[str, str]
 
 _ENCODINGS: Final = ("UTF-8", "ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32")
-"""The only ones that Spark 4 takes, by these names (`CharsetProvider`)."""
+"""The only encodings that Spark 4 accepts, by these names (`CharsetProvider`)."""
 
 
 def option(options: Options, *names: str, default: str = "") -> str:
-    """Return a reader's option under the first of its names. Spark does not tell large letters from small ones."""
+    """Return a reader's option under the first of its names. Spark ignores the case of these names."""
     said = {name.lower(): value for name, value in options.items()}
     return next((said[name.lower()] for name in names if name.lower() in said), default)
 
@@ -44,7 +45,7 @@ def is_utf8(encoding: str) -> bool:
 
 
 def why_unreadable(options: Options, *, is_json: bool) -> str | None:
-    """Return why Spark cannot read text files in the encoding that the options say, and the way out, or None."""
+    """Return why Spark cannot read text files in the options' encoding, with the way out, or None if it can."""
     name = option(options, "encoding", "charset", default="utf-8")
     if name.upper() not in _ENCODINGS:
         return f"Spark reads no encoding {name!r}: write one of {', '.join(_ENCODINGS)}, or convert the files to UTF-8"
@@ -64,7 +65,10 @@ def reads_lines(options: Options) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the values of a CSV file are separated and quoted. Each is a text of one character, but the separator."""
+    """How the values of a CSV file are separated and quoted.
+
+    `quote`, `escape` and `comment` have one character, or none. `sep` may be longer.
+    """
 
     sep: str
     quote: str
@@ -76,7 +80,7 @@ class Dialect:
 
     @classmethod
     def of(cls, options: Options) -> "Dialect":
-        """Return the dialect that the options of Spark's reader say."""
+        """Return the dialect that these options of Spark's reader select."""
         sep = option(options, "sep", "delimiter", default=",").replace("\\t", "\t")
         return cls(
             sep=sep or ",",
@@ -89,7 +93,7 @@ class Dialect:
         )
 
     def plain(self, text: str) -> str:
-        """Return a value that is not quoted as Spark has it."""
+        """Return an unquoted value as Spark reads it."""
         text = text.lstrip(" \t") if self.trims_left else text
         return text.rstrip(" \t") if self.trims_right else text
 
@@ -107,16 +111,16 @@ class Dialect:
         return re.compile(rf"{open_}|(?:{closed}|{plain}){end}", re.DOTALL)
 
     def unescaped(self, text: str) -> str:
-        """Return what stands between quotes without its escapes."""
+        """Return a quoted value with its escapes resolved."""
         if not self.escape or self.escape == self.quote:
             return text.replace(self.quote * 2, self.quote)
         return re.sub(f"{re.escape(self.escape)}({re.escape(self.quote)}|{re.escape(self.escape)})", r"\1", text)
 
 
 def header_of(text: str, dialect: Dialect) -> tuple[str, ...]:
-    """Return the values of the first record that is no blank line and no comment. There are none in an empty text.
+    """Return the values of the first record that is neither blank nor a comment, or nothing for an empty text.
 
-    Raises ValueError if its last value opens a quote and does not close it.
+    Raises ValueError if the record's last value opens a quote and does not close it.
     """
     text = text.removeprefix("\ufeff")
     while text:
@@ -142,11 +146,11 @@ def _record(text: str, dialect: Dialect) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class TextLook:
-    """What a look through a whole text file finds.
+    """What a scan of a whole text file finds.
 
-    `lines` are about as many as its records. `break_` is the line break outside of quotes, None if there are several
-    kinds. `broken_at` is the first line that is no text in the file's encoding. `open_at` is the first line with a
-    quote that is never closed.
+    `lines` is about the number of records. `break_` is the line break outside of quotes, or None if the file has
+    several kinds. `broken_at` is the first line with bytes that are invalid in the file's encoding. `open_at` is the
+    first line with a quote that is never closed.
     """
 
     lines: int
@@ -158,7 +162,7 @@ class TextLook:
 
 
 def looked_through(read: Callable[[], Iterable[bytes]], dialect: Dialect) -> TextLook:
-    """Return what the text of a file says. `read` reads it from its beginning, in parts that need not be kept.
+    """Return what a scan of a file's text finds. Each call of `read` yields the file's bytes from the start.
 
     Raises LookupError if Python does not know the encoding.
     """
@@ -188,9 +192,10 @@ def looked_through(read: Callable[[], Iterable[bytes]], dialect: Dialect) -> Tex
 
 
 def _decoded(parts: Iterable[bytes], encoding: str) -> Iterator[tuple[str, int | None]]:
-    """Yield the text, with U+FFFD for bytes that are none, as Spark has it.
+    """Yield the text part by part, with U+FFFD for invalid bytes, as Spark decodes it.
 
-    With the part that has the first such bytes comes the number of line breaks in this part before them.
+    The part with the first invalid bytes comes with the number of line breaks before them in this part, other parts
+    with None.
     """
     decoder = codecs.getincrementaldecoder(encoding)("replace")
     strict: codecs.IncrementalDecoder | None = codecs.getincrementaldecoder(encoding)("strict")
@@ -214,7 +219,7 @@ class _Counted:
             f"[^{re.escape(dialect.sep[0] + dialect.sep[-1] + dialect.quote)}\\r\\n]",
             re.escape(dialect.quote),
         )
-        # It begins with the quote, which Python finds fast, and then looks back.
+        # The pattern begins with the quote, which Python finds fast, and then looks behind.
         self._stray = re.compile(f"{quote}(?<={near}{quote})(?={near})") if dialect.quote else None
         self._rest, self._inside, self._has_stray = "", False, False
         self.kinds = {"\r\n": 0, "\n": 0, "\r": 0}
@@ -223,7 +228,7 @@ class _Counted:
         self._last = "\n"
 
     def count(self, text: str) -> None:
-        """Count a part. A character that may belong to the next one waits for that."""
+        """Count a part. A last character that may belong to the next part is counted with that part."""
         text, self._rest = self._rest + text, ""
         while text and text[-1] in f"\r{self._escape}":
             text, self._rest = text[:-1], text[-1] + self._rest

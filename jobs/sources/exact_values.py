@@ -1,6 +1,6 @@
-"""Says in Spark which JSON records are whole, and which values Spark takes although a column asks for others.
+"""Finds, as Spark expressions, incomplete JSON records, and values that Spark silently reads as other values.
 
-Spark's parsers are lenient, and no mode of theirs tells:
+Spark's parsers are lenient, and in no mode do they report these records and values:
 
 | in the text                          | Spark reads                        | here                  |
 |--------------------------------------|------------------------------------|-----------------------|
@@ -11,8 +11,8 @@ Spark's parsers are lenient, and no mode of theirs tells:
 | `1,5` in a column of decimals        | 15                                 | a value that is bad   |
 | more digits than a decimal has       | a rounded number                   | a value that is bad   |
 
-So a record becomes the same row on any day, and no digit is lost. A value that is cast to another type must be the same
-when it is cast back.
+So a record becomes the same row on any day, and no digit is lost. A value that is cast to another type must become the
+same value again when it is cast back.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,13 +41,13 @@ from jobs.sources.csv_text import is_on, option
 
 _DIGITS_MAX: Final = 38
 _TIME_ALONE: Final = r"^[\x00-\x20]*(T|[0-9]+[\x00-\x20]*:)"
-"""Matches the texts in which Spark finds a time without a day."""
+"""Matches the texts that Spark reads as a time without a day."""
 _MAY_BE_TIME: Final = r'"[\x00-\x20]*(T|\\|[0-9]+[\x00-\x20]*[:\\])'
 _THOUSANDS: Final = r"^[+-]?[0-9]{1,3}(,[0-9]{3})+([.][0-9]*)?$"
 _VALUE: Final = "value"
 _END: Final = "end of the record"
 SPACE: Final = " \t\r\n"
-"""What may stand around a record."""
+"""The characters that may surround a record."""
 _OWN_OPTIONS: Final = frozenset({"mode", "columnnameofcorruptrecord", "linesep", "encoding", "charset", "multiline"})
 
 
@@ -69,7 +69,7 @@ class JsonRecords:
         return F.from_json(text, told, self._options(told=True))
 
     def is_bad(self, text: Column, parsed: Column) -> Column:
-        """Return whether a text is no record of this schema. It is never null; `parsed` is its struct."""
+        """Return whether a text is no record of this schema, never null. `parsed` is the struct of the text."""
         options = self._options(told=False)
         unlike = [parsed.isNull(), parsed.getField(CORRUPT).isNotNull(), ~F.is_valid_utf8(text)]
         values = has_bad_values(text, self.schema, options)
@@ -81,12 +81,12 @@ class JsonRecords:
 
 
 def is_time_alone(text: Column) -> Column:
-    """Return whether a text is a time without a day. Spark would take the present day for it."""
+    """Return whether a text is a time without a day. Spark would read it as that time of the present day."""
     return F.rlike(text, F.lit(_TIME_ALONE))
 
 
 def may_take_present_day(options: Mapping[str, str]) -> bool:
-    """Return whether Spark completes a time without a day. With a format of its own, it takes the first of 1970."""
+    """Return whether Spark adds the present day to a time. With `timestampFormat`, it adds 1970-01-01 instead."""
     return not option(options, "timestampFormat") or is_on(options, "enableDateTimeParsingFallback")
 
 
@@ -99,7 +99,7 @@ def as_spark_reads(text: Column, kind: DataType, options: Mapping[str, str]) -> 
 
 
 def decimal_of(text: Column, kind: DecimalType) -> Column:
-    """Return the decimal that a text says, or null if it is none or has too many digits."""
+    """Return the decimal that a text contains, or null if the text is no decimal or has too many digits."""
     plain = F.when(F.instr(text, ",") == 0, text).when(F.rlike(text, F.lit(_THOUSANDS)), F.replace(text, F.lit(",")))
     widest = DecimalType(_DIGITS_MAX, _DIGITS_MAX - (kind.precision - kind.scale))
     value = plain.try_cast(kind)
@@ -121,7 +121,7 @@ def is_whole(record: Column, options: Mapping[str, str]) -> Column:
 
 
 def has_bad_values(record: Column, schema: StructType, options: Mapping[str, str]) -> list[Column]:
-    """Return conditions: a JSON object has a value that only seems to be one of its column."""
+    """Return conditions that are true if a JSON object has a value that Spark reads as another value."""
     doubtful: list[Column] = []
     for kind, may_be in ((TimestampType, F.rlike(record, F.lit(_MAY_BE_TIME))), (DecimalType, None)):
         if kind is TimestampType and not may_take_present_day(options):
@@ -144,7 +144,7 @@ def any_of(conditions: Iterable[Column]) -> Column:
 
 
 def map_without_texts(schema: StructType) -> str | None:
-    """Return the column of which a map has keys that are no texts, or None. Spark reads no such map from JSON."""
+    """Return the first column with a map whose keys are not texts, or None. Spark cannot read such a map from JSON."""
     return next((field.name for field in schema if _has_other_keys(field.dataType)), None)
 
 
@@ -161,12 +161,12 @@ def _has_other_keys(kind: DataType) -> bool:
 
 
 def has_decimals(schema: StructType) -> bool:
-    """Return whether a column has decimals, perhaps inside of it."""
+    """Return whether a column is a decimal, or has decimals inside of it."""
     return _has(schema, DecimalType)
 
 
 def has_timestamps(kind: DataType) -> bool:
-    """Return whether a column has timestamps, perhaps inside of it."""
+    """Return whether a column is a timestamp, or has timestamps inside of it."""
     return _has(kind, TimestampType)
 
 
@@ -202,7 +202,7 @@ def _as_text(kind: DataType, wanted: type[DataType]) -> DataType:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Looks for values of one kind, decimals or timestamps, that a record only seems to have."""
+    """Looks for bad values of one type, decimals or timestamps, in a record."""
 
     record: Column
     wanted: type[DataType]
@@ -227,9 +227,10 @@ class _Look:
         return F.exists(F.zip_with(said, read, lambda one, other: self.bad(one, other, element)), lambda bad: bad)
 
     def _loses(self, said: Column, read: Column) -> Column:
-        """Return whether a decimal is another value than its text. Spark gives a number as text by way of a double.
+        """Return whether a decimal differs from its text in the record.
 
-        So the text of a number says only its first 17 digits. The text in quotes is what the record has.
+        Spark turns a JSON number into text by way of a double, so this text has only the number's first 17 digits. The
+        text of a quoted value has all digits of the record.
         """
         quoted = F.contains(self.record, F.concat(F.lit('"'), said, F.lit('"')))
         differs = F.coalesce(read.cast("double") != said.try_cast("double"), F.lit(True))  # noqa: FBT003
@@ -237,7 +238,7 @@ class _Look:
 
 
 def casted(value: Column, own: DataType, wanted: DataType) -> Column:
-    """Return a column of a file in another type. A value that cannot be cast is null."""
+    """Return a file's column, cast to another type. A value that cannot be cast becomes null."""
     match own, wanted:
         case StringType(), DecimalType():
             return decimal_of(value, wanted)
@@ -250,7 +251,7 @@ def casted(value: Column, own: DataType, wanted: DataType) -> Column:
 
 
 def is_lossy(value: Column, own: DataType, wanted: DataType) -> Column:
-    """Return whether a value that can be cast is another one when it is cast back."""
+    """Return whether a value that can be cast becomes another value when it is cast back."""
     cast = casted(value, own, wanted)
     if isinstance(own, StringType | BinaryType):  # a text has many forms
         return F.lit(False)  # noqa: FBT003

@@ -1,7 +1,7 @@
 """Counts the files of a folder that a file source reads, and counts and names those that it ignores.
 
-Hidden files and unfinished files are ignored silently (`input_folder`). Any other ignored file may be input that
-somebody misses.
+Hidden files and unfinished files are ignored silently (`input_folder`). Any other ignored file may be input that a user
+expects in the tables.
 """
 
 import os
@@ -19,7 +19,7 @@ _NAMED_AT_MOST: Final = 3
 
 
 class Why(Enum):
-    """Says why a file is ignored, in words that fit its number in a message, and what to do."""
+    """Why a file is ignored, and what to do about it. The words follow a number of files in a message."""
 
     SUFFIX = ("whose names do not end in {suffix}", "write those as {format}, or rename them")
     NESTED = ("in folders inside a split's folder", "move those up into the split's folder")
@@ -33,11 +33,11 @@ class Why(Enum):
 
 @dataclass(slots=True)
 class FolderLook:
-    """The files under a source's root: the number that it reads, and the names of those that it ignores."""
+    """The files under a source's root: the number that the source reads, and the names of those that it ignores."""
 
     root: Root
     pattern: str
-    """The paths of the files that the source reads."""
+    """The pattern of the paths that the source reads."""
     files_are: tuple[str, str]
     """The endings of the names of the source's files, and the name of their format."""
     splits: int = 0

@@ -1,4 +1,4 @@
-"""A source of made-up rows that come at a rate, for demos and benchmarks. The same seed always gives the same rows."""
+"""A source of generated rows at a given rate, for demos and benchmarks. The same seed always gives the same rows."""
 
 import time
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ class GeneratorSource(SequenceSource):
     """Rows (`split`, `n`, `key`, `value`) made from a hash of seed, split and n (see `port.Source`).
 
     n = 0, 1, 2, ... in each split. `key` lies below `keys`, and `value` below 1,000. `rows` is the number of rows of
-    all splits together. None means without end. `rate` is the number of rows a second in all splits together. It counts
-    from this object's first poll, and from the position of that poll. None means no limit. With a rate, a tick that
-    ends when it has caught up ends at once, so give it a duration. A `bounded` generator ends
+    all splits together, or None for rows without end. `rate` is the number of rows a second in all splits together, or
+    None for no limit. For each split, the rate counts from the time and the position of this object's first poll. With
+    a rate, a tick that ends when it is caught up ends at once, so give the tick a duration. A `bounded` generator ends
     after its last row.
     """
 
@@ -53,7 +53,7 @@ class GeneratorSource(SequenceSource):
         return SourceDescription("generator", f"made up from seed {self._seed}{rate}")
 
     def poll(self, request: PollSource) -> SourceSlice | None:
-        """Return the rows of a split that have come by now; see `port.Source.poll`."""
+        """Return the rows of a split that the rate allows by now; see `port.Source.poll`."""
         if self._rate is None:
             return super().poll(request)
         start = row_at(request.position)
@@ -62,7 +62,7 @@ class GeneratorSource(SequenceSource):
         return super().poll(replace(request, max_rows=min(request.max_rows, come))) if come > 0 else None
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
-        """Return the number of remaining rows. With a rate it depends on the time, and is unknown.
+        """Return the number of remaining rows. With a rate, the number depends on the time, and is unknown.
 
         See `port.KnowsLag`.
         """

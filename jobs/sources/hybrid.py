@@ -1,9 +1,9 @@
 """A source that reads several sources one after the other: history first, then live rows (Flink: `HybridSource`).
 
-Each of them is a *part*. The name of a split begins with the number of its part, as in `2.orders-0`, so each position
-says to which part it belongs. The rest of the name, and the position itself, are those of the part's own source. The
-core decides which part is read (`checkpointing/job/polling.py`): a split is polled only when all splits of the parts
-before its own have ended.
+Each of these sources is a *part*. The name of a split begins with the number of its part, as in `2.orders-0`, so the
+split of a position tells the part. The rest of the name, and the position itself, are those of the part's own source.
+The core decides which part is read (`checkpointing/job/polling.py`): a split is polled only when all splits of the
+parts before its own have ended.
 """
 
 import json
@@ -47,15 +47,15 @@ from jobs.sources.slice_reading import MayLeaveToSpark, OffersScans, RowScan, Sc
 from jobs.spark.columns import named
 
 # ------------------------------------------------------------------
-# Scans the rows of a part of a hybrid source in a task, with the columns and the split names of the whole source.
+# A scan in a task of the rows of one part, with the columns and the split names of the whole hybrid source.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartScan(ScanOfScan):
     """A scan of a part's source; see `slice_reading.RowScan`.
 
-    `part` is the part as messages name it, and `begin` what its splits begin with. The part lacks the columns `missing`
-    of the other parts. They are null.
+    `part` is the part as messages name it, and the names of its splits begin with `begin`. The columns `missing` exist
+    only in other parts. They are null in the rows of this part.
     """
 
     part: str
@@ -89,10 +89,10 @@ class ReadsFirst:
 
 
 class Part:
-    """One of the sources that a hybrid source reads, under the names that its splits have there (see `port.Source`)."""
+    """One of the sources of a hybrid source (see `port.Source`). Its splits have their names in the hybrid source."""
 
     def __init__(self, number: int, source: Source, parts: int) -> None:
-        """Read `source` as the part with this number, counted from 1, of so many parts."""
+        """Read `source` as the part with this number, counted from 1. The hybrid source has `parts` parts."""
         self.number = number
         self._taken = tuple(f"{each}." for each in range(1, parts + 1)) if number == 1 else ()
         """How no split of this part may begin. Nobody could tell such a split of a source that was read alone before
@@ -132,7 +132,7 @@ class Part:
         return rows.withColumn(SPLIT_COLUMN, F.concat(F.lit(self.begin), F.col(SPLIT_COLUMN)))
 
     def scans(self, slices: Sequence[SourceSlice], missing: frozenset[str]) -> list[RowScan] | None:
-        """Return scans with the rows of this part's slices, or None. The columns `missing` are null in them."""
+        """Return scans of this part's slices, with nulls in the columns `missing`. None if Spark must read them."""
         if not isinstance(self.source, OffersScans):
             return None
         with self._named():
@@ -142,7 +142,7 @@ class Part:
         return [PartScan(scan=each, part=str(self), begin=self.begin, missing=missing) for each in found]
 
     def leave_to_spark(self) -> None:
-        """Tell the part's source that a task has left a scan to Spark; see `slice_reading.MayLeaveToSpark`."""
+        """Notify the part's source that a task has left a scan to Spark; see `slice_reading.MayLeaveToSpark`."""
         if isinstance(self.source, MayLeaveToSpark):
             self.source.leave_to_spark()
 
@@ -155,7 +155,7 @@ class Part:
         return f"part {self.number}, {self._words.named(UNNAMED, self._inner(split), position)}"
 
     def knows(self, split: SplitId, position: str) -> bool:
-        """Return whether the part's source can read the position. A source without words cannot tell, and may."""
+        """Return whether the part's source can read the position. True if the source does not name positions."""
         names = next((each for each in layers(self.source) if isinstance(each, NamesPositions)), None)
         try:
             return names is None or bool(names.named(self._inner(split), position))
@@ -172,7 +172,7 @@ class Part:
             return sought(self.source, Place(UNNAMED, self._inner(split), position), words)
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
-        """Return how far a job is behind the part's splits; see `port.KnowsLag`. A source may not know."""
+        """Return how far a job is behind the part's splits, unknown without `port.KnowsLag`."""
         knows = next((each for each in layers(self.source) if isinstance(each, KnowsLag)), None)
         if knows is None:
             return {split: Lag(None) for split in self.splits()}
@@ -180,7 +180,7 @@ class Part:
             return {self._outer(split): lag for split, lag in knows.lag(self._own(positions)).items()}
 
     def commit(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Tell the part's source the positions of a complete checkpoint; see `port.CommitsPositions`."""
+        """Commit the positions of a complete checkpoint to the part's source; see `port.CommitsPositions`."""
         own = self._own(positions)
         for layer in layers(self.source) if own else ():
             if isinstance(layer, CommitsPositions):
@@ -201,7 +201,7 @@ class Part:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the part in errors of its source. In a command of the message, a split gets its name in the job."""
+        """Name the part in errors of its source. Commands in the message name the split as the job knows it."""
         try:
             yield
         except SourceError as error:
@@ -214,18 +214,19 @@ class HybridSource(ReadsFirst):
     """Several sources, read one after the other: `files.then(kafka)` (see `port.Source`).
 
     Every part but the last must be bounded. All parts give the same columns, of the same types. Only a column whose
-    name begins with an underscore, such as Kafka's `_undecoded`, may be missing in a part. It is null in its rows.
+    name begins with an underscore, such as Kafka's `_undecoded`, may be missing in a part. The column is null in the
+    rows of that part.
 
-    When all splits of a part have ended, the next part is read from its own start. The parts must stay what they are
-    as long as the job lives, and in their order. You may add one at the end if the last one is bounded. A part that
-    has ended is not looked at any more, so what it has read may be removed.
+    When all splits of a part have ended, the next part is read from its own start. The parts and their order must not
+    change as long as the job lives. You may add a part at the end if the last part is bounded. Tidemark does not poll a
+    part that has ended, so its input may be removed.
     """
 
     def __init__(self, *sources: Source) -> None:
-        """Read these sources in this order. A hybrid source among them stands for its parts.
+        """Read these sources in this order. A hybrid source among them is replaced by its parts.
 
-        Raises SourceError if a part before the last has no end, if the parts have other columns, or for a part that
-        reads cuts of another job.
+        Raises SourceError if a part before the last is not bounded, if the parts differ in their columns, or for a part
+        that reads cuts of another job. Also raises it for a part that wraps a hybrid source.
         """
         each = [one for source in sources for one in (source.parted if isinstance(source, HybridSource) else (source,))]
         self.parts = tuple(Part(number, source, len(each)) for number, source in enumerate(each, 1))
@@ -240,12 +241,12 @@ class HybridSource(ReadsFirst):
 
     @property
     def begins(self) -> tuple[str, ...]:
-        """What the names of each part's splits begin with; see `port.ReadsParts`."""
+        """The prefix of each part's split names; see `port.ReadsParts`."""
         return tuple(part.begin for part in self.parts)
 
     @property
     def bounded(self) -> bool:
-        """Whether the last part ends, and with it this source; see `port.Bounded`."""
+        """Whether the last part, and so this source, is bounded; see `port.Bounded`."""
         return is_bounded(self.parts[-1].source)
 
     def schema(self) -> StructType:
@@ -271,7 +272,7 @@ class HybridSource(ReadsFirst):
     def scans(self, slices: Sequence[SourceSlice]) -> tuple[RowScan, ...] | None:
         """Return scans of the slices, or None if Spark must read one of them; see `slice_reading.OffersScans`.
 
-        A subclass with a `read` of its own is read by that.
+        A subclass that overrides `read` has no scans, so that its `read` is used.
         """
         if type(self).read is not HybridSource.read:
             return None
@@ -284,7 +285,7 @@ class HybridSource(ReadsFirst):
         return tuple(found)
 
     def leave_to_spark(self) -> None:
-        """Offer no more scans of the parts that may leave one to Spark; see `slice_reading.MayLeaveToSpark`."""
+        """Offer no more scans of the parts whose scans may be left to Spark; see `slice_reading.MayLeaveToSpark`."""
         for part in self.parts:
             part.leave_to_spark()
 
@@ -309,11 +310,14 @@ class HybridSource(ReadsFirst):
         return SourceDescription("hybrid", ", then ".join(_described(part) for part in self.parts))
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
-        """Return how far a job is behind each split, also of a part whose turn has not come; see `port.KnowsLag`."""
+        """Return how far a job is behind each split, also in a part that is not read yet; see `port.KnowsLag`."""
         return {split: lag for part in self.parts for split, lag in part.lag(positions).items()}
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Tell each part the positions of its splits; see `port.CommitsPositions`. Raise the first error at the end."""
+        """Commit to each part the positions of its splits; see `port.CommitsPositions`.
+
+        If parts raise, the first error is raised again after the last part.
+        """
         errors: list[Exception] = []
         for part in self.parts:
             try:
@@ -373,7 +377,7 @@ def _columns(parts: Sequence[Part]) -> StructType:
 
 
 def _is_common(name: str, fields: Sequence[StructField | None]) -> bool:
-    """Return whether all parts have the column. One whose name begins with an underscore may be missing."""
+    """Return whether all parts have the column. A column whose name begins with an underscore may be missing."""
     types = {field.dataType for field in fields if field is not None}
     return len(types) == 1 and (None not in fields or name.startswith("_"))
 
@@ -394,10 +398,10 @@ def _listed(begins: Sequence[str]) -> str:
 
 
 # ------------------------------------------------------------------
-# A source of numbers, computed by a formula, with nothing on disk.
+# A source of numbers that are computed by a formula. Nothing is stored on disk.
 #
-# Tests and examples use it. A split may be endless, may answer polls slowly, and may give few rows for each poll. A
-# channel with few rows in each slice holds more slices, so barriers come through it later than through others.
+# Tests and examples use it. A split may be endless, may answer polls slowly, and may give few rows for each poll. If
+# slices have few rows, a channel holds more of them, so barriers pass it later than other channels.
 
 
 ROW_BYTES = 32
@@ -462,7 +466,7 @@ class SequenceSource(ReadsFirst):
         return SourceDescription("sequence", "computed by a formula, nothing is stored")
 
     def named(self, split: SplitId, position: str) -> str:
-        """Return the next number; see `port.NamesPositions`."""
+        """Return a position in words: the next number; see `port.NamesPositions`."""
         del split
         return str(row_at(position))
 
@@ -484,7 +488,7 @@ class SequenceSource(ReadsFirst):
         return str(int(words))
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
-        """Return the number of remaining rows, unknown for a split without an end; see `port.KnowsLag`."""
+        """Return the number of remaining rows. It is unknown for a split without an end; see `port.KnowsLag`."""
         return {
             name: Lag(None if split.rows is None else max(split.rows - row_at(positions.get(name)), 0))
             for name, split in self._splits.items()

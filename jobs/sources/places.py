@@ -1,4 +1,4 @@
-"""Says where a source's files lie, a folder or an object store, and words the errors of a store for its user."""
+"""Says in which folder or object store a source's files lie, and raises a store's errors as SourceErrors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from jobs.storage.objects import StoreError
 
 
 def root_of(given: Root | str) -> Root:
-    """Return an address that names the same place from every working directory. Raise SourceError for a wrong URL."""
+    """Return an address that does not depend on the working directory. Raise SourceError for an invalid URL."""
     try:
         return absolute(parsed(given) if isinstance(given, str) else given)
     except InvalidAddressError as error:
@@ -18,7 +18,7 @@ def root_of(given: Root | str) -> Root:
 
 @contextmanager
 def store_asked() -> Iterator[None]:
-    """Raise SourceError, in the words of the StoreError, if an object store cannot be used."""
+    """Raise SourceError, with the message of the StoreError, if an object store cannot be used."""
     try:
         yield
     except StoreError as error:

@@ -1,9 +1,9 @@
 """Defines the port of a source: the methods that a source must have, and the two columns that every source adds.
 
 A source is replayable. Its splits are lists of rows in a fixed order, and a position in a split names the same rows for
-ever. So a checkpoint only needs to store positions (Flink: `SplitEnumerator` and `SourceReader`, with `SourceSlice`
-instead of a fetched batch). Polling needs no Spark. Reading builds a lazy DataFrame, and uses only what Spark Connect
-offers too.
+ever. So a checkpoint of a source needs to store only positions (Flink: `SplitEnumerator` and `SourceReader`, with
+`SourceSlice` instead of a fetched batch). Polling needs no Spark. Reading builds a lazy DataFrame, and uses only what
+Spark Connect offers too.
 """
 
 import json
@@ -47,13 +47,14 @@ class SourceAwayError(SourceError):
 
 
 class NoSuchPositionError(SourceError):
-    """The words name no position in the split. The message of a source says what to write instead."""
+    """The words name no position in the split. The source's message says what to write instead."""
 
 
 class Source(Protocol):
     """Rows that can be read again from any position.
 
-    A position is text. Only its source knows what it means: nobody else compares two positions or computes with them.
+    A position is text. Only its source knows what the text means: no other code compares two positions or computes with
+    them.
     """
 
     def schema(self) -> StructType:
@@ -61,7 +62,7 @@ class Source(Protocol):
         ...
 
     def splits(self) -> tuple[SplitId, ...]:
-        """Return the splits that exist now, sorted. A split that was listed once must stay.
+        """Return the splits that exist now, sorted. A split that was listed once must be listed for ever.
 
         Raises SourceError if they cannot be listed or one has a name that no split may have.
         """
@@ -70,11 +71,11 @@ class Source(Protocol):
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of `request.split` after `request.position` (None: from the start).
 
-        The slice starts exactly at that position, and its `end` is the position for the next poll. None means that
-        there is nothing to read just now, or ever (`Bounded`). The slice holds between 1 and `max_rows` rows. It may
-        hold more only where a split may not be cut, as inside a transaction. If a source cannot know the number of
-        rows, it sets `rows_estimated`. Then `rows`, 1 or more, is its best guess, and the slice may turn out to be
-        empty. A poll may block, and reads no rows.
+        The slice starts exactly at that position, and its `end` is the position for the next poll. None instead of a
+        slice means that there is nothing to read now, or that the split has ended (`Bounded`). The slice holds between
+        1 and `max_rows` rows. The slice may hold more only where a split must not be divided, as inside a transaction.
+        A source that cannot know the number of rows sets `rows_estimated`. Then `rows`, 1 or more, is the source's best
+        guess, and the slice may turn out to be empty. A poll may block. It reads no rows.
 
         Raises SourceError if the split cannot be read.
         """
@@ -83,7 +84,7 @@ class Source(Protocol):
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return one lazy DataFrame of all rows of `slices`, in no particular order.
 
-        Its columns are `read_schema(self)`. The slices are this source's own, at least one, and disjoint. Raises
+        Its columns are `read_schema(self)`. `slices` are slices of this source, at least one, and disjoint. Raises
         SourceError if the rows of a slice are no longer those that were polled.
         """
         ...
@@ -98,14 +99,14 @@ class Bounded(Protocol):
 
     @property
     def bounded(self) -> bool:
-        """Whether each split of this source ends. It stays the same as long as the source lives."""
+        """Whether each split of this source ends. The value stays the same as long as the source lives."""
         ...
 
     def has_ended(self, split: SplitId, position: str | None) -> bool:
-        """Return whether no row will ever follow `position`. A bounded source is asked when a poll there gave None.
+        """Return whether no row will ever follow `position`. Called on a bounded source after a poll returned None.
 
-        The checkpoint keeps the answer True, and the split is not polled any more. So what a reader sees as the end may
-        be decided at the first look. Opens nothing.
+        The checkpoint records the answer True, and the split is never polled again. So a source may fix its end when it
+        first looks. The method opens no files or connections.
         """
         ...
 
@@ -119,29 +120,29 @@ class CommitsPositions(Protocol):
     """
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Commit these positions: all rows before them are in the published tables, or the checkpoint stores them.
+        """Commit these positions. The published tables or the checkpoint have all rows before them.
 
-        In unaligned mode some rows may be on their way when a checkpoint is taken, and nothing stores them. The
-        position of their split lies before them. If a reset has moved the split since, the split has no position until
-        these rows have arrived.
-        Called in the order of the checkpoints, from one thread, at least once. A tick begins by calling it again for
-        the checkpoint that it restored, so a checkpoint that is not newer than the last must change nothing. If the
-        process dies first, a newer call covers the checkpoint. A split that has not been read has no position. If the
-        method raises, the tick logs and shows the error and goes on, and the checkpoint stays complete.
+        In unaligned mode, some rows may be in flight when a checkpoint is taken, and nothing stores these rows. Then
+        the position of their split lies before these rows. If a reset has moved the split since they were read, the
+        split has no position until these rows have arrived. Called in the order of the checkpoints, from one thread, at
+        least once. A tick begins by calling it again for the checkpoint that it restored, so a checkpoint that is not
+        newer than the last committed one must change nothing. If the process dies before the call, a later call covers
+        the checkpoint. A split that has not been read has no position. If the method raises, the tick logs and shows
+        the error and goes on, and the checkpoint stays complete.
         """
         ...
 
 
 @runtime_checkable
 class HearsAborts(Protocol):
-    """Optional for a source: hears that a checkpoint failed or was declined, as a listener does (F1).
+    """Optional for a source: is notified that a checkpoint failed or was declined, like a checkpoint listener (F1).
 
-    In Flink, a `SourceReader` and a `SplitEnumerator` hear it as `CheckpointListener`s. Tidemark's own sources need
-    nothing of it, because the next checkpoint has the same positions or later ones.
+    In Flink, a `SourceReader` and a `SplitEnumerator` are notified as `CheckpointListener`s. Tidemark's own sources do
+    not need the notice, because the next checkpoint has the same positions or later ones.
     """
 
     def notify_checkpoint_aborted(self, checkpoint: CheckpointId, reason: str) -> None:
-        """Take note. If it raises, the tick logs and shows the error and goes on."""
+        """Receive the notice. If the method raises, the tick logs and shows the error and goes on."""
         ...
 
 
@@ -150,7 +151,7 @@ class NamesPositions(Protocol):
     """Optional for a source: says in words where a position lies. Commands, messages and Dagster show the words."""
 
     def named(self, split: SplitId, position: str) -> str:
-        """Return the position in words, such as `partition 3, offset 1,204,551`. It opens nothing."""
+        """Return the position in words, such as `partition 3, offset 1,204,551`. Opens no file or connection."""
         ...
 
 
@@ -159,9 +160,9 @@ class CountsRows(Protocol):
     """Optional for a source: says how many rows lie between two positions, for the plans of rollbacks and resets."""
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows after `start` (None: the split's start) up to `end`, or None if the positions do not tell.
+        """Return the number of rows after `start` (None: the split's start) up to `end`, or None if it is not known.
 
-        The number is negative if `end` lies before `start`. It opens nothing.
+        The number is negative if `end` lies before `start`. The method opens no file and no connection.
         """
         ...
 
@@ -171,11 +172,11 @@ class SeeksPositions(Protocol):
     """Optional for a source: turns the words that a user types at `tidemark reset --to` into a position."""
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
-        """Return the position that the words name in this split, which stands at `position`. None is its start.
+        """Return the position that the words name in this split, now read up to `position`. None is the start.
 
-        The word `start` never comes here, because it has one meaning for every source. `end` does. Raises
-        NoSuchPositionError for other words. Its message lists the right words, and the caller adds split and source.
-        Raises SourceError if the split cannot be read.
+        The method is never called with `start`, because `start` has one meaning for every source. It is called with
+        `end`. Raises NoSuchPositionError for words that name no position. Its message lists the valid words, and the
+        caller adds split and source. Raises SourceError if the split cannot be read.
         """
         ...
 
@@ -191,8 +192,7 @@ _KIND: Final = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 class SourceDescription:
     """Describes a source for people: its kind in one small word (`kafka`), and the place that it reads.
 
-    `place` never has the user info of a URL or the values of passwords. Raises ValueError for a kind that Dagster
-    cannot show.
+    `place` never contains the user info of a URL or a password. Raises ValueError for a kind that Dagster cannot show.
     """
 
     kind: str
@@ -213,7 +213,7 @@ class DescribesItself(Protocol):
     """Optional for a source: describes itself. `doctor` and Dagster's asset of the source show it."""
 
     def described(self) -> SourceDescription:
-        """Return kind and place. It opens nothing."""
+        """Return kind and place, without opening a file or a connection."""
         ...
 
 
@@ -235,7 +235,7 @@ class KnowsLag(Protocol):
     """Optional for a source: says how far a job is behind, without Spark and without reading rows.
 
     Dagster plots it, `doctor` shows it, and the sensor for new data starts a tick because of it. For a source without
-    this protocol, they poll each split once.
+    this protocol, Dagster, `doctor` and the sensor poll each split once.
     """
 
     def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
@@ -248,27 +248,27 @@ class KnowsLag(Protocol):
 
 @runtime_checkable
 class ReportsHealth(Protocol):
-    """Optional for a source: gives `doctor` a further fact to show, such as what its server keeps for the job."""
+    """Optional for a source: gives `doctor` one more fact to show, such as how much log a server keeps."""
 
     def health(self) -> str:
         """Return the fact in a few words, such as `slot bank keeps 12 MiB of the server's log`.
 
-        Raises SourceError if the source cannot be asked.
+        Raises SourceError if the source cannot find out.
         """
         ...
 
 
 @runtime_checkable
 class ReadsCuts(Protocol):
-    """Optional for a source: reads from cut to cut of another job, or between a database's transactions (A10).
+    """Optional for a source: reads whole cuts of another job, or whole transactions of a database (A10).
 
-    Its slices say `cut` and `at_cut`, and it reads no further than `PollSource.cut`. It answers a poll for a cut that
-    it stands at, or that has no new rows, by a slice without rows.
+    The source sets `cut` and `at_cut` in its slices, and reads no further than `PollSource.cut`. If the split is
+    already at that cut, or the cut has no new rows, the source answers the poll with a slice without rows.
     """
 
     @property
     def upstream(self) -> str | None:
-        """The upstream job and its warehouse, or another log with cuts of its own. None: the source reads no cuts.
+        """The upstream job and its warehouse, or another log that has cuts. None: the source reads no cuts.
 
         All sources with the same text are read at the same cut.
         """
@@ -277,12 +277,12 @@ class ReadsCuts(Protocol):
 
 @runtime_checkable
 class Closes(Protocol):
-    """Optional for a source: closes its connections and other open things."""
+    """Optional for a source: closes its connections and other open resources."""
 
     def close(self) -> None:
         """Close everything. A later call of another method opens it again. A second `close` changes nothing.
 
-        Tidemark calls it at the end of each tick, also of a failed one, and at the end of a command that used the
+        Tidemark calls `close` at the end of each tick, also of a failed tick, and at the end of a command that used the
         source.
         """
         ...
@@ -298,7 +298,7 @@ class LiesInFolder(Protocol):
         ...
 
     def look(self) -> FolderLook:
-        """Return how many files the source reads, and which ones it ignores. Raise SourceError."""
+        """Return how many files the source reads, and which it ignores. Raise SourceError if it cannot."""
         ...
 
 
@@ -320,13 +320,13 @@ class ReadsParts(Protocol):
     def parts(self) -> Sequence[Source]:
         """The parts, under the names that their splits have in this source.
 
-        Tidemark asks a part directly for its splits and its lag, and not at all when it has ended.
+        Tidemark asks a part directly for its splits and its lag, and never asks a part that has ended.
         """
         ...
 
     @property
     def begins(self) -> tuple[str, ...]:
-        """What the names of each part's splits begin with, in the order of the parts."""
+        """The prefix of each part's split names, in the order of the parts."""
         ...
 
 
@@ -374,12 +374,12 @@ def every_layer(source: Source) -> Iterator[Source]:
 
 
 def begins_of(source: Source) -> tuple[str, ...]:
-    """Return what the names of each part's splits begin with; nothing for a source without parts."""
+    """Return the prefix of each part's split names, or an empty tuple for a source without parts."""
     return next((each.begins for each in layers(source) if isinstance(each, ReadsParts)), ())
 
 
 def in_parts(source: Source, splits: Iterable[SplitId]) -> Iterator[tuple[Source, tuple[SplitId, ...]]]:
-    """Yield each part of a source, and those of the splits that are its own. A source without parts is one part."""
+    """Yield each part of a source, with those of `splits` that belong to it. A source without parts is one part."""
     known = tuple(splits)
     whole = next((each for each in layers(source) if isinstance(each, ReadsParts)), None)
     if whole is None:
@@ -390,7 +390,7 @@ def in_parts(source: Source, splits: Iterable[SplitId]) -> Iterator[tuple[Source
 
 
 def upstream_of(source: Source) -> str | None:
-    """Return whose cuts the source, or the one that it wraps, reads. None: it reads no cuts."""
+    """Return the upstream whose cuts the source, or the source inside it, reads. None: it reads no cuts."""
     return next((each.upstream for each in layers(source) if isinstance(each, ReadsCuts)), None)
 
 
@@ -412,22 +412,23 @@ def has_ended(source: Source, split: SplitId, position: str | None) -> bool:
 def read_schema(source: Source) -> StructType:
     """Return the columns of `source.read`: its own, then `_split` and `_position`.
 
-    The last two are never null. Spark can't know that, so they are declared as Spark infers them.
+    `_split` and `_position` are never null. Spark cannot infer that, so they are declared nullable, as in Spark's
+    frames.
     """
     return StructType(list(source.schema().fields)).add(SPLIT_COLUMN, StringType()).add(POSITION_COLUMN, LongType())
 
 
 # ------------------------------------------------------------------
-# Names the source in the commands of an error's message, if the source does not know its own name.
+# Puts the source's name into commands of an error's message, because a source does not know its own name.
 
 
 UNNAMED: Final = VertexId("SOURCE")
-"""The name of a source that is asked something without being told its name."""
+"""The placeholder for a source's name in messages of a source that does not know its name."""
 
 
 @contextmanager
 def asked_as(name: VertexId) -> Iterator[None]:
-    """Ask a source something. If it raises SourceError, the commands in the message name the source."""
+    """Call a source inside this block. If it raises SourceError, the commands in the message name the source."""
     try:
         yield
     except SourceError as error:
@@ -438,20 +439,20 @@ def asked_as(name: VertexId) -> Iterator[None]:
 
 
 # ------------------------------------------------------------------
-# Tells a source which job reads it, and under which id.
+# Passes to a source the job that reads it, and the id of the source in that job.
 
 
 @runtime_checkable
 class KnowsItsJob(Protocol):
-    """Optional for a source that tells another system the name of its job."""
+    """Optional for a source that passes the name of its job to another system."""
 
     def belongs_to(self, job: JobName, source: VertexId) -> None:
-        """Take the names. A pipeline calls this when the source is declared."""
+        """Store the names. A pipeline calls this when the source is declared."""
         ...
 
 
 def introduce(source: Source, job: JobName, name: VertexId) -> None:
-    """Tell a source, and the sources inside it, their job and their id, if they want to know."""
+    """Pass the job and the id to a source and to the sources inside it, if they implement `KnowsItsJob`."""
     for layer in every_layer(source):
         if isinstance(layer, KnowsItsJob):
             layer.belongs_to(job, name)
@@ -485,7 +486,7 @@ def close_all(sources: Mapping[VertexId, Source]) -> None:
 
 
 # ------------------------------------------------------------------
-# The state that a source has besides its positions, with that of its parts (A7).
+# The state that a source has besides its positions, with the state of its parts (A7).
 
 
 _AGAIN: Final = "give the source an id of its own, which begins anew"
@@ -495,18 +496,20 @@ _AGAIN: Final = "give the source an id of its own, which begins anew"
 class KeepsState(Protocol):
     """Optional for a source: has state of its own, besides the positions in its splits (A7; Flink: `SplitEnumerator`).
 
-    Each checkpoint holds this state. It is restored before the source is polled, but its splits are listed before.
+    Each checkpoint holds this state. The state is restored after the source's splits are listed, and before the source
+    is polled.
     """
 
     def snapshot_state(self) -> str:
-        """Return the state as text, less than a million characters. It comes before the checkpoint's barrier.
+        """Return the state as text of less than a million characters. Called before the checkpoint's barrier is sent.
 
-        The checkpoint may hold rows that were polled after this call. Returns at once, because every checkpoint waits.
+        The checkpoint may contain rows that were polled after this call. The method must return at once, because every
+        checkpoint waits for it.
         """
         ...
 
     def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:
-        """Take the state of a checkpoint back. `checkpoint` is None if the job has never read this source.
+        """Restore the state of a checkpoint. `checkpoint` is None if the job has never read this source.
 
         `state` is None if the checkpoint has none, because an older version of the source wrote it. Raises SourceError
         for the state of another source.
@@ -520,10 +523,10 @@ def keeps_state(source: Source) -> bool:
 
 
 class OwnState:
-    """Gathers and hands out the states of a source and of all sources inside it, in their order."""
+    """Collects and restores the states of a source and of all sources inside it, in their order."""
 
     def __init__(self, source: Source) -> None:
-        """Ask nothing yet."""
+        """Find the sources that have state, without asking them for it."""
         self._keepers = tuple(each for each in every_layer(source) if isinstance(each, KeepsState))
 
     def snapshot(self) -> str:
@@ -531,7 +534,7 @@ class OwnState:
         return json.dumps([keeper.snapshot_state() for keeper in self._keepers])
 
     def restore(self, checkpoint: CheckpointId | None, text: str | None) -> None:
-        """Hand out the states of a checkpoint. Raise SourceError if they are those of other sources."""
+        """Restore the states of a checkpoint. Raise SourceError if other sources wrote these states."""
         states = [None] * len(self._keepers) if text is None else _parsed(text)
         if len(states) != len(self._keepers):
             raise SourceError(f"checkpoint {checkpoint} has the state of {len(states)} sources here: {_AGAIN}")
@@ -547,7 +550,7 @@ def _parsed(text: str) -> list[str]:
 
 
 # ------------------------------------------------------------------
-# Which jars and settings a source's reading needs, so that the tick's Spark session has them from its start.
+# The jars and settings that reading a source needs. The tick's Spark session has them from its start.
 
 
 @runtime_checkable
@@ -577,7 +580,7 @@ def read_stores(source: Source) -> Iterator[Root]:
 
 
 def with_needed_jars(config: SparkConfig, sources: Iterable[Source]) -> SparkConfig:
-    """Return the configuration of a session that can read all these sources, and the stores in which they lie."""
+    """Return the configuration of a Spark session that can read all these sources and the stores of their files."""
     every = tuple(sources)
     each = [layer for source in every for layer in every_layer(source)]
     needed = (name for layer in each if isinstance(layer, NeedsJars) for name in layer.jar_sets)

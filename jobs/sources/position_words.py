@@ -1,7 +1,7 @@
 """Shows positions in the words of their sources, and counts the rows between two positions.
 
 Only a source knows the meaning of its positions (`port.NamesPositions`, `port.CountsRows`). If a source is unknown or
-has no words, its position is shown as it is written.
+does not name its positions, a position is shown in the form in which it is stored.
 """
 
 import json
@@ -21,9 +21,9 @@ _SHOWN_MAX: Final = 60
 
 
 def moment_named(words: str | datetime) -> datetime | None:
-    """Return the moment that a user writes, such as `2026-01-31T12:00:00Z`; None if it is none.
+    """Return the moment that a user writes, such as `2026-01-31T12:00:00Z`, or None for any other text.
 
-    Without a time zone it is one of UTC.
+    A moment without a time zone is in UTC.
     """
     try:
         moment = words if isinstance(words, datetime) else datetime.fromisoformat(words)
@@ -53,7 +53,7 @@ def ended_splits(record: CheckpointRecord | None, source: VertexId) -> dict[Spli
 
 
 class PositionWords:
-    """Asks the sources of a pipeline for the words of their positions. A source that fails to answer has none."""
+    """Asks a pipeline's sources to name their positions. If a source fails, the position is shown as it is stored."""
 
     def __init__(self, sources: Mapping[VertexId, Source]) -> None:
         """Ask these sources. There may be none, because a job may outlive its pipeline's code."""
@@ -86,7 +86,7 @@ class PositionWords:
 
 
 def _as_written(position: str) -> str:
-    """Return a short form of a text that no source explains: numbers and texts as they are, of a list its length."""
+    """Return a short form of a position that no source names: numbers and texts as they are, a list as its length."""
     try:
         found = json.loads(position)
     except ValueError:
@@ -117,7 +117,7 @@ def _value(value: object) -> str:
 
 
 _ALL: Final = 1_000_000_000_000
-"""The number of rows to poll for. A split that offers so many has no end."""
+"""The number of rows to poll for. A split that offers this many rows has no end."""
 _POLLS_MAX: Final = 10_000
 
 
@@ -131,9 +131,9 @@ class Place:
 
 
 def seek(source: Source, place: Place, words: str) -> str | None:
-    """Return the position that `words` name in that split, None for its start.
+    """Return the position that `words` name in that split, or None for the split's start.
 
-    Raises NoSuchPositionError, and SourceError if the split cannot be read.
+    Raises NoSuchPositionError if the words name no position, and SourceError if the split cannot be read.
     """
     if words == START:
         return None
@@ -147,7 +147,10 @@ def seek(source: Source, place: Place, words: str) -> str | None:
 
 
 def sought(source: Source, place: Place, words: str) -> str | None:
-    """Return the position that words other than `start` name. Raises as `seek` does, without the name of the split."""
+    """Return the position that words other than `start` name.
+
+    Raises the errors of `seek`, but without the split's name in the message.
+    """
     seeks = next((each for each in layers(source) if isinstance(each, SeeksPositions)), None)
     if seeks is not None:
         return seeks.seek(place.split, place.position, words)

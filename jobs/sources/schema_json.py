@@ -1,8 +1,8 @@
-"""Reads a schema from Spark's JSON, as it lies beside input files and in the log of a Delta table.
+"""Reads a schema from Spark's JSON. A file beside input files, and the log of a Delta table, have such JSON.
 
-Anybody who can write there can write this JSON, so it is data. PySpark's own parser imports the module that a
-user-defined type names, and so runs a stranger's code. Therefore the JSON is checked first: a type is a name, or a
-struct, a list or a map of types. PySpark then parses nothing else.
+Anybody who can write to these places can write this JSON, so the JSON is untrusted. PySpark's own parser imports the
+module that a user-defined type names, and so runs untrusted code. Therefore the JSON is checked first: a type must be a
+name, or a struct, a list or a map of types. PySpark parses only JSON that passed this check.
 """
 
 import re
@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 NESTING_MAX: Final = 100
-"""No deeper schema is read. Spark and delta-rs fail at little more."""
+"""A deeper schema is refused. Spark and delta-rs fail at a depth that is not much larger."""
 _SHOWN_MAX: Final = 60
 _PARTS: Final = {"struct": (), "array": ("elementType",), "map": ("keyType", "valueType")}
 _FLAGS: Final = {"struct": (), "array": ("containsNull",), "map": ("valueContainsNull",)}
@@ -26,7 +26,7 @@ class SchemaJsonError(ValueError):
 
 
 def schema_of_json(said: object) -> StructType:
-    """Return the schema of a JSON text, or of its value. Raise SchemaJsonError for anything else. It imports nothing.
+    """Return the schema of a JSON text or value, without any import. Raise SchemaJsonError for anything else.
 
     A user-defined type is refused.
     """
@@ -86,7 +86,7 @@ def _must_be_fields(fields: object, column: str, depth: int) -> None:
 
 
 def _must_be_name(kind: str, column: str) -> None:
-    """Refuse a decimal that Spark does not have: PySpark would take it. PySpark itself refuses all other odd names."""
+    """Refuse a decimal that Spark does not support, as PySpark accepts it. PySpark refuses other unknown names."""
     found = _DECIMAL.fullmatch(kind.replace(" ", ""))
     wrong = kind.startswith("decimal(") and found is None
     if wrong or (found and not 0 <= int(found["scale"]) <= int(found["precision"]) <= _DIGITS_MAX):
@@ -96,5 +96,5 @@ def _must_be_name(kind: str, column: str) -> None:
 
 
 def _shown(text: str) -> str:
-    """Return a name from outside as a message may show it."""
+    """Return an untrusted name in a form that is safe to show in a message."""
     return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…")

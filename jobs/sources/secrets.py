@@ -1,6 +1,6 @@
 """Keeps the secrets of a source's settings out of entries, messages and logs.
 
-A user names environment variables, or gives a function. The values are looked up when a client needs them.
+A user names environment variables, or gives a function. The source looks the values up when a client needs them.
 """
 
 import os
@@ -11,22 +11,22 @@ from typing import Final
 from jobs.sources.port import SourceError
 
 Secrets = Mapping[str, str] | Callable[[], Mapping[str, str]]
-"""For each setting, the environment variable with its value. Or a function that returns the values."""
+"""The name of an environment variable for each setting, or a function that returns the values of the settings."""
 
 _SECRET: Final = re.compile(
     r"password|passwd|secret|token|credential|api_?key|access_?key|private_?key|jaas|user\.info|ssl\.key\.pem|keystore\.key",
     re.IGNORECASE,
 )
-"""Settings whose values are secret. A user may not give them as plain text."""
+"""Settings whose values are secret. A user must not give these values as plain text."""
 
 
 class WithheldSettings(Mapping[str, str]):
-    """Settings that no log and no traceback shows, even if it shows local variables."""
+    """Settings whose values no log and no traceback shows, not even one that shows local variables."""
 
     __slots__ = ("_settings",)
 
     def __init__(self, *parts: Mapping[str, str]) -> None:
-        """Hold the settings of all parts. A later part wins."""
+        """Hold the settings of all `parts`. If two parts have the same setting, the later part wins."""
         self._settings = {name: value for part in parts for name, value in part.items()}
 
     def __getitem__(self, name: str) -> str:
@@ -66,7 +66,7 @@ def looked_up(secrets: Secrets | None) -> dict[str, str]:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """Return a text without the secrets that it may repeat."""
+    """Return a text in which each secret is masked."""
     for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, "***") if value else text
     return text

@@ -1,6 +1,6 @@
-"""The port by which a micro-batch reads slices of a source: through Spark, or in Spark's tasks themselves.
+"""The port through which a micro-batch reads slices of a source: with Spark's readers, or directly in Spark's tasks.
 
-If a task reads, Spark neither plans the read nor makes rows of what is read.
+If a task reads directly, Spark does not plan the read, and does not convert what is read into its own rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,14 @@ class SliceReader(Protocol):
 
 
 class LeftToSparkError(Exception):
-    """A task cannot read the rows so that they are those that Spark's reader reads. Spark must read them.
+    """A task cannot read exactly the rows that Spark's reader would read, so Spark must read them.
 
     The message says why.
     """
 
 
 class RowScan(Protocol):
-    """A part of a source's rows. Tasks get it pickled, so it holds no secret and nothing that is open."""
+    """A part of a source's rows. It is pickled for tasks, so it holds no secret and no open file or connection."""
 
     @property
     def rows(self) -> int:
@@ -38,7 +38,7 @@ class RowScan(Protocol):
 
     @property
     def may_repeat(self) -> bool:
-        """Return whether it costs little if several tasks read the whole part, each for itself."""
+        """Return whether it is cheap if several tasks each read the whole part."""
         ...
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -51,7 +51,7 @@ class KnowsStored(Protocol):
     """Optional for a `RowScan`: it knows the schema of its file."""
 
     def stored(self, columns: Sequence[str]) -> pa.Schema | None:
-        """Return the schema of a file that a vertex wrote, and in which these columns are as they are read; else None.
+        """Return the file's schema if a vertex wrote the file, with these columns as they are read; else None.
 
         Raises what `batches` raises.
         """
@@ -60,7 +60,7 @@ class KnowsStored(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOfScan:
-    """The beginning of a `RowScan` that changes the rows of another one, and has as many of them at most."""
+    """The base of a `RowScan` that changes the rows of another scan, and has at most as many rows."""
 
     scan: RowScan
 
@@ -75,7 +75,7 @@ class ScanOfScan:
         return self.scan.may_repeat
 
     def stored(self, columns: Sequence[str]) -> pa.Schema | None:
-        """Return the schema of the other scan's file, if it knows it, and hands out these columns as they are."""
+        """Return the schema of the other scan's file (see `KnowsStored`), or None if that scan has none."""
         return self.scan.stored(columns) if isinstance(self.scan, KnowsStored) else None
 
 
@@ -93,7 +93,7 @@ class OffersScans(SliceReader, Protocol):
 
 @runtime_checkable
 class MayLeaveToSpark(OffersScans, Protocol):
-    """Optional for a source: its scans may raise LeftToSparkError."""
+    """Optional for a source whose scans may raise LeftToSparkError."""
 
     def leave_to_spark(self) -> None:
         """Offer no scans any more, because a task has left one to Spark."""

@@ -1,4 +1,4 @@
-"""Decodes Avro records in Spark's tasks: one record in each value, as a column of bytes holds them.
+"""Decodes Avro records in Spark's tasks. Each value of a column of bytes is one record.
 
 A record is good if its bytes are exactly one record of the schema, and if its values fit Spark's types. A record of
 Confluent's wire format has a zero byte and the number of its schema, four bytes, in front.
@@ -24,12 +24,12 @@ Record = dict[str, Any] | None
 
 @dataclass(frozen=True)
 class AvroDecoding:
-    """How the bytes of the column `value` become columns.
+    """How the bytes of the column `value` are decoded into columns.
 
-    `reader` is the schema of the columns; with None, a column gets the writer's field of its name. `writers` has the
-    schemas that records were written with, by their number in front of each record; None if records have no number and
-    are written with `reader`. No schema has logical types but decimals. `stored` is the type of what they decode to,
-    and `columns` are the columns that come of it.
+    `reader` is the schema of the columns. If it is None, each column gets the writer's field of the same name.
+    `writers` has the schemas that records were written with, by the number in front of each record. It is None if
+    records have no number and were written with `reader`. Decimals are the only logical types in these schemas.
+    `stored` is the type of the decoded records, and `columns` are the columns that this type is cast to.
     """
 
     value: str
@@ -44,7 +44,7 @@ class AvroDecoding:
         return replace(self, writers={number: without_logical_types(each.avro()) for number, each in known.items()})
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with the columns of the records, and the bytes that did not decode, before its others."""
+        """Yield each batch with the records' columns and the undecoded bytes in front of the batch's other columns."""
         for batch in batches:
             yield self._decoded(batch)
 
@@ -85,7 +85,7 @@ class AvroDecoding:
         return record if isinstance(record, dict) and file.tell() == len(value) else None
 
     def _rows(self, records: Sequence[Record]) -> tuple[pa.StructArray, list[bool]]:
-        """Return the rows of the records, with nulls for missing ones, and which records have values that fit."""
+        """Return the records as rows, and for each record whether its values fit. A missing record has nulls."""
         try:
             return self._converted(records), [True] * len(records)
         except _FAILURES:

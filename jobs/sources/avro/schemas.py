@@ -30,7 +30,7 @@ from jobs.sources.arrow_types import ColumnType
 from jobs.sources.port import SourceError
 
 # ------------------------------------------------------------------
-# Says which type of Spark each Avro type becomes: the same ones as in Spark's own reader of Avro files.
+# The Spark type of each Avro type. The types are the same as in Spark's own reader of Avro files.
 #
 # | Avro                                                     | Spark                                      |
 # |----------------------------------------------------------|--------------------------------------------|
@@ -80,7 +80,7 @@ _LOGICAL: Final = {
 
 
 def column_types(schema: Avro) -> dict[str, ColumnType | AvroTypeError]:
-    """Return the type of each field of a record, or the reason why it has none.
+    """Return the Spark type of each field of a record, or the reason why a field has none.
 
     In the schema, every named type is written out where it is used. Raises AvroTypeError if the schema is not a record.
     """
@@ -98,7 +98,7 @@ def column_types(schema: Avro) -> dict[str, ColumnType | AvroTypeError]:
 
 
 def without_logical_types(schema: Avro) -> Avro:
-    """Return a schema whose records decode to the values that Avro stores. Only decimals stay decimals."""
+    """Return the schema without logical types, so that records decode to stored values. Decimals stay decimals."""
     match schema:
         case [*parts]:
             return [without_logical_types(part) for part in parts]
@@ -181,7 +181,7 @@ def as_json(schema: Avro, what: str) -> Avro:
 def written_out(schema: Avro, what: str) -> Avro:
     """Return a schema in which every named type is written out where it is used.
 
-    Raise SourceError for an invalid one.
+    Raise SourceError for an invalid schema.
     """
     must_be_installed()
     from fastavro.schema import SchemaParseException, UnknownType, parse_schema  # noqa: PLC0415 - an extra

@@ -1,1 +1,1 @@
-"""Decodes the change events that Debezium writes, from whatever brings them. It imports neither Kafka nor Debezium."""
+"""Decodes the change events that Debezium writes, whatever delivers them. Imports neither Kafka nor Debezium."""

@@ -1,4 +1,4 @@
-"""The source of the changes of MariaDB and MySQL tables, by Debezium's engine (ADR 25)."""
+"""Reads the changes of MariaDB and MySQL tables with Debezium's engine (ADR 25)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +24,7 @@ _FIXED: Final = (
     *("connector.class", "offset.", "schema.history", "name", "topic.prefix", "table.", "snapshot.mode"),
     "database.ssl.",
 )
-"""Settings of the engine that the source itself makes."""
+"""Settings of the engine that the source itself sets."""
 
 
 class DebeziumSource(StagedChanges[DebeziumNote]):
@@ -46,16 +46,16 @@ class DebeziumSource(StagedChanges[DebeziumNote]):
     ) -> None:
         """Read these tables of the database in the URL, with their changes.
 
-        `url` is `mariadb://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://...` for MySQL, or `env:NAME` of an environment
-        variable that holds it. Behind it, `?ssl-mode=verify-ca&ssl-ca=FILE` asks for an encrypted connection. `staged`
-        is a folder for the files of changes, which all processes of the job reach.
+        `url` is `mariadb://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://...` for MySQL, or `env:NAME` for an environment
+        variable that holds the URL. At the end of the URL, `?ssl-mode=verify-ca&ssl-ca=FILE` requires an encrypted
+        connection. `staged` is a folder for the files of changes. All processes of the job must reach this folder.
         `schema` gives the columns of each table, as in `{"giro": "id int, balance decimal(12,2)"}`. Then the pipeline
-        is built without the server. `snapshot` says whether the first rows of the tables come in one cut, in parts, or
-        not at all. `new_columns` says what happens to a column that a table gets later: with `evolve` the next tick
-        reads it, as a column of the source such as `shop_giro__note`. `keep` says how long the source keeps files that
-        were read. None means for ever. `settings` are further settings of Debezium's connector, such as
-        `{"snapshot.locking.mode": "none"}`. Raises SourceError for a bad name, and for a setting that the source makes
-        itself.
+        can be built without the server. `snapshot` says whether the first rows of the tables come in one cut, in parts,
+        or not at all. `new_columns` says what happens to a column that is added to a table later. With `evolve` the
+        next tick reads the new column as a column of the source such as `shop_giro__note`. `keep` says how long the
+        source keeps files that were read. None means for ever. `settings` are further settings of Debezium's connector,
+        such as `{"snapshot.locking.mode": "none"}`. Raises SourceError for a bad name, and for a setting that the
+        source itself sets.
         """
         if isinstance(tables, str) or not tables or len({*tables}) < len(tables) or any("." in each for each in tables):
             raise SourceError(
@@ -86,7 +86,7 @@ class DebeziumSource(StagedChanges[DebeziumNote]):
         return SourceDescription("debezium", f"{', '.join(reading.tables)} of {reading.server.place}")
 
     def named(self, split: SplitId, position: str) -> str:
-        """Return the place in the server's log and the rows; see `port.NamesPositions`."""
+        """Return a position as the place in the server's log and the rows read there; see `port.NamesPositions`."""
         del split
         found = ChangesPosition.parse(position)
         if found.lsn <= 1 or not found.row:
@@ -94,9 +94,9 @@ class DebeziumSource(StagedChanges[DebeziumNote]):
         return f"binary log {found.lsn >> 32}, place {found.lsn & 0xFFFFFFFF:,}, {found.row:,} rows"
 
     def health(self) -> str:
-        """Return how far the staged files are in the server's log; see `port.ReportsHealth`.
+        """Return up to which place of the server's log changes are staged; see `port.ReportsHealth`.
 
-        Also raises SourceError if the server has removed what follows them.
+        Also raises SourceError if the server has removed the part of its log that follows the staged changes.
         """
         last = self._log.look().last
         with self._reading.server.connected() as asked:
@@ -139,7 +139,7 @@ class DebeziumSource(StagedChanges[DebeziumNote]):
         return self._staging.append(changes)
 
     def _let_go(self, *, rests: bool) -> None:
-        """Do nothing. The server removes its binary log by its own settings, and knows no readers."""
+        """Do nothing. The server removes its binary log by its own settings, whatever has been read."""
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -149,7 +149,7 @@ def _listed(names: Iterable[str]) -> str:
 def _declared(
     database: str, names: tuple[str, ...], schema: Mapping[str, StructType | str]
 ) -> tuple[TrackedTable, ...]:
-    """Return the tables that a user declares. Raise SourceError for a type that no column gets."""
+    """Return the tables that a user declares. Raise SourceError for a type that the source never gives to a column."""
     if sorted(schema) != sorted(names):
         raise SourceError(
             f"schema= gives columns of {', '.join(schema)}, and tables= names {', '.join(names)}: name the same tables"

@@ -1,7 +1,7 @@
-"""Turns the values that Debezium writes into those of a table's columns.
+"""Converts the values that Debezium writes into values of a table's columns.
 
-If the event tells its types, each value is read as its type says. Otherwise the column's type decides, and `Encodings`
-says what a number or a text means where several things are possible.
+If an event contains its types, each value is read by its type. Otherwise the column's type decides, and `Encodings`
+resolves numbers and texts with several possible meanings.
 """
 
 import base64
@@ -56,11 +56,12 @@ _FAILURES: Final = (ValueError, TypeError, ArithmeticError, LookupError, Recursi
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """What values mean in events that do not tell their types, by the connector's settings.
+    """How values are encoded in events that do not contain their types, by the connector's settings.
 
-    `decimals` is `decimal.handling.mode`. `times` is what the connector's `time.precision.mode` makes of the columns of
-    moments. None: such a value is an error, which says what to set. `unavailable` is the text that stands for a large
-    value that the database did not send (`unavailable.value.placeholder`).
+    `decimals` is `decimal.handling.mode`. `times` is the unit of columns of moments under the connector's
+    `time.precision.mode`. If `decimals` or `times` is None, a value that needs it is an error, whose message says what
+    to set. `unavailable` is the text that stands for a large value that the database did not send
+    (`unavailable.value.placeholder`).
     """
 
     decimals: Decimals | None = None
@@ -69,9 +70,9 @@ class Encodings:
 
 
 class RowColumns:
-    """Turns the values of rows into those of these columns, for `pa.array` with the columns' types in Arrow.
+    """Converts the values of rows into values of these columns, for `pa.array` with the columns' Arrow types.
 
-    A date is its number of days, and a moment its number of microseconds.
+    A date becomes its number of days since 1970, and a moment its number of microseconds since 1970.
     """
 
     def __init__(self, columns: StructType, encodings: Encodings = Encodings()) -> None:
@@ -81,14 +82,14 @@ class RowColumns:
         self._readers = lru_cache(maxsize=64)(self._readers_of)
 
     def unknown(self, types: ConnectType | None, values: Values | None) -> tuple[str, ...]:
-        """Return the names of a row's columns that are none of these."""
+        """Return the names of a row's columns that are not among these columns."""
         names = values if types is None else types.fields
         return tuple(name for name in names or () if name not in self.columns.names)
 
     def values(self, row: Values | None, types: ConnectType | None = None) -> tuple[list[Any], list[str]]:
-        """Return the values of the columns, and the names of those that the database did not send.
+        """Return the values of the columns, and the names of the columns that the database did not send.
 
-        A column that the row lacks is null. Raises NoEventError, which names the column, for a value that does not fit.
+        A column that the row lacks is null. For a value that does not fit, raises NoEventError, which names the column.
         """
         if row is None:
             return [None] * len(self.columns), []
@@ -125,7 +126,7 @@ class RowColumns:
 
 
 class _Known:
-    """Compares a type by its identity, since equal types of a long table take long to compare."""
+    """A cache key that compares a type by identity, since comparing equal types of a wide table takes long."""
 
     __slots__ = ("types",)
 
@@ -140,7 +141,7 @@ class _Known:
 
 
 def _stand_ins(text: str) -> list[Any]:
-    """Return all that stands for a value that was not sent, by its type."""
+    """Return all placeholders for a value that was not sent. Each type of value has its own."""
     raw = text.encode()
     encoded = base64.b64encode(raw).decode()
     as_map = {text: text}
@@ -204,7 +205,7 @@ def _integer(value: Any, bits: int) -> int:  # noqa: ANN401
 
 
 def _float(value: Any) -> float:  # noqa: ANN401
-    """Return a number. JSON has texts for those that it lacks, such as NaN."""
+    """Return a number. JSON writes numbers that it does not have, such as NaN, as text."""
     if isinstance(value, bool):
         raise TypeError("it is a bool")
     return float(value)
@@ -253,7 +254,7 @@ def _moment_reader(known: ConnectType | None, encodings: Encodings, *, zoned: bo
 
 
 def _micros_of(text: str, *, zoned: bool) -> int:
-    """Return a moment's microseconds since 1970. Without a zone, they count on the clock that the text shows."""
+    """Return a moment's microseconds since 1970. If not `zoned`, the text's local time counts, without its zone."""
     found = datetime.fromisoformat(text)
     if zoned and found.tzinfo is None:
         raise ValueError("it has no zone")
@@ -277,7 +278,7 @@ def _decimal_reader(target: DecimalType, known: ConnectType | None, encodings: E
 
 
 def _number_reader(known: ConnectType | None, encodings: Encodings, scale: int) -> Callable[[Any], Decimal]:
-    """Return the function that reads a decimal, as the connector's `decimal.handling.mode` has written it."""
+    """Return the function that reads a decimal in the form of the connector's `decimal.handling.mode`."""
     if known is not None:
         is_precise, at = known.name == DECIMAL, known.scale
     else:
@@ -338,7 +339,7 @@ def _plain(value: Decimal) -> str:
 
 
 def _time(value: Any, unit: int) -> str:  # noqa: ANN401
-    """Return the time of a day, or a MySQL time of more hours or below zero, as the database writes it."""
+    """Return a time of day as the database writes it. A MySQL time may have more than 24 hours, or be negative."""
     count = _integer(value, 64)
     seconds, rest = divmod(abs(count), unit)
     hours, minutes = divmod(seconds // 60, 60)

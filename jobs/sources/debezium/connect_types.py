@@ -1,7 +1,7 @@
-"""Describes the types of Kafka Connect's values, with the names that Debezium gives to them, and their Spark types.
+"""Describes the types of Kafka Connect's values, with Debezium's names for them, and their Spark types.
 
-A record tells them in one of two ways: in the block `schema` of JsonConverter, or in the Avro schema of AvroConverter,
-which keeps the names as `connect.name`.
+A record contains its types in one of two ways: in the block `schema` of JsonConverter, or in the Avro schema of
+AvroConverter, which stores the names as `connect.name`.
 
 | Debezium                                                                | Spark                                    |
 |-------------------------------------------------------------------------|------------------------------------------|
@@ -50,14 +50,14 @@ UNITS: Final[Mapping[str, int]] = {
     "io.debezium.time.MicroTimestamp": 1_000_000,
     "io.debezium.time.NanoTimestamp": 1_000_000_000,
 }
-"""How many of a value make a second, for moments without a zone."""
+"""The number of units in a second, for moments without a zone."""
 TIMES: Final[Mapping[str, int]] = {
     "io.debezium.time.Time": 1_000,
     "org.apache.kafka.connect.data.Time": 1_000,
     "io.debezium.time.MicroTime": 1_000_000,
     "io.debezium.time.NanoTime": 1_000_000_000,
 }
-"""The same for times of a day."""
+"""The number of units in a second, for times of day."""
 _ZONED: Final = "io.debezium.time.ZonedTimestamp"
 _ISO: Final = "io.debezium.time.IsoTimestamp"
 _DIGITS_MAX: Final = 38
@@ -111,7 +111,7 @@ class ConnectType:
 
     @property
     def scale(self) -> int:
-        """Return the digits behind the point of a `Decimal`."""
+        """Return the number of digits after the decimal point of a `Decimal`."""
         return int(self.parameters.get("scale", 0))
 
 

@@ -1,8 +1,8 @@
-"""Decodes batches of Debezium's events in Spark's tasks: the bytes of records' values and keys become rows of changes.
+"""Decodes batches of Debezium's events in Spark's tasks. The bytes of values and keys become rows of changes.
 
-A record that is no event, or whose values do not fit the columns, becomes a row with only its bytes. Tombstones,
-heartbeats and messages have no row. The places of records are doubled: the row before an update has the place 2n of
-record n, and any other row 2n + 1.
+A record that is no event, or whose values do not fit the columns, becomes one row with only the bytes of its value.
+Tombstones, heartbeats and messages have no row. The places of rows are doubled. For record n, the row before an update
+has the place 2n, and any other row has the place 2n + 1.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,15 +25,16 @@ from jobs.spark.versions import to_arrow
 
 _NOT_EXACT: Final = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, MemoryError, pa.ArrowException)
 _Row = tuple[int, int, tuple[Any, ...] | None]
-"""The number of the record in its batch, the row's place, and its values. None: the record did not decode."""
+"""The number of the record in its batch, the row's place, and the row's values. None: the record did not decode."""
 
 
 @dataclass(frozen=True)
 class DebeziumDecoding:
     """How the bytes of the columns `value` and `key` become the columns of `HEAD`, and then those of a table.
 
-    `writers` are the registry's schemas of Avro events by their numbers; None for JSON. With `only_known`, an event
-    that has another column is an error. `unordered` is the reason why a truncate has no place among other changes.
+    `writers` are the registry's schemas of Avro events by their numbers, or None for JSON. With `only_known`, an event
+    with a column that `table` lacks is an error. `unordered` is the reason why a truncate cannot be ordered among other
+    changes, or None if it can.
     """
 
     value: str
@@ -51,7 +52,7 @@ class DebeziumDecoding:
         return replace(self, writers={number: each.avro() for number, each in known.items()})
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with the rows of its events. Raises SourceError for a truncate without a place."""
+        """Yield each batch with the rows of its events. Raises SourceError for a truncate that cannot be ordered."""
         for batch in batches:
             yield self._decoded(batch)
 
@@ -107,7 +108,7 @@ class DebeziumDecoding:
         return found, number
 
     def _must_be_readable(self, event: ChangeEvent) -> None:
-        """Raise SourceError for a change that would be lost, or would come at a wrong place."""
+        """Raise SourceError for a change that would be lost, or would be read in the wrong order."""
         if event.kind == TRUNCATE and self.unordered is not None:
             raise SourceError(f"{event.table} was truncated at {event.place}, and {self.unordered}")
         if self.only_known:
@@ -124,7 +125,7 @@ class DebeziumDecoding:
         return [pa.array(each, field.type) for each, field in zip(columns, self._schema, strict=True)]
 
     def _singly(self, rows: Sequence[_Row], places: Sequence[int]) -> list[_Row]:
-        """Return the rows, with one row that did not decode for each record that has a value that does not fit."""
+        """Return the rows. A record with a value that does not fit has one undecoded row instead of its rows."""
         bad = {row[0] for row in rows if not self._fits(row)}
         good = [row for row in rows if row[0] not in bad]
         return sorted([*good, *((at, 2 * places[at] + 1, None) for at in bad)], key=lambda row: row[:2])

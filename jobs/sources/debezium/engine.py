@@ -1,9 +1,10 @@
-"""Runs Debezium's engine in a process of its own, and writes what it delivers to standard output, line by line.
+"""Runs Debezium's engine in a separate process, and writes what the engine delivers to standard output, in lines.
 
-`python -m jobs.sources.debezium.engine` is started by `running.RunningEngine`. Its first line of input is the JSON text
-of the settings: passwords stand in no argument, variable or file. Each further line is a place of the server's log
-(`binlog.000003 1189`): once everything before it has been delivered, the program answers `I`. It answers the newest
-place only. When its input ends, it stops, so it does not outlive the process that reads it.
+`python -m jobs.sources.debezium.engine` is started by `running.RunningEngine`. The first line of its input is the JSON
+text of the settings. So no argument, environment variable or file contains a password. Each further line is a place of
+the server's log (`binlog.000003 1189`). Once everything before the newest of these places has been delivered, the
+program answers `I`. It does not answer older places. When its input ends, the program stops, so it does not outlive the
+process that started it.
 
 | line begins with | then comes                                                                                       |
 |------------------|--------------------------------------------------------------------------------------------------|
@@ -15,8 +16,8 @@ place only. When its input ends, it stops, so it does not outlive the process th
 | `I`              | the place that was reached                                                                       |
 | `F`              | why the engine ended                                                                             |
 
-The engine keeps its offset and its schema history in files of a temporary folder, since it knows no other way. What
-counts are the copies in the staged log, from which the next engine begins.
+The engine needs its offset and its schema history in files, which lie in a temporary folder. The next engine begins
+from the copies of them in the staged log, not from these files.
 """
 
 import json
@@ -37,7 +38,7 @@ PREFIX: Final = "tidemark"
 """The name of the engine in its own offsets, topics and history."""
 
 _MARK: Final = f"{PREFIX}.mark"
-"""The topic of a record that this program puts behind all that the engine has read. Its value is a place."""
+"""The topic of a mark: a record that this program puts behind all that the engine has read. Its value is a place."""
 _LOOK_S: Final = 0.05
 _JVM: Final = (
     "-Xmx768m",
@@ -74,17 +75,17 @@ class Delivery:
         self._lock = threading.Lock()
 
     def expect(self, place: tuple[str, int]) -> None:
-        """Write `I` once everything before this place of the server's log has been written."""
+        """Have `I` written once everything before this place of the server's log has been written."""
         with self._lock:
             self._place = place
 
     @property
     def place(self) -> tuple[str, int] | None:
-        """The place that was not reached yet."""
+        """The expected place, or None if it was reached."""
         return self._place
 
     def reached(self, place: tuple[str, int]) -> list[str]:
-        """Return the line that says so, if the expected place lies at this one or before it."""
+        """Return the line `I` if the expected place lies at this place or before it. Otherwise return no line."""
         with self._lock:
             expected = self._place
             if expected is None or not _is_behind(place, expected):
@@ -93,7 +94,7 @@ class Delivery:
         return [f"I{_line_of(expected)}"]
 
     def handle(self, records: Any, committer: Any) -> None:  # noqa: ANN401 - objects of Java
-        """Write a batch. The history that its events need goes first."""
+        """Write a batch. The lines of history that its events need are written first."""
         lines = self._history_lines()
         for record in records:
             if str(record.destination()) == _MARK:
@@ -139,10 +140,11 @@ class Delivery:
 
 
 def behind(offset: dict[str, Any], gtid: str | None) -> dict[str, Any]:
-    """Return the offset behind a statement with this GTID, if it has one.
+    """Return the offset behind a statement. `gtid` is the statement's GTID, if it has one.
 
-    With GTIDs, Debezium's own offset lies before the statement, and an engine that goes on there repeats it. The GTIDs
-    that were read are a set: MariaDB's `0-1-9` is the newest of domain 0, MySQL's `uuid:1-9` has all of a server.
+    With GTIDs, Debezium's own offset lies before the statement, so an engine that resumes from that offset repeats the
+    statement. An offset has the GTIDs that were read: MariaDB's `0-1-9` is the newest of domain 0, and MySQL's
+    `uuid:1-9` is the range of all that come from a server.
     """
     if not gtid:
         return offset
@@ -160,7 +162,7 @@ def behind(offset: dict[str, Any], gtid: str | None) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    """Return a value of Java as one of JSON."""
+    """Convert a Java value to a JSON value."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, jpype.JClass("java.lang.Boolean")):
@@ -169,10 +171,10 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
 
 
 class DebeziumEngine:
-    """The engine, and what it says of its progress."""
+    """The engine, and its progress as its metrics report it."""
 
     def __init__(self, settings: dict[str, Any], folder: Path, lines: Lines) -> None:
-        """Prepare offset and history as the settings say. `connector` is the first part of its metrics' names."""
+        """Write the offset and the history of the settings into files. The metrics' names contain `connector`."""
         self._connector, self._lines = settings["connector"], lines
         history, offsets = folder / "history", folder / "offsets"
         history.write_text("".join(f"{line}\n" for line in settings["history"]))
@@ -215,10 +217,10 @@ class DebeziumEngine:
         self._engine.close()
 
     def look(self) -> None:
-        """Put a mark into the engine's queue, once it has read the server's log up to the expected place.
+        """Put a mark into the engine's queue, once the engine has read the server's log up to the expected place.
 
-        The engine counts an event as read when all that it makes of the event is in the queue. So the mark is
-        delivered behind everything that lies before the place, however long that takes.
+        The engine reports an event as read when all records of the event are in the queue. So the mark is delivered
+        behind all records from before the place, however long that takes.
         """
         place = self.delivery.place
         if place is None or place == self._marked or not self._has_read(place):
@@ -235,8 +237,8 @@ class DebeziumEngine:
     def _has_read(self, place: tuple[str, int]) -> bool:
         """Return True if the engine has read the server's log up to this place.
 
-        It writes down the name of its next file before the place in that file. So the name must be that of the last
-        look.
+        The engine updates the name of its log file before the position in that file. So the name must be the same as at
+        the last look.
         """
         name = f"debezium.{self._connector}:type=connector-metrics,context=streaming,server={PREFIX}"
         bean = jpype.JClass("javax.management.ObjectName")(name)
@@ -248,7 +250,7 @@ class DebeziumEngine:
         return bool(connected) and self._file == before and _is_behind((self._file, int(position)), place)
 
     def _queue(self) -> Any:  # noqa: ANN401
-        """Return the queue from which the engine takes its records. Its task keeps it to itself."""
+        """Return the queue from which the engine takes its records. It is a private field of the engine's task."""
         tasks: list[Any] = []
         self._engine.runWithTask(tasks.append)
         field = tasks[0].getClass().getDeclaredField("queue")
@@ -268,12 +270,12 @@ def _named(interface: str) -> str:
 
 
 def _is_behind(place: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Return True if the first place is the second one, or lies behind it."""
+    """Return True if the first place is equal to the second one, or lies behind it."""
     return (_number(place[0]), place[1]) >= (_number(other[0]), other[1])
 
 
 def _number(file: str) -> int:
-    """Return the number of a log file. It rises, also behind 999999."""
+    """Return the number of a log file, which may have more than six digits."""
     digits = file.rpartition(".")[2]
     return int(digits) if digits.isdecimal() else -1
 
@@ -300,9 +302,10 @@ def _write_offset(path: Path, offset: dict[str, Any]) -> None:
 
 
 def _trusting(certificates: str, path: Path) -> dict[str, str]:
-    """Write the certificates of a PEM text into a store of Java's. Return the properties that name it.
+    """Write the certificates of a PEM text into a Java key store. Return the properties that name the store.
 
-    Debezium hands them to its reader of the log. Its client of MariaDB knows the store by another name.
+    Debezium's reader of the log uses the properties `database.*`. Its MariaDB client has other names for them,
+    `driver.*`.
     """
     store = jpype.JClass("java.security.KeyStore").getInstance("PKCS12")
     word = secrets.token_hex(16)  # such a store has a password, and the certificates in it are public
@@ -340,7 +343,7 @@ def _bytes(text: str) -> Any:  # noqa: ANN401
 
 
 def _places(pending: bytearray) -> list[tuple[str, int]] | None:
-    """Return the places that have come, or None at the end of the input."""
+    """Return the places that the input has brought, or None at the end of the input."""
     ready, _, _ = select.select([0], [], [], _LOOK_S)
     if ready:
         found = os.read(0, 1 << 16)

@@ -1,16 +1,16 @@
 """Decodes Debezium's change events: what happened to which row of which table, where, and in which transaction.
 
-The contract, for every source that gets such events:
+The contract for every source that receives such events:
 
 - `json_event` takes the texts of a record's value and key, as Debezium's JsonConverter writes them, with `schema` or
   without. `event_of` takes the same envelope as dicts, as a decoder of Avro returns it. Both return a `ChangeEvent`.
-  They return None where there is no row: for a tombstone, a heartbeat and a message of `pg_logical_emit_message`. They
+  Both return None for a record without a row: a tombstone, a heartbeat, or a message of `pg_logical_emit_message`. Both
   raise NoEventError for anything else that is no event.
-- `change_rows` gives the rows of an event: one, or two for an update whose row before is known. Their values are those
-  of `jobs.sources.change_rows.HEAD`, and then those of the table, as `columns.RowColumns` reads them. They mean what
-  the rows of `PostgresChanges` mean, so `apply_changes` and `newest_rows` take them. A source must give the two rows of
-  an update `_position`s that follow each other.
-- `connect_types.spark_columns` gives the columns of the table, if the event tells its types (`ChangeEvent.types`).
+- `change_rows` yields the rows of an event: one, or two for an update if the event has the row before. A row has the
+  values of `jobs.sources.change_rows.HEAD`, and then the table's values, as `columns.RowColumns` reads them. The rows
+  have the same meaning as the rows of `PostgresChanges`, so `apply_changes` and `newest_rows` accept them. A source
+  must give the two rows of an update adjoining `_position`s.
+- `connect_types.spark_columns` returns the columns of the table, if the event contains its types (`ChangeEvent.types`).
 - `boundary_of` decodes an event of the topic of transactions (`provide.transaction.metadata`).
 
 | Debezium's `op`            | rows                                                                                  |
@@ -31,7 +31,7 @@ Debezium sends an update of a primary key as a delete, a tombstone and an insert
 | MongoDB        | database.collection | the second of the change * 2^32 + `ord`          | null                  |
 | SQL Server and others | database.schema.table, or what of them is there | null, as it has more than 64 bits | null  |
 
-A MongoDB event has its rows as texts of extended JSON. Its table has two columns, `id` and `document`.
+A MongoDB event has its rows as texts of extended JSON. The table of a collection has two columns, `id` and `document`.
 """
 
 import json
@@ -71,10 +71,10 @@ class SourceTransaction(NamedTuple):
 class ChangeEvent:
     """One change of one row, or of a whole table.
 
-    `kind` is a word of `change_rows`. `before` and `after` have the row's values as Debezium sent them, and `key` those
-    of the record's key. `types` has Debezium's types of the columns, if the event told them. `lsn`, `xid` and
-    `committed_us` (microseconds since 1970) become the columns of `HEAD`. `place` names the change in the database's
-    log, for messages. `last_of_snapshot`: no row of the snapshot follows.
+    `kind` is a word of `change_rows`. `before` and `after` have the row's values as Debezium sent them, and `key` has
+    the values of the record's key. `types` has Debezium's types of the columns, if the event contains them. `lsn`,
+    `xid` and `committed_us` (microseconds since 1970) become the columns of `HEAD`. `place` names the change in the
+    database's log, for messages. `last_of_snapshot` is True for the last row of a snapshot.
     """
 
     kind: str
@@ -91,7 +91,7 @@ class ChangeEvent:
 
 
 class ChangedRow(NamedTuple):
-    """A row of a change: the kind, and the values as Debezium sent them. None for a truncate."""
+    """A row of a change: the kind, and the values as Debezium sent them. A truncate has None as values."""
 
     kind: str
     values: Values | None
@@ -106,7 +106,7 @@ class Boundary(NamedTuple):
 
 
 def json_event(value: bytes | str | None, key: bytes | str | None = None) -> ChangeEvent | None:
-    """Return the event in a record's texts, or None if it has no row. Raises NoEventError."""
+    """Return the event in a record's value and key, or None if the record has no row. Raises NoEventError."""
     if value is None:
         return None
     payload, types = _parsed(value, "value")
@@ -116,7 +116,7 @@ def json_event(value: bytes | str | None, key: bytes | str | None = None) -> Cha
 
 
 def event_of(payload: Any, key: Any = None, types: ConnectType | None = None) -> ChangeEvent | None:  # noqa: ANN401
-    """Return the event of a decoded envelope, or None if it has no row. Raises NoEventError.
+    """Return the event of a decoded envelope, or None if the envelope has no row. Raises NoEventError.
 
     `types` is the type of the envelope, or None if it is not known.
     """
@@ -138,9 +138,9 @@ def event_of(payload: Any, key: Any = None, types: ConnectType | None = None) ->
 
 
 def change_rows(event: ChangeEvent, columns: RowColumns) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of an event: the values of `HEAD`, then those of the columns. A moment is its microseconds.
+    """Yield the rows of an event: the values of `HEAD`, then the columns' values. A moment is in microseconds.
 
-    Raises NoEventError if the event lacks its row, and for a value that does not fit its column.
+    Raises NoEventError if the event lacks its row, or if a value does not fit its column.
     """
     for kind, row in rows_of(event):
         values, unsent = columns.values(row, event.types)
@@ -148,7 +148,10 @@ def change_rows(event: ChangeEvent, columns: RowColumns) -> Iterator[tuple[Any, 
 
 
 def rows_of(event: ChangeEvent) -> Iterator[ChangedRow]:
-    """Yield the rows of an event, an update's row before it first. Raises NoEventError if the event lacks its row."""
+    """Yield the rows of an event. For an update, the row before comes first.
+
+    Raises NoEventError if the event lacks its row.
+    """
     if event.kind == TRUNCATE:
         yield ChangedRow(TRUNCATE, None)
     elif event.kind == DELETE:
@@ -161,7 +164,7 @@ def rows_of(event: ChangeEvent) -> Iterator[ChangedRow]:
 
 
 def transaction_of(value: bytes | str | None) -> SourceTransaction | None:
-    """Return the transaction of the event in a record's text. None: a snapshot's read, or no event at all."""
+    """Return the transaction of the event in a record's value, or None for a snapshot's read and for no event."""
     try:
         payload = None if value is None else _parsed(value, "value")[0]
     except NoEventError:
@@ -170,7 +173,7 @@ def transaction_of(value: bytes | str | None) -> SourceTransaction | None:
 
 
 def boundary_of(value: bytes | str | Values | None) -> Boundary | None:
-    """Return what an event of the topic of transactions says, or None for a tombstone. Raises NoEventError."""
+    """Return the boundary in an event of the topic of transactions, or None for a tombstone. Raises NoEventError."""
     if value is None:
         return None
     said = value if isinstance(value, Mapping) else _parsed(value, "value")[0]
@@ -204,9 +207,9 @@ def _parsed(text: bytes | str, part: str) -> tuple[Any, ConnectType | None]:
 
 
 def _after_schema(text: str) -> tuple[Any, ConnectType | None] | None:
-    """Return payload and type of a text with its schema in front, as JsonConverter writes it. None: another order.
+    """Return payload and type of a text that begins with its schema, as JsonConverter writes it; else None.
 
-    All records of a table have the same text there, so it is parsed once.
+    All records of a table begin with the same schema text, so the text is parsed once.
     """
     end = text.find(',"payload":')
     while end >= 0:
@@ -221,7 +224,7 @@ def _after_schema(text: str) -> tuple[Any, ConnectType | None] | None:
 
 @lru_cache(maxsize=1_024)
 def _types(schema: str) -> ConnectType | None:
-    """Return the type that a schema block describes, or None if this text is no whole block."""
+    """Return the type that a schema block describes, or None if this text is not a whole block."""
     try:
         return of_json_block(json.loads(schema))
     except ValueError:
@@ -265,7 +268,7 @@ def _required(event: ChangeEvent, values: Values | None) -> Values:
 
 
 def _document(text: Any, key: Values | None) -> Values | None:  # noqa: ANN401
-    """Return a document of MongoDB as a row. Without the record's key, the document says its id itself."""
+    """Return a MongoDB document as a row. If the record has no key, the id is taken from the document."""
     if text is None:
         return None
     if not isinstance(text, str):
@@ -308,7 +311,7 @@ def _lsn(source: Values) -> int | None:
 
 
 def _place(source: Values) -> str:
-    """Return the place in words, such as `mysql mysql-bin.000003:154`."""
+    """Return the place of a change in words, such as `mysql mysql-bin.000003:154`."""
     connector = str(source.get("connector"))
     match source:
         case {"file": str(file), "pos": int(pos)}:

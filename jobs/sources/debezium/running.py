@@ -1,7 +1,7 @@
-"""Starts Debezium's engine in a process of its own, reads what it delivers, and ends it in any case.
+"""Starts Debezium's engine in a separate process, reads what the engine delivers, and always ends the process.
 
-An engine in this process could hang a tick, and a process can have only one JVM of JPype. A process of its own can be
-killed. It ends by itself when this one is gone.
+An engine inside this process could make a tick hang, and a process can have only one JVM of JPype. A separate process
+can be killed. It ends by itself when this process has ended.
 """
 
 import json
@@ -27,16 +27,17 @@ from jobs.spark.jars import DEBEZIUM, JarsError, jar_set, jars_of
 _log = structlog.get_logger(__name__)
 
 SILENT_S: Final = 180.0
-"""An engine that says nothing for so long is killed. Its first words come after 3 to 20 seconds."""
+"""An engine that writes no line for this many seconds is given up. Its first line comes after 3 to 20 seconds."""
 _CLOSE_S: Final = 6.0
 _CHUNK: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What an engine needs. `secrets` are the values in `properties` that no message may have.
+    """What an engine needs. `secrets` are the values in `properties` that no message may contain.
 
-    `certificates` are those that the engine trusts, as the text of a PEM file. Without them it trusts Java's own.
+    `certificates` are the certificates that the engine trusts, as the text of a PEM file. If they are empty, the engine
+    trusts Java's own.
     """
 
     connector: str
@@ -47,7 +48,7 @@ class EngineSettings:
     certificates: str = ""
 
     def __repr__(self) -> str:
-        """Return no property: some are secret."""
+        """Return only the connector, because some properties are secret."""
         return f"EngineSettings({self.connector})"
 
     def text(self, jars: Sequence[str]) -> str:
@@ -65,7 +66,7 @@ class EngineSettings:
 
 
 class Said(NamedTuple):
-    """A line of the engine: its kind (see `engine`), its text, and the offset that goes with it, as JSON."""
+    """A line of the engine: its kind (see `engine`), its text, and the offset of the line, as JSON."""
 
     kind: str
     text: str
@@ -81,7 +82,7 @@ class RunningEngine:
     """An engine's process."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        """Start it. Raises SourceError if its jars are missing."""
+        """Start the process. Raises SourceError if the engine's jars are missing."""
         try:
             jars = jars_of(jar_set(DEBEZIUM))
         except JarsError as error:
@@ -102,16 +103,16 @@ class RunningEngine:
         self._write(settings.text([str(jar) for jar in jars]))
 
     def read_to(self, file: str, position: int) -> None:
-        """Ask the engine to say `I` once it has delivered everything before this place of the server's log.
+        """Ask the engine to answer `I` once it has delivered everything before this place of the server's log.
 
-        Its answer to the place before may still come first, so it names the place.
+        The answer to an earlier request may still come first, so each answer names its place.
         """
         self._write(f"{file} {position}")
 
     def said(self) -> Iterator[Said]:
-        """Yield what the engine says, line by line. A later call goes on behind the line that was yielded last.
+        """Yield the engine's lines. A later call continues behind the line that was yielded last.
 
-        Raises EngineFailedError if the engine ends, and SourceAwayError if it says nothing for `SILENT_S`.
+        Raises EngineFailedError if the engine ends, and SourceAwayError if it writes no line for `SILENT_S` seconds.
         """
         while True:
             line, end, rest = self._pending.partition(b"\n")
@@ -145,7 +146,7 @@ class RunningEngine:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._process.pid
 
     def _drain(self) -> None:

@@ -1,7 +1,7 @@
-"""Asks a MariaDB or MySQL server, before Debezium's engine starts, whether it can give the changes of its tables.
+"""Checks, before Debezium's engine starts, whether a MariaDB or MySQL server can provide its tables' changes.
 
-The engine takes seconds to start, and says in many lines what is wrong. A question by the client library takes
-milliseconds, and each answer that does not fit becomes one sentence with the way out.
+The engine takes seconds to start, and reports a problem in many lines. A query through the client library takes
+milliseconds, and each problem that it finds becomes one sentence with the way out.
 """
 
 import os
@@ -33,11 +33,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,64}")
 _DECIMAL_DIGITS_MAX: Final = 38
 
 ANEW: Final = "read the tables anew, with an empty folder of staged files and another id of the source"
-"""How to begin a new series of changes, with a new snapshot."""
+"""The way out in messages: how to begin a new series of changes, with a new snapshot."""
 _ENCRYPT: Final = "let the URL end with ?ssl-mode=required, or ?ssl-mode=verify-ca&ssl-ca=FILE"
 NAMES: Final[Mapping[str, str]] = {"mariadb": "MariaDB", "mysql": "MySQL"}
 GRANTS: Final = "SELECT, RELOAD, SHOW DATABASES, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"
-"""What the user of the source needs. MariaDB also calls the last one BINLOG MONITOR."""
+"""The privileges that the source's database user needs. MariaDB also calls the last one BINLOG MONITOR."""
 
 
 class Encryption(NamedTuple):
@@ -53,10 +53,10 @@ class Encryption(NamedTuple):
 
     mode: str = "disabled"
     authority: str = ""
-    """The path of a PEM file with the certificates that are trusted. Without one, the machine's own are."""
+    """The path of a PEM file with the trusted certificates. If empty, the machine's own certificates are trusted."""
 
     def context(self) -> ssl.SSLContext | None:
-        """Return what the client library needs. Raise SourceError if the file cannot be read."""
+        """Return the TLS context for the client library, or None. Raise SourceError if the file cannot be read."""
         if self.mode == "disabled":
             return None
         try:
@@ -72,11 +72,11 @@ class Encryption(NamedTuple):
         return made
 
     def properties(self, connector: str) -> dict[str, str]:
-        """Return it as Debezium's property. The engine makes the store of trusted certificates (`engine.py`)."""
+        """Return the mode as Debezium's property. The engine makes the store of trusted certificates (`engine.py`)."""
         return {"database.ssl.mode": _ENGINE_MODES[connector][self.mode]}
 
     def certificates(self) -> str:
-        """Return the text of the trusted certificates, or an empty one for those of the machine."""
+        """Return the text of the trusted certificates, or an empty text if the machine's own are trusted."""
         return Path(self.authority).read_text(encoding="utf-8", errors="replace") if self.authority else ""
 
 
@@ -100,10 +100,10 @@ class LogPlace(NamedTuple):
 
 
 class BinlogServer:
-    """The address of a server, and the login. It cannot be pickled, so it reaches no other process."""
+    """The address of a server, and the login. It cannot be pickled, so the password reaches no other process."""
 
     def __init__(self, url: str) -> None:
-        """Take a URL, or `env:NAME` of an environment variable that has it."""
+        """Take a URL, or `env:NAME` for an environment variable that holds the URL."""
         self._url = url
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ class BinlogServer:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return the values that no message may have."""
+        """Return the values that no message may contain."""
         parts = self._parts()
         return tuple(each for each in (parts.password, unquote(parts.password or "")) if each)
 
@@ -152,7 +152,7 @@ class BinlogServer:
 
     @property
     def encryption(self) -> Encryption:
-        """Return what the URL says of it."""
+        """Return the encryption that the URL's parameters select."""
         said = dict(parse_qsl(self._parts().query))
         return Encryption(said.get("ssl-mode", "disabled").lower().replace("_", "-"), said.get("ssl-ca", ""))
 
@@ -164,7 +164,7 @@ class BinlogServer:
 
     @contextmanager
     def connected(self) -> Iterator["Questions"]:
-        """Yield a connection to ask. Raises SourceError, also for what the server does not answer inside."""
+        """Yield a connection for queries. Raises SourceError, also for a query inside the block that fails."""
         parts, encrypted = self._parts(), self.encryption.context()
         try:
             connection = pymysql.connect(
@@ -243,7 +243,7 @@ class BinlogServer:
 
 
 def _is_encryption(query: str) -> bool:
-    """Return True if the part of a URL behind `?` is empty, or says how the connection is encrypted."""
+    """Return True if the part of a URL behind `?` is empty, or has only valid settings of `Encryption`."""
     said = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     names = [name for name, value in said]
     mode = dict(said).get("ssl-mode", "disabled").lower().replace("_", "-")
@@ -251,7 +251,7 @@ def _is_encryption(query: str) -> bool:
 
 
 class Questions:
-    """A connection, and what the source asks."""
+    """A connection, and the source's queries on it."""
 
     def __init__(self, server: BinlogServer, connection: "pymysql.Connection[Any]") -> None:
         self._server, self._connection = server, connection
@@ -279,7 +279,7 @@ class Questions:
                 )
 
     def must_let_read(self) -> None:
-        """Raise SourceError if the user may not read the log, as far as its own grants tell."""
+        """Raise SourceError if the user may not read the log, as far as the user's own grants show."""
         self.end()
         grants = [str(row[0]) for row in self._rows("SHOW GRANTS")]
         text = " ".join(grants)
@@ -300,7 +300,7 @@ class Questions:
         return LogPlace(str(row[0]), int(row[1]))
 
     def must_hold(self, file: str) -> None:
-        """Raise SourceError if the server has removed the file of its log from which the changes go on."""
+        """Raise SourceError if the server has removed the log file in which the next changes begin."""
         files = [str(row[0]) for row in self._rows("SHOW BINARY LOGS")]
         if file not in files:
             raise SourceError(
@@ -310,14 +310,14 @@ class Questions:
             )
 
     def identity(self) -> str:
-        """Return what names this server, or nothing if it does not say."""
+        """Return the server's unique id, or an empty text if the server has none."""
         for name in ("server_uuid", "server_uid"):
             with suppress(pymysql.Error):
                 return str(self._value(f"SELECT @@{name}"))
         return ""
 
     def tables(self, wanted: Sequence[str]) -> tuple[TrackedTable, ...]:
-        """Return the tables as they are now. Raise SourceError for one that is missing or names no row by a key."""
+        """Return the tables as they are now. Raise SourceError for a table that is missing or has no primary key."""
         database, found = self._server.database, []
         for name in wanted:
             rows = self._rows(
@@ -336,7 +336,7 @@ class Questions:
         return tuple(found)
 
     def missing(self, tables: Sequence[TrackedTable]) -> list[str]:
-        """Return those of the tables that are gone."""
+        """Return those of the tables that no longer exist."""
         query = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s"
         here = {str(row[0]) for row in self._rows(query, (self._server.database,))}
         return [table.full_name for table in tables if table.name not in here]
@@ -355,7 +355,7 @@ class Questions:
 
 
 def staged_table(database: str, name: str, columns: tuple[TrackedColumn, ...], keys: tuple[str, ...]) -> TrackedTable:
-    """Return a table. Raise SourceError for one without a primary key: its updates and deletes name no row."""
+    """Return a table. Raise SourceError if it has no primary key, since its updates and deletes identify no row."""
     if not keys:
         raise SourceError(
             f"table {database}.{name} has no primary key, so updates and deletes name no row: give it one, or leave it "
@@ -398,7 +398,7 @@ _SIZES: Final = re.compile(r"\((\d+)(?:,(\d+))?\)")
 
 
 def type_of(name: str, size: int | None, scale: int | None, *, unsigned: bool) -> str:
-    """Return the Spark type of a column: its type's name, and the numbers in its brackets."""
+    """Return the Spark type of a column, by the name of its type and the numbers in the type's brackets."""
     base = name.lower()
     if base in _DECIMALS:
         digits, places = size or 10, scale or 0
@@ -422,7 +422,7 @@ def type_of_text(text: str) -> str:
 
 
 def described_table(database: str, said: Mapping[str, Any]) -> TrackedTable:
-    """Return a table as an event of Debezium describes it (`tableChanges`). Raise SourceError as `staged_table`."""
+    """Return a table as an event of Debezium describes it (`tableChanges`). Raise SourceError like `staged_table`."""
     name = str(said["id"]).replace('"', "").rpartition(".")[2]
     columns = []
     for each in said["table"]["columns"]:

@@ -1,7 +1,7 @@
-"""Writes what Debezium's engine delivers to files of the staged log: first the snapshot, then whole transactions.
+"""Stages what Debezium's engine delivers as files of the staged log: first the snapshot, then whole transactions.
 
-A file's footer has the engine's offset and its schema history at the file's end. So rows, offset and history become
-durable in one step, and the next engine begins exactly behind the newest file, on whatever machine it runs.
+A file's footer has the offset and the schema history that the engine had at the file's end. So rows, offset and history
+become durable in one step. The next engine begins exactly behind the newest file, on any machine.
 """
 
 import json
@@ -29,7 +29,7 @@ from jobs.sources.staged.log import Batches, Heads, StagedLog, StagedNote, Stage
 from jobs.sources.staged.tracked_tables import NewColumns, SnapshotMode, TrackedTable, arrow_type, spark_type
 
 FORMAT: Final = 1
-"""The newest format of a file's footer that this version reads, and the one that it writes."""
+"""The newest format of a file's footer that this version reads, and the format that it writes."""
 _ROWS_PER_BATCH: Final = 20_000
 _ATTEMPTS: Final = 3
 _PAUSE_S: Final = 1.0
@@ -69,7 +69,7 @@ _PROPERTIES: Final[Mapping[str, str]] = {
 
 
 class DebeziumOrigin(StagedOrigin):
-    """Where the rows of a file come from. `server` is what the server calls itself, if it has a name."""
+    """Where the rows of a file come from. `server` is the unique id of the server, if the server has one."""
 
     connector: str
     database: str
@@ -77,9 +77,9 @@ class DebeziumOrigin(StagedOrigin):
 
 
 class DebeziumNote(StagedNote):
-    """The footer of a file: also the engine's offset and schema history at its end.
+    """The footer of a file, with the engine's offset and schema history at the file's end.
 
-    `start` and `end` number the files. `reached` is a place of the server's log before which all changes are staged.
+    `start` and `end` are numbers of files. All changes before the place `reached` of the server's log are staged.
     """
 
     format: int = FORMAT
@@ -100,7 +100,7 @@ class DebeziumReading:
     settings: Mapping[str, str]
 
     def engine(self, offset: Mapping[str, object], history: Sequence[str]) -> EngineSettings:
-        """Return the settings of an engine that goes on at this offset. No two engines have the same server id."""
+        """Return the settings of an engine that resumes from this offset. Each engine gets a random server id."""
         server, connector = self.server, self.server.connector
         return EngineSettings(
             connector=connector,
@@ -122,7 +122,7 @@ class DebeziumReading:
 
 
 class _TableGrewError(Exception):
-    """The rows that follow have more columns, which the source reads. They need another file."""
+    """The rows that follow have more columns, which the source reads. These rows need another file."""
 
     def __init__(self, tables: tuple[TrackedTable, ...]) -> None:
         super().__init__(tables)
@@ -130,13 +130,13 @@ class _TableGrewError(Exception):
 
 
 class _TableChangedError(Exception):
-    """The rows that follow cannot be read as those before. The message says why, and the way out."""
+    """The rows that follow cannot be read like the rows before them. The message says why, and the way out."""
 
 
 class EventRows:
-    """Collects the rows of events, and writes them to a file in batches. The last row is written last.
+    """Collects the rows of events, and writes them to a file in batches.
 
-    So it can still be marked as the last one of its transaction.
+    The newest row stays in memory until `flush`, so that it can still be marked as the last row of its transaction.
     """
 
     def __init__(self, tables: Sequence[TrackedTable], draft: UnfinishedFile[DebeziumNote]) -> None:
@@ -190,7 +190,7 @@ class EventRows:
             self._write(len(self._kinds) - 1)
 
     def end(self) -> None:
-        """Mark the newest row as the last one of its transaction."""
+        """Mark the newest row as the last row of its transaction."""
         if self.open:
             self._ends[-1] = self._lsns[-1]
         self.open = False
@@ -200,7 +200,7 @@ class EventRows:
         self._write(len(self._kinds))
 
     def _write(self, count: int) -> None:
-        """Write the first rows, and keep the others."""
+        """Write the first `count` rows, and keep the others in memory."""
         if not count:
             return
         tables = np.array(self._at[:count])
@@ -245,10 +245,11 @@ def _row_type(table: TrackedTable) -> StructType:
 
 
 def _history_at(offset: Mapping[str, Any], lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines of the schema history that an engine needs which goes on at this offset.
+    """Return the lines of the schema history that an engine needs to resume from this offset.
 
-    Without GTIDs, an engine that gets later lines too takes their changes for done, and does not tell them again. With
-    GTIDs it leaves them out itself, and places of two servers cannot be compared.
+    Without GTIDs, lines from behind the offset are left out. An engine that has them treats their changes as processed,
+    and does not report these changes again. With GTIDs all lines are returned. Then the engine itself ignores later
+    lines, and places of two servers could not be compared.
     """
     place = offset.get("file"), offset.get("pos")
     if offset.get("gtids") or None in place:
@@ -257,7 +258,7 @@ def _history_at(offset: Mapping[str, Any], lines: Iterable[str]) -> tuple[str, .
 
 
 def _key(position: Mapping[str, Any], said: Mapping[str, Any]) -> str:
-    """Return what a statement's line of the history and its event have in common. Only they have the statement."""
+    """Return the key by which a statement's line of the history and the statement's event are matched."""
     place = {name: value for name, value in position.items() if name != "ts_sec"}
     return json.dumps([place, said.get("databaseName"), said.get("ddl")], sort_keys=True)
 
@@ -269,21 +270,21 @@ def _place(said: Mapping[str, Any]) -> tuple[int, int]:
 
 
 class DebeziumStaging:
-    """Appends to a log. An error leaves no half-written file, and the next call begins anew."""
+    """Appends to a staged log. After an error no partial file remains, and the next call starts a new engine."""
 
     def __init__(self, reading: DebeziumReading, log: StagedLog[DebeziumNote]) -> None:
-        """Start nothing yet."""
+        """Store the arguments. No engine is started yet."""
         self._reading, self._log = reading, log
         self._engine: RunningEngine | None = None
         self._behind = -1
-        """The engine goes on behind the file that ends with this number."""
+        """The number of the file behind which the engine continues."""
         self._offset: dict[str, Any] = {}
         self._history: dict[str, str] = {}
         self._reached: LogPlace | None = None
         self._refused: SourceError | None = None
 
     def begin(self, tables: tuple[TrackedTable, ...]) -> None:
-        """Write the first file: the snapshot, or an empty file without one. Raises SourceError."""
+        """Write the first file: the snapshot, or an empty file if no snapshot is read. Raises SourceError."""
         with self._guarded():
             with self._reading.server.connected() as asked:
                 asked.must_log()
@@ -304,10 +305,10 @@ class DebeziumStaging:
                 self._publish(draft)
 
     def append(self, changes: int) -> bool:
-        """Write the next transactions: at least `changes` changes, or all there are. Return True if there may be more.
+        """Write whole transactions with at least `changes` changes, or all there are. Return True if there may be more.
 
-        If a table has new columns and the source reads such columns, a new file has them. If the engine ends, for
-        example because the server was restarted, this starts another one. Raises SourceError.
+        If a table gets new columns and the source reads such columns, their rows begin a new file. If the engine ends,
+        for example because the server was restarted, the method starts another engine. Raises SourceError.
         """
         if self._refused is not None:
             raise self._refused
@@ -367,7 +368,7 @@ class DebeziumStaging:
         end: LogPlace,
         changes: int,
     ) -> tuple[bool, tuple[TrackedTable, ...] | None]:
-        """Write a file, if there are rows for it. Return whether there may be more, and the tables of a next file."""
+        """Write a file, if there are rows for it. Return whether there may be more, and the tables of the next file."""
         last = self._log.last
         note = DebeziumNote(
             start=self._behind,
@@ -412,9 +413,10 @@ class DebeziumStaging:
     def _take(
         self, engine: RunningEngine, rows: EventRows, tables: tuple[TrackedTable, ...], end: LogPlace, changes: int
     ) -> bool:
-        """Take rows until the transactions have enough of them (True), or the engine has read up to `end` (False).
+        """Take rows until there are at least `changes` (True), or until the engine has read up to `end` (False).
 
-        Between two transactions the offset is one from which another engine can go on.
+        Rows are taken in whole transactions. The offset is always one between two transactions, from which another
+        engine can resume.
         """
         for said in engine.said():
             match said.kind:
@@ -448,10 +450,10 @@ class DebeziumStaging:
     def _compared(self, said: Said, tables: tuple[TrackedTable, ...], *, now: bool = False) -> tuple[TrackedTable, ...]:
         """Return the tables after a change of their columns. `now`: they must not have changed.
 
-        The history tells a table's name before a RENAME, and the event does not. If an engine before this one has
-        written the RENAME into the history, the event tells nothing at all.
+        Only the history has a table's name from before a RENAME. The event does not have it. If an earlier engine has
+        already written the RENAME into the history, the event describes no change at all.
 
-        Raises _TableChangedError for a change with which the rows cannot go on.
+        Raises _TableChangedError for a change after which the rows cannot be read any more.
         """
         found, told = list(tables), json.loads(said.text)
         recorded = json.loads(self._history.get(_key(json.loads(said.offset), told), "{}")).get("tableChanges") or ()
@@ -473,7 +475,7 @@ class DebeziumStaging:
         return tuple(found)
 
     def _note_history(self, line: str) -> None:
-        """Keep a line. An engine that goes on at an older offset writes the lines that follow once more."""
+        """Keep a line, unless it is known. An engine that resumes from an older offset writes later lines once more."""
         said = json.loads(line)
         self._history.setdefault(_key(said.get("position") or {}, said), line)
 
@@ -486,7 +488,7 @@ class DebeziumStaging:
         return self._engine
 
     def _is_far(self, end: LogPlace) -> bool:
-        """Return True if the engine has read so much without a row that its offset should be kept."""
+        """Return True if the engine has read so much without a row that its offset should be staged."""
         last = self._log.last
         before = {} if last is None else last.note.offset
         position = before.get("pos")
@@ -508,7 +510,7 @@ class DebeziumStaging:
         return is_first
 
     def _must_be_the_same(self, identity: str, end: LogPlace, note: DebeziumNote) -> None:
-        """Raise SourceError if the log of this server is not the one that was read."""
+        """Raise SourceError if the log of this server is not the log from which the staged changes come."""
         server, before = self._reading.server, note.origin.server
         if before and identity and before != identity and not note.offset.get("gtids"):
             raise SourceError(
@@ -525,7 +527,7 @@ class DebeziumStaging:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Turn errors of the engine and of writing into SourceErrors."""
+        """Raise errors of the engine and of writing as SourceErrors."""
         server = self._reading.server
         try:
             yield
@@ -545,7 +547,7 @@ class DebeziumStaging:
 
 
 def _refusal(server: BinlogServer, told: str) -> SourceError:
-    """Return what the end of an engine means."""
+    """Return the error to raise when the engine has ended with this message."""
     words = told.lower()
     if "access denied" in words or "privilege" in words:
         return SourceError(
@@ -562,7 +564,7 @@ def _refusal(server: BinlogServer, told: str) -> SourceError:
 
 
 def _grown(table: TrackedTable, now: TrackedTable, new_columns: NewColumns) -> TrackedTable:
-    """Return the table with its new columns, if they are to be read. Raise _TableChangedError for other changes."""
+    """Return the table, with its new columns if the source reads these. Raise _TableChangedError for other changes."""
     name, columns = table.full_name, {column.name: column for column in now.columns}
     if now.keys != table.keys:
         raise _TableChangedError(
@@ -589,7 +591,7 @@ def _gone(name: str) -> str:
 
 
 def _full_name(said: str) -> str:
-    """Return the name of a table that Debezium writes as `"shop"."orders"`."""
+    """Return the full name of a table, which Debezium writes as `"shop"."orders"`."""
     return said.replace('"', "")
 
 

@@ -30,7 +30,7 @@ class CutPosition(NamesCut):
     format: Literal[1] = 1
     at: DeltaPosition
     since: NonNegativeInt | None = None
-    """On the way to the cut: the first version of the table that has rows of this cut and not of the one before."""
+    """Set on the way to the cut: the first version of the table that has rows of this cut and not of the cut before."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -63,20 +63,20 @@ _NOBODY: Final = VertexId("lag")
 class CutSource(DeltaSource):
     """Reads an append table of another job, from cut to cut (see `port.Source`).
 
-    `warehouse` is the upstream job's, a folder or a URL such as `s3://bucket/warehouse`.
+    `warehouse` is the upstream job's warehouse: a folder, or a URL such as `s3://bucket/warehouse`.
     """
 
     def __init__(self, warehouse: Root | str, job: str, table: str, *, schema: StructType | None = None) -> None:
         """Read nothing yet. Raise InvalidNameError for a name that no job or table may have.
 
-        Raises SourceError for a wrong URL.
+        Raises SourceError for an invalid URL.
         """
         self._root, self._job, self._table = root_of(warehouse), job_name(job), table_name(table)
         super().__init__(self._root, schema=schema)
         self._history = DeltaHistory(place_in(self._root, self._table))
         self._upstream = upstream_job(self._root, self._job)
         self._walked: tuple[tuple[int, int], TakenBack] | None = None
-        """The versions in which the log was searched for what a rollback has removed, and what was found."""
+        """The range of versions last searched for files that a rollback has removed, and the result of the search."""
 
     @property
     def upstream(self) -> str:
@@ -102,8 +102,8 @@ class CutSource(DeltaSource):
     def _found(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows up to a cut of the upstream job. Raise VersionUnreadableError.
 
-        The cut is `request.cut`, or by default the newest one. The answer None means that there is no newer cut. If
-        this table has no new rows in a cut, the answer is a slice without rows that ends at the cut.
+        The cut is `request.cut`, or by default the newest cut. Returns None if there is no newer cut. If this table has
+        no new rows in the cut, returns a slice without rows that ends at the cut.
         """
         start = None if request.position is None else self._parsed(request.position)
         found = self._upstream.newest() if request.cut is None else self._upstream.named(request.cut)
@@ -144,7 +144,7 @@ class CutSource(DeltaSource):
         return last - first
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
-        """Refuse every word, because all tables of a job move together; see `port.SeeksPositions`."""
+        """Raise NoSuchPositionError, because all tables of a job move together; see `port.SeeksPositions`."""
         del split, position, words
         raise NoSuchPositionError(
             f"all tables of {self._job} are read at one cut. Write 'start' to read this table anew, or go back to an "
@@ -183,7 +183,7 @@ class CutSource(DeltaSource):
         return position
 
     def _taken_back(self, since: int, last: int) -> TakenBack:
-        """Return what a rollback of the upstream job has removed again in these versions; see `taken_back`."""
+        """Return what rollbacks of the upstream job have removed in these versions; see `taken_back`."""
         if self._walked is None or self._walked[0] != (since, last):
             versions = (each for each in range(since, last + 1) if self._history.has_entry(each))
             self._walked = (since, last), taken_back(map(self._history.commit, versions))

@@ -1,7 +1,7 @@
-"""Reads the history of a Delta table without Spark: its newest version, one commit, the files of a snapshot.
+"""Reads the history of a Delta table without Spark: the newest version, a single commit, the files of a snapshot.
 
 Log entries never change, and neither do the files that they name. A file that OPTIMIZE or a delete removed from the
-table stays in its folder until VACUUM, so an older version can still be read.
+table stays in the table's folder until VACUUM. Until then an older version can still be read.
 """
 
 import json
@@ -47,8 +47,8 @@ _READ_FEATURES: Final = _WIDENING | {
 class DataFile:
     """A Parquet file in an action of the log. `rows` is None if the log has no count.
 
-    `rows` counts those too that a deletion vector marks. `partition` has the physical names of the partition columns.
-    `marked` says which rows are read; None means all.
+    `rows` includes the rows that a deletion vector marks. `partition` has the partition columns by their physical
+    names. `marked` says which rows are read, or None if all are.
     """
 
     path: str
@@ -75,7 +75,7 @@ class DeltaColumns:
 
     @property
     def by_id(self) -> bool:
-        """Return True if columns are found in the files by their field ids."""
+        """Return True if a file's columns are found by their field ids."""
         return self.configuration.get("delta.columnMapping.mode") == "id"
 
     @property
@@ -98,13 +98,13 @@ class CommittedVersion:
     columns: DeltaColumns | None
     """The table's columns from this version on, if the commit changes them."""
     merged: frozenset[str] = frozenset()
-    """Files that it removes, and whose rows lie in the files of `merged_into` from then on."""
+    """Files that the commit removes, and whose rows lie in the files of `merged_into` from then on."""
     merged_into: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """What a reader of appended rows passes over, because a later version has removed it. Each has its version."""
+    """Removes and adds that a reader of appended rows ignores. Each is a version and the path of a file."""
 
     removes: frozenset[tuple[int, str]] = frozenset()
     """Removed files that stop nobody: their rows are not read, or other files have them."""
@@ -113,16 +113,16 @@ class TakenBack:
 
 
 def taken_back(commits: Iterable[CommittedVersion]) -> TakenBack:
-    """Return what a reader of appended rows passes over in these versions.
+    """Return the removes and adds that a reader of appended rows ignores in these versions.
 
-    Files that were added in them and removed again are not read. A rollback may undo a compaction: it removes the
-    files with the merged rows, and adds those again that were merged. Of these, none is read a second time.
-    If rows may go that were there before these versions, the removed files are not in the answer, and the reader
-    refuses that version.
+    Files that these versions add and later remove are not read. A rollback may undo a compaction: it removes the files
+    with the merged rows, and adds again the files that were merged. None of these files is read a second time. A
+    version may also remove rows that existed before these versions. Then its removed files are not in the answer, and
+    the reader refuses that version.
     """
     added, removes = set[tuple[int, str]](), set[tuple[int, str]]()
     read, read_merged = dict[str, int](), dict[str, int]()
-    """The new files in the table, and those whose rows were merged: each with the version in which it is read."""
+    """The new files in the table, and the new files that were merged: each with the version in which it is read."""
     old_gone, into, ever_into = set[str](), set[str](), set[str]()
     states = {(frozenset[str](), frozenset[str]()): read_merged}
     """For each set of files of before that have gone and of files with merged rows: what these rows were."""
@@ -171,7 +171,7 @@ class DeltaHistory:
         self._newest: NewestVersion | None = None
         self._bound: DeltaColumns | None = None
         self._then: tuple[int, DeltaColumns] | None = None
-        """The version that was asked for last, and its columns. Log entries tell those of the versions after it."""
+        """The version that was asked for last, and its columns. Log entries contain the columns of later versions."""
 
     def newest(self) -> NewestVersion:
         """Return the newest version. Raise SourceError if delta-rs or Spark cannot read the table."""
@@ -192,13 +192,13 @@ class DeltaHistory:
     def bound(self) -> DeltaColumns:
         """Return the columns that the table had when this object first looked at it.
 
-        Under their names, the rows are read as long as this object is used. So a column that is renamed meanwhile is
-        still read. Raise SourceError if the table cannot be read.
+        As long as this object is used, rows are read under the names of these columns. So a column that is renamed
+        meanwhile is still read. Raise SourceError if the table cannot be read.
         """
         return self._bound or self.newest().columns
 
     def must_exist(self) -> None:
-        """Raise SourceError if no Delta table lies there."""
+        """Raise SourceError if the folder has no Delta table."""
         if not DeltaLog(self.folder).exists():
             raise SourceError(f"{self.folder} is not a Delta table: write it first, or correct the source's path")
 
@@ -228,8 +228,8 @@ class DeltaHistory:
     def columns_when_committed(self, version: int, table: str) -> DeltaColumns | None:
         """Return the columns that the table had at a version, or None if the log no longer has them.
 
-        Ask for versions in rising order: the first question opens the table, and later ones read only the log entries
-        in between. `table` is the id that the table has now. Raise SourceError if an entry is gone.
+        Call this with versions in rising order: the first call opens the table, and later calls read only the log
+        entries in between. `table` is the id that the table has now. Raise SourceError if an entry is gone.
         """
         if self._then is None or self._then[0] > version or self._then[1].id != table:
             try:
@@ -265,7 +265,7 @@ class DeltaHistory:
         return left
 
     def file(self, path: str) -> StoragePlace:
-        """Return the place of a file. Raise SourceError for a file outside the table's folder (a shallow clone)."""
+        """Return the place of a file. Raise SourceError for a file outside of the table's folder (a shallow clone)."""
         if path.startswith(("/", "file:")) or "://" in path:
             raise SourceError(
                 f"{self.folder}: {path} belongs to another table, of which this one is a shallow clone. "
@@ -334,7 +334,7 @@ def _columns(
 
 @lru_cache(maxsize=64)
 def _commit(folder: StoragePlace, version: int, entry: Content) -> CommittedVersion:
-    """Return a parsed log entry. `entry` is part of the cache's key: the table may be created again."""
+    """Return a parsed log entry. `entry` is in the cache's key, because the table may be created anew."""
     try:
         text = entry_place(folder, version).read().decode()
         actions = [json.loads(line) for line in text.split("\n") if line.strip()]
@@ -366,7 +366,7 @@ def _said(folder: StoragePlace, said: dict[str, Any]) -> DeltaColumns:
 
 
 def _files(actions: list[dict[str, Any]], kind: str) -> tuple[DataFile, ...]:
-    """Return the files in the actions of that kind. An add or remove counts only if it changes the table's rows."""
+    """Return the files in the actions of that kind, without adds and removes that do not change the table's rows."""
     found = (each[kind] for each in actions if kind in each)
     return tuple(_file(each) for each in found if kind == "cdc" or each.get("dataChange", True))
 
@@ -386,7 +386,7 @@ def _file(action: dict[str, Any]) -> DataFile:
 
 @lru_cache(maxsize=4)
 def _vectors(history: DeltaHistory, version: int, table_id: str) -> Mapping[str, pa.ListScalar]:
-    """Return the rows that the deletion vectors of a version leave, by file. Raise VersionUnreadableError."""
+    """Return by file the rows that a version's deletion vectors leave in the table. Raise VersionUnreadableError."""
     del table_id  # it is part of the key of the cache, because the table may be created again
     try:
         return kept_rows(history.opened(version))
@@ -403,7 +403,7 @@ def _vectors(history: DeltaHistory, version: int, table_id: str) -> Mapping[str,
 
 @lru_cache(maxsize=4)
 def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataFile, ...]:
-    """Return the files of a snapshot, ordered by the time of writing, then by name."""
+    """Return the files of a snapshot, ordered by the time when they were written, then by name."""
     table = history.opened(version)
     vectors = _vectors(history, version, table_id) if has_deletion_vectors(table) else {}
     keys = {field.name: key_of(field) for field in history.columns_of(table).schema.fields}
@@ -423,7 +423,7 @@ def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataF
 
 
 # ------------------------------------------------------------------
-# Decides which rows a version of a Delta table brings to a reader, and refuses a version by name.
+# Decides which rows a reader gets from a version of a Delta table. A version that cannot be read is refused by number.
 #
 # | a commit that                            | brings, by appends        | brings, by changes                         |
 # |------------------------------------------|---------------------------|--------------------------------------------|
@@ -436,7 +436,7 @@ def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataF
 # |                                          |                           | `delete`, those that only the old one      |
 # |                                          |                           | marks as `insert` (RESTORE)                |
 #
-# Rows that a deletion vector marked before are in no file: neither in one that is added, nor in one that is removed.
+# Rows that a deletion vector marked in an earlier version count neither as rows of an added file nor of a removed file.
 
 
 Contents = tuple[tuple[DataFile, ChangeType], ...]
@@ -445,7 +445,7 @@ _ANEW = "Or begin anew with a source of another id"
 
 
 class NewColumns(Enum):
-    """Says what the source does with a column that the table has and the source's schema lacks."""
+    """What the source does with a column that the table has and the source's schema lacks."""
 
     FAIL = "fail"
     IGNORE = "ignore"
@@ -456,8 +456,8 @@ class NewColumns(Enum):
 class VersionUnreadableError(Exception):
     """Rows of the history cannot be read.
 
-    `go_on_at` is the first version after them. If it is None, the user must read the table anew. `changed` is True if
-    the version changes rows, and only appended ones are read.
+    `go_on_at` is the first version after these rows. If it is None, the user must read the table from the start again.
+    `changed` is True if the version changes rows, and the source reads only appended rows.
     """
 
     def __init__(self, message: str, go_on_at: int | None, *, changed: bool = False) -> None:
@@ -468,12 +468,12 @@ class VersionUnreadableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HistoryReader:
-    """Says how a source reads a table's history: its columns, and whether it reads appends or changes."""
+    """How a source reads a table's history: its columns, and whether it reads appended rows or changes."""
 
     history: DeltaHistory
     columns: StructType
     left_out: frozenset[str]
-    """Columns that the source adds itself. Columns of the table with these names are not read."""
+    """Columns that the source itself adds. Columns of the table with these names are not read."""
     new_columns: NewColumns
     changes: bool
     skip_change_commits: bool
@@ -484,9 +484,9 @@ class HistoryReader:
         return self._snapshot(place.version) if place.snapshot else self._committed(place)
 
     def must_fit(self, columns: DeltaColumns, version: int, *, newest: bool = False) -> None:
-        """Raise SourceError if the columns of a version are not those that the source reads.
+        """Raise SourceError if the columns of a version do not fit the columns that the source reads.
 
-        Versions before the newest may lack nullable columns.
+        The newest version must have all columns. Earlier versions may lack nullable columns.
         """
         where = f"{self.history.folder}, version {version}"
         now = self.history.bound()
@@ -516,7 +516,8 @@ class HistoryReader:
     def must_keep_values(self, version: int, now: DeltaColumns) -> None:
         """Raise SourceError if rows of this version have values in columns that the table no longer has.
 
-        Somebody renamed or dropped the columns before the source read the rows. A renamed column would be null.
+        This happens if a user renames or drops a column before the source has read the rows. A renamed column would be
+        null.
         """
         then = self.history.columns_when_committed(version, now.id)
         if then is None:
@@ -535,7 +536,7 @@ class HistoryReader:
             )
 
     def _gone(self, then: DeltaColumns, names: Iterable[str], now: DeltaColumns) -> list[str]:
-        """Return those of a version's columns that the table no longer has under any name."""
+        """Return the columns of a version that the table no longer has under any name."""
         kept = {key_of(field) for field in now.schema.fields}
         keys = {field.name: key_of(field) for field in then.schema.fields}
         return [name for name in names if keys.get(name, name) not in kept and name not in self.left_out]

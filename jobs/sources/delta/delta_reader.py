@@ -1,8 +1,8 @@
 """The position of a Delta source in a table's history, and the rows of a slice.
 
-A position is the next row to read: a version, a file of that version, and a row of that file. First these are the files
-of the whole table at a version (`snapshot`). Later they are the files that each version's commit added. Both lists have
-a fixed order. So a position names the same rows for as long as the log has the version's entry.
+A position is the next row to read: a version, a file of that version, and a row of that file. A source first reads the
+files of the whole table at one version (`snapshot`), and then the files that each later version's commit added. Both
+lists of files have a fixed order. So a position names the same rows for as long as the log has the version's entry.
 """
 
 import re
@@ -31,12 +31,12 @@ from jobs.storage.place import StoragePlace
 
 
 class ChangeType(Enum):
-    """Says what a commit did to the rows of a file, in the words of the change data feed."""
+    """What a commit did to the rows of a file, in the words of the change data feed."""
 
     INSERT = "insert"
     DELETE = "delete"
     SAID_IN_FILE = "in the file"
-    """The file has a column with the change of each row."""
+    """The file has a column that names the change of each row."""
 
 
 class _Persisted(BaseModel):
@@ -44,10 +44,11 @@ class _Persisted(BaseModel):
 
 
 class MarkedRows(_Persisted):
-    """Says which rows of a file are read, by the file's deletion vectors at versions of the table.
+    """The rows of a file that are read, by the file's deletion vectors at versions of the table.
 
-    Rows that the vector at version `without` marks are left out. If `only` is given, just those are read that the
-    vector at that version marks. A version names its vector for ever, because no later commit changes it.
+    Rows that the vector at version `without` marks are left out. If `only` is given, only rows that the vector at
+    version `only` marks are read. A version always identifies the same vector, because no later commit changes the
+    vector.
     """
 
     without: NonNegativeInt | None = None
@@ -84,7 +85,7 @@ class DeltaPosition(_Persisted):
         return self.model_dump_json()
 
     def after(self, rows: int, row: int, *, ends_file: bool) -> Self:
-        """Return the position after so many more rows, at a row of the file, or after the file."""
+        """Return the position after `rows` more rows: at row `row` of the file, or after the file."""
         place = {"file": self.file + 1, "row": 0} if ends_file else {"row": row}
         return self.model_copy(update=place | {"before": self.before + rows})
 
@@ -104,8 +105,9 @@ class DeltaRange(_Persisted):
     """Rows `first` to `end` (exclusive) of a Parquet file of the table, and the place of row `first` in the split.
 
     `path` is the decoded path from the log. Row `first` follows `before + first` rows of the split. So `before` may be
-    negative, because a range need not begin at the file's first row. `marked` says which rows of the range are not
-    read, by deletion vectors, and `left_out` how many they are. `partition` has the keys of the log: physical names.
+    negative, because a range need not begin at the file's first row. `marked` names the deletion vectors that leave
+    rows of the range out, and `left_out` is the number of rows left out. `partition` has the partition columns by their
+    names in the log, which are physical names.
     """
 
     path: str
@@ -133,7 +135,7 @@ class DeltaRange(_Persisted):
 
     @property
     def bytes(self) -> int:
-        """Return the range's estimated share of the file."""
+        """Return the range's estimated share of the file's bytes."""
         return self.size * (self.end - self.first) // self.rows
 
 
@@ -154,25 +156,25 @@ class DeltaSlice(_Persisted):
 # ------------------------------------------------------------------
 # Reads ranges of a Delta table's files as one DataFrame with Spark's Parquet reader, without Delta.
 #
-# Delta itself reads whole versions. A slice names files and rows, so it can be read again whatever happens to the
-# table later. Some values are not in a file, such as those of partition columns. The slice has them in maps, which
-# Spark passes to its generated code (see `file_reader`).
+# Delta itself reads whole versions. A slice names files and rows, so the slice can be read again whatever happens to
+# the table later. Some values are not in a file, such as the values of partition columns. These values are in the
+# slice, and Spark's generated code gets them as maps (see `file_reader`).
 
 
 CHANGE_TYPE: Final = "_change_type"
 """The column with the kind of change: insert, update_preimage, update_postimage or delete."""
 COMMIT_VERSION: Final = "_commit_version"
-"""The column with the version that brought the row; bigint."""
+"""The column with the version of the row's commit; bigint."""
 
 _ZONE: Final = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """The properties that files must share so that one scan can read them.
+    """The properties that files must have in common so that one scan can read them.
 
-    `stored` has a column's name in the files, and its type there as JSON, for each column whose files may have other
-    names, at any depth. `partitioned_by` has the columns that are not in the files, each with its key in the log.
+    `stored` has the columns that may have other names in the files, at any depth: each with its name in the files, and
+    its type there as JSON. `partitioned_by` has the columns that are not in the files, each with its key in the log.
     """
 
     conversions: Conversions
@@ -184,7 +186,7 @@ class Like:
     renames_fields: bool = False
     """Whether a struct's field has another name in the files."""
     marked: bool = False
-    """Whether deletion vectors say which rows are read."""
+    """Whether deletion vectors decide which rows are read."""
 
     @property
     def is_plain(self) -> bool:
@@ -213,7 +215,7 @@ def joined(ranges: Iterable[DeltaRange]) -> list[DeltaRange]:
 
 
 def layers(ranges: Iterable[DeltaRange]) -> list[list[DeltaRange]]:
-    """Return the ranges in as few lists as possible. No list has two ranges of one file."""
+    """Distribute the ranges over as few lists as possible, so that no list has two ranges of the same file."""
     by_path: dict[str, list[DeltaRange]] = {}
     for part in ranges:
         by_path.setdefault(part.path, []).append(part)
@@ -221,13 +223,13 @@ def layers(ranges: Iterable[DeltaRange]) -> list[list[DeltaRange]]:
 
 
 Kept = Callable[[DeltaRange], NDArray[np.bool_]]
-"""Returns for each row of a range with `marked` whether it is read. Raises SourceError if a vector is gone."""
+"""Returns for each row of a range with `marked` whether it is read. Raises SourceError if a deletion vector is gone."""
 
 
 def history_scans(
     folder: StoragePlace, split: str, ranges: Iterable[tuple[DeltaRange, Like]], kept: Kept
 ) -> tuple[FileScan, ...]:
-    """Return the scans of ranges of plain files."""
+    """Return scans of these ranges, all of plain files (`Like.is_plain`)."""
     places = ((folder / part.path, part, like) for part, like in ranges)
     return tuple(
         FileScan(
@@ -254,7 +256,7 @@ def read_history(
     *,
     kept: Kept,
 ) -> DataFrame:
-    """Return the rows of these ranges (at least one), with split and ordinal. `schema` is the source's."""
+    """Return the rows of these ranges (at least one), with split and position. `schema` is the schema of the source."""
     conversions, partitions = dict(like.conversions), dict(like.partitioned_by)
     given = {*partitions, COMMIT_VERSION, *(() if like.says_change else (CHANGE_TYPE,))}
     inside = {name: StructField(stored, _type(kind)) for name, stored, kind in like.stored}
@@ -293,7 +295,7 @@ def _read(field: StructField, stored: StructField | None, conversion: Conversion
 
 
 def _type(text: str) -> DataType:
-    """Return the type of this JSON, which `Like` has."""
+    """Return the type in a JSON text of `Like.stored`."""
     return schema_of_json(text).fields[0].dataType
 
 
@@ -301,10 +303,10 @@ _BITS: Final = 32
 
 
 def _marked(files: DataFrame, at: "_Places", ranges: Sequence[DeltaRange], kept: Kept) -> tuple[DataFrame, str]:
-    """Return the rows that deletion vectors leave, and the expression of their place in the split.
+    """Return the rows that deletion vectors leave in the table, and the expression of each row's place in the split.
 
-    For 32 rows of a range there is one bigint: the number of rows that are read before them, and a bit for each of
-    them that is read. Spark computes the lists once, when it plans.
+    Each 32 rows of a range have one bigint: the number of rows of the range that are read before these 32, and a bit
+    for each of the 32 rows that is set if the row is read. Spark computes the lists once, when it plans the query.
     """
     row = f"(_metadata.row_index - {at.numbers(part.first for part in ranges)})"
     group = f"get({at.lists(_groups(kept(part)) for part in ranges)}, cast({row} div {_BITS} AS int))"
@@ -325,7 +327,7 @@ def _groups(kept: NDArray[np.bool_]) -> list[int]:
 
 
 class _Places:
-    """Writes values that differ between files as SQL expressions."""
+    """SQL expressions whose value depends on a row's file."""
 
     def __init__(self, folder: StoragePlace, ranges: Sequence[DeltaRange]) -> None:
         depth = max(part.path.count("/") + 1 for part in ranges)
@@ -334,16 +336,16 @@ class _Places:
         self._path = f"substring_index(_metadata.file_path, '/', -{depth})"
 
     def numbers(self, values: Iterable[int]) -> str:
-        """Return the expression of a bigint. Every file that is read must have a value."""
+        """Return an expression of type bigint. It fails for a file without a value."""
         unknown = f"raise_error(concat('read rows of a file that was not asked for: ', {self._path}))"
         return f"coalesce({self._of(f'{value}L' for value in values)}, cast({unknown} AS bigint))"
 
     def texts(self, values: Iterable[str | None]) -> str:
-        """Return the expression of a string."""
+        """Return an expression of type string."""
         return self._of("cast(NULL AS string)" if value is None else _literal(value) for value in values)
 
     def lists(self, values: Iterable[Iterable[int]]) -> str:
-        """Return the expression of a list of bigints. A list of many literals would take Spark long to parse."""
+        """Return an expression of type array of bigint. It splits a text, since Spark parses many literals slowly."""
         return self._of(f"cast(split('{','.join(map(str, each))}', ',') AS array<bigint>)" for each in values)
 
     def _of(self, values: Iterable[str]) -> str:
@@ -364,7 +366,7 @@ def _given(field: StructField, at: _Places, ranges: Sequence[DeltaRange], partit
 
 
 def _with_zone(value: str | None) -> str | None:
-    """Return the text of a moment with its zone. If it has none it is in UTC, because delta-rs writes UTC."""
+    """Return the text of a moment with a zone. A text without a zone is in UTC, because delta-rs writes UTC."""
     return value if value is None or _ZONE.search(value) else f"{value}Z"
 
 

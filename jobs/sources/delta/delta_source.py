@@ -64,9 +64,10 @@ Start = int | str | datetime | None
 
 
 def first_version(history: DeltaHistory, start: Start, newest: int) -> int:
-    """Return the first version to read, of which a snapshot comes first if `start` is None.
+    """Return the first version to read. If `start` is None, the source begins with a snapshot of this version.
 
-    It may be the next one, which is not there yet. Raises SourceError for a version or a time that cannot begin.
+    The result may be the next version, which does not exist yet. Raises SourceError for a version or a time at which a
+    job cannot begin.
     """
     match start:
         case None:
@@ -101,11 +102,11 @@ def _first_since(history: DeltaHistory, moment: datetime, newest: int) -> int:
 
 
 # ------------------------------------------------------------------
-# A source of a Delta table's rows: first the present ones, then those that each later version adds or changes.
+# A source of a Delta table's rows: first the present rows, then the rows that each later version adds or changes.
 #
-# The table has one split. A poll reads the log and no rows, without Spark. A slice names files and rows, and Spark
-# reads only these. `delta_history` decides which rows each kind of commit brings. A file that was compacted away
-# before it was read stays in the table's folder until VACUUM deletes it. Until then the source still reads it.
+# The table has one split. A poll reads only the log, and needs no Spark. A slice names files and rows, and Spark reads
+# only these rows. `delta_history` decides which rows each kind of commit brings. A file that was compacted away before
+# it was read stays in the table's folder until VACUUM deletes it. Until then the source still reads it.
 
 
 SPLIT: Final = SplitId("table")
@@ -123,14 +124,14 @@ _TAKEN: Final = (SPLIT_COLUMN, POSITION_COLUMN, "_metadata")
 class DeltaSource(ReadsFirst):
     """Reads the rows of a Delta table, or with `changes` its change data feed (see `port.Source`).
 
-    `path` is the table's folder, or its URL in an object store, such as `s3://bucket/table`.
-    `schema` has the columns to read. By default these are all columns that the table has when the pipeline is built.
-    `new_columns` says what the source does at a version with a column that a declared `schema` lacks. `start` says
-    where to begin: None for the whole table and all later versions, a version, "latest" for later versions only, or a
-    time, which stands for the first version committed at that time or later.
+    `path` is the table's folder, or its URL in an object store, such as `s3://bucket/table`. `schema` has the columns
+    to read. By default these are all columns that the table has when the pipeline is built. `new_columns` says what the
+    source does at a version with a column that a declared `schema` lacks. `start` says where to begin. None is the
+    whole table and all later versions, and "latest" is later versions only. A number is the first version to read. A
+    time stands for the first version that was committed at that time or later.
 
     With `skip_change_commits`, the source skips versions that delete or change rows, instead of refusing them. With
-    `bounded`, it ends when no version is left to read. Versions that come later are never read.
+    `bounded`, the source ends when no version is left to read. Versions that are committed later are never read.
     """
 
     def __init__(
@@ -159,12 +160,12 @@ class DeltaSource(ReadsFirst):
 
     @property
     def stores(self) -> tuple[Root, ...]:
-        """Where Spark reads; see `needed_jars.ReadsStores`."""
+        """The folder or store that Spark reads; see `port.ReadsStores`."""
         return (self._history.folder.storage.root,)
 
     @store_asked()
     def schema(self) -> StructType:
-        """Return the columns to read. Raise SourceError if they come from the table and the table cannot be read."""
+        """Return the columns to read. Raise SourceError if the table must be read for them and cannot be read."""
         columns = self._reading().columns
         if not self._changes:
             return columns
@@ -180,7 +181,7 @@ class DeltaSource(ReadsFirst):
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of the table's history; see `port.Source.poll`.
 
-        Raises SourceError for a version that cannot be read, and names it.
+        Raises SourceError, which names the version, if a version cannot be read.
         """
         return self._offered(request, looks_for_files=True)
 
@@ -195,7 +196,7 @@ class DeltaSource(ReadsFirst):
         return found
 
     def _found(self, request: PollSource) -> SourceSlice | None:
-        """Return the answer to a poll, from the log alone. Raise VersionUnreadableError."""
+        """Return the answer to a poll, without checking that its files exist. Raise VersionUnreadableError."""
         if request.split != SPLIT:
             raise SourceError(f"there is no split {request.split!r}: a Delta table has the one split {SPLIT!r}")
         newest = self._newest()
@@ -240,7 +241,7 @@ class DeltaSource(ReadsFirst):
     def scans(self, slices: Sequence[SourceSlice]) -> tuple[FileScan, ...] | None:
         """Return the parts of the files, or None if Spark must read one of them; see `slice_reading.OffersScans`.
 
-        A subclass with a `read` of its own is read by that.
+        A subclass that overrides `read` has no scans, so that its `read` is used.
         """
         if self._changes or type(self).read is not DeltaSource.read:
             return None
@@ -259,7 +260,7 @@ class DeltaSource(ReadsFirst):
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
         """Return the rows between two positions; see `port.CountsRows`.
 
-        It cannot count rows that a reset to a version skips.
+        Rows that a reset to a version skips are not counted.
         """
         del split
         first, last = (0 if text is None else DeltaPosition.parse(text).before for text in (start, end))
@@ -267,7 +268,7 @@ class DeltaSource(ReadsFirst):
 
     @store_asked()
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
-        """Return the position before a version's rows; see `port.SeeksPositions`. The rows' ordinals continue."""
+        """Return the position before a version's rows; see `port.SeeksPositions`. `_position` continues to rise."""
         del split
         newest = self._newest()
         number = f"version {newest.version + 1}" if words == END else words
@@ -283,7 +284,7 @@ class DeltaSource(ReadsFirst):
 
     @store_asked()
     def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
-        """Return the number of unread rows, and the age of the oldest version with one; see `port.KnowsLag`."""
+        """Return the number of unread rows, and the age of the oldest version with unread rows; see `port.KnowsLag`."""
         found = self._offered(PollSource(_NOBODY, SPLIT, positions.get(SPLIT), _ALL), looks_for_files=False)
         ranges = DeltaSlice.parse(found.detail).ranges if found is not None else ()
         if not ranges:
@@ -324,7 +325,7 @@ class DeltaSource(ReadsFirst):
     def _first(self, newest: NewestVersion) -> DeltaPosition:
         """Return the position of the first row.
 
-        This object remembers it, because a position names the same rows for ever.
+        This object stores the position, because a position must name the same rows for ever.
         """
         if self._origin is None or self._origin.table != newest.columns.id:
             version = first_version(self._history, self._start, newest.version)
@@ -348,7 +349,8 @@ class DeltaSource(ReadsFirst):
     ) -> tuple[DeltaPosition, list[DeltaRange]]:
         """Return the position after at most `rows_max` more rows, and the ranges up to it.
 
-        A file that fits into `rows_max` is not split. It waits for the next slice if this one has rows already.
+        A file with at most `rows_max` rows is not divided. If it does not fit into this slice, it is left to the next
+        slice.
         """
         place, ranges, left = start, list[DeltaRange](), rows_max
         reading = replace(self._reading(), taken_back=passed_over or TakenBack())
@@ -395,7 +397,7 @@ class DeltaSource(ReadsFirst):
         return SourceError(f"{error}. {_OTHER_WAYS if error.changed else ''}{go_on(request, error.go_on_at)}")
 
     def _like(self, part: DeltaRange) -> Like:
-        """Return how a file is read. Raise SourceError if the file is missing or has changed."""
+        """Return how the file of a range is read. Raise SourceError if the file is missing or has changed."""
         path = self._history.file(part.path)
         footer = _footer(path, part.size)
         if footer.rows != part.rows:
@@ -417,7 +419,7 @@ class DeltaSource(ReadsFirst):
         )
 
     def _inside(self, columns: Iterable[StructField], footer: Footer, path: StoragePlace) -> dict[str, StructField]:
-        """Return the columns as a file has them, by their names in the table. Without column mapping there are none."""
+        """Return the columns as a file has them, by their names in the table, or nothing without column mapping."""
         bound = self._history.bound()
         if not bound.mapped:
             return {}
@@ -471,7 +473,7 @@ def _gone(path: StoragePlace, version: int) -> VersionUnreadableError:
 
 
 def _end(row: int, taken: int, rest: int, rows: int, kept: NDArray[np.bool_] | None) -> int:
-    """Return the end of a range that begins at `row` and has `taken` rows of the `rest` that is read."""
+    """Return the end of a range that begins at `row` and has `taken` of the `rest` rows that are still to be read."""
     if kept is None:
         return row + taken
     if taken == rest:

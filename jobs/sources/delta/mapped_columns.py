@@ -1,8 +1,9 @@
-"""Knows the columns of a Delta table by what stays the same when somebody renames them (Delta's column mapping).
+"""Identifies the columns of a Delta table by names and ids that a rename does not change (Delta's column mapping).
 
-A mapped column has a physical name, which its files and the log's values of partitions use. A rename changes only the
-name in the table's schema. A column that is dropped and added again gets another physical name, so older files have no
-value of it. In mode `id`, a file's column is found by the field id that its footer gives it, whatever its name.
+A mapped column has a physical name. The table's files and the partition values in the log use this name. A rename
+changes only the name in the table's schema. A column that is dropped and added again gets another physical name, so
+older files have no values of the new column. In mode `id`, a file's column is found by its field id in the file's
+footer, whatever the column's name.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,12 +34,12 @@ _DIGITS: Final[Mapping[type[DataType], int]] = {ByteType: 3, ShortType: 5, Integ
 
 
 def key_of(field: StructField) -> str:
-    """Return what a field of the table's schema is called in files: its physical name, or its name if it has none."""
+    """Return the name in files of a field of the table's schema: its physical name, or its name if it has none."""
     return str((field.metadata or {}).get(_PHYSICAL, field.name))
 
 
 def plain(schema: StructType) -> StructType:
-    """Return the columns without Delta's own metadata. Another table must not get it from them."""
+    """Return the columns without Delta's own metadata, which must not be copied to another table."""
 
     def field_of(field: StructField) -> StructField:
         metadata = {name: value for name, value in (field.metadata or {}).items() if not name.startswith(_OF_DELTA)}
@@ -59,7 +60,7 @@ def plain(schema: StructType) -> StructType:
 
 
 def nullable(kind: DataType, name_of: Callable[[StructField], str] = lambda field: field.name) -> DataType:
-    """Return the type with fields that may be null, as Spark reads it from files. `name_of` gives each its name."""
+    """Return the type with all fields nullable, as Spark reads it from files. `name_of` returns a field's name."""
     match kind:
         case StructType():
             return StructType([StructField(name_of(each), nullable(each.dataType, name_of)) for each in kind.fields])
@@ -74,7 +75,8 @@ def nullable(kind: DataType, name_of: Callable[[StructField], str] = lambda fiel
 def name_by(ids: Mapping[int, str] | None) -> Callable[[StructField], str]:
     """Return the function that says what a field of the table is called in a file. `ids` are those of the footer.
 
-    Without them, the field's physical name counts. A field whose id the file lacks gets a name that the file lacks.
+    If `ids` is None, the function returns the field's physical name. For a field whose id the file lacks, it returns a
+    name that the file lacks.
     """
     if ids is None:
         return key_of
@@ -87,9 +89,10 @@ def name_by(ids: Mapping[int, str] | None) -> Callable[[StructField], str]:
 
 
 def named_as(then: StructType, now: StructType) -> StructType:
-    """Return the columns of an earlier or later version under the names that they have in `now`.
+    """Return the columns of another version under the names that they have in `now`.
 
-    A column that `now` lacks keeps its name, unless another column has it: then the name says so.
+    A column that `now` lacks keeps its name. If another column of `now` has that name, "(another column)" is added to
+    it.
     """
     fields = []
     present = {key_of(field): field for field in now.fields}

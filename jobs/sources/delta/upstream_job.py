@@ -23,7 +23,7 @@ from jobs.warehouse.job_stores import has_run
 from jobs.warehouse.warehouse import Warehouse
 
 _FOUND_MAX: Final = 16
-"""This many cuts are remembered by name. The tables of one job are read up to one cut at a time."""
+"""The number of cuts that are remembered by name. The tables of one job are read up to one cut at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Upstream:
     """An upstream job, and the cuts that were found in it. All sources of one job in a process share this object."""
 
     def __init__(self, warehouse: Root, job: str) -> None:
-        """Name the job. Nothing is read yet. All methods that read raise StoreError if an object store fails."""
+        """Store the names. Nothing is read yet. All methods that read raise StoreError if an object store fails."""
         self._warehouse = Warehouse(warehouse, ProtocolPaths(job_name(job)))
         self._found: dict[str, FoundCut] = {}
         self._stores: tuple[CutStore, CheckpointStore] | None = None
@@ -65,7 +65,7 @@ class Upstream:
             return found
 
     def named(self, name: str) -> FoundCut:
-        """Return a cut that a source of this process has found. Raise SourceError for another name."""
+        """Return a cut that a source of this process has found. Raise SourceError for a cut that is not remembered."""
         found = self._found.get(name)
         if found is None:
             raise SourceError(f"cut {name} of {self._warehouse.paths.job} is not known any more: run the tick again")
@@ -79,7 +79,8 @@ class Upstream:
     def hold(self, cut: UpstreamCut, reader: str) -> None:
         """Reserve a cut for the job that reads it, for at most 30 days, or until that job reserves a newer one.
 
-        If the cut is no longer recorded, nothing is reserved. Raises OSError for a warehouse that cannot be written.
+        If the cut is no longer recorded, nothing is reserved. Raises OSError if the upstream warehouse cannot be
+        written.
         """
         cuts, store = self._opened()[0], ReservationStore(self._warehouse)
         recorded = cuts.entries().get(cut.checkpoint)
@@ -132,13 +133,13 @@ class UpstreamHolds:
     """Reserves the upstream cuts at which a job stands, so that clean-ups of the upstream jobs keep them."""
 
     def __init__(self, reader: str) -> None:
-        """Reserve for this job. `reader` also names its warehouse, as `tidemark doctor` shows."""
+        """Reserve for this job. `reader` names the job and its warehouse. `tidemark doctor` shows this text."""
         self._reader = reader
 
     def rest_on(self, positions: Iterable[str | None]) -> None:
         """Reserve the cuts at these positions, in place of earlier ones. Ignore positions of other sources.
 
-        Raises OSError for an upstream warehouse that cannot be written.
+        Raises OSError if an upstream warehouse cannot be written.
         """
         for cut in cuts_at(positions):
             upstream = upstream_job(parsed(cut.warehouse), cut.job)
@@ -153,10 +154,10 @@ def newest_that_stands(records: Iterable[CheckpointRecord]) -> CheckpointRecord 
 
 
 def taken_back(record: CheckpointRecord) -> str:
-    """Return a sentence on the first upstream cut of a checkpoint that no longer exists, or an empty text.
+    """Return a sentence on the checkpoint's first upstream cut that no longer exists, or an empty text.
 
-    A warehouse that is not found is not an error here, because it may have been moved. The poll of the source looks at
-    the present place. Raises StoreError if an object store does not answer.
+    A warehouse that is not found is not an error here, because it may have been moved. The source's poll uses its
+    present place. Raises StoreError if an object store does not answer.
     """
     for cut in rests_on(record):
         upstream = upstream_job(parsed(cut.warehouse), cut.job)
