@@ -86,7 +86,10 @@ class DeltaColumns:
 
 @dataclass(frozen=True, slots=True)
 class CommittedVersion:
-    """The content of one version's log entry. `adds` and `removes` lack files that it only rearranges (OPTIMIZE)."""
+    """The content of one version's log entry.
+
+    `adds` and `removes` leave out files that the commit only rearranges (OPTIMIZE).
+    """
 
     version: int
     operation: str
@@ -107,7 +110,7 @@ class TakenBack:
     """Removes and adds that a reader of appended rows ignores. Each is a version and the path of a file."""
 
     removes: frozenset[tuple[int, str]] = frozenset()
-    """Removed files that stop nobody: their rows are not read, or other files have them."""
+    """Removed files for which no version is refused: their rows are not read, or other files have them."""
     adds: frozenset[tuple[int, str]] = frozenset()
     """Added files whose rows are not read: a later version removed them, or they were read before."""
 
@@ -125,7 +128,7 @@ def taken_back(commits: Iterable[CommittedVersion]) -> TakenBack:
     """The new files in the table, and the new files that were merged: each with the version in which it is read."""
     old_gone, into, ever_into = set[str](), set[str](), set[str]()
     states = {(frozenset[str](), frozenset[str]()): read_merged}
-    """For each set of files of before that have gone and of files with merged rows: what these rows were."""
+    """Past values of `read_merged`, by the older files that were gone and the files that had merged rows then."""
     for commit in commits:
         version, lost, new = commit.version, _paths(commit.removes), _paths(commit.adds)
         old_gone |= lost - read.keys() - into
@@ -155,7 +158,7 @@ def _paths(files: Iterable[DataFile]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class NewestVersion:
-    """The newest version and its columns. `entry` is its log entry, which changes if the table is created again."""
+    """The newest version, its columns and its log entry. The entry differs if the table is created again."""
 
     version: int
     columns: DeltaColumns
@@ -250,12 +253,12 @@ class DeltaHistory:
         return _snapshot(self, version, self.newest().columns.id)
 
     def kept(self, path: str, rows: int, marked: MarkedRows) -> NDArray[np.bool_]:
-        """Return for each row of a file whether it is read. Raise VersionUnreadableError if a vector is gone."""
+        """Return for each row of a file whether it is read. Raise VersionUnreadableError without a deletion vector."""
         left = self._left(path, rows, marked.without)
         return left if marked.only is None else left & ~self._left(path, rows, marked.only)
 
     def _left(self, path: str, rows: int, version: int | None) -> NDArray[np.bool_]:
-        """Return for each row of a file whether the file's deletion vector at that version leaves it."""
+        """Return for each row of a file whether the file's deletion vector at that version does not mark it."""
         left = np.ones(rows, np.bool_)
         if version is not None:
             found = _vectors(self, version, self.bound().id).get(path)

@@ -71,7 +71,7 @@ class DeltaPosition(_Persisted):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the position in this canonical JSON text. Raise SourceError if it is not of a Delta source."""
+        """Return the position in this canonical JSON text. Raise SourceError if no Delta source has written it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -287,7 +287,7 @@ def read_history(
 
 
 def _read(field: StructField, stored: StructField | None, conversion: Conversion | None) -> Column:
-    """Return a column of the files. A cast gives structs the table's names, because it goes by the fields' order."""
+    """Return a column of the files. A cast gives struct fields the table's names, since it matches by order."""
     if stored is None:
         return converted(field, conversion)
     column = converted(StructField(stored.name, field.dataType), conversion)

@@ -83,7 +83,7 @@ def first_version(history: DeltaHistory, start: Start, newest: int) -> int:
 
 
 def _first_since(history: DeltaHistory, moment: datetime, newest: int) -> int:
-    """Return the first version that was committed at or after a time, or the next version if there is none yet."""
+    """Return the first version committed at or after a time, or the number of the next version if none exists."""
     at_ms = int(moment.astimezone(UTC).timestamp() * 1_000)
     oldest = history.oldest()
     low, high = oldest, newest + 1
@@ -145,7 +145,10 @@ class DeltaSource(ReadsFirst):
         skip_change_commits: bool = False,
         bounded: bool = False,
     ) -> None:
-        """Read nothing yet. Raise SourceError for contradicting options or a wrong URL, ValueError for a wrong time."""
+        """Read nothing yet. Raise SourceError for contradicting options or an invalid URL.
+
+        Raises ValueError for an invalid time.
+        """
         self._history = DeltaHistory(place_in(root_of(path), ""))
         if changes and skip_change_commits:
             raise SourceError(f"{path}: changes=True reads all changes: leave skip_change_commits out")

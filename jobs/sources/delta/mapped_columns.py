@@ -30,7 +30,7 @@ _PHYSICAL: Final = "delta.columnMapping.physicalName"
 _ID: Final = "delta.columnMapping.id"
 _OF_DELTA: Final = ("delta.", "parquet.field.")
 _DIGITS: Final[Mapping[type[DataType], int]] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 20}
-"""The digits of a decimal as which Delta may widen an integer, as its protocol counts them."""
+"""The digits before the point of a decimal to which Delta may widen an integer, as Delta's protocol says."""
 
 
 def key_of(field: StructField) -> str:
@@ -73,7 +73,7 @@ def nullable(kind: DataType, name_of: Callable[[StructField], str] = lambda fiel
 
 
 def name_by(ids: Mapping[int, str] | None) -> Callable[[StructField], str]:
-    """Return the function that says what a field of the table is called in a file. `ids` are those of the footer.
+    """Return the function that returns a field's name in a file. `ids` are the field ids of the file's footer.
 
     If `ids` is None, the function returns the field's physical name. For a field whose id the file lacks, it returns a
     name that the file lacks.
@@ -120,7 +120,7 @@ def _type_as(then: DataType, now: DataType) -> DataType:
 
 
 def reads_as(stored: DataType, read: DataType) -> bool:
-    """Return True if files with the one type can be read as the other: it is the same, or Delta may widen it so."""
+    """Return True if files of type `stored` can be read as `read`: both are the same, or Delta may widen so."""
     match stored, read:
         case StructType(), StructType():
             pairs = zip(stored.fields, read.fields, strict=False)

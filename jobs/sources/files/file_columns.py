@@ -1,4 +1,4 @@
-"""Compares the columns of an input file with the schema of its source, and says how each column is read.
+"""Compares the columns of an input file with the schema of its source, and decides how each column is read.
 
 | `columns=`   | the file has another column   | it lacks a column         | a column has another type          |
 |--------------|-------------------------------|---------------------------|------------------------------------|
@@ -7,10 +7,10 @@
 | `quarantine` | the column is not read        | its rows are set aside    | its rows are set aside             |
 | `evolve`     | the schema gets it, see below | null for a later column   | refused                            |
 
-A row that is set aside has no value in the columns of the schema. Its own columns are in the corrupt column, as JSON.
-With `evolve`, the file waits for the next tick, whose schema has the column (`file_source`).
-A file that does not name its columns always fits: a CSV file without a header. Records of JSON lines may lack a column,
-which is null then, and Spark itself judges the type of each value (below).
+A row that is set aside has no value in the columns of the schema. The corrupt column has the row as JSON. With
+`evolve`, the file waits for the next tick, whose schema has the column (`file_source`). A file that does not name its
+columns, such as a CSV file without a header, always fits. A record of JSON lines may lack a column, which is null then.
+Spark itself checks the type of each value in such a record (below).
 """
 
 import json
@@ -41,7 +41,7 @@ from jobs.storage.place import StoragePlace
 
 
 class OnMisfit(Enum):
-    """Says what a source does with a file whose columns differ from its schema."""
+    """What a source does with a file whose columns differ from the source's schema."""
 
     FAIL = "fail"
     IGNORE = "ignore"
@@ -51,19 +51,19 @@ class OnMisfit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Read a column with its own type, and cast it to the type of the schema."""
+    """Read a column with its type in the file, and cast it to the type in the schema."""
 
     type: DataType
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a file is read: the columns that Spark cannot read as the schema says, in its order.
+    """How a file is read. `conversions` are the columns that Spark cannot read as the schema says, in its order.
 
-    `names` are the file's columns in their order, if Spark finds them by their place (CSV). `set_aside` is the path of
-    a file all of whose rows are set aside. `unknown` are columns that the schema does not have. `reading` are options
-    with which Spark must read the file. A file `is_broken` if it has bytes that are no text, and
-    a JSON file may be `doubtful`.
+    `names` are the file's columns in their order, if Spark finds them by their place (CSV). If all rows of the file are
+    set aside, `set_aside` is the path of the file. `unknown` are the columns of the file that the schema does not have.
+    `reading` are options with which Spark must read the file. A file `is_broken` if it has bytes that are no text. A
+    JSON file is `doubtful` if Spark's reader might misread a record (`JsonLook`).
     """
 
     conversions: tuple[tuple[str, Conversion | Cast], ...] = ()
@@ -77,10 +77,10 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The columns that files must have. `found` are columns that were found in some files and that others may lack.
+    """The columns that files must have. `found` are columns that were found in some files. Other files may lack them.
 
-    `keeps_corrupt` says that records that cannot be read become rows, and `taught` that no checkpoint has read a value
-    of some of the found columns.
+    With `keeps_corrupt`, records that cannot be read become rows. With `taught`, there are found columns of which no
+    checkpoint has read a value yet.
     """
 
     schema: StructType
@@ -92,7 +92,7 @@ class Contract:
     def fit(self, path: StoragePlace, footer: Footer) -> Fit:
         """Return how the file is read. Raise SourceError if it must not be read.
 
-        Columns may be in any order.
+        The file's columns may be in any order.
         """
         if footer.broken_at is not None and not self.keeps_corrupt:
             raise SourceError(
@@ -130,7 +130,7 @@ class Contract:
         return Fit(tuple((name, how) for name, how in read if how is not None), names, None, unknown)
 
     def _misfit(self, columns: Mapping[str, Column], field: StructField) -> str | None:
-        """Return what is wrong with a column of the file, or None if it fits."""
+        """Return what is wrong with a column of the file, or None if the column fits."""
         column = columns.get(field.name)
         if column is None:
             return None if field.name in self.found else f" has no column {field.name!r} (it has {', '.join(columns)})"
@@ -148,7 +148,7 @@ class Contract:
             )
 
     def _must_have_days(self, path: StoragePlace, times: frozenset[str] | None) -> None:
-        """Raise SourceError for a time of day in a column of timestamps. Spark would take the present day for it."""
+        """Raise SourceError for a time without a day in a column of timestamps. Spark would add the present day."""
         for field in self.schema:
             if not has_timestamps(field.dataType):
                 continue
@@ -191,7 +191,7 @@ def _by_name(path: StoragePlace, columns: tuple[Column, ...]) -> dict[str, Colum
 
 
 def _must_differ(path: StoragePlace, names: Iterable[str]) -> None:
-    """Raise SourceError for names that differ by case only. Spark takes them for one column."""
+    """Raise SourceError for names that differ only in case. Spark treats them as one column."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)
@@ -202,7 +202,10 @@ def _must_differ(path: StoragePlace, names: Iterable[str]) -> None:
 
 
 def _must_not_differ_in_case(path: StoragePlace, names: Iterable[str], wanted: Iterable[str]) -> None:
-    """Raise SourceError if the file calls a column of the schema otherwise in case: its values would be lost."""
+    """Raise SourceError if a column of the file differs from one of the schema only in case.
+
+    Its values would be lost.
+    """
     has = {name.lower(): name for name in names}
     for name in wanted:
         other = has.get(name.lower(), name)
@@ -222,37 +225,38 @@ def _conversion(column: Column | None, field: StructField) -> Conversion | Cast 
 
 
 # ------------------------------------------------------------------
-# Finds the columns of a file of JSON lines: the fields of its records.
+# Finds the columns of a file of JSON lines. They are the fields of its records.
 #
-# No part of the file names its columns, so each record is parsed. The types of a field are those of its values in the
-# first records, up to a bound, or of its first value behind them. A record that is no JSON object is left to Spark.
+# No part of the file names its columns, so each record is parsed. A field's type is taken from its values in the first
+# records, up to a number of bytes. A field that first has a value in a later record gets the type of that value. A
+# record that is no JSON object is left to Spark.
 
 
 RECORDS_BYTES_MAX: Final = 1024 * 1024
-"""The values of so many bytes of records, after decompression, say which type a field has."""
+"""The bytes of records, after decompression, from whose values the types of fields are taken."""
 _BLOCK_BYTES: Final = 1024 * 1024
 _MARK: Final = b"\xef\xbb\xbf"
 _MAY_BE_TIME: Final = re.compile(rb'"[\x00-\x20]*+(?:T[0-9]|\\|[0-9]++[\x00-\x20]*+[:\\])')
-"""Matches a text that may be a time without a day, or is written so that only a parser can tell."""
+"""Matches a text that may be a time without a day, or has escapes, so that only a parser can decide."""
 _TIME_ALONE: Final = re.compile(r"[\x00-\x20]*(?:T|[0-9]+[\x00-\x20]*:)")
 _LIKE_TIME_ALONE: Final = re.compile(r"""["'][\x00-\x20]*+(?:T[0-9]|\\|[0-9]++[\x00-\x20]*+[:\\])""")
-"""The same in JSON as Spark reads it, which may have single quotes, comments and more."""
+"""Matches such texts in the lenient JSON that Spark reads, which may have single quotes."""
 _SHOWN_MAX: Final = 40
 _TYPES: Final[dict[type, DataType]] = {bool: BooleanType(), int: LongType(), float: DoubleType()}
 _LONG_MAX: Final = 2**63 - 1
 _DOUBLE_MAX: Final = 2**53
 _LONG_ALONE: Final = DecimalType(19, 0)
-"""Stands for a bigint of which a double would lose digits. It never leaves this module."""
+"""The type of a bigint of which a double would lose digits. This type is used only inside of this module."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLook:
-    """What a look at all records of a file finds: their fields, and about their number.
+    """What a scan of all records of a file finds: the records' fields, and the records' approximate number.
 
-    A file is `doubtful` if Spark's reader could take a record for another one without a word (`exact_values`). `times`
-    are the fields with a text that is a time without a day, if each line cannot be parsed by itself. It is None if any
-    field may have one, since only Spark can read the text. `bad_line` is the
-    first line that was parsed and is no object.
+    A file is `doubtful` if Spark's reader might silently misread a record (`exact_values`). If the lines of the file
+    cannot be parsed one by one in Spark, `times` are the fields with a text that is a time without a day. `times` is
+    None if any field may have such a text, since only Spark can parse the record. `bad_line` is the first line that is
+    not one JSON object.
     """
 
     columns: tuple[Column, ...]
@@ -263,10 +267,10 @@ class JsonLook:
 
 
 def json_columns(opened: IO[bytes], encoding: str) -> JsonLook:
-    """Return the fields of the records, in the order in which they come, with the types of their first values.
+    """Return the fields of the records, in order of appearance, with the types of their first values.
 
-    A field that never has a value is left out: nothing is lost without it. Raises OSError or EOFError for a
-    packed file that is damaged. If the file is no UTF-8, it raises ValueError for a line with several objects.
+    A field that never has a value is left out, because no value is lost. Raises OSError or EOFError for a packed file
+    that is damaged. If the file is not in UTF-8, raises ValueError for a line with several objects.
     """
     types: dict[str, DataType] = {}
     lines = _Lines(opened, encoding)
@@ -279,9 +283,9 @@ def json_columns(opened: IO[bytes], encoding: str) -> JsonLook:
 
 
 def document_columns(text: str) -> JsonLook:
-    """Return the fields of the records of one JSON text that goes over several lines: an object, or a list of them.
+    """Return the fields of the records of a JSON text of several lines: an object, or a list of objects.
 
-    Raises ValueError if something stands behind the text. Of that Spark would read nothing.
+    Raises ValueError if other text follows the JSON text, because Spark would not read that text.
     """
     try:
         found, end = json.JSONDecoder().raw_decode(text.removeprefix("\ufeff").lstrip())
@@ -318,7 +322,7 @@ def _columns(types: dict[str, DataType]) -> tuple[Column, ...]:
 
 
 class _Lines:
-    """The lines of a file. It counts those that are not empty."""
+    """The lines of a file, and the number of lines that are not empty."""
 
     def __init__(self, opened: IO[bytes], encoding: str) -> None:
         """Read nothing yet."""
@@ -327,7 +331,7 @@ class _Lines:
         self.bad_line: int | None = None
 
     def telling(self) -> Iterator[dict[str, object]]:
-        """Yield the records up to the bound, and later ones whose values are the first ones of their field."""
+        """Yield the first records, and then the fields of later records that had no value before."""
         left, known, parsed = RECORDS_BYTES_MAX, set[str](), self._utf8 if self._is_utf8 else self._decoded
         for number, line in enumerate(self._lines(), 1):
             left -= len(line) + 1
@@ -346,13 +350,13 @@ class _Lines:
                 yield new
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield the lines, and look for times in many of them at once."""
+        """Yield the lines, and look for times in whole blocks of lines."""
         for block in iter(lambda: self._opened.read(_BLOCK_BYTES) + self._opened.readline(), b""):
             self.doubtful = self.doubtful or _MAY_BE_TIME.search(block) is not None
             yield from block.removesuffix(b"\n").split(b"\n")
 
     def _utf8(self, line: bytes) -> dict[str, object] | None:
-        """Return the record of a line, or None if the line is no object and nothing else."""
+        """Return the record of a line, or None if the line is not exactly one object."""
         try:
             found = from_json(line.removeprefix(_MARK))
         except ValueError:
@@ -376,7 +380,7 @@ class _Lines:
 
 
 def _type(value: object) -> DataType:
-    """Return the type as which Spark reads a value. It reads lists and objects as their text."""
+    """Return the type for a value's column. Lists and objects are read as text."""
     if isinstance(value, int) and abs(value) > _LONG_MAX:
         return StringType()
     if isinstance(value, int) and abs(value) > _DOUBLE_MAX:
@@ -385,7 +389,7 @@ def _type(value: object) -> DataType:
 
 
 def _wider(one: DataType, other: DataType) -> DataType:
-    """Return a type that holds the values of both."""
+    """Return a type that can hold the values of both types."""
     if one == other:
         return one
     if {one, other} == {LongType(), _LONG_ALONE}:

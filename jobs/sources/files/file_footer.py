@@ -1,7 +1,7 @@
 """Reads a Parquet file's footer: its number of rows, a digest of its contents, and its columns.
 
-Tidemark compares footers instead of contents. A footer holds each column chunk's place, size, encodings and statistics,
-and every writer writes it anew. The footer is read anyway. Reading whole files to compare them would cost as much as
+Tidemark compares footers instead of contents. A footer has each column chunk's place, size, encodings and statistics,
+and every writer writes a new footer. The footer is read in any case, while reading whole files would cost as much as
 their micro-batch.
 """
 
@@ -32,9 +32,10 @@ Conversions = tuple[tuple[str, Conversion], ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a file: its name, its type in the file, the type as which it is read, and its conversion.
+    """A column of a file: its name, its type in the file, the type that it is read as, and its conversion.
 
-    `said` is None if the file does not name the type. `type` is None if it cannot be read or is not known.
+    `said` is None if the file does not name the type. `type` is None if the column cannot be read or its type is not
+    known.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Column:
 
 
 def column(name: str, arrow: pa.DataType) -> Column:
-    """Return a column that a file has with this type."""
+    """Return the column of a file in which the column has this type."""
     found = spark_type(arrow)
     return Column(name, str(arrow) if found is None else found.simpleString(), found, conversion_of(arrow))
 
@@ -59,13 +60,12 @@ def column(name: str, arrow: pa.DataType) -> Column:
 class Footer:
     """A file's number of rows, a digest of its contents, and its columns (None: the file does not name them).
 
-    If `may_lack` is True, a record need not name a column that has no value in it. `first` are the values of the first
-    record of a CSV file that does not name its columns. A Parquet file `is_plain` if Arrow reads all its values as
-    Spark does: it has no times of an older calendar or of 96 bits. `counted` is about the number of rows of a file that
-    is read whole, if it is known. `reading` are options with which Spark must read the file. `broken_at` is the first
-    line with bytes that are no text. A JSON file may be `doubtful`, and have fields with
-    `times` without a day (`file_columns`). `bad_line` is its first
-    one that is no object.
+    If `may_lack` is True, a record may leave out a column without a value. `first` are the values of the first record
+    of a CSV file that does not name its columns. A Parquet file `is_plain` if Arrow reads all its values as Spark does,
+    because the file has no times in the Julian calendar or in 96 bits. `counted` is the approximate number of rows of a
+    file that is read whole, if this number is known. `reading` are options with which Spark must read the file.
+    `broken_at` is the first line with bytes that are no text. A JSON file may be `doubtful`, and may have fields with
+    `times` without a day (`file_columns`). `bad_line` is the first line of a JSON file that is no object.
     """
 
     rows: int
@@ -82,7 +82,7 @@ class Footer:
     bad_line: int | None = None
 
     field_ids: tuple[tuple[int, str], ...] = ()
-    """The ids that a Parquet file gives its columns and fields of structs, each with its name."""
+    """The field ids of a Parquet file's columns and fields of structs, each with the name of its column or field."""
 
     has_user_types: bool = False
     """Whether a Parquet file names a schema of Spark's that Tidemark does not read, as one with user-defined types.
@@ -110,7 +110,7 @@ def conversions_of(footer: Footer, names: Iterable[str]) -> Conversions:
 
 
 def unreadable(path: StoragePlace, title: str, error: Exception) -> SourceError:
-    """Return the error for a file that is not of its format, or not whole."""
+    """Return the error for a file that is not in its format, or is not complete."""
     return SourceError(
         f"{path} cannot be read as {title} ({first_line(error)}): write it anew, or remove it. A file that is "
         f"still being written needs a temporary name: a leading dot or underscore, or .tmp at the end"
@@ -128,7 +128,7 @@ def first_line(error: Exception) -> str:
 
 
 def _is_plain(file: pq.ParquetFile) -> bool:
-    """Return whether no value needs Spark's reader. Spark 2, and Spark with a legacy setting, wrote Julian dates."""
+    """Return whether no value needs Spark's reader, as the dates that Spark 2 or a legacy setting of Spark wrote do."""
     said = file.metadata.metadata or {}
     old = said.get(_SPARK_VERSION, b"3").startswith((b"1.", b"2."))
     legacy = not _LEGACY.isdisjoint(said)

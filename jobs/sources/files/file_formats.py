@@ -1,4 +1,4 @@
-"""The formats of input files: how their names end, what is known of a file without Spark, and how Spark reads them.
+"""The formats of input files: their suffixes, what is known of a file without Spark, and how Spark reads them.
 
 | format    | is read in part | the number of rows is          | the columns are                        |
 |-----------|-----------------|--------------------------------|----------------------------------------|
@@ -8,7 +8,7 @@
 | `csv`     | no              | about that of its lines        | in the header, if the options say so   |
 | `json`    | no              | about that of its lines        | in the records; a record a line        |
 
-Spark gives rows an address in Parquet files only. A file of another format is read whole: a slice never ends in it.
+Spark numbers the rows of a file only in Parquet. A file of another format is read whole: no slice ends inside of it.
 """
 
 import bz2
@@ -51,7 +51,7 @@ Options = Mapping[str, str]
 """The options of Spark's reader for the format, all as text."""
 
 _SPARKS_AVRO: Final = "org.apache.spark.sql.avro.AvroFileFormat"
-"""Spark's own jars have this class. Only the short name `avro` comes with a jar of its own."""
+"""This class is in Spark's own jars. Only the short name `avro` needs an extra jar."""
 _HEADER_BYTES_MAX: Final = 1024 * 1024
 _PART_BYTES: Final = 1024 * 1024
 _COMPRESSED: Final = ("", ".gz", ".bz2")
@@ -61,7 +61,7 @@ _COMPRESSED: Final = ("", ".gz", ".bz2")
 class FileFormat:
     """A format of files.
 
-    `bytes_per_row` is a guess, for a file whose rows nobody counts before reading.
+    `bytes_per_row` is a guess, for a file whose rows are not counted before they are read.
     """
 
     name: str
@@ -70,7 +70,7 @@ class FileFormat:
     footer: Callable[[StoragePlace, Options], Footer]
     bytes_per_row: int | None = None
     spark: str = ""
-    """Spark's name for it, if that is another one."""
+    """Spark's name for the format, if it differs from `name`."""
 
     @property
     def is_whole(self) -> bool:
@@ -79,11 +79,11 @@ class FileFormat:
 
     @property
     def is_text(self) -> bool:
-        """Return True if single records of a file may be unreadable."""
+        """Return True if a file may have single records that are unreadable."""
         return self.name in {"csv", "json"}
 
     def require_readable(self, path: StoragePlace, footer: Footer, *, keeps_corrupt: bool) -> None:
-        """Raise SourceError if a file is damaged, as far as that can be known without Spark."""
+        """Raise SourceError if a file is damaged, as far as this can be checked without Spark."""
         if footer.bad_line is not None and not keeps_corrupt:
             raise SourceError(
                 f"{path}: line {footer.bad_line} is no JSON object, so its columns are not added: correct it, remove "
@@ -126,7 +126,7 @@ def csv_header(path: StoragePlace, options: Options) -> tuple[str, ...]:
 
 
 def _contents(path: StoragePlace, part_bytes: int = _PART_BYTES) -> Iterator[bytes]:
-    """Yield the unpacked contents of a file in parts. Raises what reading and unpacking raises."""
+    """Yield the unpacked contents of a file in parts. Raises the errors of reading and unpacking."""
     with _unpacked(path, BufferedReader(_Chunks(path))) as opened:
         while part := opened.read(part_bytes):
             yield part
@@ -151,11 +151,11 @@ class _Chunks(RawIOBase):
         self._rest = b""
 
     def readable(self) -> bool:
-        """Return True."""
+        """Return True, as `RawIOBase` requires for reading."""
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Fill the buffer as far as the present part goes. Raises OSError."""
+        """Fill the buffer from the present part of the file. Raises OSError."""
         view = memoryview(buffer).cast("B")
         while not self._rest:
             part = next(self._chunks, None)
@@ -181,7 +181,7 @@ def _of_orc(path: StoragePlace, _: Options) -> Footer:
 
 
 def _orc_column(field: pa.Field) -> Column:
-    """Return a column. Both of ORC's kinds of timestamps fit both of Spark's kinds."""
+    """Return a column. Each of ORC's two timestamp types can be read as each of Spark's two."""
     found = column(field.name, field.type)
     return Column(field.name, None, found.type) if pa.types.is_timestamp(field.type) else found
 
@@ -218,7 +218,7 @@ def _of_csv(path: StoragePlace, options: Options) -> Footer:
 
 
 def _looked_through(path: StoragePlace, options: Options) -> Footer:
-    """Return what the text of a CSV file says. Raise SourceError if it ends inside of a value."""
+    """Return what is known of a CSV file from its text. Raise SourceError if the text ends inside of a value."""
     footer, dialect = _whole(path, None), Dialect.of(options)
     try:
         look = looked_through(lambda: _contents(path), dialect)
@@ -236,10 +236,10 @@ def _looked_through(path: StoragePlace, options: Options) -> Footer:
 
 
 def _reading(path: StoragePlace, look: TextLook, dialect: Dialect, line_sep: str) -> tuple[tuple[str, str], ...]:
-    """Return the options with which Spark reads a value with a line break as one, if the file may have such values.
+    """Return the options with which Spark keeps a value with a line break whole, if there may be such values.
 
-    Spark can read a file without quotes in several tasks. Otherwise it must know the kind of line break, because it
-    would take the first one that it finds for it, also inside of a value.
+    Spark can read a file without quotes in several tasks. Otherwise Spark must be given the kind of line break. Without
+    it, Spark would use the first line break in the file, even one inside of a value.
     """
     by_lines = not look.has_quotes or (look.break_ is None and not look.breaks_inside)
     if by_lines and not dialect.encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32", "utf16", "utf32")):
@@ -271,8 +271,8 @@ def _of_json(path: StoragePlace, options: Options) -> Footer:
 def _whole(path: StoragePlace, columns: tuple[Column, ...] | None) -> Footer:
     """Return what is known of a file that is read whole; raise SourceError if it cannot be read.
 
-    Such a file has no footer that its writer writes anew each time. So in a folder its contents are compared in full.
-    An object is known by its tag, which the store gives each content, or it would have to be downloaded.
+    Such a file has no footer that identifies its contents. So in a folder, the whole contents are compared. An object
+    in a store is identified by the tag that the store gives to its contents. Otherwise it would have to be downloaded.
     """
     try:
         in_folder = isinstance(path.storage, Folder)

@@ -1,15 +1,16 @@
 """Finds out which files of a folder were read already, even if they were touched or renamed since.
 
-The invariant: along one line of checkpoints each row of each file is read exactly once, whatever files arrive late, are
-touched, are removed after they were read, come back, or are renamed. So a file that was read is recognized:
+The invariant: along one line of checkpoints, each row of each file is read exactly once. This holds whatever files
+arrive late, are touched, are removed after they were read, come back, or are renamed. So a file that was read is
+recognized:
 
 - by its name, size and modification time: the usual case, and no file is opened;
-- if it was touched: by its name and contents. Only the time differs;
-- if it was renamed: by its size, modification time and contents, if its old name is gone. A copy beside its original
-  counts as a new file.
+- if it was touched, so that only the time differs: by its name and contents;
+- if it was renamed: by its size, modification time and contents, if its old name is gone. A copy beside the original is
+  a new file.
 
-Contents are compared by size and Parquet footer (see `file_footer`). A file with a known name and other contents is
-refused, since its old rows are in the tables.
+Contents are compared by size and by the digest of their footer (see `file_footer`). A file with a known name and other
+contents is refused, since its old rows are in the tables.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +39,7 @@ class FoundFile:
 
 
 Footers = Callable[[str], Footer | None]
-"""Returns the present footer of the file of that name, or None if it cannot be read as Parquet."""
+"""Returns the present footer of the file with that name, or None if the file cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class FileChangedError(Exception):
 def matched(position: FilePosition, found: Mapping[str, FoundFile], footers: Footers) -> Matched:
     """Match the files with the position. Raise FileChangedError.
 
-    A last file of which no row was read may have changed. It then counts as new.
+    The last file may have changed if none of its rows was read. The file is new then.
     """
     known = {file.name for file in position.files}
     differing = {file.name for file in position.files if file.name in found and not is_as_read(file, found[file.name])}
@@ -132,7 +133,7 @@ def _matched_without_last(
 ) -> Matched:
     """Match the files without the last one, of which no row was read.
 
-    It is discovered again with its present contents.
+    The last file is discovered again with its present contents.
     """
     consumed = files[-1].rows if files else 0
     then = {"files": files, "consumed": consumed, "before": position.before - consumed}
@@ -145,19 +146,19 @@ def _matched(position: FilePosition, found: Mapping[str, FoundFile]) -> Matched:
 
 
 # ------------------------------------------------------------------
-# Removes files that a job has read, if its source asks for it, and only after a completed checkpoint has their rows.
+# If the source's settings say so, files that a job has read are removed after a completed checkpoint has their rows.
 #
-# The invariant: no job reads on from a position before a removed file, since the file's rows would be missing
-# silently. So each folder has a ledger, `_consumed.json`. It says up to which position files were removed. It is
-# written before a file is removed. A poll from an earlier position is refused. This happens after a rollback, and to
-# another job that begins at the start.
+# The invariant: no job continues from a position before a removed file, since the file's rows would be missing
+# silently. So each folder has a ledger, `_consumed.json`. The ledger says up to which position files were removed, and
+# is written before a file is removed. A poll from an earlier position is refused. A job has such a position after a
+# rollback, or if it is another job that begins at the start.
 
 
 LEDGER: Final = "_consumed.json"
 
 
 class AfterReading(Enum):
-    """Says what the source does with a file when a completed checkpoint has all its rows."""
+    """What the source does with a file after a completed checkpoint has all rows of the file."""
 
     KEEP = "keep"
     ARCHIVE = "archive"
@@ -165,9 +166,9 @@ class AfterReading(Enum):
 
 
 class Ledger(BaseModel):
-    """The position of a split up to which files were removed, and the checkpoint.
+    """The number of rows before the position up to which a split's files were removed, and the checkpoint.
 
-    `archive` is the folder that has them now.
+    `archive` is the folder that has these files now, or None if they were deleted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -180,7 +181,7 @@ class Ledger(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumedFiles:
-    """Removes the files of one source that were read. `archive` is the folder for them."""
+    """Deletes or archives the files of one source that were read. `archive` is the folder for archived files."""
 
     after: AfterReading
     archive: StoragePlace | None = None
@@ -193,9 +194,10 @@ class ConsumedFiles:
         found: Mapping[str, FoundFile],
         checkpoint: CheckpointId,
     ) -> None:
-        """Remove the files before `position`, the position of a completed checkpoint.
+        """Remove the files of which all rows lie before `position`, the position of a completed checkpoint.
 
-        `found` are the files that exist now. A file that changed since it was read stays. Raises SourceError.
+        `found` are the files that exist now. A file that changed since it was read is not removed. Raises SourceError
+        if a file cannot be removed.
         """
         whole = [
             file for file in _consumed(position) if (now := found.get(file.name)) is not None and is_as_read(file, now)
@@ -222,7 +224,7 @@ class ConsumedFiles:
 
 
 def must_be_behind_removed(folder: StoragePlace, position: FilePosition) -> None:
-    """Raise SourceError if files were removed from the folder that a job at `position` has not read."""
+    """Raise SourceError if files that a job at `position` has not read were removed from the folder."""
     path = folder / LEDGER
     try:
         ledger = Ledger.model_validate_json(path.read())

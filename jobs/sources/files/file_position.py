@@ -1,10 +1,10 @@
-"""The position of a file source in a split: the files in order of discovery, and the rows read of the last one.
+"""The position of a file source in a split: the files in order of discovery, and the rows read of the last file.
 
-This module only computes; it touches no file. Names do not decide the order: a file that arrives late under an
-earlier name is discovered later.
+This module only computes, and opens no file. The files' names do not decide their order: a file that arrives late is
+discovered late, whatever its name.
 
-A position names all files in the folder, and of the removed files the `GONE_KEPT` that were discovered last. So it
-grows with the folder, not with every file that was ever read (ADR 9).
+A position names all files in the folder that were discovered, and the `GONE_KEPT` removed files that were discovered
+last. So a position grows with the folder, and not with the number of files that were ever read (ADR 9).
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -27,7 +27,7 @@ GONE_KEPT: Final = 1_000
 """A position remembers this many removed files. If one of them comes back, it is not read again."""
 
 PLACES: Final = 2**40
-"""More than the rows of any file. A file whose rows nobody has counted gets this many places."""
+"""More than the rows of any file. A file whose rows are not counted gets this many places."""
 _SHOWN_MAX: Final = 200
 
 
@@ -36,10 +36,11 @@ class _Persisted(BaseModel):
 
 
 class SeenFile(_Persisted):
-    """A file as it was when it was discovered. `name` is its path below the split's folder, and times are in ns.
+    """A file at its discovery. `name` is its path below the split's folder. `modified_ns` is in nanoseconds.
 
-    `contents` is the digest of its footer, and is empty in positions of format 1. `skipped` counts rows of forgotten
-    files that were discovered between the previous file of the position and this one.
+    `contents` is the digest of its footer, and is empty in positions of format 1. A position forgets files that were
+    removed long ago. `skipped` counts the rows of forgotten files between the previous file of the position and this
+    one.
     """
 
     name: str
@@ -52,7 +53,7 @@ class SeenFile(_Persisted):
     @field_validator("name")
     @classmethod
     def _of_its_folder(cls, name: str) -> str:
-        """Refuse a name that leads out of the split's folder. A position may come from another warehouse."""
+        """Refuse a name that leads out of the split's folder, because a position may come from another warehouse."""
         if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise ValueError("must be the path of a file below the split's folder")
         return name
@@ -82,7 +83,7 @@ class FileRange(_Persisted):
 
     @property
     def bytes(self) -> int:
-        """Return the range's estimated share of the file."""
+        """Return the range's estimated share of the file's bytes."""
         return self.file.size * self.rows // self.file.rows
 
 
@@ -101,10 +102,11 @@ class SliceDetail(_Persisted):
 
 
 class FilePosition(_Persisted):
-    """A position in a split. All files except the last are read whole.
+    """A position in a split. All rows of all files except the last have been read.
 
-    `consumed` counts read rows of the last file, and `before` the rows of all other files. So a row's ordinal in the
-    split needs no sum over the files. Format 1 wrote files as objects and without their contents.
+    `consumed` is the number of read rows of the last file, and `before` the number of rows of all other files. So the
+    place of a row in the split can be computed without a sum over the files. Format 1 has files as objects, without
+    `contents`.
     """
 
     format: Literal[1, 2] = 2
@@ -120,9 +122,9 @@ class FilePosition(_Persisted):
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Return the position of that canonical JSON text; None is the start.
+        """Return the position of that canonical JSON text. None is the start.
 
-        Raises SourceError if the text is no position of a file source.
+        Raises SourceError if the text is not a position of a file source.
         """
         if text is None:
             return cls()
@@ -151,7 +153,7 @@ class FilePosition(_Persisted):
         return self.model_copy(update={"format": 2}).model_dump_json()
 
     def places(self) -> Iterator[tuple[SeenFile, int]]:
-        """Yield each file with the number of rows before its first."""
+        """Yield each file with the number of the split's rows before the file."""
         before = 0
         for file in self.files:
             before += file.skipped
@@ -207,10 +209,10 @@ def advance(
 ) -> tuple[FilePosition, tuple[FileRange, ...]]:
     """Return the position after at most `rows_max` more rows, and the ranges up to it.
 
-    It takes the rest of the last file first, then unseen files in the given order. A file that fits into `rows_max` is
-    never split. It waits for the next slice if this one has rows already. Files without rows are skipped, and
-    remembered only if rows follow. It takes no more of `unseen` than it needs. With `estimate`, which gives a file's
-    probable number of rows, no file is ever split.
+    The rest of the last file comes first, then the unseen files in the given order. A file with at most `rows_max` rows
+    is never divided. If it does not fit into this slice, it is left to the next slice. Files without rows have no
+    range. The position has them, but it is used only if there are ranges. No more of `unseen` is consumed than needed.
+    With `estimate`, which returns a file's probable number of rows, no file is ever divided.
     """
     rest = position.rest
     if rest is not None and rest.rows > rows_max:

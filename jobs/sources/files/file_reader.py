@@ -2,7 +2,7 @@
 
 In a Parquet file Spark's reader numbers the rows (`_metadata.row_index`), so positions are exact however Spark splits
 the files. For a range that ends within a file, Spark reads the whole file and drops the rest. In a file of another
-format, rows are numbered in their order in the file: by the place of their block, then by their order in the block.
+format, the query numbers the rows in the file's order: by the place of their block, then by their order in the block.
 Expressions are SQL text, so each is one call to Spark, however many files there are.
 """
 
@@ -45,7 +45,7 @@ _BLOCK, _ORDER, _PLACE, _ROW, _PARSED, _BAD = (
     f"{OWN_NAMES}{name}" for name in ("block", "order", "place", "row", "parsed", "bad")
 )
 _NAME: Final = "_metadata.file_name"
-"""The name of a row's file without its folders. Spark has it at hand, and would take the path apart for each row."""
+"""The name of a row's file without its folders. Spark has this name ready, but would split a path anew for each row."""
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 _SHOWN_MAX: Final = 200
 
@@ -56,7 +56,7 @@ Ranges = Sequence[tuple[SplitId, FileRange]]
 class FileReader:
     """Reads files of one source. `schema` has the columns of the files, `corrupt` is the corrupt column's name.
 
-    `file_column` is the name of the column that names a row's file, below the root of the source.
+    `file_column` is the name of the column with the path of a row's file, below the root of the source.
     """
 
     files: InputFiles
@@ -100,8 +100,8 @@ class FileReader:
     def _parses_lines(self, fit: Fit) -> bool:
         """Return whether each line of a JSON file is parsed by itself, because Spark's reader might misread some.
 
-        Spark's reader shows a number or list in a column of text as it is written. A parsed line gives the same value,
-        but perhaps other digits or spaces.
+        In a column of text, Spark's reader shows a number or list exactly as the file has it. A parsed line shows the
+        same value, but perhaps with other digits or spaces.
         """
         return self.format.name == "json" and reads_lines(self.options) and (fit.doubtful or has_decimals(self.schema))
 
@@ -137,7 +137,10 @@ class FileReader:
     def _checked(
         self, rows: DataFrame, fit: Fit, own: Sequence[str], columns: list[Column], place: str
     ) -> tuple[list[Column], DataFrame]:
-        """Return the columns and the rows. A row is bad if a value only seems good, or if its cast loses something."""
+        """Return the columns and the rows.
+
+        A row is bad if Spark would read a value as another value, or if a cast loses a part of a value.
+        """
         bad = {**self._seeming(rows, fit, own), **self._lossy(fit)}
         if fit.set_aside or not bad:
             return columns, rows
@@ -152,7 +155,7 @@ class FileReader:
         return [*hidden, F.coalesce(corrupt, F.when(is_bad, record)).alias(self.corrupt)], rows
 
     def _seeming(self, rows: DataFrame, fit: Fit, own: Sequence[str]) -> dict[str, Column]:
-        """Return the conditions, with words, that a text of a CSV file is no value although Spark would take it."""
+        """Return the conditions, by message, for texts of a CSV file that Spark would read as other values."""
         texts = [field for field in self.schema if self._is_text(field) and field.name in own]
         bad = {
             f"column {each.name!r} has no {each.dataType.simpleString()}": named(each.name).isNotNull()
@@ -168,7 +171,7 @@ class FileReader:
         return bad
 
     def _lossy(self, fit: Fit) -> dict[str, Column]:
-        """Return the conditions, with words, that a cast to a column's type loses digits or more of a value."""
+        """Return the conditions, by message, for values of which a cast to the column's type loses a part."""
         types = {field.name: field.dataType for field in self.schema}
         casts = {name: how.type for name, how in fit.conversions if isinstance(how, Cast)}
         return {
@@ -179,7 +182,7 @@ class FileReader:
         }
 
     def _is_text(self, field: StructField) -> bool:
-        """Return whether a column is read as text, because Spark takes some texts for values that they do not say."""
+        """Return whether a column is read as text, because Spark would read some texts as other values."""
         if self.format.name != "csv":
             return False
         is_time = isinstance(field.dataType, TimestampType) and may_take_present_day(self.options)
@@ -216,9 +219,10 @@ class FileReader:
         return StructType(fields)
 
     def _columns(self, fit: Fit, own: Sequence[str]) -> Iterator[Column]:
-        """Yield the columns of the schema, converted where needed, and the corrupt column.
+        """Yield the columns of the schema, converted where needed, and the corrupt column if there is one.
 
-        If the files have just these columns, one expression takes all: each call to Spark costs time.
+        If the files have exactly these columns, one expression selects all of them, because each call to Spark costs
+        time.
         """
         converts = fit.set_aside or fit.conversions or self.corrupt or self.format.is_whole
         if list(own) == self.schema.names and not converts:
@@ -246,7 +250,7 @@ class FileReader:
         return f"substring(_metadata.file_path, locate({root}, _metadata.file_path) + length({root}))"
 
     def _numbered(self, files: DataFrame, *more: Column) -> DataFrame:
-        """Return the rows with their file, and their number in it."""
+        """Return the rows with their file, and their number in the file."""
         ordered = files.select(
             "*",
             *more,
@@ -258,23 +262,24 @@ class FileReader:
         return ordered.select("*", F.expr(number).alias(_ROW))
 
     def _of_ranges(self, files: DataFrame, ranges: Ranges, place: str) -> DataFrame:
-        """Return the rows, without those outside the ranges of partly read files.
+        """Return the rows, without the rows of partly read files that lie outside of the ranges.
 
-        The bounds are in maps, which Spark passes to its generated code. Numbers in the text would be compiled into the
-        code, and compiled again for each micro-batch (Spark's Literal, CodeGenerator).
+        The bounds are in maps, which Spark passes to its generated code as objects. Numbers in the SQL text would
+        become part of the code, which would be compiled again for each micro-batch (Spark's Literal, CodeGenerator).
         """
         partial: dict[str, list[FileRange]] = {}
         for split, part in ranges:
             if part.rows < part.file.rows:
                 partial.setdefault(self._place_of(split, part, place), []).append(part)
-        # Most files have one range: the first term has the first range of each file, the next further ranges.
+        # Most files have one range. The first term has the first range of each file, and later terms have further
+        # ranges.
         terms = [dict(zip(partial, layer, strict=True)) for layer in zip_longest(*partial.values())]
         others = chain([_WHOLE], repeat(_NOTHING))
         condition = " OR ".join(_inside(parts, place, other) for parts, other in zip(terms, others, strict=False))
         return files.filter(F.expr(condition)) if condition else files
 
     def _before(self, ranges: Ranges, place: str) -> str:
-        """Return the expression of the position of the first row of a row's file."""
+        """Return the expression of the number of the split's rows before a row's file."""
         before = {self._place_of(split, part, place): part.before for split, part in ranges}
         entries = ", ".join(f"{where}, {rows}L" for where, rows in before.items())
         unknown = f"raise_error(concat('read rows of a file that was not asked for: ', {place}))"
@@ -317,7 +322,7 @@ def _literal(path: str) -> str:
 
 
 def text_value(field: StructField, options: Options) -> Column:
-    """Return the value of a CSV file's text, or null if it only seems to be one."""
+    """Return the value of a text in a CSV file, or null if Spark would read the text as another value."""
     text = named(field.name)
     if isinstance(field.dataType, DecimalType):
         if not option(options, "locale"):
@@ -331,7 +336,7 @@ def text_value(field: StructField, options: Options) -> Column:
 
 
 def _csv_options(options: Options) -> dict[str, str]:
-    """Return the options of a reader that a writer has too."""
+    """Return those of the reader's options that a writer has too."""
     known = ("sep", "delimiter", "quote", "escape", "nullvalue", "escapequotes")
     return {name: value for name, value in options.items() if name.lower() in known}
 
@@ -339,7 +344,8 @@ def _csv_options(options: Options) -> dict[str, str]:
 def _of_all_columns(corrupt: str, own: Sequence[str]) -> Column:
     """Return the corrupt column in a form for which Spark reads all columns.
 
-    Spark parses only the columns that a query uses. Otherwise the query would decide which records are corrupt.
+    Spark parses only the columns that a query uses. So without this form, the query would decide which records are
+    corrupt.
     """
     rest = F.xxhash64(*map(named, own)).cast(StringType())
     return F.substring(F.concat(named(corrupt), rest), F.lit(1), F.length(named(corrupt)))
@@ -400,7 +406,7 @@ def _follows(earlier: FileRange, later: FileRange) -> bool:
 def _inside(parts: Mapping[str, FileRange | None], place: str, other: tuple[int, int]) -> str:
     """Return the condition that a row is in the range of its file.
 
-    `other` are the bounds for files without a range here.
+    `other` are the bounds for files without a range in `parts`.
     """
     known = {where: (part.first, part.end) for where, part in parts.items() if part is not None}
     first, end = (

@@ -1,7 +1,7 @@
-"""Turns the positions of a file source into words and back: the last read file and its rows, `2013-01-07.parquet:842`.
+"""Turns positions of a file source into words and back: the last read file and its rows, `2013-01-07.parquet:842`.
 
-A file that is read whole needs no rows. `2013-01-07.csv` is the position after it, and `2013-01-07.csv:0` the one
-before.
+For a file that is read whole, `2013-01-07.csv` is the position after the file, and `2013-01-07.csv:0` the position
+before the file.
 """
 
 import sys
@@ -66,7 +66,7 @@ from jobs.storage.place import StoragePlace, place_in
 
 
 def written(position: FilePosition) -> str:
-    """Return the words that `tidemark reset --to` takes for the position."""
+    """Return the words that `tidemark reset --to` accepts for the position."""
     if not position.files:
         return "start"
     last = position.files[-1]
@@ -104,7 +104,7 @@ def in_file(position: FilePosition, words: str) -> FilePosition:
 
 
 def _rows(file: SeenFile, words: str) -> str | None:
-    """Return the number of the file's rows in the words, or None if they do not name the file."""
+    """Return the number of rows that the words name, or None if they do not name the file."""
     if words == file.name and file.rows == PLACES:
         return str(PLACES)
     name, colon, rows = words.rpartition(":")
@@ -112,13 +112,14 @@ def _rows(file: SeenFile, words: str) -> str | None:
 
 
 # ------------------------------------------------------------------
-# Remembers columns that a file source found in its files, and that its declared schema lacks.
+# Stores the columns that a file source found in its files and that its declared schema lacks.
 #
-# They are in a hidden file in the source's folder, `_columns.json`. A column stays once a completed checkpoint has
-# read the file that taught it, also when its files are gone. So a table never loses a column because of its input.
+# The columns are in a hidden file in the source's folder, `_columns.json`. Once a completed checkpoint has read the
+# file in which a column was found (its *teacher*), the column stays, even if its files are removed. So a table never
+# loses a column because of its input.
 #
-# Before that, the file may turn out to be damaged, or to be a stranger's. If it is removed or changed, the column is
-# forgotten. So no job is blocked by a file that is gone.
+# Before that, the teacher may turn out to be damaged, or to be in the folder by mistake. If it is removed or changed,
+# the column is forgotten. So a file that no longer exists cannot block a job.
 
 
 FOUND: Final = "_columns.json"
@@ -143,7 +144,7 @@ class Teacher(BaseModel):
         return path
 
     def is_there(self, root: StoragePlace) -> bool:
-        """Return whether the file is there as it was."""
+        """Return whether the file still exists unchanged."""
         try:
             now = input_folder(root / self.folder if self.folder else root).found(self.name)
         except OSError:
@@ -154,7 +155,7 @@ class Teacher(BaseModel):
 class FoundColumns(BaseModel):
     """The content of the file: the columns in the order in which they were found, in Spark's JSON for schemas.
 
-    Format 2 has `taught`: the file of each column that no completed checkpoint has read yet.
+    Format 2 has `taught`: for each column whose file no completed checkpoint has read yet, this file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -166,16 +167,16 @@ class FoundColumns(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """The columns that count, and the files that taught those of which no checkpoint has read a value."""
+    """The found columns, and the files of those columns of which no checkpoint has read a value yet."""
 
     columns: StructType
     taught: Mapping[str, Teacher]
 
 
 def found_columns(root: StoragePlace) -> Lessons:
-    """Return the columns that were found so far; raise SourceError if the file that says so cannot be read.
+    """Return the columns that were found so far. Raise SourceError if the file that lists them cannot be read.
 
-    Those of a file that is gone or changed before it was read are left out.
+    A column is left out if its file was removed or changed before a checkpoint had read the file.
     """
     path = root / FOUND
     try:
@@ -197,9 +198,9 @@ def found_columns(root: StoragePlace) -> Lessons:
 def remember(
     root: StoragePlace, file: StoragePlace, columns: Iterable[Column], teacher: Teacher, declared: Iterable[str]
 ) -> None:
-    """Add columns that were found in a file; raise SourceError if one has a type or a name that cannot be read.
+    """Add columns that were found in a file. Raise SourceError if a type or name among them cannot be read.
 
-    Spark takes two names for one if only their case differs. `declared` are the names of the source's schema.
+    Spark treats two names that differ only in case as one. `declared` are the names of the source's schema.
     """
     known = found_columns(root)
     new = [StructField(each.name, _type(file, each)) for each in columns if each.name not in known.columns.names]
@@ -216,7 +217,7 @@ def remember(
 
 
 def confirm(root: StoragePlace, read: Callable[[Teacher], bool]) -> None:
-    """Keep the columns for good whose file a completed checkpoint has read. Raise SourceError."""
+    """Store for ever the columns whose file a completed checkpoint has read. Raise SourceError if this fails."""
     known = found_columns(root)
     left = {name: teacher for name, teacher in known.taught.items() if not read(teacher)}
     if len(left) < len(known.taught):
@@ -249,16 +250,16 @@ def _type(file: StoragePlace, column: Column) -> DataType:
 # ------------------------------------------------------------------
 # A source of files in folders. Each folder under the root is a split, unless all are one split (`input_folder`).
 #
-# `file_position` has position and order. These things may happen to a folder between two polls:
+# `file_position` has position and order. Between two polls, a folder may change in these ways:
 #
-# - A new file is read next, whatever its name. A new folder is a new split of the next tick.
+# - A new file is read next, whatever its name. A new folder becomes a split in the next tick.
 # - A file that was read may be deleted, touched or renamed (`file_matching`), but not changed. If it was changed, the
 #   tables hold rows that the file no longer has. Polling then stops with an error that names the file and the way out.
 # - A hidden file, or one that is still being written, is ignored silently.
 # - The source ignores all other files, but counts and names them (`folder_look`).
 #
-# `file_formats` says what is known of a file before it is read. `file_columns` says which columns it must have, and
-# `arrow_types` how the types of other writers are read.
+# `file_formats` says what is known of a file before it is read. `file_columns` says which columns a file must have, and
+# `arrow_types` how types that Spark itself does not write are read.
 
 
 _log = structlog.get_logger(__name__)
@@ -267,22 +268,23 @@ _log = structlog.get_logger(__name__)
 class FileSource(ReadsFirst):
     """Files under `root`, a folder or a URL such as `s3://bucket/in`, with the columns of `schema` (see `port.Source`).
 
-    `format` is `parquet`, `orc`, `avro`, `csv` or `json` (a record a line), and `options` are those of Spark's reader
-    for it. `avro` needs the extra `avro`.
-    `glob` is a pattern of paths below a split's folder, such as `**/*.csv`; without it, the files directly in the
-    folder are read whose names end as the format says. `one_split` makes the root itself the only split, `all`.
+    `format` is `parquet`, `orc`, `avro`, `csv` or `json` (a record a line), and `options` are the options of Spark's
+    reader for this format. `avro` needs the extra `avro`. `glob` is a pattern of paths below a split's folder, such as
+    `**/*.csv`. Without `glob`, the source reads the files directly in the folder that have a suffix of the format.
+    `one_split` makes the root itself the only split, `all`.
 
     `columns` says what happens if a file has other columns than `schema`: `fail`, `ignore`, `quarantine` or `evolve`
-    (`file_columns`). `corrupt_column` adds a column of text. It holds a record that cannot be read, and is null
-    otherwise; `check_rows` can send such rows to quarantine. Without it, such a record fails the micro-batch.
+    (`file_columns`). `corrupt_column` adds a column of text. The column has the text of a record that cannot be read,
+    and is null for other rows. `check_rows` can send rows with such a text to quarantine. Without `corrupt_column`, a
+    record that cannot be read fails the micro-batch.
 
-    `file_column` adds a column of text that names the row's file, below the root, as in `berlin/2026-01.json`. Rows in
-    quarantine have it too.
+    `file_column` adds a column of text with the path of the row's file below the root, as in `berlin/2026-01.json`.
+    Rows in quarantine have this column too.
 
-    A `bounded` source ends each split when it first finds no unread row there. Files that come later are never read.
+    A `bounded` source ends each split when it first finds no unread row in it. Files that arrive later are never read.
 
-    `after_reading` says what becomes of a file when a completed checkpoint has all its rows: `keep`, `delete`, or
-    `archive`, which moves it to the folder `archive` (`file_matching`).
+    `after_reading` says what the source does with a file after a completed checkpoint has all its rows: `keep`,
+    `delete`, or `archive`, which moves the file to the folder `archive` (`file_matching`).
     """
 
     def __init__(  # noqa: PLR0913 - each is a question of its own, with an answer that suits most
@@ -310,7 +312,7 @@ class FileSource(ReadsFirst):
         self._corrupt, self._file_column = corrupt_column, file_column
         self.bounded = bounded
         self._waiting: set[SplitId] = set()
-        """The splits with a file that waits for the next tick, which has its columns."""
+        """The splits with a file that waits for the next tick, whose schema has the file's columns."""
         own = list(self._contract.schema)
         own += [StructField(name, StringType()) for name in (corrupt_column, file_column) if name]
         self._schema = StructType(own)
@@ -335,7 +337,7 @@ class FileSource(ReadsFirst):
 
     @property
     def stores(self) -> tuple[Root, ...]:
-        """Where Spark reads; see `needed_jars.ReadsStores`."""
+        """The folder or store that Spark reads; see `port.ReadsStores`."""
         return (self._files.root,)
 
     def look(self) -> FolderLook:
@@ -369,8 +371,8 @@ class FileSource(ReadsFirst):
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
         """Return the position that `end`, `FILE:ROWS` or `FILE` names; see `port.SeeksPositions`.
 
-        For a file that was read already, it does not look at the folder. So a reset can go back even if a file of the
-        folder has changed or is lost.
+        For a file that is in the position already, the method does not look at the folder. So a reset to an earlier
+        file works even if a file of the folder has changed or is lost.
         """
         now = FilePosition.parse(position)
         if words != END and names_file(now, words):
@@ -393,7 +395,7 @@ class FileSource(ReadsFirst):
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of a split; see `port.Source.poll`.
 
-        It also raises SourceError if a read file has changed.
+        Also raises SourceError if a file that was read has changed.
         """
         must_be_behind_removed(self._files.folder(request.split), FilePosition.parse(request.position))
         end, ranges = self._rest(request)
@@ -411,7 +413,7 @@ class FileSource(ReadsFirst):
         )
 
     def has_ended(self, split: SplitId, position: str | None) -> bool:
-        """Return that a split without an unread row has ended, unless a file waits there; see `port.Bounded`."""
+        """Return True for a bounded source, unless a file of the split waits for the next tick; see `port.Bounded`."""
         del position
         return self.bounded and split not in self._waiting
 
@@ -428,7 +430,7 @@ class FileSource(ReadsFirst):
     def scans(self, slices: Sequence[SourceSlice]) -> tuple[FileScan, ...] | None:
         """Return the parts of the files, or None if Spark must read one of them; see `OffersScans`.
 
-        A subclass with a `read` of its own is read by that.
+        A subclass that overrides `read` has no scans, so that its `read` is used.
         """
         if self._format.name != "parquet" or self._options or self._corrupt or type(self).read is not FileSource.read:
             return None
@@ -472,7 +474,7 @@ class FileSource(ReadsFirst):
             self._consumed.remove(self._files.folder(split), split, FilePosition.parse(position), found, checkpoint)
 
     def _rest(self, request: PollSource) -> tuple[FilePosition, tuple[FileRange, ...]]:
-        """Return the position after at most so many more rows, and the ranges up to it."""
+        """Return the position after at most `request.max_rows` more rows, and the ranges up to that position."""
         found = self._files.listed(request.split)
         known = self._matched(request, FilePosition.parse(request.position), found)
         unseen = self._discovered(request.split, (found[name] for name in known.unseen))
@@ -504,7 +506,7 @@ class FileSource(ReadsFirst):
             )
 
     def _learn(self, split: SplitId, file: FoundFile, unknown: tuple[Column, ...]) -> None:
-        """Remember the columns of a file. Raise SourceError if it cannot be read: then it teaches nothing."""
+        """Store the new columns of a file. If the file cannot be read, raise SourceError and store nothing."""
         path = self._files.folder(split) / file.name
         self._format.require_readable(path, self._footer(split, file), keeps_corrupt=self._corrupt is not None)
         folder = "" if self._files.one_split else str(split)
@@ -530,7 +532,7 @@ class FileSource(ReadsFirst):
             return None
 
     def _matched(self, request: PollSource, position: FilePosition, found: Mapping[str, FoundFile]) -> Matched:
-        """Match the files with the position. Raise SourceError if a file changed, or was removed when half read."""
+        """Match the files with the position. Raise SourceError if a file changed, or if a partly read file is gone."""
         try:
             known = matched(position, found, lambda name: self._footer_if_any(request.split, found[name]))
         except FileChangedError as error:
@@ -541,7 +543,7 @@ class FileSource(ReadsFirst):
         return known
 
     def _check_present(self, split: SplitId, part: FileRange) -> FoundFile:
-        """Return the present file. Raise SourceError if its contents are not those that were polled."""
+        """Return the file as it is now. Raise SourceError if its contents differ from those that were polled."""
         path = self._files.folder(split) / part.file.name
         try:
             now = self._files.found(split, part.file.name)
@@ -580,7 +582,7 @@ def _ranges(slices: Sequence[SourceSlice]) -> list[tuple[SplitId, FileRange]]:
 
 @lru_cache(maxsize=4_096)
 def _footer(kind: str, options: tuple[tuple[str, str], ...], folder: StoragePlace, file: FoundFile) -> Footer:
-    """Return the footer of a file from a cache, so that it is opened once."""
+    """Return the footer of a file from a cache, so that the file is opened only once."""
     return format_named(kind).footer(folder / file.name, dict(options))
 
 
@@ -616,7 +618,7 @@ def _consumed_files(root: Root, after_reading: str, archive: Root | str | None) 
 
 
 def _reset(request: PollSource, name: str, rows: int) -> str:
-    """Return the command that moves the split."""
+    """Return the command that resets the split to this row of the file."""
     return f"tidemark reset PIPELINE {request.source} --split {request.split} --to {typed(f'{name}:{rows}')}"
 
 

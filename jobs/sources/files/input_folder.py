@@ -1,7 +1,7 @@
-"""A folder of input files, as a file source sees it: on a file system, or as a prefix in an object store.
+"""A folder of input files of a file source: on a file system, or as a prefix in an object store.
 
-No answer has hidden names, or names of files that are still being written (`folder_look.is_hidden`). An object store
-has no folders, so a prefix counts as a folder if an object lies below it.
+No method returns hidden names, or names of files that are still being written (`folder_look.is_hidden`). An object
+store has no folders, so a prefix is treated as a folder if an object lies below it.
 """
 
 import errno
@@ -172,7 +172,7 @@ def _must_be_text(folder: Path, name: str) -> None:
 
 
 # ------------------------------------------------------------------
-# Finds the input files under the root of a file source, and says to which split each of them belongs.
+# Finds the input files under the root of a file source, and assigns each of them to a split.
 #
 # | `glob`  | `one_split` | a split is             | its files are                                           |
 # |---------|-------------|------------------------|---------------------------------------------------------|
@@ -182,16 +182,16 @@ def _must_be_text(folder: Path, name: str) -> None:
 # | a glob  | True        | `root`, named `all`    | those below `root` that match                           |
 #
 # By Spark's convention, names that begin with `_` or `.` are hidden, and names that end in `.tmp` or `._COPYING_` are
-# files that are still being written. Such files and folders are no input, whatever the glob says.
+# files that are still being written. Such files and folders are never read, whatever the glob says.
 
 
 ALL: Final = SplitId("all")
-"""The split of a source that has only one."""
+"""The split of a source that has only one split."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Which files under `root` (a URL or absolute) a source reads; `title` and `suffixes` are those of its format."""
+    """Which files under `root` (a URL or absolute) a source reads. `title` and `suffixes` are those of its format."""
 
     root: Root
     title: str
@@ -215,14 +215,14 @@ class InputFiles:
         return place_in(self.root, "" if self.one_split else split)
 
     def splits(self) -> tuple[SplitId, ...]:
-        """Return the splits, sorted; raise SourceError."""
+        """Return the splits, sorted. Raise SourceError if the root cannot be listed or a folder cannot be a split."""
         if self.one_split:
             self._entries(place_in(self.root, ""))
             return (ALL,)
         return tuple(sorted(self._folders()))
 
     def listed(self, split: SplitId) -> dict[str, FoundFile]:
-        """Return the split's finished files, ordered by name. Raise SourceError."""
+        """Return the split's finished files, ordered by name. Raise SourceError if they cannot be listed."""
         folder = self.folder(split)
         try:
             found = sorted(self._files(folder), key=lambda file: file.name)
@@ -231,7 +231,7 @@ class InputFiles:
         return {file.name: file for file in found}
 
     def found(self, split: SplitId, name: str) -> FoundFile:
-        """Return a file of the split as it is now; raise OSError."""
+        """Return a file of the split as it is now. Raise OSError if the file is missing."""
         return input_folder(self.folder(split)).found(name)
 
     def look(self) -> FolderLook:
