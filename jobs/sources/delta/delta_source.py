@@ -441,7 +441,7 @@ class DeltaSource(ReadsFirst):
         return {field.name: StructField(name_of(field), nullable(field.dataType, name_of)) for field in columns}
 
     def _kept(self, part: DeltaRange) -> NDArray[np.bool_]:
-        """Return for each row of a range with `marked` whether it is read. Raise SourceError if a vector is gone."""
+        """Return for each row of a range with `marked` whether it is read. Raise SourceError if a vector changed."""
         try:
             kept = self._history.kept(part.path, part.rows, part.marked or MarkedRows())[part.first : part.end]
         except VersionUnreadableError as error:

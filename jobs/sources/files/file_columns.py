@@ -364,7 +364,7 @@ class _Lines:
         return found if isinstance(found, dict) else None
 
     def _decoded(self, line: bytes) -> dict[str, object] | None:
-        """Return the record of a line that is no UTF-8. Raise ValueError if the line has several."""
+        """Return the record of a line that is not in UTF-8. Raise ValueError if the line has several records."""
         text = line.decode(self._encoding, "replace").removeprefix("\ufeff")
         try:
             found = json.loads(text)

@@ -90,7 +90,7 @@ class Footer:
 
 
 def read_footer(path: StoragePlace) -> Footer:
-    """Return the footer of a Parquet file; no row is read. Raises SourceError if it is unreadable or truncated."""
+    """Return the footer of a Parquet file without reading rows. Raise SourceError if the file is damaged."""
     try:
         end = footer_of(path)
         with pq.ParquetFile(pa.BufferReader(end)) as file:

@@ -86,7 +86,7 @@ def matched(position: FilePosition, found: Mapping[str, FoundFile], footers: Foo
 
 
 def is_same(read: SeenFile, now: FoundFile, footers: Footers) -> bool:
-    """Return True if a file has the contents that were read. Format 1 only knows size and number of rows."""
+    """Return True if a file has the contents that were read. Format 1 compares only size and number of rows."""
     if read.size != now.size:
         return False
     footer = footers(now.name)

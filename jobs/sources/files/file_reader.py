@@ -106,7 +106,7 @@ class FileReader:
         return self.format.name == "json" and reads_lines(self.options) and (fit.doubtful or has_decimals(self.schema))
 
     def _options(self, paths: Sequence[str], fit: Fit) -> dict[str, str]:
-        """Return the options of Spark's reader. Spark compares the header of a CSV file with the columns it is told."""
+        """Return the options of Spark's reader. Spark compares the header of a CSV file with the given columns."""
         mode = (
             {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": self.corrupt} if self.corrupt else {"mode": "FAILFAST"}
         )
@@ -189,7 +189,7 @@ class FileReader:
         return is_time or isinstance(field.dataType, DecimalType)
 
     def _failing(self, rows: DataFrame, bad: Column, record: Column, place: str = _PLACE) -> DataFrame:
-        """Return the rows. A bad one fails the micro-batch, by an error that names its file (`operators.failures`)."""
+        """Return the rows. A bad row fails the micro-batch with an error that names the file (`operators.failures`)."""
         said = (
             F.lit(f"reading file {spark_address(str(self.files.root))}/"),
             F.expr(place),

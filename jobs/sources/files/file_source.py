@@ -126,7 +126,7 @@ FOUND: Final = "_columns.json"
 
 
 class Teacher(BaseModel):
-    """The file that taught a column, which no checkpoint has read yet: its place below the source's folder."""
+    """The place, below the source's folder, of a file in which a column was found and that no checkpoint has read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -362,7 +362,7 @@ class FileSource(ReadsFirst):
         return written(FilePosition.parse(position))
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows between two positions, or None for files that are read whole; see `port.CountsRows`."""
+        """Return the number of rows between two positions, None if files are read whole; see `port.CountsRows`."""
         del split
         if self._format.is_whole:
             return None
@@ -464,7 +464,7 @@ class FileSource(ReadsFirst):
         )
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Keep what read files taught, and remove the files if told to; see `port.CommitsPositions`."""
+        """Keep columns found in read files, and remove read files if configured; see `port.CommitsPositions`."""
         if self._contract.taught:
             self._confirm(positions)
         if self._consumed.after is AfterReading.KEEP:
@@ -493,7 +493,7 @@ class FileSource(ReadsFirst):
         return self._contract.fit(path, self._footer(split, file))
 
     def _discovered(self, split: SplitId, files: Iterable[FoundFile]) -> Iterator[SeenFile]:
-        """Yield the files up to the first with a column that only the next tick's schema has. Raise SourceError."""
+        """Yield the files before the first one with a column for the next tick's schema. Raise SourceError."""
         self._waiting.discard(split)
         for file in files:
             footer, unknown = self._footer(split, file), self._fit(split, file).unknown

@@ -235,7 +235,7 @@ class InputFiles:
         return input_folder(self.folder(split)).found(name)
 
     def look(self) -> FolderLook:
-        """Return how many files the source reads, and which ones it ignores. Raise SourceError."""
+        """Return how many files the source reads, and which it ignores. Raise SourceError if it cannot."""
         found = FolderLook(self.root, self.pattern, (self.suffixes[0], self.title))
         root = place_in(self.root, "")
         if self.one_split:

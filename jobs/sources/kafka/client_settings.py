@@ -1,4 +1,4 @@
-"""Words an error of Kafka's client as one sentence that names the thing and the way out."""
+"""Turns an error of Kafka's client into one sentence that names the topic or group and the way out."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,20 +37,20 @@ _PASSING: Final = frozenset(
         "UNKNOWN_LEADER_EPOCH",
     }
 )
-"""Errors of a broker that starts, stops or hands over a Kafka partition. It may soon answer the same question."""
+"""Errors of a broker that starts, stops or hands over a Kafka partition. The same request may soon succeed."""
 
 _OTHER_RIGHTS: Final = {
     "GROUP_AUTHORIZATION_FAILED": "READ on the group",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "WRITE and DESCRIBE on the transactional id",
     "CLUSTER_AUTHORIZATION_FAILED": "IDEMPOTENT_WRITE on the cluster",
 }
-"""The right that a user lacks, for errors that do not speak of a topic."""
+"""The missing right, for authorization errors that are not about a topic."""
 
 _LOGIN: Final = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"})
 
 
 class Asker(NamedTuple):
-    """The thing of a pipeline that asks a broker, what it does there, and the rights on a topic that it needs."""
+    """The source or sink that asks a broker, what it does there, and the rights on a topic that it needs."""
 
     name: str
     does: str
@@ -59,11 +59,11 @@ class Asker(NamedTuple):
 
 SOURCE: Final = Asker("KafkaSource", "read", "DESCRIBE and READ")
 SINK: Final = Asker("KafkaSink", "write to", "DESCRIBE, READ and WRITE")
-"""Kafka asks for READ too if the offset that carries the checkpoint's number is committed in a transaction."""
+"""Kafka also requires READ, because the offset with the checkpoint's number is committed in a transaction."""
 
 
 class BrokerAwayError(SourceAwayError):
-    """No broker answers. It may answer later."""
+    """No broker answers. A broker may answer later."""
 
 
 class NoSuchTopicError(SourceError):
@@ -76,7 +76,7 @@ def is_refused_login(error: "KafkaError") -> bool:
 
 
 def failure(error: "KafkaError", servers: str, what: str, said: str, asker: Asker = SOURCE) -> SourceError:
-    """Return the error for a client's answer to the question for `what`. `said` is the text of the answer."""
+    """Return the error to raise for a client's error in a request for `what`. `said` is the text of that error."""
     name = error.name()
     if is_refused_login(error):
         return SourceError(
@@ -99,11 +99,11 @@ def failure(error: "KafkaError", servers: str, what: str, said: str, asker: Aske
 
 
 # ------------------------------------------------------------------
-# Prepares the settings of Kafka's clients. librdkafka asks for offsets, and Kafka's Java client reads records.
+# Prepares the settings of Kafka's clients. librdkafka asks for offsets, and Kafka's Java client reads records in Spark.
 #
-# A user gives librdkafka's names (`sasl.username`, `ssl.ca.location`). This module translates them for Java's client.
-# Secrets are looked up when a client is made, from environment variables or by the user's function. No entry, message
-# or description has them.
+# A user gives settings by librdkafka's names (`sasl.username`, `ssl.ca.location`). This module translates the names for
+# Java's client. Secrets are looked up when a client is made, from environment variables or by the user's function. No
+# entry, message or description contains a secret.
 
 
 _OURS: Final = ("bootstrap.servers", "group.id", "isolation.level", "enable.auto.commit", "auto.offset.reset")
@@ -124,7 +124,7 @@ class ClientSettings:
     def __init__(
         self, servers: str, options: Mapping[str, str], secrets: Secrets | None, asker: Asker = SOURCE
     ) -> None:
-        """Raise SourceError for a setting that the source or sink makes itself, and for a secret in plain text."""
+        """Raise SourceError for a setting that the source or sink itself sets, and for a secret in plain text."""
         is_source = asker is SOURCE
         for name in options:
             if name.removeprefix(_FOR_SPARK) in (_OURS if is_source else _OURS_OF_SINKS):
@@ -140,13 +140,16 @@ class ClientSettings:
 
     @property
     def open_part(self) -> tuple[object, ...]:
-        """Return all that is not secret, and where secrets are found. Equal means the same client."""
+        """Return the settings that are not secret, and where secrets are found. Equal results mean the same client."""
         secrets = () if self._secrets is None or callable(self._secrets) else tuple(sorted(self._secrets.items()))
         return self.servers, tuple(sorted(self._options.items())), secrets
 
     @property
     def reach_tasks(self) -> bool:
-        """Return whether a task can make the client: no setting is for Spark's connector, no secret in a function."""
+        """Return whether a task can make the client.
+
+        It cannot if a setting is only for Spark's connector, or if a function returns the secrets.
+        """
         return not callable(self._secrets) and not any(name.startswith(_FOR_SPARK) for name in self._options)
 
     def for_librdkafka(self) -> WithheldSettings:
@@ -156,7 +159,7 @@ class ClientSettings:
         return WithheldSettings(own, {"bootstrap.servers": self.servers})
 
     def for_spark(self) -> WithheldSettings:
-        """Return the same settings as options of Spark's connector, with secrets. Raise SourceError if one is missing.
+        """Return the settings as options of Spark's connector, with secrets. Raise SourceError if a secret is missing.
 
         A setting whose name begins with `kafka.` is only for Spark's connector.
         """
@@ -190,7 +193,7 @@ def _for_java(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _jaas(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the log-in by name and password. Java's client takes it as one text."""
+    """Yield the setting for a log-in with name and password. Java's client expects both in one text."""
     user, password = given.get("sasl.username"), given.get("sasl.password")
     if user is None or password is None:
         return
@@ -205,7 +208,7 @@ def _quoted(text: str) -> str:
 
 
 def _stores(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield certificates and keys. Java's client takes them as PEM texts."""
+    """Yield the settings for certificates and keys. Java's client gets them as PEM texts."""
     names = {
         "ssl.ca": ("truststore", "ssl.truststore.certificates"),
         "ssl.certificate": ("keystore", "ssl.keystore.certificate.chain"),

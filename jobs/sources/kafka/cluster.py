@@ -1,8 +1,9 @@
 """Asks a Kafka cluster for topics and offsets, and commits offsets, without Spark.
 
-After a broker has answered once in this process, the cluster waits for it while it restarts. The first question is
-answered or refused within seconds, so that a user hears of a wrong address before the job is claimed. If no broker
-answers it, further questions within seconds get the same refusal at once. So a user with a wrong address waits once.
+After a broker has answered once in this process, further requests wait while the brokers restart. The first request
+succeeds or fails within seconds, so that a wrong address is reported before the job is claimed. If no broker answers
+the first request, further requests within `_REFUSED_S` seconds fail at once with the same error. So a user with a wrong
+address waits only once.
 """
 
 import logging
@@ -39,15 +40,15 @@ if TYPE_CHECKING:
 
 FIRST_ANSWER_S: Final = 5.0
 PATIENCE_S: Final = 60.0
-"""How long a broker that has answered before may be away."""
+"""How many seconds a request waits for a broker, if a broker has answered before."""
 
 _AGAIN_S: Final = 0.5
 _REFUSED_S: Final = 5.0
-"""For so long it stays known that no broker answered."""
+"""For how many seconds requests fail at once after no broker answered."""
 _RECORD_S: Final = 5.0
 
 QUICK: Final = {"reconnect.backoff.max.ms": "1000", "socket.connection.setup.timeout.ms": "5000"}
-"""A returning broker is found soon. librdkafka itself would wait up to ten seconds."""
+"""Settings with which a returning broker is found soon. By default, librdkafka waits up to ten seconds."""
 
 _LOOKING: Final = {
     "group.id": "tidemark-lag",
@@ -57,7 +58,7 @@ _LOOKING: Final = {
 }
 
 SILENT: Final = logging.getLogger("tidemark.kafka")
-"""Takes what librdkafka logs. Its errors come as exceptions, too."""
+"""The logger for librdkafka. It drops all messages, because errors are also raised as exceptions."""
 SILENT.addHandler(logging.NullHandler())
 SILENT.propagate = False
 
@@ -66,7 +67,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The content of a Kafka partition: the offsets from `first` to before `end`, in the topic of this id.
+    """The content of a Kafka partition: the offsets from `first` to before `end`, in the topic with this id.
 
     Records of open transactions come after `end`.
     """
@@ -84,11 +85,11 @@ class ClusterLook:
     partitions: Mapping[TopicPartition, Extent]
     at: float
     told_idle: set[TopicPartition] = field(default_factory=set)
-    """The Kafka partitions whose poll was told by this look that there is nothing to read."""
+    """The Kafka partitions for which a poll has found nothing to read in this look."""
 
 
 class Cluster:
-    """One Kafka cluster, as one user sees it. Any thread may ask it."""
+    """One Kafka cluster, as one user sees it. Its methods may be called from any thread."""
 
     def __init__(self, settings: ClientSettings) -> None:
         """Connect to nothing yet."""
@@ -97,7 +98,7 @@ class Cluster:
         self._last: KafkaError | None = None
         self._answered = False
         self._refused: tuple[str, float] | None = None
-        """What was said when no broker answered, and until when that is said again, by `time.monotonic`."""
+        """The error when no broker answered, and until when requests fail with it at once, by `time.monotonic`."""
 
     def topics(self, pattern: str) -> list[str]:
         """Return the topics whose whole name matches, sorted, without Kafka's own."""
@@ -109,7 +110,7 @@ class Cluster:
     ) -> dict[TopicPartition, str]:
         """Return the Kafka partitions of these topics, with the id of each topic.
 
-        With `missing_ok`, a missing topic has none. Otherwise raises NoSuchTopicError.
+        With `missing_ok`, a missing topic has no Kafka partitions. Otherwise a missing topic raises NoSuchTopicError.
         """
         found = {}
         for topic in topics:  # one by one, so that an error names its topic
@@ -124,7 +125,7 @@ class Cluster:
         return found
 
     def look(self, topics: Iterable[str], *, missing_ok: bool = False) -> ClusterLook:
-        """Return the content of the Kafka partitions of these topics. With `missing_ok`, a missing topic has none."""
+        """Return the content of the Kafka partitions of these topics. With `missing_ok`, leave missing topics out."""
         asked = tuple(topics)
         ids = self.partitions(asked, missing_ok=missing_ok)
         at = time.monotonic()
@@ -132,11 +133,11 @@ class Cluster:
         return ClusterLook(frozenset(asked), {place: Extent(ids[place], first[place], end[place]) for place in ids}, at)
 
     def offsets_at(self, places: Iterable[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-        """Return the first offset whose record is not older, or -1 if a Kafka partition has no such record."""
+        """Return the first offsets with a record of that time or later, -1 for a Kafka partition without one."""
         return self.offsets(dict.fromkeys(places, OffsetSpec.for_timestamp(timestamp_ms)))
 
     def offsets(self, wanted: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
-        """Return the offset that answers the question of each Kafka partition."""
+        """Return for each Kafka partition the offset that its OffsetSpec asks for."""
         if not wanted:
             return {}
         asked = {Asked(*place): spec for place, spec in wanted.items()}
@@ -145,7 +146,7 @@ class Cluster:
         return {TopicPartition(each.topic, each.partition): offset for each, offset in answers.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], note: str) -> None:
-        """Commit the offsets of a group, with a note. Raise SourceError, also if no broker answers within seconds."""
+        """Commit the offsets of a group, with a note. Raise SourceError, also if no broker answers in 5 seconds."""
         listed = [Asked(*place, offset, note) for place, offset in offsets.items()]
         asked = [ConsumerGroupTopicPartitions(group, listed)]
         self._asked(f"group {group}", lambda client, s: _committed(client, asked, s), FIRST_ANSWER_S)
@@ -153,8 +154,9 @@ class Cluster:
     def note(self, group: str, place: TopicPartition, *, settled: bool) -> str | None:
         """Return the note with which a group's offset was committed, or None if it has no offset.
 
-        With `settled`, an answer waits until no transaction is about to change the offset. A consumer asks, since
-        librdkafka's admin client ends the process if a broker goes away while it looks for a group's coordinator.
+        With `settled`, the call waits until no open transaction can change the offset. The request is made by a
+        consumer, because librdkafka's admin client ends the process if a broker goes away while the admin client looks
+        for a group's coordinator.
         """
         asking = {"group.id": group, "isolation.level": "read_committed" if settled else "read_uncommitted"}
         consumer = Consumer({**QUICK, **self._settings.for_librdkafka(), **_LOOKING, **asking}, logger=SILENT)
@@ -167,12 +169,12 @@ class Cluster:
         return None if found.offset < 0 else found.metadata or ""
 
     def rights(self, topic: str) -> frozenset[str]:
-        """Return the names of all that the user may do with a topic. Raise NoSuchTopicError if it does not exist."""
+        """Return the names of the operations that the user may do on a topic. Raise NoSuchTopicError."""
         described = self._asked(f"topic {topic}", partial(_described, topic, rights=True))
         return frozenset(each.name for each in described.authorized_operations or ())
 
     def settings(self, topic: str) -> Mapping[str, str]:
-        """Return the brokers' settings of a topic, or none if the user may not read them."""
+        """Return the brokers' settings of a topic, or an empty mapping if the user may not read them."""
         try:
             found = self._asked(f"topic {topic}", partial(_settings_of, topic), FIRST_ANSWER_S)
         except SourceError:
@@ -180,9 +182,10 @@ class Cluster:
         return {name: str(each.value) for name, each in found.items()}
 
     def leaderless(self, topic: str, patience_s: float) -> tuple[int, ...]:
-        """Return the Kafka partitions of a topic that still have no leader after so many seconds.
+        """Return the Kafka partitions of a topic that still have no leader after `patience_s` seconds.
 
-        Nobody can write to them: the disk of their broker is full or broken, or the broker has stopped.
+        Nobody can write to such Kafka partitions. The disk of their broker is full or broken, or the broker has
+        stopped.
         """
         limit = time.monotonic() + patience_s
         while True:
@@ -206,13 +209,13 @@ class Cluster:
             consumer.close()
 
     def close(self) -> None:
-        """Close the connection. The next question opens it again."""
+        """Close the connection. The next request opens it again."""
         self._client = None
 
     def _asked(
         self, what: str, question: Callable[[AdminClient, float], _Answer], patience_s: float = PATIENCE_S
     ) -> _Answer:
-        """Return the answer to a question. If a broker has answered before, ask for `patience_s` seconds."""
+        """Return the answer to a request, repeated for `patience_s` seconds if a broker has answered before."""
         if self._refused is not None and time.monotonic() < self._refused[1]:
             raise BrokerAwayError(self._refused[0])
         limit = time.monotonic() + (patience_s if self._answered else FIRST_ANSWER_S)
@@ -242,7 +245,8 @@ class Cluster:
     def _hear(self, error: KafkaError) -> None:
         """Record an error of the connection.
 
-        A broker that refuses a log-in is also reported as down, which says less.
+        A broker that refuses a log-in is also reported as down. That error says less, so it does not replace the
+        refusal.
         """
         if self._last is None or not is_refused_login(self._last):
             self._last = error

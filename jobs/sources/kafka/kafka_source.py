@@ -1,4 +1,4 @@
-"""Finds unread records that are gone, and says which ones, and what the user can do."""
+"""Detects unread records that are gone, and reports which records are gone and what the user can do."""
 
 import threading
 import time
@@ -80,7 +80,7 @@ def reset_command(source: VertexId, place: TopicPartition, words: str = "earlies
 
 
 # ------------------------------------------------------------------
-# Decides where a KafkaSource begins in a Kafka partition, and which places there a user can name.
+# Decides where a KafkaSource begins in a Kafka partition, and which words for a position a user can write.
 
 
 EARLIEST: Final = "earliest"
@@ -92,7 +92,7 @@ _MOMENT: Final = "a moment such as 2026-01-31T12:00:00Z"
 
 
 def start_of(words: str | datetime) -> str | datetime:
-    """Return a start as the source uses it. A moment without a time zone is in UTC.
+    """Return a start in the form that the source uses. A moment without a time zone is in UTC.
 
     Raise SourceError for other words.
     """
@@ -103,7 +103,7 @@ def start_of(words: str | datetime) -> str | datetime:
 
 
 def offset_of(cluster: Cluster, place: TopicPartition, extent: Extent, start: str | datetime) -> int:
-    """Return the offset of a start in a Kafka partition. A moment after the last record means the end."""
+    """Return the offset of a start in a Kafka partition. For a moment after the last record, return the end."""
     if isinstance(start, datetime):
         found = cluster.offsets_at([place], round(start.timestamp() * 1000))[place]
         return extent.end if found == _NONE_SO_NEW else min(found, extent.end)
@@ -111,7 +111,7 @@ def offset_of(cluster: Cluster, place: TopicPartition, extent: Extent, start: st
 
 
 def offset_named(cluster: Cluster, place: TopicPartition, extent: Extent, words: str) -> int:
-    """Return the offset that a user's words name. Raise NoSuchPositionError with the words that are allowed."""
+    """Return the offset that a user's words name. Raise NoSuchPositionError, which lists the allowed words."""
     if words.isdecimal() and extent.first <= int(words) <= extent.end:
         return int(words)
     start = {EARLIEST: EARLIEST, LATEST: LATEST, END: LATEST}.get(words) or moment_named(words)
@@ -125,30 +125,30 @@ def offset_named(cluster: Cluster, place: TopicPartition, extent: Extent, words:
 # ------------------------------------------------------------------
 # A source of Kafka topics: each Kafka partition is a split, and a position in it is an offset.
 #
-# Spark's connector reads the records. Asking for offsets needs no Spark (`cluster`). These things may happen to a
-# topic between two looks:
+# Spark's connector reads the records. Asking for offsets needs no Spark (`cluster`). Between two looks at a topic,
+# these things may happen:
 #
 # - It gets further Kafka partitions. They are new splits of the next tick, and are read from their first offset. To
 #   tell
 #   them from those of its first look, the source keeps state besides its positions (A7).
-# - Transactions are aborted, or records compacted. Their offsets are skipped. So the rows of a slice are an estimate:
-#   a slice may have fewer rows than offsets, or none.
+# - Transactions are aborted, or records compacted. The offsets of such records are skipped. So the number of rows of a
+#   slice is an estimate: a slice may have fewer rows than offsets, or none.
 # - Unread records are deleted, the topic is deleted or made again, or its end moves back. Polling then stops with an
 #   error that names the Kafka partition, the lost records and the ways out. No record is skipped silently.
 #
 # The topic's id is compared at every poll, and again before a micro-batch is built. Kafka's consumers cannot compare
-# it. Suppose that a topic is deleted, made again and filled up to the same offsets within the seconds of one micro-
-# batch. Then this micro-batch reads other records, and the next poll reports it.
+# the id. Suppose that a topic is deleted, made again and filled up to the same offsets within the seconds of one
+# micro-batch. Then this micro-batch reads the wrong records, and the next poll reports the new topic.
 
 
 ROW_BYTES: Final = 128
 """The estimated bytes of a record."""
 
 FRESH_S: Final = 1.0
-"""A poll gets records from a look at the cluster that is at most this old."""
+"""The highest age in seconds of a look at the cluster from which a poll returns records."""
 
 ROUND_S: Final = 0.05
-"""A poll is told that there is nothing to read from a look that is at most this old. The splits are polled in turn."""
+"""The highest age in seconds of a look from which a poll finds nothing to read. Splits are polled in turn."""
 
 
 class KafkaSource(ReadsFirst):
@@ -158,29 +158,29 @@ class KafkaSource(ReadsFirst):
     |-----------------|-------------------------------------------------------------------------------------------|
     | `servers`       | the brokers, as in "kafka1:9092,kafka2:9092"                                              |
     | `topics`        | the names of the topics                                                                   |
-    | `pattern`       | instead of `topics`: a regular expression of their whole names, for each tick anew        |
+    | `pattern` | instead of `topics`: a regular expression of whole names, which each tick evaluates anew |
     | `schema`        | for JSON, a StructType of the value's columns; for Avro, the text of its schema or a dict |
     | `format`        | "json", "avro", "json-schema", "protobuf", "debezium-json", "debezium-avro", or "raw":  |
     |                 | the column `value`, bytes                                                                 |
-    | `writer_schemas`| for Avro of Confluent's wire format: by its number each schema that records have          |
-    | `registry`      | instead of `writer_schemas`: a SchemaRegistry, or its URL, that has them                  |
-    | `subject`       | under what the registry has a topic's schemas: "topic", "record" or "topic-record"        |
-    | `record`        | the full name of the record to read. The topic's other records are passed over            |
+    | `writer_schemas`| for Avro of Confluent's wire format: the schemas of the records, by their numbers |
+    | `registry` | instead of `writer_schemas`: the SchemaRegistry with the schemas, or its URL |
+    | `subject` | what names a topic's schemas in the registry: "topic", "record" or "topic-record" |
+    | `record` | the full name of the record to read. The topic's other records are skipped |
     | `columns`       | what happens to fields that `schema` lacks: "fail" or "ignore". Without a `schema`, the   |
-    |                 | columns are the registry's, and a later tick has new ones ("evolve")                      |
-    | `encodings`     | for Debezium's events that do not tell their types: what their values mean                |
+    | | columns are the registry's, and a later tick gets new columns ("evolve") |
+    | `encodings` | for Debezium's events without types: how values are encoded |
     | `transactions`  | for "debezium-json": DebeziumTransactions, so that no cut shows a part of a transaction   |
-    | `start`         | where a new job begins: "earliest", "latest", or a moment. A later partition: "earliest"  |
-    | `metadata`      | some of "key", "timestamp", "headers", "topic": the columns `_key`, `_timestamp`, ...     |
+    | `start` | where a new job begins: "earliest", "latest", or a moment. Later partitions: "earliest" |
+    | `metadata` | any of "key", "timestamp", "headers", "topic", read as columns `_key`, `_timestamp`, ... |
     | `group`         | the consumer group to commit to; by default "tidemark-JOB-SOURCE"                         |
     | `commit`        | False commits nothing                                                                     |
     | `options`       | settings of Kafka's clients, by librdkafka's names; "kafka.NAME" is for Spark alone       |
-    | `secrets`       | for each secret setting the environment variable that has it; or a function of the values |
+    | `secrets` | for each secret setting its environment variable; or a function that returns the values |
     | `bounded`       | True ends each partition at the offset where it ended at the job's first look              |
     | `spark_options` | options of Spark's connector, such as {"minPartitions": "8"}                              |
 
-    Only records of committed transactions are read. A record that does not decode has nulls, and its bytes are in
-    `_undecoded` (`kafka.records`).
+    Only records of committed transactions are read. A record that does not decode has nulls in its columns, and its
+    bytes in `_undecoded` (`kafka.records`).
     """
 
     jar_sets = (KAFKA,)
@@ -230,30 +230,30 @@ class KafkaSource(ReadsFirst):
         self._cluster, self._lock = Cluster(self._settings), threading.Lock()
         self._look: ClusterLook | None = None
         self._starts: dict[TopicPartition, KafkaPosition] = {}
-        """The begin of each Kafka partition that had no position when this process first asked."""
+        """The first position of each Kafka partition that had no position when this process first polled it."""
         self._listed: frozenset[SplitId] = frozenset()
         self._first_found: frozenset[SplitId] | None = None
-        """The splits that the job found at its first look. Later ones are read from their first record."""
+        """The splits that the job found at its first look. Later splits are read from their first record."""
         self._goes_on = False
-        """True if the job has read this source before, and no checkpoint says what it found at its first look."""
+        """True if the job has read this source before. Relevant if no checkpoint has the splits of its first look."""
         self._committed = NO_CHECKPOINT
         self._partitions: Mapping[str, int] = {}
         self._is_sparks = False
         """True once a task has left a scan to Spark."""
         self.bounded = bounded
         self._ends: dict[TopicPartition, int] = {}
-        """Where partitions end for which a bounded source has no position that says so."""
+        """Where a bounded source ends in Kafka partitions whose position has no end yet."""
         self._transactions, self._told_at = transactions, tuple[KafkaPosition, ...]()
         self._member = None if transactions is None else self._joined(transactions, format)
 
     @property
     def upstream(self) -> str | None:
-        """The topic of Debezium's transactions, between which the source is read; see `port.ReadsCuts`."""
+        """The topic of Debezium's transactions, if the source reads whole transactions; see `port.ReadsCuts`."""
         named = self._transactions
         return None if named is None else f"{named.topic} of Kafka at {self._settings.servers}"
 
     def belongs_to(self, job: JobName, source: VertexId) -> None:
-        """Name the consumer group after the job, unless the user named one; see `belonging.KnowsItsJob`."""
+        """Name the consumer group after the job, unless the user has named a group; see `port.KnowsItsJob`."""
         self._group = self._group or f"tidemark-{job}-{source}"
 
     def schema(self) -> StructType:
@@ -271,14 +271,14 @@ class KafkaSource(ReadsFirst):
             return tuple(sorted(self._listed))
 
     def snapshot_state(self) -> str:
-        """Return the splits of the job's first look; see `own_state.KeepsState`."""
+        """Return the splits of the job's first look; see `port.KeepsState`."""
         with self._lock:
             found = None if self._first_found is None else sorted(self._first_found)
             schemas = () if self._registered is None else self._registered.for_checkpoint()
             return FirstLook(found=found, schemas=schemas).model_dump_json(exclude_defaults=not schemas)
 
     def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:
-        """Take the splits of the first look back. A new job has just looked; see `own_state.KeepsState`."""
+        """Restore the splits of the first look. For a new job they were just listed; see `port.KeepsState`."""
         with self._lock:
             self._goes_on = checkpoint is not None
             if self._member is not None:
@@ -326,14 +326,14 @@ class KafkaSource(ReadsFirst):
         )
 
     def _joined(self, transactions: DebeziumTransactions, form: Format) -> Member:
-        """Join the sources that are read up to the same transaction. Raise SourceError if that cannot be."""
+        """Join the sources that are read up to the same transaction. Raise SourceError if this is impossible."""
         _must_have_transactions(form, bounded=self.bounded)
         return transactions.joined(self._settings, self._cluster, self._first_of_all)
 
     def _polled_between_transactions(
         self, member: Member, request: PollSource, place: TopicPartition, begin: KafkaPosition
     ) -> SourceSlice | None:
-        """Return the next offsets on the way to a cut between two transactions. None: there is no newer cut."""
+        """Return the next offsets on the way to a cut between two transactions, or None if there is no newer cut."""
         member.readers = self._readers
         cut = member.cut(place, begin, request.cut, request.max_rows)
         if cut is None:
@@ -361,7 +361,7 @@ class KafkaSource(ReadsFirst):
         )
 
     def has_ended(self, split: SplitId, position: str | None) -> bool:
-        """Return whether the partition is read to the offset where it ended at the first look; see `port.Bounded`."""
+        """Return whether the partition is read up to where it ended at the first look; see `port.Bounded`."""
         place = place_of(split)
         begin = self._starts.get(place) if position is None else KafkaPosition.parse(position)
         end = self._ends.get(place) if begin is None or begin.end is None else begin.end
@@ -372,7 +372,7 @@ class KafkaSource(ReadsFirst):
         ranges = self._present(slices)
         if not ranges:
             return spark.createDataFrame([], read_schema(self))
-        # With a group of their own, the connector's consumers stay open from one micro-batch to the next.
+        # With a fixed group id, the connector's consumers stay open from one micro-batch to the next.
         own = {"kafka.group.id": self._readers, "includeHeaders": str(self._form.reads_headers)}
         found = records(spark, ranges, WithheldSettings(self._settings.for_spark(), own, self._spark_options))
         split = split_column(sorted({one.place.topic for one in ranges}))
@@ -381,7 +381,8 @@ class KafkaSource(ReadsFirst):
     def scans(self, slices: Sequence[SourceSlice]) -> tuple[KafkaScan, ...] | None:
         """Return the ranges of offsets, for tasks that read them themselves; see `slice_reading.OffersScans`.
 
-        Options of Spark's connector ask for it, and so does a secret that only a function of this process can give.
+        Returns None if Spark must read: if the source has options of Spark's connector, or secrets from a function,
+        which exists only in this process.
         """
         by_tasks = self._form.decodes_in_tasks and self._settings.reach_tasks and not self._spark_options
         if self._is_sparks or not by_tasks or type(self).read is not KafkaSource.read:
@@ -404,12 +405,13 @@ class KafkaSource(ReadsFirst):
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
         """Commit the offsets to the consumer group; see `port.CommitsPositions`.
 
-        If a topic was made again meanwhile, its offset is not committed. It would name other records.
+        If a topic was made again since, its offset is not committed, because the offset would name other records.
         """
         if not self._commits or self._group is None or checkpoint <= self._committed:
             return
         known = {place_of(split): KafkaPosition.parse(text) for split, text in positions.items()}
-        # The next notice repairs a failed one, so a missing broker does not delay the tick's end.
+        # If this notice fails, the next one covers it. So the call does not wait long for a missing broker and delay
+        # the tick's end.
         topics = {place.topic for place in known}
         present = self._cluster.partitions(topics, missing_ok=True, patience_s=FIRST_ANSWER_S)
         offsets = {place: each.offset for place, each in known.items() if present.get(place) == each.topic_id}
@@ -446,7 +448,7 @@ class KafkaSource(ReadsFirst):
         return {split: self._lag(place, extent, positions.get(split)) for split, (place, extent) in extents.items()}
 
     def health(self) -> str:
-        """Return which transaction of the database is open, if that is asked for; see `port.ReportsHealth`."""
+        """Return which database transaction is open, if the source has `transactions`; see `port.ReportsHealth`."""
         if self._transactions is None or self._member is None:
             return ""
         self._member.readers = self._readers
@@ -462,7 +464,7 @@ class KafkaSource(ReadsFirst):
 
     @property
     def _form(self) -> RecordForm:
-        """How records become rows. A registry is asked for the columns when they are first needed."""
+        """How records become rows. The registry is asked for the columns when the columns are first needed."""
         if self._own_form is None and self._registered is not None:
             self._own_form = self._registered.made(self._names)
         assert self._own_form is not None  # noqa: S101 - one of the two is there
@@ -492,7 +494,7 @@ class KafkaSource(ReadsFirst):
         return ranges
 
     def _unordered(self, ranges: Sequence[PlacedRange]) -> str | None:
-        """Return why a truncate in these ranges has no place among its table's other changes. None: it has one."""
+        """Return why a truncate in these ranges cannot be ordered among other changes, or None if it can."""
         topics = {one.place.topic for one in ranges}
         several = sorted(topic for topic in topics if self._partitions[topic] > 1)
         if not several:
@@ -508,7 +510,7 @@ class KafkaSource(ReadsFirst):
         return offset_of(self._cluster, place, extent, self._start)
 
     def _lag(self, place: TopicPartition, extent: Extent, given: str | None) -> Lag:
-        """Return the lag of a Kafka partition. It is unknown if a poll must first report a loss or find the begin."""
+        """Return the lag of a Kafka partition, unknown if a poll must first report a loss or find the start."""
         if given is None and self._start == LATEST:
             return Lag(None)
         if given is None:
@@ -539,7 +541,7 @@ class KafkaSource(ReadsFirst):
         return found
 
     def _looked(self, place: TopicPartition, position: KafkaPosition | None) -> ClusterLook:
-        """Return a fresh look at all Kafka partitions. It has not told this one yet that there is nothing to read."""
+        """Return a fresh look at all Kafka partitions, in which no poll of this one has found nothing to read."""
         look = self._look
         if look is None or place in look.told_idle or time.monotonic() - look.at > _fresh_s(look, place, position):
             known = {place.topic, *(look.topics if look is not None else self._topics)}
@@ -549,7 +551,7 @@ class KafkaSource(ReadsFirst):
     def _begin(
         self, place: TopicPartition, position: KafkaPosition | None, look: ClusterLook, source: VertexId
     ) -> KafkaPosition:
-        """Return the position to read from: the job's own, or the begin of a Kafka partition that has none."""
+        """Return the position to read from: the job's position, or the start of a Kafka partition without one."""
         if position is not None:
             return position
         if place not in self._starts:
@@ -560,7 +562,7 @@ class KafkaSource(ReadsFirst):
         return begin
 
     def _bound(self, place: TopicPartition, position: KafkaPosition | None, extent: Extent) -> int | None:
-        """Return the offset at which a bounded source ends: that of the position, or of the first look."""
+        """Return the offset at which a bounded source ends: the end in the position, or the end at the first look."""
         if not self.bounded:
             return None
         if position is not None and position.end is not None:
@@ -568,7 +570,7 @@ class KafkaSource(ReadsFirst):
         return self._ends.setdefault(place, extent.end)
 
     def _first(self, place: TopicPartition, extent: Extent) -> int:
-        """Return the begin of a Kafka partition without a position."""
+        """Return the first offset to read in a Kafka partition without a position."""
         if self._first_found is None:
             is_later = self._goes_on and self._start == LATEST
         else:

@@ -15,7 +15,7 @@ from jobs.sources.port import SourceError
 from jobs.sources.registry.known_schema import KnownSchema
 
 _ODD_BEGINNING: Final = "t="
-"""Begins the split of a topic whose name no split may begin with.
+"""The prefix of a split whose topic has a first character that no split may begin with.
 
 No topic has `=` in its name, so the split is unique.
 """
@@ -58,7 +58,7 @@ def place_of(split: SplitId) -> TopicPartition:
 
 
 class TransactionsRead(BaseModel):
-    """From which offset on each partition of a topic of Debezium's transactions is still needed, and the topic's id."""
+    """The first offset that is still needed in each partition of a topic of Debezium's transactions, and its id."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,8 +69,8 @@ class TransactionsRead(BaseModel):
 class KafkaPosition(BaseModel):
     """The next offset to read in a Kafka partition, and the id of its topic.
 
-    A bounded source writes down the offset at which the partition ends, so that every tick ends there. A position
-    between two transactions of the database says which ends of transactions follow.
+    A bounded source records in `end` the offset at which the partition ends, so that every tick ends there. A position
+    between two transactions of the database records in `transactions` from where on the topic of transactions is read.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,10 +94,11 @@ class KafkaPosition(BaseModel):
 
 
 class FirstLook(BaseModel):
-    """The state of a source: the splits that its job found at its first look. None: an older version has not kept them.
+    """The state of a source: the splits of its job's first look, None if an older version did not store them.
 
-    `schemas` are those that its registry has told, so that a restart need not ask again.
-    So does Flink (`KafkaSourceEnumState`): `start` is for these splits, and later ones are read from their beginning.
+    `schemas` are schemas of its registry, so that a restart need not ask the registry again. As in Flink
+    (`KafkaSourceEnumState`), `start` applies to the splits of the first look, and later splits are read from their
+    beginning.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -117,8 +118,9 @@ class FirstLook(BaseModel):
 class OffsetRange(BaseModel):
     """The content of a slice: the offsets from `first` to before `end` of one Kafka partition.
 
-    `schemas` are those of the records that are read, if a registry has them. Records with a schema in `passed` are
-    passed over, and others do not decode. So a slice can be read again without the registry.
+    If a registry has the schemas, `schemas` are the schemas of the records that are read. Records with a schema in
+    `passed` are skipped, and records with any other schema do not decode. So a slice can be read again without the
+    registry.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -139,7 +141,7 @@ class PlacedRange:
 
 
 def joined(ranges: list[PlacedRange]) -> list[PlacedRange]:
-    """Return the ranges that are not empty, sorted. Adjoining ranges of a Kafka partition are merged into one."""
+    """Return the non-empty ranges, sorted, with adjoining ranges of a Kafka partition merged into one."""
     result: list[PlacedRange] = []
     for one in sorted(ranges, key=lambda each: (each.place, each.range.first)):
         before = result[-1] if result else None
@@ -153,7 +155,7 @@ def joined(ranges: list[PlacedRange]) -> list[PlacedRange]:
 
 
 def _with(one: OffsetRange, other: OffsetRange) -> OffsetRange:
-    """Return a range and the one after it as one range."""
+    """Return a range and the range after it as one range."""
     schemas = {each.number: each for each in (*one.schemas, *other.schemas)}
     passed = sorted({*one.passed, *other.passed})
     return one.model_copy(update={"end": other.end, "schemas": tuple(schemas.values()), "passed": tuple(passed)})

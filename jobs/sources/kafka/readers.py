@@ -1,6 +1,7 @@
-"""Reads ranges of offsets in a task, with librdkafka. Of transactions it reads the committed ones.
+"""Reads ranges of offsets in a task, with librdkafka. It reads only records of committed transactions.
 
-A Python worker keeps its clients from one task to the next, because a new one first asks for brokers and partitions.
+A Python worker keeps its clients from one task to the next, because a new client must first ask for brokers and
+partitions.
 """
 
 import json
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 
 
 _PATIENCE_S: Final = 60.0
-"""How long a task waits for the next record."""
+"""How many seconds a task waits for the next record."""
 _WAIT_S: Final = 1.0
 _RECORDS: Final = 32 * 1024
 _BYTES: Final = 16 * 1024 * 1024
-"""So many records, or records of so many bytes, are handed on at once."""
+"""The numbers of records (`_RECORDS`) and of bytes at which a list of records is yielded."""
 _READING: Final = {
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
@@ -68,7 +69,7 @@ class _Client:
     """A consumer of librdkafka that reads one range after the other."""
 
     def __init__(self, settings: ClientSettings, group: str) -> None:
-        """Connect in the background. Raises SourceError for a setting that the client does not take."""
+        """Connect in the background. Raises SourceError for a setting that the client does not accept."""
         from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - an extra, which a worker may lack
 
         from jobs.sources.kafka.cluster import QUICK, SILENT  # noqa: PLC0415 - needs the extra too
@@ -82,7 +83,7 @@ class _Client:
             raise self._failure(error.args[0], f"group {group}") from None
 
     def read(self, place: TopicPartition, first: int, end: int) -> Iterator[list["Message"]]:
-        """Yield the records of a range, and leave the Kafka partition. Raises SourceError."""
+        """Yield the records of a range, and then unassign the Kafka partition. Raises SourceError."""
         from confluent_kafka import TopicPartition as Asked  # noqa: PLC0415 - an extra
 
         self._last = None
@@ -109,14 +110,14 @@ class _Client:
         self._consumer.close()
 
     def _next(self, place: TopicPartition, at: int, end: int) -> tuple[list["Message"], int]:
-        """Return the records before `end` that have come, and the offset to read from then."""
+        """Return the records before `end` that have arrived, and the offset to read next."""
         first = self._consumer.poll(_WAIT_S)
         if first is None:
             if self._last is not None and is_refused_login(self._last):
                 raise self._failure(self._last, f"topic {place.topic}")
             return [], at
         records = []
-        # More is not waited for: the broker sends what it has.
+        # The timeout is 0, so this takes only records that have already arrived.
         for message in (first, *self._consumer.consume(min(end - at, _RECORDS), 0)):
             error = message.error()
             if error is None:
@@ -131,7 +132,7 @@ class _Client:
         return records, at
 
     def _heed(self, error: "KafkaError", place: TopicPartition) -> None:
-        """Note an error of a broker that may come back. Raise SourceError for any other."""
+        """Store an error of a broker that may come back. Raise SourceError for any other error."""
         if error.name() in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
             raise SourceError(
                 f"partition {place} has lost records while they were read: run the pipeline again, which says which "
@@ -169,7 +170,7 @@ Decoding = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Yields each batch with the columns of the records' values, in place of the column VALUE."""
 
 _MS_MAX: Final = (2**63 - 1) // 1000
-"""The most milliseconds that fit a timestamp, which counts microseconds."""
+"""The most milliseconds that fit into a timestamp, which is in microseconds."""
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -179,7 +180,7 @@ def _keys(records: Sequence["Message"]) -> pa.Array:
 
 
 def _timestamps(records: Sequence["Message"]) -> pa.Array:
-    """Return the records' times. Raises SourceError for one that Spark's type does not hold."""
+    """Return the records' times. Raises SourceError for a time that does not fit into Spark's type."""
     written = [record.timestamp()[1] for record in records]
     far = next((record for record, ms in zip(records, written, strict=True) if abs(ms) > _MS_MAX), None)
     if far is not None:
@@ -258,8 +259,8 @@ class KafkaScan:
 # ------------------------------------------------------------------
 # Reads ranges of offsets with Spark's Kafka connector, as a batch: one task for each Kafka partition.
 #
-# The connector fails if a record of a range is gone (`failOnDataLoss`). It skips offsets that hold no committed
-# record: markers of transactions, aborted records, and records that compaction removed.
+# The connector fails if a record of a range is gone (`failOnDataLoss`). It skips offsets without a committed record:
+# markers of transactions, aborted records, and records that compaction removed.
 
 
 FORMAT: Final = "kafka"
@@ -270,7 +271,8 @@ def records(spark: SparkSession, ranges: Sequence[PlacedRange], options: Mapping
     by_place: dict[TopicPartition, list[PlacedRange]] = defaultdict(list)
     for one in ranges:
         by_place[one.place].append(one)
-    # One read has one range of a Kafka partition, which rarely has several that do not adjoin.
+    # Each read has at most one range of a Kafka partition. A Kafka partition rarely has several ranges that do not
+    # adjoin.
     reads = [[one for one in layer if one is not None] for layer in zip_longest(*by_place.values())]
     return reduce(DataFrame.unionAll, [_read(spark, layer, options) for layer in reads])
 
@@ -305,7 +307,7 @@ def _read(spark: SparkSession, ranges: Sequence[PlacedRange], options: Mapping[s
 
 
 def split_column(topics: Sequence[str]) -> Column:
-    """Return the expression of the split's name of a record from one of these topics."""
+    """Return the expression of the split of a record from one of these topics."""
     begins = {topic: str(split_of(TopicPartition(topic, 0))).removesuffix("0") for topic in sorted(topics)}
     prefix: Column = F.lit(None).cast("string")
     for topic, text in begins.items():

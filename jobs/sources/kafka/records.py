@@ -1,4 +1,4 @@
-"""Turns Kafka's records into a source's columns: as they are, from JSON, or from Avro.
+"""Turns Kafka's records into a source's columns: as raw bytes, or decoded from JSON, Avro and other formats.
 
 A record that does not decode becomes a row too. Its columns are null, and `_undecoded` holds its bytes, so that a row
 rule can send it to a quarantine. In all other rows `_undecoded` is null. A record without a value, which a compacted
@@ -58,16 +58,16 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------
-# Makes the columns of Avro records from a user's schemas, and says how records are decoded.
+# Makes the columns and the decoder of Avro records from a user's schemas.
 
 
 _SCHEMA: Final = "the schema of a KafkaSource"
 
 
 def avro_form(schema: Avro, writers: Mapping[int, Avro] | None, undecoded: str) -> "tuple[StructType, AvroDecoding]":
-    """Return the columns of a schema, and how records become them.
+    """Return the columns of a schema, and the decoding of records into these columns.
 
-    `writers` are the schemas by their number in front of each record; None if records have no number. `undecoded` is
+    `writers` are the schemas by the number in front of each record, or None if records have no number. `undecoded` is
     the column for the bytes of records that do not decode. Raises SourceError.
     """
     if schema is None or isinstance(schema, StructType):
@@ -119,11 +119,11 @@ def _plain(schema: Avro, what: str) -> Avro:
 
 
 # ------------------------------------------------------------------
-# Decodes JSON records in a task by columns, where it is certain that Spark's `from_json` finds the same values.
+# Decodes JSON records in a task by columns, if it is certain that Spark's `from_json` returns the same values.
 #
-# A record is *plain* if it is one JSON object by the letter of the standard, and if the value of each column has the
-# JSON type that the column asks for. Arrow's reader takes no other records, except for those that this module finds.
-# Spark also reads some records that are not plain, and gives others to `_undecoded`. Only Spark knows which ones.
+# A record is *plain* if it is one JSON object, exactly as in the standard, and if the value of each column has the
+# column's JSON type. Arrow's reader refuses most other records, and this module finds the rest of them. Spark reads
+# some records that are not plain, and puts others into `_undecoded`. Only Spark can decide which ones.
 
 
 _ARROW: Final[dict[DataType, pa.DataType]] = {
@@ -146,20 +146,20 @@ is the zone of each session (`jobs.spark.session.session_settings`)."""
 
 _NOT_FINITE: Final = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf)")
 _LONG_NUMBER: Final = re.compile(rb"[0-9.eE+-]{1000}")
-"""Spark's reader takes no longer number, also in a column that nobody asked for."""
+"""Matches a number that is too long for Spark's reader, even in a column that is not read."""
 _DEEP: Final = 500
-"""Spark's reader takes objects in objects up to 1,000 deep. So many brackets are counted in all."""
+"""The most opening brackets of a plain record. Spark's reader accepts objects that are nested up to 1,000 deep."""
 _LONG: Final = 1000
 
 
 def can_be_plain(schema: StructType) -> bool:
-    """Return whether this module decodes columns of these types."""
+    """Return whether this module can decode columns of these types."""
     return all(field.dataType in _ARROW for field in schema.fields)
 
 
 @dataclass(frozen=True, slots=True)
 class PlainJson:
-    """Decodes the column `value` of JSON records into these columns. `undecoded` is a column of nulls after them."""
+    """Decodes the column `value` of JSON records into these columns, followed by a column `undecoded` of nulls."""
 
     value: str
     columns: tuple[tuple[str, pa.DataType], ...]
@@ -171,7 +171,7 @@ class PlainJson:
         return cls(value, tuple((field.name, _ARROW[field.dataType]) for field in schema.fields), undecoded)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with the decoded columns before its others. Raises LeftToSparkError."""
+        """Yield each batch with the decoded columns before its other columns. Raises LeftToSparkError."""
         for batch in batches:
             values = batch.column(self.value)
             others = [name for name in batch.schema.names if name != self.value]
@@ -207,7 +207,7 @@ class PlainJson:
 
 
 def _lines(values: pa.BinaryArray) -> pa.Buffer:
-    """Return the records as lines. Raise LeftToSparkError if a line is surely not plain, or may be several objects."""
+    """Return the records as lines. Raise LeftToSparkError for a record that is not plain or may be several objects."""
     all_values = pa.ListArray.from_arrays([0, len(values)], values)
     lines = pc.binary_join(all_values, b"\n")[0].as_buffer()
     text = lines.to_pybytes()
@@ -237,7 +237,7 @@ def _require_modest(text: bytes) -> None:
 
 
 def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    """Return a column in its type. Raise LeftToSparkError for a value that Spark may read otherwise."""
+    """Return a column in its type. Raise LeftToSparkError for a value that Spark might read differently."""
     (values,) = column.chunks
     if kind in _PATTERNS:
         return _moments(values, kind)
@@ -265,7 +265,7 @@ def _is_certain(numbers: pa.DoubleArray) -> bool:
 
 
 def _spread(column: pa.Array, values: pa.BinaryArray) -> pa.Array:
-    """Return the column with a null for each value that is null."""
+    """Return the column, with a null inserted for each record whose value is null."""
     present = pc.cast(pc.is_valid(values), pa.int64())
     places = pc.if_else(pc.is_valid(values), pc.subtract(pc.cumulative_sum(present), 1), pa.scalar(None, pa.int64()))
     return column.take(places)
@@ -275,10 +275,10 @@ DECODED: Final = Expectation("expect_column_values_to_be_null", {"column": UNDEC
 """The row rule for decoded records: `check_rows(DECODED, quarantine="quarantine/orders")`."""
 
 Format = Literal["json", "avro", "raw", "json-schema", "protobuf", "debezium-json", "debezium-avro"]
-"""What the bytes of a record's value are."""
+"""The format of the bytes of a record's value."""
 
 AvroSchema = str | Mapping[str, object]
-"""An Avro schema: the text of an .avsc file, or what JSON makes of it."""
+"""An Avro schema: the text of an .avsc file, or its parsed JSON."""
 
 _HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 METADATA: Final = {
@@ -287,35 +287,35 @@ METADATA: Final = {
     "headers": StructField("_headers", _HEADERS),
     "topic": StructField("_topic", StringType()),
 }
-"""The fields that a user can ask for besides the value, and the column of each."""
+"""The fields of a record that a user can request besides the value, and the column of each field."""
 
 RECORD_KEY: Final = "_record_key"
-"""The column of a record's key for a decoder that needs it. No row has it."""
+"""The column of a record's key, for a decoder that needs the key. A source's rows do not have this column."""
 _POSITION: Final = StructField(POSITION_COLUMN, LongType())
 _PARSED: Final = "_parsed"
 
 
 class Decoder(Protocol):
-    """Decodes the column `value` in tasks: the columns of the records, their bytes if they are bad, and the others."""
+    """Decodes the column `value` in tasks, into the records' columns and a column with the bytes of bad records."""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each batch decoded."""
         ...
 
     def with_schemas(self, known: Mapping[int, KnownSchema]) -> "Decoder":
-        """Return the decoder of records that have these schemas of a registry."""
+        """Return the decoder for records with these schemas of a registry."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PassingOver:
-    """Decodes records, but passes over those that have a schema of these numbers."""
+    """Decodes records, but skips records whose schema has one of these numbers."""
 
     decoder: Decoder
     passed: frozenset[int]
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch decoded, without the records that are passed over."""
+        """Yield each batch decoded, without the skipped records."""
         yield from self.decoder.run(self._chosen(batch) for batch in batches)
 
     def _chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -325,7 +325,10 @@ class PassingOver:
 
 @dataclass(frozen=True, slots=True)
 class FramedJson:
-    """Decodes JSON records behind the numbers of their schemas. `known` and `passed` are what stands in front."""
+    """Decodes JSON records that begin with a schema number.
+
+    `known` are the beginnings of records that are read, and `passed` those of records that are skipped.
+    """
 
     plain: PlainJson
     known: frozenset[bytes]
@@ -347,7 +350,7 @@ class FramedJson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordForm:
-    """Says how a record becomes a row: the columns of its value, then the requested fields."""
+    """How a record becomes a row: the columns of its value, then the requested fields."""
 
     format: Format
     value: StructType
@@ -356,11 +359,11 @@ class RecordForm:
     decoder: Decoder | None = None
     """How tasks decode values that Spark has no reader for."""
     registered: RegisteredColumns | None = None
-    """What a registry says of the records' schemas."""
+    """The columns of the records' schemas, if a registry has the schemas."""
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
-        """Return the fields of records that a decoder gets besides the value, each with its column."""
+        """Return the fields of records that a decoder gets besides the value, each with the name of its column."""
         own = tuple((name, METADATA[name].name) for name in self.metadata)
         return (*own, ("key", RECORD_KEY)) if isinstance(self.decoder, DebeziumDecoding) else own
 
@@ -372,7 +375,7 @@ class RecordForm:
 
     @property
     def reads_headers(self) -> bool:
-        """Return True if the connector must bring the headers."""
+        """Return True if the connector must read the headers."""
         return "headers" in self.metadata
 
     @property
@@ -381,9 +384,9 @@ class RecordForm:
         return self.format not in ("json", "json-schema") or can_be_plain(self.value)
 
     def decoding(self, ranges: Iterable[OffsetRange], unordered: str | None = None) -> Decoding | None:
-        """Return how a task decodes the values of these ranges, if it does; None leaves them as they are.
+        """Return how a task decodes the values of these ranges, or None if the values stay undecoded.
 
-        `unordered` is the reason why a truncate of a table has no place among the table's other changes.
+        `unordered` is the reason why a truncate of a table cannot be ordered among the table's other changes.
         """
         if self.format == "raw":
             return None
@@ -435,14 +438,14 @@ class RecordForm:
 
 
 def _numbers(ranges: Iterable[OffsetRange]) -> tuple[Mapping[int, KnownSchema], frozenset[int]]:
-    """Return the schemas of the records that are read, and the numbers of those that are passed over."""
+    """Return the schemas of the records that are read, and the schema numbers of skipped records."""
     asked = tuple(ranges)
     known = {each.number: each for one in asked for each in one.schemas}
     return known, frozenset(number for one in asked for number in one.passed)
 
 
 def require_metadata(metadata: Iterable[str]) -> None:
-    """Raise SourceError for a field that no record has."""
+    """Raise SourceError for a name that is no field of Kafka's records."""
     unknown = [name for name in metadata if name not in METADATA]
     if unknown:
         raise SourceError(f"a KafkaSource has no metadata {unknown[0]!r}: write some of {', '.join(METADATA)}")
@@ -493,7 +496,7 @@ def record_form(
 
 
 def table_declared(schema: object) -> StructType:
-    """Return the columns that a user has declared, as a StructType or as text. Raise SourceError for none."""
+    """Return the columns that a user has declared, as a StructType or as text. Raise SourceError without columns."""
     if isinstance(schema, str):
         return schema_of_text(schema)
     if not isinstance(schema, StructType):
@@ -507,7 +510,10 @@ def table_declared(schema: object) -> StructType:
 def debezium_decoding(
     table: StructType, encodings: Encodings | None, *, only_known: bool, avro: bool = False
 ) -> DebeziumDecoding:
-    """Return how Debezium's events become rows. Raise SourceError for a column with the name of a change's own."""
+    """Return how Debezium's events become rows.
+
+    Raises SourceError if a column of the table has the name of a column of `HEAD`.
+    """
     clash = [name for name in table.names if name in HEAD.names]
     if clash:
         raise SourceError(
@@ -527,7 +533,7 @@ def debezium_decoding(
 
 
 def checked(made: RecordForm) -> RecordForm:
-    """Return a form. Raise SourceError if a column has the name of one that each row has."""
+    """Return the form. Raise SourceError if a column has the name of a column that the source adds."""
     taken = {
         RECORD_KEY,
         SPLIT_COLUMN,

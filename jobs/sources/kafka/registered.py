@@ -1,7 +1,7 @@
 """Reads topics whose records have their schemas in a registry.
 
-The driver looks at the records of each slice before it hands the slice out, and asks the registry for each schema that
-it does not know. The slice holds the schemas. So no task asks the registry, and no replay needs it.
+A poll looks at the records of each slice before it returns the slice, and asks the registry for each unknown schema.
+The slice contains the schemas. So no task asks the registry, and no replay needs the registry.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,13 +56,13 @@ _log = structlog.get_logger(__name__)
 REGISTERED: Final = ("avro", "json-schema", "protobuf", "debezium-avro")
 """The formats whose schemas may be in a registry."""
 _ROOM: Final = 400_000
-"""The characters of schemas in a checkpoint at most; the state of all sources has room for a million."""
+"""The most characters of schemas in a checkpoint. The state of all sources has room for a million."""
 _ON_OTHER: Final = ("fail", "ignore", "evolve")
 _KINDS: Final = {"avro": "AVRO", "json-schema": "JSON", "protobuf": "PROTOBUF", "debezium-avro": "AVRO"}
 
 
 class RegisteredForm:
-    """Says how the records of topics become rows, once it has asked the registry for the columns."""
+    """Makes the form in which records of topics become rows, with columns from the registry."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class RegisteredForm:
                 return _avro_described
 
     def made(self, topics: Callable[[], Sequence[str]]) -> RecordForm:
-        """Return the form. The first call asks the registry, unless the columns are declared or kept."""
+        """Return the form. The first call asks the registry, unless the columns are declared or stored in a folder."""
         if self._made is None:
             found = self.columns.find(topics())
             value = StructType([*HEAD, *found]) if self._format == _DEBEZIUM else found
@@ -127,7 +127,7 @@ class RegisteredForm:
         return self._made
 
     def restore(self, schemas: Sequence[KnownSchema]) -> None:
-        """Take the schemas that a checkpoint has."""
+        """Restore the schemas of a checkpoint."""
         self.known |= {each.number: each for each in schemas}
         self.columns.registry.remember(self.known)
 
@@ -147,7 +147,8 @@ class RegisteredForm:
     ) -> OffsetRange:
         """Return the range with the schemas of its records, up to the first record that waits for the next tick.
 
-        Raises RegistryAwayError if a schema is not known yet, and SourceError.
+        Raises RegistryAwayError if an unknown schema is needed and the registry does not answer, and SourceError if a
+        schema is missing or does not fit.
         """
         verdicts: dict[bytes, SchemaVerdict | None] = {}
         keys = set[bytes]()
@@ -208,7 +209,7 @@ class RegisteredForm:
         return ProtobufDecoding(VALUE, UNDECODED_COLUMN, columns, self._record, {})
 
     def _declared(self) -> tuple[Mapping[str, ColumnType] | None, Decoder | None]:
-        """Return the columns that the user's schema has, and its decoder."""
+        """Return the columns of the user's schema, and its decoder."""
         if self._schema is None:
             return None, None
         if self._format != "avro":
@@ -264,7 +265,7 @@ def _json_described(known: KnownSchema) -> Described:
 
 
 def _sound(schema: Any, what: str) -> Described:  # noqa: ANN401
-    """Return what an Avro schema says. Raise SourceError if a field has no column."""
+    """Return the description of an Avro schema. Raise SourceError if a field cannot be a column."""
     whole = written_out(schema, what)
     try:
         found = column_types(whole)

@@ -1,20 +1,23 @@
-"""Ends what is read of Debezium's topics between two transactions of the database (ADR 26).
+"""Makes each cut of Debezium's topics end between two transactions of the database (ADR 26).
 
-With `provide.transaction.metadata=true`, Debezium says in each event which transaction it belongs to, and writes the
-begin and the end of each transaction to a topic of their own. The end counts the events of each table. So a reader
-knows which transactions are complete, and whether it has seen all of their events.
+With `provide.transaction.metadata=true`, Debezium records in each event the event's transaction, and writes the begin
+and the end of each transaction to a separate topic. The end has the number of events of each table. So a reader can
+decide which transactions are complete, and whether it has seen all of their events.
 
-What Debezium really does (`TransactionMonitor`, `TransactionContext`), and what follows:
+What Debezium does in detail (`TransactionMonitor`, `TransactionContext`), and what follows from it:
 
-- Begin, events and end go to different Kafka partitions, and none waits for the other. So each may be seen first.
-- It is sent at least once. After a crash the connector sends again what came since its last offset. Older versions then
-  write a second BEGIN and count from 1 again, and the END counts what came since. Newer ones count on, without a second
-  BEGIN. So only what was sent since the last BEGIN counts, each `total_order` once.
-- The repetition of a complete transaction may begin in its middle, without a BEGIN. Then nothing is waited for.
+- Begin, events and end go to different Kafka partitions, which are not synchronized. So a reader may see any of them
+  first.
+- Records are sent at least once. After a crash, the connector sends again all records after its last offset. Older
+  versions of Debezium then write a second BEGIN and count from 1 again, and the END has the number of events since the
+  second BEGIN. Newer versions continue to count, without a second BEGIN. So only events since the last BEGIN are
+  counted, each `total_order` once.
+- The repetition of a complete transaction may begin in its middle, without a BEGIN. Such a repetition is not waited
+  for.
 - Reads of a snapshot, tombstones and heartbeats belong to no transaction.
-- If the connector's offset is lost, an END never comes. A transform of the connector may drop events after they were
-  counted, and compaction removes events. Such a transaction is given up once other transactions have ended so much
-  later that the connector must have gone on without it.
+- If the connector's offset is lost, an END may never be written. A transform of the connector may drop events after
+  they were counted, and compaction removes events. A transaction with such a loss is given up once other transactions
+  have ended so much later that the connector must have continued without it.
 """
 
 import re
@@ -45,21 +48,21 @@ _log = structlog.get_logger(__name__)
 PATIENCE: Final = timedelta(minutes=10)
 _CHUNK_MIN: Final = 100
 _CHUNK: Final = 5_000
-"""So many offsets of a Kafka partition are read at once, at least and at most."""
+"""`_CHUNK_MIN` and `_CHUNK` are the least and the most offsets of a Kafka partition that are read at once."""
 _DONE_MAX: Final = 1_000
 _STEP_MS: Final = 500
-"""The connector's clock may be set back by so much. To begin again takes a connector longer."""
+"""By how many milliseconds the connector's clock may be set back. A restart of the connector takes longer."""
 _ROUND_S: Final = 0.05
-"""A look that found no cut answers further polls for so long. The splits are polled in turn."""
+"""For how many seconds a look that found no cut answers further polls. The splits are polled in turn."""
 _HEALTH: Final = 10_000
-"""`doctor` reads so many begins and ends of transactions at most."""
+"""The most begins and ends of transactions that `doctor` reads."""
 _LOG_APPEND_TIME: Final = 2
 _NEVER: Final = -(2**62)
 _NOT_IN_A_TOPIC: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class SeenAt(NamedTuple):
-    """Where a record lies, and its time in milliseconds."""
+    """The place of a record, and its time in milliseconds."""
 
     place: TopicPartition
     offset: int
@@ -68,14 +71,14 @@ class SeenAt(NamedTuple):
 
 @dataclass(slots=True)
 class _Transaction:
-    """What was seen of a transaction: the times of its last BEGIN and END, and the END's counts by topic (`expected`).
+    """What was read of a transaction: the times of its last BEGIN and END, and the END's counts by topic (`expected`).
 
-    A transaction is `whole` once nothing of it is missing, or if it was given up.
+    A transaction is `whole` once none of its records is missing, or once it was given up.
     """
 
     id: str
     known_at: SeenAt | None = None
-    """Its first record in the topic of transactions."""
+    """The transaction's first record in the topic of transactions."""
     begins: int = 0
     since_ms: int = _NEVER
     until_ms: int = _NEVER
@@ -89,7 +92,7 @@ class _Transaction:
     whole: bool = False
 
     def seen(self, *, by_time: bool) -> dict[str, int]:
-        """Return the number of events that count for the END, by topic.
+        """Return by topic the number of events to compare with the END's counts.
 
         With `by_time`, these are the events that were sent between the last BEGIN and the last END.
         """
@@ -102,9 +105,9 @@ class _Transaction:
         return {topic: len(numbers) for topic, numbers in found.items() if numbers}
 
     def missing(self, *, by_time: bool) -> dict[str, int] | None:
-        """Return how many events are missing, by topic. None: the END has not come.
+        """Return by topic how many events are missing, or None if the END was not read yet.
 
-        Raises SourceError for events in a topic for which the END counts none.
+        Raises SourceError for events in a topic that has no events according to the END.
         """
         if not self.ended:
             return None
@@ -117,10 +120,11 @@ class _Transaction:
 
 
 class TransactionWindow:
-    """The transactions between the places up to which a group of Kafka partitions was read, and those it has looked at.
+    """The transactions between two places in each Kafka partition of a group: the read one and the looked-at one.
 
-    `starts` are the places that were read. It takes begins, ends and events in the order of each Kafka partition, and
-    in any order among them.
+    `starts` are the places up to which the Kafka partitions were read, and `looked_at` those up to which their records
+    were seen. Begins, ends and events must be passed in the order of their Kafka partition, and in any order among
+    Kafka partitions.
     """
 
     def __init__(
@@ -130,12 +134,12 @@ class TransactionWindow:
         self.starts = dict(starts)
         self.looked_at = {**starts, **ends_at}
         self.given_up: dict[str, str] = {}
-        """Why a transaction is not waited for, by its id."""
+        """What is missing of each transaction that was given up, by the transaction's id."""
         self._boundaries = tuple(ends_at)
         self._patience_ms = patience_ms
         self._by_id: dict[str, list[_Transaction]] = {}
         self._done: dict[str, int] = {}
-        """The newest transactions that were read, with the times of their ENDs: repeated events may still come."""
+        """The newest transactions that were read, with the times of their ENDs. Repeated events may still come."""
         self._ms: dict[TopicPartition, int] = dict.fromkeys(self.looked_at, _NEVER)
         self._at_end: set[TopicPartition] = set()
         self._newest_end_ms = _NEVER
@@ -143,7 +147,7 @@ class TransactionWindow:
 
     @property
     def rows(self) -> int:
-        """Return how many offsets of changes it has looked at."""
+        """Return how many offsets of changes lie between `starts` and `looked_at`."""
         return sum(self.looked_at[place] - start for place, start in self.starts.items())
 
     def hindmost(self, ends: Mapping[TopicPartition, int]) -> TopicPartition | None:
@@ -152,7 +156,7 @@ class TransactionWindow:
         return min(behind, key=lambda place: (self._ms[place], place), default=None)
 
     def boundary(self, at: SeenAt, said: Boundary, expected: Mapping[str, int]) -> None:
-        """Take the begin or the end of a transaction. `expected` counts an end's events by topic."""
+        """Process the begin or the end of a transaction. `expected` has the number of events by topic, for an end."""
         known = self._by_id.setdefault(said.id, [])
         if not known or (not said.is_end and self._is_whole(known[-1])):
             known.append(_Transaction(said.id))
@@ -167,7 +171,7 @@ class TransactionWindow:
             now.begins, now.since_ms, now.ended, now.expected = now.begins + 1, at.ms, False, None
 
     def event(self, at: SeenAt, of: SourceTransaction) -> None:
-        """Take the event of a transaction."""
+        """Process an event of a transaction."""
         if at.ms <= self._done.get(of.id, _NEVER) + _STEP_MS:
             return
         known = self._by_id.setdefault(of.id, [])
@@ -182,9 +186,10 @@ class TransactionWindow:
             now.times[at.place].append(at.ms)
 
     def looked(self, place: TopicPartition, offset: int, ms: int | None, *, at_end: bool, appended: bool) -> None:
-        """Note that all records of a Kafka partition before this offset were taken. `ms` is the time of the last one.
+        """Record that all records of a Kafka partition before this offset were seen. `ms` is the time of the last one.
 
-        `appended`: the times are those of the brokers, and tell the order of two records only roughly.
+        `appended` says that the times are the brokers' times, from which the order of two records is known only
+        roughly.
         """
         self.looked_at[place] = offset
         self._ms[place] = max(self._ms[place], _NEVER if ms is None else ms)
@@ -192,9 +197,10 @@ class TransactionWindow:
         self._by_time = self._by_time and not appended
 
     def cut(self) -> dict[TopicPartition, int]:
-        """Return the last places up to which no transaction is read in part.
+        """Return the last places up to which every transaction is read whole or not at all.
 
-        Raises SourceError if an event comes in a topic in which its transaction has none.
+        Raises SourceError if a topic has an event of a transaction that has no events in this topic according to its
+        END.
         """
         self._settle()
         ends = {place: self.looked_at[place] for place in self.starts}
@@ -211,7 +217,7 @@ class TransactionWindow:
         return ends
 
     def read_on_from(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return where the topic of transactions is read on, when all changes before `ends` are read."""
+        """Return from where the topic of transactions must be read after all changes before `ends` are read."""
         found = {place: self.looked_at[place] for place in self._boundaries}
         for each in self._all():
             if each.known_at is not None and not _is_read(each, ends):
@@ -219,7 +225,7 @@ class TransactionWindow:
         return found
 
     def advance(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Forget all that lies before these places, which `cut` has returned."""
+        """Forget all transactions before these places, which `cut` has returned."""
         self.starts = dict(ends)
         for number in list(self._by_id):
             known = self._by_id.pop(number)
@@ -233,7 +239,7 @@ class TransactionWindow:
             del self._done[number]
 
     def open(self) -> Iterator[_Transaction]:
-        """Yield the transactions of which something is missing."""
+        """Yield the transactions that are not whole yet."""
         return (each for each in self._all() if not each.whole)
 
     def _all(self) -> Iterator[_Transaction]:
@@ -243,7 +249,7 @@ class TransactionWindow:
         return each.whole or each.missing(by_time=self._by_time) == {}
 
     def _settle(self) -> None:
-        """Find out which transactions are whole, and give up those that will never be."""
+        """Find out which transactions are whole, and give up transactions that will never be complete."""
         horizon = min([self._newest_end_ms, *(ms for place, ms in self._ms.items() if place not in self._at_end)])
         for each in self.open():
             missing = each.missing(by_time=self._by_time)
@@ -279,7 +285,10 @@ def _not_named(number: str, topic: str) -> SourceError:
 
 @dataclass(frozen=True, slots=True)
 class TransactionCut:
-    """A cut between two transactions: up to which offset each Kafka partition is read, and where ends are read on."""
+    """A cut between two transactions: up to which offset each Kafka partition is read.
+
+    `transactions` says from where the topic of transactions is read after the cut.
+    """
 
     name: str
     ends: Mapping[TopicPartition, int]
@@ -287,7 +296,7 @@ class TransactionCut:
 
 
 First = Callable[[TopicPartition, Extent], int]
-"""Returns the offset at which a source begins in a Kafka partition."""
+"""Returns the offset at which a new job begins in a Kafka partition."""
 
 
 class Member:
@@ -300,14 +309,14 @@ class Member:
         self.readers = "tidemark-reader"
 
     def begins(self, places: Iterable[TopicPartition] | None = None) -> None:
-        """Note the Kafka partitions, unless they stay. The next poll of each says where it stands."""
+        """Store the Kafka partitions, if given, and forget all positions. The next polls set the positions again."""
         with self._group.lock:
             if places is not None:
                 self.listed = frozenset(places)
             self.at.clear()
 
     def moved(self, place: TopicPartition, position: KafkaPosition) -> None:
-        """Note that a Kafka partition was read up to this position."""
+        """Record that a Kafka partition was read up to this position."""
         with self._group.lock:
             self.at[place] = position
 
@@ -322,7 +331,7 @@ class DebeziumTransactions:
     """The topic to which Debezium writes the begin and the end of each transaction (`provide.transaction.metadata`).
 
     All KafkaSources of a pipeline that get the same object as `transactions=` are read up to the same transaction. So
-    no cut of the job shows a part of one. Each cut of the transactions causes a checkpoint.
+    no cut of the job shows a part of a transaction. Each cut of the transactions causes a checkpoint.
     """
 
     def __init__(self, topic: str, *, tables: Mapping[str, str] | None = None, patience: timedelta = PATIENCE) -> None:
@@ -330,7 +339,8 @@ class DebeziumTransactions:
 
         `topic` is the topic of transactions, such as "bank.transaction". `tables` names the table of each topic that is
         not named after its table, as in {"giro-changes": "public.giro"}. A transaction whose end or events are missing
-        is given up once other transactions have ended `patience` later. Raises SourceError for a patience of nothing.
+        is given up once other transactions have ended `patience` later. Raises SourceError for a `patience` that is not
+        positive.
         """
         if patience <= timedelta(0):
             raise SourceError(f"DebeziumTransactions({topic!r}) has patience={patience}: write a time above nothing")
@@ -345,7 +355,7 @@ class DebeziumTransactions:
         self._told: set[str] = set()
 
     def joined(self, settings: ClientSettings, cluster: Cluster, first: First) -> Member:
-        """Return a new source of the group. Raise SourceError if it reads another Kafka than the others."""
+        """Add a source to the group, and return its member. Raise SourceError if the others read another Kafka."""
         others = {each.settings.servers for each in self._members} - {settings.servers}
         if others:
             raise SourceError(
@@ -356,7 +366,7 @@ class DebeziumTransactions:
         return self._members[-1]
 
     def expected(self, events: Mapping[str, int], topics: Iterable[str]) -> dict[str, int]:
-        """Return the number of events in each topic that has some, by the counts for each table."""
+        """Return the number of events in each topic that has events. `events` has the number for each table."""
         found: dict[str, int] = {}
         for topic in topics:
             count = sum(n for table, n in events.items() if self._has(topic, table))
@@ -365,10 +375,10 @@ class DebeziumTransactions:
         return found
 
     def cut(self, asker: Member, name: str | None, rows: int) -> TransactionCut | None:
-        """Return the cut of this name. None asks for the next one, which has about `rows` rows: the answer may be None.
+        """Return the cut of this name. For None, return the next cut, with about `rows` rows, or None without one.
 
-        Until each split was polled once, nobody knows where the group stands. The poll of the last one finds the cut.
-        Raises SourceError.
+        The position of the group is not known until each split was polled once. So the poll of the last split finds the
+        cut. Raises SourceError.
         """
         if name is not None:
             if self._cut is None or self._cut.name != name:
@@ -395,7 +405,10 @@ class DebeziumTransactions:
         return self._cut
 
     def waiting(self, asker: Member, positions: Iterable[KafkaPosition]) -> str:
-        """Return in words which transaction the next cut waits for; see `port.ReportsHealth`. Raises SourceError."""
+        """Return a text on the transaction that the next cut waits for; see `port.ReportsHealth`.
+
+        Raises SourceError if the topics cannot be read.
+        """
         with self.lock:
             look = self._look(asker)
             window = self._begun(look, {}, positions)
@@ -414,14 +427,14 @@ class DebeziumTransactions:
         return table == named if named is not None else f".{topic}".endswith(f".{_NOT_IN_A_TOPIC.sub('_', table)}")
 
     def _arrived(self, starts: Mapping[TopicPartition, int]) -> bool:
-        """Return whether all splits have arrived at the newest cut, and let the window begin there."""
+        """Return whether all splits are at the newest cut. If they are, move the window's start to that cut."""
         if self._window is None or self._cut is None or self._cut.ends != starts:
             return False
         self._window.advance(starts)
         return True
 
     def _look(self, asker: Member) -> ClusterLook:
-        """Return the ends of all topics. The changes are looked at first, so their begins are mostly there too."""
+        """Return the extents of all topics. Topics of changes come first, so most of the changes' BEGINs are found."""
         topics = sorted({place.topic for each in self._members for place in each.at})
         changes = asker.cluster.look(topics, missing_ok=True)
         own = asker.cluster.look([self.topic], missing_ok=True)  # Debezium makes it at the first transaction
@@ -444,7 +457,7 @@ class DebeziumTransactions:
         return TransactionWindow(starts, own, round(self._patience.total_seconds() * 1000))
 
     def _found(self, window: TransactionWindow, look: ClusterLook, rows: int) -> dict[TopicPartition, int]:
-        """Return the next cut. Look at more and more records until there is one, or none is left."""
+        """Return the next cut. Look at more and more records until there is a cut, or no record is left."""
         ends = {place: extent.end for place, extent in look.partitions.items()}
         for place in (place for place in ends if place.topic == self.topic and place not in window.looked_at):
             window.looked(place, look.partitions[place].first, None, at_end=False, appended=False)

@@ -1,7 +1,7 @@
-"""Reads which tables and columns a publication has, and refuses a server that cannot give all changes.
+"""Reads which tables and columns a publication has, and refuses a server that cannot provide all changes.
 
-A server sends no row when its catalog changes. So each read of changes compares the catalog with what it was when the
-newest staged file was written (`CatalogFacts`).
+A server sends no message when its catalog changes. So each read of changes compares the catalog with the catalog at the
+time when the newest staged file was written (`CatalogFacts`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from jobs.sources.staged.log import StagedNote, StagedOrigin
 from jobs.sources.staged.tracked_tables import TrackedColumn, TrackedTable, is_type
 
 # ------------------------------------------------------------------
-# The tables and columns of a publication, with the type that Spark gets for each PostgreSQL type.
+# The tables and columns of a publication, with the Spark type of each PostgreSQL type.
 #
 # | PostgreSQL                                  | Spark                                                       |
 # |---------------------------------------------|-------------------------------------------------------------|
@@ -30,7 +30,7 @@ from jobs.sources.staged.tracked_tables import TrackedColumn, TrackedTable, is_t
 # | numeric without precision, or a larger one  | string, exactly as the server writes it                     |
 # | date, timestamp, timestamptz                | date, timestamp_ntz, timestamp                              |
 # | bytea                                       | binary                                                      |
-# | an array of one of these                    | array of it; arrays of several dimensions do not fit        |
+# | an array of one of these | array of that type; arrays of several dimensions do not fit |
 # | a domain                                    | as the type below it                                        |
 # | text, uuid, json, jsonb, enums, time, interval, all others | string, as the server writes it              |
 
@@ -62,7 +62,7 @@ class SourceColumn(TrackedColumn):
     typmod: int
 
     def reads(self, oid: int, typmod: int) -> bool:
-        """Return whether values of this type are read as those of the column: if it is the same, or a longer text."""
+        """Return whether the column can hold values of this type: of the same type, or of a longer text type."""
         if (oid, typmod) == (self.oid, self.typmod):
             return True
         longer = oid == _VARCHAR and (typmod < 0 or 0 <= self.typmod <= typmod)
@@ -72,7 +72,7 @@ class SourceColumn(TrackedColumn):
 class SourceTable(TrackedTable):
     """A published table as this source reads it. `keys` are the columns of its replica identity.
 
-    `oid` is the server's number of the table. A table that is dropped and created again gets another one.
+    `oid` is the server's number of the table. A table that is dropped and created again gets another `oid`.
     """
 
     oid: int
@@ -80,9 +80,9 @@ class SourceTable(TrackedTable):
 
 
 def declared_tables(schema: Mapping[str, StructType | str]) -> tuple[SourceTable, ...]:
-    """Return the tables that a user declares, by their names with schema. Only the server knows their numbers.
+    """Return the tables that a user declares, named with their schema. Their `oid` is 0, as only the server knows it.
 
-    Raises SourceError for a name without a schema, and for a type that no column of PostgreSQL gets.
+    Raises SourceError for a name without a schema, and for a type that the source never gives to a PostgreSQL column.
     """
     return tuple(_declared(name, columns) for name, columns in schema.items())
 
@@ -115,7 +115,7 @@ def spark_type(base: int, typmod: int, element: int) -> str:
 
 
 _VERSION_MIN: Final = 150_000
-"""Since version 15, the server lists the published columns and rows of each table (`pg_publication_tables`)."""
+"""Version 15 is the first that lists the published columns and rows of each table (`pg_publication_tables`)."""
 
 _TABLES: Final = """
 SELECT c.oid::bigint, p.schemaname::text, p.tablename::text, p.attnames::text[], p.rowfilter, c.relreplident::text,
@@ -196,7 +196,7 @@ class PublishedTable:
 
 
 def must_decode(connection: Connection) -> None:
-    """Raise SourceError for a server that is too old, or that does not write the log for logical decoding."""
+    """Raise SourceError for a server that is too old, or that does not write its log for logical decoding."""
     if connection.info.server_version < _VERSION_MIN:
         shown = connection.info.parameter_status("server_version")
         raise SourceError(f"the server is PostgreSQL {shown}: PostgresChanges needs version 15 or newer")
@@ -214,7 +214,7 @@ def system_of(connection: Connection) -> str:
 
 
 def published(connection: Connection, publication: str, wanted: Sequence[str] | None) -> tuple[PublishedTable, ...]:
-    """Return the wanted tables of a publication, by default all. Raise SourceError for a table that is not in it."""
+    """Return the wanted tables of a publication, by default all. Raise SourceError if the publication lacks a table."""
     if not connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone():
         tables = ", ".join(wanted or ["TABLE, ..."])
         raise SourceError(
@@ -234,7 +234,7 @@ def published(connection: Connection, publication: str, wanted: Sequence[str] | 
 
 
 class ColumnFacts(BaseModel):
-    """A published column as the catalog has it now. A column that is dropped and added again gets another place."""
+    """A published column as the catalog has it now. A column that is dropped and added again gets another `place`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -245,10 +245,11 @@ class ColumnFacts(BaseModel):
 
 
 class TableFacts(BaseModel):
-    """What the catalog says about a published table, besides its rows.
+    """A published table according to the catalog.
 
-    `membership` is the number of the catalog's entry by which the publication has the table, and 0 if the publication
-    has all tables. `full`: since the first read, old rows were sent whole (`REPLICA IDENTITY FULL`).
+    `membership` is the number of the catalog's entry that makes the table part of the publication, or 0 if the
+    publication has all tables. `full` is True if old rows were sent whole ever since the first read (`REPLICA IDENTITY
+    FULL`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -262,7 +263,7 @@ class TableFacts(BaseModel):
 
 
 class CatalogFacts(BaseModel):
-    """What the catalog says about a publication: its number, its owner, its newest change, and what it sends."""
+    """A publication according to the catalog: its number, its owner, its newest change, and what it sends."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -278,7 +279,7 @@ class CatalogFacts(BaseModel):
         return not {"update", "delete"}.isdisjoint(self.kinds)
 
     def of(self, tables: Sequence[SourceTable], before: "CatalogFacts | None") -> "CatalogFacts":
-        """Return the facts of these tables, to be kept. `full` stays False once it was."""
+        """Return the facts of these tables, for the file's footer. Once `full` is False, it stays False."""
         known = before.tables if before is not None else {}
         kept = {}
         for table in tables:
@@ -316,9 +317,9 @@ def catalog_facts(connection: Connection, publication: str) -> CatalogFacts | No
 def must_go_on(
     publication: str, tables: Sequence[SourceTable], before: CatalogFacts | None, now: CatalogFacts | None, *, new: bool
 ) -> CatalogFacts:
-    """Return the facts to keep with the next changes, if these can follow the older ones. Raise SourceError if not.
+    """Return the facts to store with the next changes. Raise SourceError if these cannot follow the older changes.
 
-    `before` is None for files that an older version wrote. `new` says whether a new column is an error.
+    `before` is None for files that an older version of Tidemark wrote. `new` says whether a new column is an error.
     """
     for table in tables:
         facts = None if now is None else now.tables.get(table.full_name)
@@ -419,7 +420,7 @@ def _refused(what: str) -> SourceError:
 
 
 def tables_not_read(connection: Connection, publication: str, tables: Sequence[SourceTable]) -> list[str]:
-    """Return the tables of a publication that the source does not read, since they came later."""
+    """Return the tables of a publication that the source does not read, because they were added later."""
     found = catalog_facts(connection, publication)
     return [] if found is None else sorted(found.tables.keys() - {table.full_name for table in tables})
 
@@ -457,15 +458,15 @@ def _only(connection: Connection, query: str) -> object:
 
 
 # ------------------------------------------------------------------
-# What the footer of a staged file says about where its rows come from.
+# The origin of a staged file's rows, as the file's footer has it.
 
 
 FORMAT: Final = 2
-"""The newest format of a file's footer that this version reads, and the one that it writes."""
+"""The newest format of a file's footer that this version reads, and the format that it writes."""
 
 
 class Origin(StagedOrigin):
-    """Where the rows of a file come from. A file of another origin cannot follow it."""
+    """Where the rows of a file come from. A file with another origin cannot follow such a file."""
 
     system: str
     """The identifier that the server's data folder got when it was created."""
@@ -476,10 +477,10 @@ class Origin(StagedOrigin):
     timeline: int | None = None
     """The server's timeline when the file was written. None in files of an older version of Tidemark."""
     catalog: CatalogFacts | None = None
-    """What the server's catalog said when the file was written. None in files of an older version of Tidemark."""
+    """The server's catalog when the file was written. None in files of an older version of Tidemark."""
 
     def must_be(self, now: "Origin", folder: Path) -> None:
-        """Raise SourceError if changes of the origin `now` may not follow those in the folder."""
+        """Raise SourceError if changes from the origin `now` must not follow the changes in the folder."""
         for what in ("system", "database", "slot", "publication"):
             before, after = getattr(self, what), getattr(now, what)
             if before != after:
@@ -490,7 +491,7 @@ class Origin(StagedOrigin):
 
 
 class Note(StagedNote):
-    """The content of a file's footer: the horizons of its first and last transaction, and the rows before it.
+    """The content of a file's footer: the horizons where its transactions begin and end, and the rows before the file.
 
     Since format 2 the origin has the server's timeline and catalog.
     """

@@ -1,6 +1,6 @@
 """The source of a PostgreSQL publication's changes (ADR 13).
 
-The slot moves on after a checkpoint has completed.
+The source advances the slot after a checkpoint has completed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,15 +51,16 @@ class PostgresChanges(StagedChanges[Note]):
     ) -> None:
         """Read these tables of a publication (`schema.table`; None: all of them) through a slot.
 
-        `url` is a URL, libpq's `key=value` pairs such as `service=bank`, or `env:NAME` of an environment variable. The
-        slot is made if it is missing, and must serve only this source. `staged` is a folder for the files of changes,
-        which all processes of the job reach. `schema` gives the columns of each table, as in `{"public.giro": "id int,
-        balance decimal(12,2)"}`. Then the pipeline is built without the server, and the first poll compares them with
-        the tables. `snapshot` says whether the first rows of the tables come in one cut, in
-        parts, or not at all. `new_columns` says what happens to a column that a table gets later: with `evolve` the
-        next tick reads it, as a column of the source such as `public_giro__note`. `unfit` says what happens to a value
-        that Spark's type cannot hold. `keep` says how long the source keeps files that were read.
-        None means for ever. A rollback to an older checkpoint needs its files. Raises SourceError for a bad name.
+        `url` is a URL, libpq's `key=value` pairs such as `service=bank`, or `env:NAME` for an environment variable that
+        holds one of these. The slot is created if it is missing, and must serve only this source. `staged` is a folder
+        for the files of changes. All processes of the job must reach this folder. `schema` gives the columns of each
+        table, as in `{"public.giro": "id int, balance decimal(12,2)"}`. Then the pipeline can be built without the
+        server, and the first poll compares these columns with the tables. `snapshot` says whether the first rows of the
+        tables come in one cut, in parts, or not at all. `new_columns` says what happens to a column that is added to a
+        table later. With `evolve` the next tick reads the new column as a column of the source such as
+        `public_giro__note`. `unfit` says what happens to a value that Spark's type cannot hold. `keep` says how long
+        the source keeps files that were read. None means for ever. A rollback to an older checkpoint needs its files.
+        Raises SourceError for a bad name.
         """
         if schema is not None and tables is not None and sorted(schema) != sorted(tables):
             raise SourceError(
@@ -93,8 +94,8 @@ class PostgresChanges(StagedChanges[Note]):
     def health(self) -> str:
         """Return how many bytes of its log the server keeps for the slot; see `port.ReportsHealth`.
 
-        If the source reads all tables of the publication, it also names those that came later. Also raises SourceError
-        if the slot is gone, or lacks changes that were not staged yet.
+        If the source reads all tables of the publication, the text also names tables that were added later. Also raises
+        SourceError if the slot is gone, or no longer has changes that are not staged yet.
         """
         slot, server, last = self._reading.slot, self._reading.server, self._log.look().last
         later: list[str] = []
@@ -143,7 +144,7 @@ class PostgresChanges(StagedChanges[Note]):
             raise SourceError(f"the tables of {server.place} cannot be read ({server.told(error)})") from None
 
     def _let_go(self, *, rests: bool) -> None:
-        """Move the slot. At rest, move it only over changes without rows of the tables."""
+        """Advance the slot. If the job is at rest, advance the slot only if the last file has no rows of the tables."""
         if not rests:
             self._move_slot()
             return
@@ -153,9 +154,9 @@ class PostgresChanges(StagedChanges[Note]):
                 self._move_slot()
 
     def _move_slot(self) -> None:
-        """Move the slot to the completed position.
+        """Advance the slot to the completed position.
 
-        If the log has no rows after it, move the slot to the end of the log.
+        If the staged log has no rows after that position, advance the slot to the end of the staged log.
         """
         last, position = self._log.last, self._completed
         at_end = last is not None and position.row >= last.after
@@ -171,5 +172,5 @@ class PostgresChanges(StagedChanges[Note]):
 
 
 def _own(tables: tuple[TrackedTable, ...]) -> tuple[SourceTable, ...]:
-    """Return the tables, all of which this source has described itself."""
+    """Return the tables as SourceTables. This source has made all of them."""
     return cast("tuple[SourceTable, ...]", tables)

@@ -24,12 +24,12 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what it ignore
 
 _ENVIRONMENT: Final = "env:"
 _PATIENCE_S: Final = 30.0
-"""A tick waits this long for a server that it has reached before."""
+"""How many seconds a tick waits for a server that it has reached before."""
 _PAUSE_S: Final = 0.5
 _GID_PARTS: Final = 6
-"""Parts of the name of a prepared transaction of a `PostgresSink`: at least these."""
+"""The least number of parts in the name of a prepared transaction of a `PostgresSink`."""
 _HOPELESS: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
-"""Answers of a server that do not change if the tick waits."""
+"""Errors of a server that do not go away while the tick waits."""
 
 _SESSION: Final = (
     "SET DateStyle = 'ISO, YMD'",
@@ -42,9 +42,10 @@ _SESSION: Final = (
     "SET lock_timeout = '10s'",
     "SET statement_timeout = '1h'",
 )
-"""The source reads values as text, so the session fixes their form.
+"""The source reads values as text, so the session's settings fix the form of values.
 
-With row_security off, hidden rows cause an error. No statement waits for ever: not for a lock, and not for its end.
+With row_security off, hidden rows cause an error. The timeouts limit how long a statement waits for a lock and how long
+it runs.
 """
 
 _ALIVE: Final = {
@@ -53,12 +54,12 @@ _ALIVE: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""With these a connection to a host that has vanished ends after a minute."""
+"""With these settings, a connection to a host that has vanished ends after a minute."""
 
 SILENT_S: Final = 30.0
-"""If a server sends nothing for so long, a second connection finds out whether it answers at all."""
+"""After this many seconds of silence, a second connection finds out whether the server answers at all."""
 _STATEMENT_S: Final = 3600.0
-"""How long a statement may take (`statement_timeout`). The client waits no longer than that and a little."""
+"""How many seconds a statement may take (`statement_timeout`). The client waits at most a minute longer."""
 
 _HOLDERS: Final = """
 SELECT l.relation::regclass::text, l.pid, coalesce(application_name, ''), coalesce(state, ''), gid
@@ -72,35 +73,35 @@ WHERE l.locktype = 'relation' AND l.granted AND l.relation >= 16384 AND l.pid IS
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 ORDER BY l.mode = 'AccessShareLock', coalesce(prepared, xact_start) LIMIT 1
 """
-"""The oldest transaction that holds a lock on a user's table, and no mere reader if there is another one."""
+"""Finds the oldest transaction that holds a lock on a user's table, preferring transactions that do not only read."""
 
 BLOCKED: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
-"""A statement that ended because its time was over. Another try would wait as long."""
+"""The errors of a statement that has timed out. A retry would wait as long again."""
 
 
 def timeline_of(connection: Connection) -> int:
-    """Return the timeline on which the server writes. A restore and a failover begin another one."""
+    """Return the timeline on which the server writes. A restore and a failover each begin a new timeline."""
     row = connection.execute("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)").fetchone()
     return int(row[0], 16) if row else 0
 
 
 class WatchedConnection(psycopg.Connection[TupleRow]):
-    """A connection that does not wait for a server that has stopped answering, such as a process that was frozen.
+    """A connection that does not wait for ever for a server that has stopped answering, such as a frozen process.
 
-    The kernel of such a server still confirms what it gets, so no timeout of TCP finds it.
+    The kernel of such a server still acknowledges packets, so no TCP timeout detects the problem.
     """
 
     is_answering: Callable[[], bool]
-    """Asks by another connection whether the server answers."""
+    """Finds out over a second connection whether the server answers."""
     silent: str | None = None
-    """Why this connection is of no use any more."""
+    """Why this connection can no longer be used."""
 
     def wait(self, gen: Generator[Any, Any, Result], *arguments: Any, **more: Any) -> Result:  # noqa: ANN401 - as psycopg has it
         """Return what `gen` returns. Raises OperationalError if the server sends nothing and does not answer."""
         return super().wait(self._heard(gen), *arguments, **more)
 
     def _heard(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
-        """Pass on what the socket is ready for. Look for the server while it is ready for nothing."""
+        """Pass on what the socket is ready for. While the socket is not ready, check whether the server answers."""
         if self.silent is not None:
             raise psycopg.OperationalError(self.silent)
         waited = next_look = SILENT_S
@@ -125,7 +126,7 @@ class WatchedConnection(psycopg.Connection[TupleRow]):
 
 
 def simple(connection: Connection, command: str) -> PGresult:
-    """Return the answer to a command that needs the simple protocol."""
+    """Return the result of a command that needs the simple query protocol."""
 
     def asked() -> Generator[Any, Any, PGresult]:
         connection.pgconn.send_query(command.encode())
@@ -136,10 +137,10 @@ def simple(connection: Connection, command: str) -> PGresult:
 
 
 class Server:
-    """The address of the server, and the login. It cannot be pickled, so it reaches no other process."""
+    """The address of the server, and the login. It cannot be pickled, so the password reaches no other process."""
 
     def __init__(self, url: str) -> None:
-        """Take a URL, libpq's `key=value` pairs (`service=bank`), or `env:NAME` of an environment variable."""
+        """Take a URL, libpq's `key=value` pairs (`service=bank`), or `env:NAME` for an environment variable."""
         self._url = url
         self._reached = False
 
@@ -165,9 +166,9 @@ class Server:
         return f"{host}:{port}/{known.get('dbname') or os.environ.get('PGDATABASE') or ''}"
 
     def connect(self, *, replication: bool = False) -> Connection:
-        """Return a connection in autocommit mode. Raise SourceError if there is none.
+        """Return a connection in autocommit mode. Raise SourceError if the server cannot be reached.
 
-        If this process has reached the server before, it waits, because the server may be restarting.
+        If this process has reached the server before, the method waits, because the server may be restarting.
         """
         deadline = time.monotonic() + (_PATIENCE_S if self._reached else 0)
         while True:
@@ -207,7 +208,7 @@ class Server:
         return f"{text}. {self._holder()}" if isinstance(error, psycopg.errors.LockNotAvailable) else text
 
     def _holder(self) -> str:
-        """Return who holds a lock for which a statement waited in vain, and how to end that."""
+        """Return who holds the lock for which a statement timed out, and how to release it."""
         with suppress(psycopg.Error, SourceError), self.connect() as connection:
             found = connection.execute(_HOLDERS).fetchone()
             if found is not None:
@@ -249,7 +250,7 @@ class Server:
 
 
 def _is_answering(conninfo: str) -> bool:
-    """Return whether the server answers a new connection, if only by a refusal."""
+    """Return whether the server answers a new connection, even if it refuses the connection."""
     try:
         psycopg.connect(conninfo).close()
     except psycopg.errors.ConnectionTimeout:
@@ -260,7 +261,7 @@ def _is_answering(conninfo: str) -> bool:
 
 
 def prepared_way_out(gid: str) -> str:
-    """Return how a user ends a prepared transaction. The names of Tidemark's own say job, table and checkpoint."""
+    """Return how a user ends a prepared transaction. Names of Tidemark's transactions contain job and checkpoint."""
     named = "'" + gid.replace("'", "''") + "'"
     parts = gid.split("/")
     if parts[0] != "tidemark" or len(parts) < _GID_PARTS:

@@ -1,7 +1,7 @@
 """Decodes the messages of PostgreSQL's own logical decoding plugin, pgoutput, protocol version 1.
 
 PostgreSQL's manual describes them under "Logical Replication Message Formats". Values are texts, as the server writes
-them. This module knows neither types nor tables. It decodes the rows of many messages at once, column by column. The
+them. Decoding does not depend on types or tables. The rows of many messages are decoded at once, column by column. The
 few messages that describe tables are decoded one by one.
 """
 
@@ -19,17 +19,17 @@ from jobs.sources.staged.tracked_tables import arrow_type, element_of
 
 BEGIN, COMMIT, RELATION, TRUNCATE, INSERT, UPDATE, DELETE = b"BCRTIUD"
 _CARRY_NOTHING: Final = b"OY"
-"""An origin, and a type's name."""
+"""The kinds of messages that carry nothing to read: an origin, and the name of a type."""
 _KINDS: Final = np.frombuffer(b"BCRTIUD" + _CARRY_NOTHING, np.uint8)
 _NULL, _UNCHANGED, _TEXT = b"nut"
 _KEY, _OLD, _NEW = b"KON"
 _BEGIN_BYTES: Final = 21
 _COMMIT_BYTES: Final = 26
 _ROW_AT: Final = 6
-"""A message's first row begins here: after the message's kind, the number of its table, and the row's kind."""
+"""Where a message's first row begins: after the message's kind, the number of its table, and the row's kind."""
 _RELATION_COLUMN: Final = Struct(">ii")
 _EPOCH_US: Final = 946_684_800_000_000
-"""PostgreSQL counts microseconds from 2000-01-01, and Unix time begins at 1970-01-01."""
+"""The microseconds from 1970-01-01, where Unix time begins, to 2000-01-01, from which PostgreSQL counts."""
 _ROOM: Final = bytes(8)
 """These bytes follow the last message. A number that is cut short is read into them, and then refused."""
 
@@ -37,7 +37,7 @@ Places = npt.NDArray[np.int64]
 
 
 class NotPgoutputError(ValueError):
-    """These bytes are no message of pgoutput version 1."""
+    """The bytes are not a message of pgoutput version 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class RelationColumn:
     oid: int
     typmod: int
     in_identity: bool = False
-    """True if old rows have the column: it is of the table's replica identity."""
+    """True if old rows have the column, because the table's replica identity has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table, its number in the following messages, and its published columns."""
+    """A table: its number in the following messages, its name, and its published columns."""
 
     relation: int
     schema: str
@@ -73,7 +73,7 @@ class Values:
     unchanged: list[npt.NDArray[np.bool_]]
 
     def filled(self, old: "Values", where: npt.NDArray[np.bool_]) -> "Values":
-        """Return the rows with the old values in place of those that were not sent, in the rows that `where` marks."""
+        """Return the rows. In rows that `where` marks, values that were not sent are replaced by the old values."""
         texts = [
             pc.if_else(pa.array(unsent & where), before, new) if unsent.any() else new
             for new, before, unsent in zip(self.texts, old.texts, self.unchanged, strict=True)
@@ -84,11 +84,11 @@ class Values:
 class Messages:
     """A sequence of messages. Parts of many messages are read at once.
 
-    Each method raises NotPgoutputError for messages that are cut short or too long.
+    Each method raises NotPgoutputError for messages that are too short or too long.
     """
 
     def __init__(self, messages: Sequence[bytes]) -> None:
-        """Take the messages. Raise NotPgoutputError if one has an unknown kind."""
+        """Take the messages. Raise NotPgoutputError if a message has an unknown kind."""
         lengths = np.fromiter(map(len, messages), np.int64, len(messages))
         self._ends = np.cumsum(lengths)
         self._starts = self._ends - lengths
@@ -105,7 +105,7 @@ class Messages:
         return np.flatnonzero(np.isin(self.kinds, kinds))
 
     def begins(self, which: Places) -> tuple[Places, Places, Places]:
-        """Return the places of the commit records, the microseconds, and the ids of the transactions that begin."""
+        """Return the commit records' places, the commit times in microseconds, and the ids of begun transactions."""
         self._must_have(which, _BEGIN_BYTES, "begin")
         at = self._starts[which]
         return self._numbers(at + 1, 8), self._numbers(at + 9, 8) + _EPOCH_US, self._numbers(at + 17, 4)
@@ -116,7 +116,7 @@ class Messages:
         return self._numbers(self._starts[which] + 10, 8)
 
     def relations(self, which: Places) -> Places:
-        """Return the numbers of the tables that have these changes."""
+        """Return the number of the table of each of these changes."""
         return self._numbers(self._starts[which] + 1, 4)
 
     def has_old(self, which: Places) -> npt.NDArray[np.bool_]:
@@ -138,7 +138,8 @@ class Messages:
     def updated(self, which: Places) -> tuple[Values, Values]:
         """Return the old and the new rows of updates with old rows, all of one table.
 
-        With REPLICA IDENTITY FULL, an old row is complete. Then it has the values that were not sent again.
+        With REPLICA IDENTITY FULL, an old row is complete. Then the new row gets the values that were not sent from the
+        old row.
         """
         begin = self._starts[which] + _ROW_AT
         old, ends = self._rows(which, begin, (_KEY, _OLD))
@@ -151,7 +152,7 @@ class Messages:
         return _relation(self._one(number))
 
     def truncated(self, number: int) -> list[int]:
-        """Return the tables that a message says are empty now."""
+        """Return the numbers of the tables that a truncate message names."""
         data = self._one(number)
         count = int.from_bytes(data[1:5])
         if len(data) != _ROW_AT + 4 * count:
@@ -183,7 +184,7 @@ class Messages:
         return Values(texts, unchanged), at
 
     def _texts(self, begins: Places, ends: Places, valid: npt.NDArray[np.bool_]) -> pa.LargeBinaryArray:
-        """Return the bytes between each begin and its end, or null where they are not valid."""
+        """Return the bytes between each begin and its end, or null where `valid` is False."""
         bounds = np.stack([begins, ends], axis=1).reshape(-1)
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._joined)]
         every_other = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
@@ -238,7 +239,7 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 
 
 # ------------------------------------------------------------------
-# Turns PostgreSQL's texts of values into Arrow arrays with the types of their columns.
+# Converts PostgreSQL's texts of values to Arrow arrays with the types of their columns.
 
 
 _SHOWN_MAX: Final = 60

@@ -1,8 +1,8 @@
-"""Reads changes from a replication slot without consuming them, and moves the slot when a checkpoint allows it.
+"""Reads changes from a replication slot without consuming them, and advances the slot when a checkpoint allows it.
 
 The changes come from a temporary copy of the slot, which belongs to one connection. The copy consumes the changes that
-it returns, so the server decodes each transaction once, while the slot itself stays. If the connection ends, the copy
-is gone, and the next copy begins at the slot again.
+it returns, so the server decodes each transaction only once, while the slot itself is not moved. When the connection
+ends, the server drops the copy, and the next copy begins at the slot again.
 """
 
 import re
@@ -34,14 +34,14 @@ FROM pg_replication_slots WHERE slot_name = %s
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """The horizon to which a slot was moved, and the bytes of the log that the server keeps for it."""
+    """The horizon to which a slot was advanced, and the bytes of the log that the server keeps for the slot."""
 
     confirmed: int
     retained_bytes: int
 
 
 def slot_name(text: str) -> str:
-    """Return a slot's name. Raise SourceError for a name that PostgreSQL or the slot's copies cannot have."""
+    """Return a slot's name. Raise SourceError for a name that is invalid for PostgreSQL or for a copy of the slot."""
     if not _NAME.fullmatch(text):
         raise SourceError(f"slot {text!r}: a name has 1 to 50 lower-case letters, digits and underscores")
     return text
@@ -72,7 +72,7 @@ def state_of(connection: Connection, slot: str) -> SlotState | None:
 
 
 def state_at(connection: Connection, slot: str, start: int) -> SlotState:
-    """Return the state of a slot that must have all changes since `start`. Raise SourceError if it has not."""
+    """Return the state of a slot. Raise SourceError if the slot does not have all changes since `start`."""
     state = state_of(connection, slot)
     if state is None:
         raise SourceError(f"slot {slot} is gone, and with it the changes since {written(start)}: {ANEW}")
@@ -96,7 +96,10 @@ def create(connection: Connection, slot: str) -> None:
 
 
 def advance(server: Server, slot: str, horizon: int) -> None:
-    """Let the server forget all transactions before the horizon. An older horizon changes nothing."""
+    """Advance the slot, so that the server may remove all transactions before the horizon from its log.
+
+    An older horizon changes nothing.
+    """
     with server.connect() as connection:
         state = state_of(connection, slot)
         if state is not None and state.confirmed < horizon:
@@ -113,7 +116,7 @@ class SlotCopy:
         self._connection: Connection | None = None
         self._name = ""
         self._start = -1
-        """The next read returns the transactions after this horizon."""
+        """The horizon after which the next read returns transactions."""
 
     def connection(self, start: int) -> Connection:
         """Return the connection of a copy that reads the transactions after this horizon. Raise SourceError."""
@@ -143,9 +146,9 @@ class SlotCopy:
         return state.confirmed
 
     def go_on(self, start: int) -> None:
-        """Make the next read return the transactions after `start`.
+        """Continue with the same copy after `start`.
 
-        The last read must have found no other transactions before `start`.
+        The last read must have returned all transactions before `start`.
         """
         self._start = start
 

@@ -1,4 +1,4 @@
-"""Writes the server's rows to files of the staged log: first the snapshot, then its transactions."""
+"""Stages the server's rows in files of the staged log: first the snapshot, then whole transactions."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,12 +39,12 @@ from jobs.sources.staged.tracked_tables import NewColumns, SnapshotMode
 # ------------------------------------------------------------------
 # Reads all rows of the tables at the exact moment at which the changes begin.
 #
-# A slot that is created over a replication connection exports a snapshot. It shows exactly the transactions before the
-# slot's consistent point. An ordinary snapshot would not do. A transaction may wait between its commit record and the
-# moment at which snapshots show it, for example for a synchronous standby. It would then be neither in the snapshot
-# nor in the changes.
+# A slot that is created over a replication connection exports a snapshot, which shows exactly the transactions before
+# the slot's consistent point. An ordinary snapshot is not enough. A transaction may wait between its commit record and
+# the moment at which snapshots show it, for example for a synchronous standby. Such a transaction would be neither in
+# an ordinary snapshot nor in the changes.
 #
-# This slot is temporary. The slot of the changes may be older, and somebody else may have created it.
+# The slot for the snapshot is temporary. The slot of the changes may be older, and another program may have created it.
 
 
 _ROWS_PER_BATCH: Final = 50_000
@@ -52,7 +52,7 @@ _ROWS_PER_BATCH: Final = 50_000
 
 @contextmanager
 def snapshot(server: Server, slot: str) -> Iterator[tuple[Connection, int]]:
-    """Yield a connection that shows the database at a horizon, and the horizon. Raises SourceError."""
+    """Yield a connection that shows the database at a horizon, and this horizon. Raises SourceError."""
     with server.connect(replication=True) as exporter:
         horizon, name = _exported(server, exporter, slot)
         with server.connect() as reader:
@@ -108,7 +108,7 @@ _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 _QUIET_BYTES: Final = 16 * 1024 * 1024
 """After this many bytes of the server's log without a change of the tables, an empty file is staged.
 
-Then the slot can move.
+Then the slot can be advanced.
 """
 
 
@@ -125,13 +125,13 @@ class Reading:
     nulls_for_unfit: bool
 
     def published(self, connection: Connection) -> tuple[PublishedTable, ...]:
-        """Return the tables. Raise SourceError if the server cannot give their changes."""
+        """Return the published tables. Raise SourceError if the server cannot provide their changes."""
         must_decode(connection)
         return published(connection, self.publication, self.tables)
 
 
 class Staging:
-    """Appends to a log. An error leaves no half-written file, and the next call begins anew."""
+    """Appends to a staged log. After an error no partial file remains, and the next call makes a new connection."""
 
     def __init__(self, reading: Reading, log: StagedLog[Note]) -> None:
         """Do not connect yet."""
@@ -141,7 +141,7 @@ class Staging:
         self._connection: Connection | None = None
 
     def begin(self, tables: Sequence[SourceTable]) -> None:
-        """Write the first file: the snapshot, or an empty file without one. Raises SourceError."""
+        """Write the first file: the snapshot, or an empty file if no snapshot is read. Raises SourceError."""
         with self._guarded(), self._reading.server.connect() as connection:
             found = self._reading.published(connection)
             if [each.table for each in found] != list(tables):
@@ -156,10 +156,10 @@ class Staging:
                 self._snapshot(found, note)
 
     def append(self, tables: Sequence[SourceTable], position: ChangesPosition, changes: int) -> bool:
-        """Write the next transactions: at least `changes` changes, or all there are. Return True if there may be more.
+        """Write whole transactions with at least `changes` changes, or all there are. Return True if there may be more.
 
         An empty log begins at the position. If a table has new columns and the source reads such columns, the new file
-        has them. If a connection breaks, this waits for the server and connects again. Raises SourceError.
+        has them. If a connection breaks, the method waits for the server and connects again. Raises SourceError.
         """
         with self._guarded():
             for _ in range(_ATTEMPTS - 1):
@@ -215,7 +215,7 @@ class Staging:
         return messages >= changes
 
     def _known(self) -> CatalogFacts | None:
-        """Return what the catalog said when the newest file was written."""
+        """Return the catalog's facts when the newest file was written."""
         return None if self._log.last is None else self._log.last.note.origin.catalog
 
     def _snapshot(self, tables: Sequence[PublishedTable], note: Note) -> None:
@@ -253,7 +253,7 @@ class Staging:
         )
 
     def _with_catalog(self, connection: Connection, origin: Origin) -> Origin:
-        """Return the origin with what the catalog says now. Raise SourceError if its changes cannot go on."""
+        """Return the origin with the catalog's facts of now. Raise SourceError if the changes cannot be continued."""
         publication = self._reading.publication
         catalog = must_go_on(
             publication,
@@ -265,7 +265,7 @@ class Staging:
         return origin.model_copy(update={"catalog": catalog})
 
     def _checked(self, connection: Connection, tables: Sequence[SourceTable]) -> Origin:
-        """Return the origin of the changes. Raise SourceError if they cannot follow those of the log."""
+        """Return the origin of the changes. Raise SourceError if they cannot follow the changes in the staged log."""
         last = self._log.last
         if self._origin is None or self._connection is not connection:
             must_decode(connection)
@@ -276,9 +276,9 @@ class Staging:
         return self._with_catalog(connection, self._origin.model_copy(update={"tables": tuple(tables)}))
 
     def _must_be_of_the_same_history(self, last: ChangeFile[Note]) -> None:
-        """Raise SourceError if the server was restored to a moment before the end of the log, and went on from there.
+        """Raise SourceError if the server was restored to a moment before the end of the staged log.
 
-        Such a server has another timeline. Its history says where each older timeline ended.
+        Such a server has another timeline. The history of that timeline says where each older timeline ended.
         """
         before, now = last.note.origin.timeline, None if self._origin is None else self._origin.timeline
         if before is None or now is None or before == now:
@@ -293,7 +293,7 @@ class Staging:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Turn errors of the server and of writing into SourceErrors."""
+        """Raise errors of the server and of writing as SourceErrors."""
         try:
             yield
         except SourceError:

@@ -1,4 +1,4 @@
-"""Turns decoded messages into change rows, and compares the server's tables with the columns to read."""
+"""Turns decoded messages into rows of changes, and compares the server's tables with the columns to read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,15 +35,15 @@ _KINDS: Final = (INSERT, AFTER, BEFORE, DELETE, TRUNCATE)
 
 
 class TextBatches(Batches):
-    """Makes the batches of one staged file of the texts that the server sends."""
+    """Makes the batches of one staged file from the texts that the server sends."""
 
     def __init__(self, tables: Sequence[SourceTable], *, nulls_for_unfit: bool) -> None:
-        """Name the tables, in the order of their numbers."""
+        """Take the tables, in the order of their numbers."""
         super().__init__(tables)
         self._nulls_for_unfit = nulls_for_unfit
 
     def columns(self, number: int, rows: TableRows, heads: Heads) -> Sequence[pa.Array]:
-        """Return the values of one table's columns, without the gaps. Raise SourceError for an unfit value."""
+        """Return the values of one table's columns, for the table's rows only. Raise SourceError for an unfit value."""
         arrays = []
         for column, values in zip(self._tables[number].columns, rows.columns, strict=True):
             try:
@@ -59,7 +59,7 @@ class TextBatches(Batches):
 
 
 class TableGrewError(Exception):
-    """A table has new columns that the source must read: the table's number, and the columns."""
+    """A table has new columns that the source must read. The error has the table's number, and these columns."""
 
     def __init__(self, number: int, columns: tuple[RelationColumn, ...]) -> None:
         super().__init__(number, columns)
@@ -70,7 +70,7 @@ class TableGrewError(Exception):
 class Known:
     """A table that the source reads: its number, and the index of each column in the server's rows.
 
-    A later column may be missing there (None).
+    The index is None for a later column that the server's rows do not have.
     """
 
     number: int
@@ -79,9 +79,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Begins:
-    """The transactions that begin in a part of the messages, and the one that continues from the part before.
+    """The transactions that begin in a part of the messages, after the transaction that continues from the part before.
 
-    `at` has the numbers of the messages with which they begin, except for the first one.
+    The other arrays begin with the continued transaction. `at` does not have it: `at` has the numbers of the messages
+    with which the other transactions begin.
     """
 
     at: Numbers
@@ -96,7 +97,7 @@ class Begins:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one kind and one table: the messages that have them, and which row of the message each one is."""
+    """Rows of one kind and one table: the rows' messages, and which row of its message each row is (`place`)."""
 
     known: Known
     kind: str
@@ -124,7 +125,7 @@ class Transactions:
         self._open = (0, 0, 0)
         """The newest transaction's commit record, time in microseconds, and id."""
         self._has_rows = False
-        """True if that transaction is not complete and had rows in an earlier part."""
+        """True if the newest transaction is not complete and had rows in an earlier part."""
         self._waiting: pa.RecordBatch | None = None
         """The newest rows. If the next part says that their transaction ended, the last one is marked."""
 
@@ -163,7 +164,7 @@ class Transactions:
         self._carry(messages, begins, after)
 
     def _pieces(self, messages: Messages, begins: Begins) -> Iterator[Piece]:
-        """Yield the rows of the tables to read. They fit the last description of their table before them."""
+        """Yield the rows of the tables to read, decoded by the last description of their table before them."""
         told = {relation: [(0, known)] for relation, known in self._known.items()}
         for number in messages.of(pgoutput.RELATION).tolist():
             found = messages.relation(number)
@@ -187,9 +188,9 @@ class Transactions:
                 yield Piece(each, TRUNCATE, np.array([number]), None, place)
 
     def _ends(self, messages: Messages, begins: Begins, after: Numbers) -> pa.Array:
-        """Return the place after the commit record for the last row of each transaction, and null for all other rows.
+        """Return for the last row of each transaction the place after the commit record, and null for all other rows.
 
-        If all rows of a transaction were in the part before, its last row is marked there.
+        If all rows of a transaction were in the part before, the transaction's last row is marked in that part.
         """
         at = messages.of(pgoutput.COMMIT)
         lsns, transactions = messages.commits(at), begins.of(at)
@@ -227,7 +228,7 @@ class Transactions:
         return self._batches.made(heads, {number: _merged(parts) for number, parts in rows.items()})
 
     def _carry(self, messages: Messages, begins: Begins, after: Numbers) -> None:
-        """Remember the transaction that is not complete yet."""
+        """Store the newest transaction for the next part, and whether it is incomplete and has rows."""
         commits = messages.of(pgoutput.COMMIT)
         begun = int(begins.at[-1]) if begins.at.size else -1
         if commits.size and commits[-1] > begun:
@@ -241,7 +242,7 @@ class Transactions:
     def _checked(self, found: Relation, lsn: int) -> Known | None:
         """Return how a table's rows are read, or None to skip them. Raise SourceError for a changed table.
 
-        `lsn` is the commit record of the transaction that describes the table.
+        `lsn` is the commit record of the transaction with this description of the table.
         """
         number = next((each for each, table in enumerate(self._tables) if table.oid == found.relation), None)
         name = f"{found.schema}.{found.name}"
@@ -273,7 +274,7 @@ class Transactions:
 
 
 def _of_one(messages: Messages, known: Known, changes: Numbers) -> Iterator[Piece]:
-    """Yield the rows of changes that follow the same description of their table."""
+    """Yield the rows of changes that belong to the same description of their table."""
     kinds = messages.kinds[changes]
     inserts, deletes, updates = (changes[kinds == kind] for kind in (pgoutput.INSERT, pgoutput.DELETE, pgoutput.UPDATE))
     has_old = messages.has_old(updates)
@@ -291,7 +292,7 @@ def _of_one(messages: Messages, known: Known, changes: Numbers) -> Iterator[Piec
 
 
 def _ordered(values: Values, order: tuple[int | None, ...]) -> list[pa.Array]:
-    """Return the columns in the order of the table as the source reads it."""
+    """Return the columns in the order of the source's columns of the table."""
     count = len(values.texts[0])
     return [pa.nulls(count, pa.large_binary()) if place is None else values.texts[place] for place in order]
 
@@ -299,7 +300,7 @@ def _ordered(values: Values, order: tuple[int | None, ...]) -> list[pa.Array]:
 def _note_unchanged(
     found: dict[int, list[str]], names: Sequence[str], values: Values, order: tuple[int | None, ...], numbers: Numbers
 ) -> None:
-    """Note the columns that were not sent, by the number of their row."""
+    """Add to `found` the columns that were not sent, by the number of their row."""
     for name, place in zip(names, order, strict=True):
         if place is not None and values.unchanged[place].any():
             for number in numbers[values.unchanged[place]].tolist():

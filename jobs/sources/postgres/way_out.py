@@ -1,4 +1,4 @@
-"""The way out of a series of changes that cannot go on."""
+"""The ways out that messages name when a series of changes cannot be continued."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """Decodes Protobuf records of Confluent's wire format in Spark's tasks.
 
-After the number of the schema comes the place of the message in it: how many numbers follow, and the numbers, each as a
-zigzag varint. A single 0 stands for the first message.
+The number of the schema is followed by the place of the message in the schema: how many indexes follow, and the
+indexes, each as a zigzag varint. A single 0 stands for the first message.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ _Read = Callable[[Any], Any]
 class ProtobufDecoding:
     """How the bytes of the column `value` become columns. `record` is the full name of the message that is read.
 
-    None: it is the first message of each schema. Records of other messages do not decode. `descriptors` are those of
-    each schema, by its number.
+    If `record` is None, the first message of each schema is read. Records of other messages do not decode.
+    `descriptors` are the descriptors of each schema, by the schema's number.
     """
 
     value: str
@@ -42,7 +42,7 @@ class ProtobufDecoding:
         return replace(self, descriptors={number: compiled(each) for number, each in known.items()})
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with the columns of the records, and the bytes that did not decode, before its others."""
+        """Yield each batch with the records' columns and the undecoded bytes in front of the batch's other columns."""
         for batch in batches:
             values = batch.column(self.value).to_pylist()
             rows = [self._row(value) for value in values]
@@ -59,7 +59,7 @@ class ProtobufDecoding:
             )
 
     def _row(self, value: bytes | None) -> dict[str, Any] | None:
-        """Return the values of a record, none for one without value, or None if it does not decode."""
+        """Return the fields of a record: an empty dict without a value, or None if the value does not decode."""
         from google.protobuf.message import DecodeError  # noqa: PLC0415 - an extra
 
         if value is None:
@@ -103,7 +103,7 @@ class ProtobufDecoding:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone, since a task makes its own classes of messages."""
+        """Return the fields without `_messages`, since a task makes its own classes of messages."""
         return {name: value for name, value in vars(self).items() if name != "_messages"}
 
 

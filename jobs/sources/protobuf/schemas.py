@@ -1,4 +1,4 @@
-"""Compiles Protobuf schemas, and says which type of Spark each of their types becomes.
+"""Compiles Protobuf schemas, and maps each Protobuf type to a Spark type.
 
 | Protobuf                                       | Spark                                                |
 |------------------------------------------------|------------------------------------------------------|
@@ -45,7 +45,7 @@ from jobs.sources.port import SourceError
 from jobs.sources.registry.known_schema import KnownSchema
 
 Descriptor = Any
-"""A descriptor of Protobuf's library: of a message or of a field."""
+"""A descriptor in Protobuf's library of a message or of a field."""
 
 TIMESTAMP, DATE = "google.protobuf.Timestamp", "google.type.Date"
 WRAPPERS: Final = frozenset(
@@ -70,14 +70,14 @@ _PLAIN: Final[Mapping[int, DataType]] = {
     17: IntegerType(),
     18: LongType(),
 }
-"""By the number of a field's type in `descriptor.proto`."""
+"""Spark types by the number of a field's type in `descriptor.proto`."""
 _MAIN: Final = "tidemark_schema.proto"
 
 
 def protobuf_columns(known: KnownSchema, record: str | None) -> tuple[str, StructType]:
-    """Return the full name of a schema's message, the one named `record` or the first, and its columns.
+    """Return full name and columns of a schema's message: the message named `record`, or else the first.
 
-    Raises SourceError for a schema that protoc does not take, and for a message without columns.
+    Raises SourceError for a schema that protoc does not accept, and for a message without columns.
     """
     what = f"schema {known.number} of the registry"
     file = file_of(compiled(known), what)
@@ -90,9 +90,9 @@ def protobuf_columns(known: KnownSchema, record: str | None) -> tuple[str, Struc
 
 @lru_cache(maxsize=1_024)
 def compiled(known: KnownSchema) -> bytes:
-    """Return the descriptors of a schema and of all that it imports, itself last. Raises SourceError.
+    """Return the descriptors of a schema and of all schemas that it imports, with its own last. Raises SourceError.
 
-    A registry has the text of a .proto file, or its descriptor in base64.
+    A registry has the text of a .proto file, or the file's descriptor in base64.
     """
     found = _described(known)
     if found is not None:
@@ -120,7 +120,7 @@ def compiled(known: KnownSchema) -> bytes:
 
 
 def _described(known: KnownSchema) -> bytes | None:
-    """Return the descriptors of a schema that the registry has as descriptors. None: it has a text."""
+    """Return the descriptors of a schema that the registry has as descriptors, or None if the registry has a text."""
     from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415 - pyspark[connect] brings it
     from google.protobuf.message import DecodeError  # noqa: PLC0415
 
@@ -141,7 +141,7 @@ def _described(known: KnownSchema) -> bytes | None:
 
 @lru_cache(maxsize=256)
 def file_of(descriptors: bytes, what: str) -> Descriptor:
-    """Return the descriptor of the last file of a set. Raises SourceError."""
+    """Return the descriptor of the last file of a set. Raises SourceError if the set is inconsistent."""
     from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415 - an extra
 
     pool = descriptor_pool.DescriptorPool()
@@ -163,7 +163,7 @@ def _type(field: Descriptor, what: str, inside: tuple[str, ...]) -> DataType:
 
 
 def is_repeated(field: Descriptor) -> bool:
-    """Return whether a field has any number of values."""
+    """Return whether a field is repeated."""
     return bool(field.is_repeated)
 
 

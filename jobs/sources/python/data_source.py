@@ -1,4 +1,4 @@
-"""Reads the partitions of a Python data source in Spark's tasks. It needs nothing that Spark Connect lacks."""
+"""Reads the partitions of a Python data source in Spark's tasks. This also works with Spark Connect."""
 
 import json
 import threading
@@ -54,9 +54,9 @@ _TASKS_A_CORE = 4
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one call of the data source reads: a partition of a slice, number `place` of `count`.
+    """What one call of the data source's reader reads: partition `place` of the `count` partitions of a slice.
 
-    `rows` is how many rows it had when the slice was polled, or None if nobody has counted them.
+    `rows` is the number of rows when the slice was polled, or None if the rows were not counted.
     """
 
     slice: int
@@ -86,7 +86,7 @@ class Shares:
         return numbers.mapInArrow(self.run, schema)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the shares with these numbers. An error has none of the secrets."""
+        """Yield the rows of the shares with these numbers. No error contains a secret."""
         try:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
@@ -125,11 +125,12 @@ class Shares:
 # ------------------------------------------------------------------
 # A source that wraps one of Spark's Python data sources, so that connectors written for Spark work here.
 #
-# The data source decides what a slice is: its reader gives an offset up to which to read. So a slice may have more
-# rows than were asked for. Offsets are asked for in this process, without Spark. The rows are read in Spark's tasks.
+# The data source decides how long a slice is: its reader returns the offset up to which to read. So a slice may have
+# more rows than a poll asked for. Offsets are asked for in this process, without Spark. The rows are read in Spark's
+# tasks.
 #
-# A data source must give the same rows between the same two offsets, as Spark asks of it too. One that makes its rows
-# up anew each time can be read, but not exactly once.
+# A data source must return the same rows between the same two offsets, as Spark also requires. A data source that
+# generates its rows anew each time can be read, but not exactly once.
 
 
 SPLIT: Final = SplitId("all")
@@ -139,7 +140,7 @@ ROW_BYTES: Final = 128
 """The estimated bytes of a row."""
 
 _READS_MAX: Final = 10_000
-"""A data source that still gives rows after so many reads has no end."""
+"""A data source that still returns new offsets after this many reads is regarded as endless."""
 
 _Answer = TypeVar("_Answer")
 
@@ -151,13 +152,14 @@ class SparkSource(ReadsFirst):
     |---------------|------------------------------------------------------------------------------------------------|
     | `data_source` | the class, a subclass of `pyspark.sql.datasource.DataSource`, or its import path `package.Name` |
     | `options`     | the data source's options, texts by name                                                        |
-    | `schema`      | the columns, if the data source does not say them or can give others                            |
-    | `secrets`     | for each secret option the environment variable that has it; or a function of the values        |
+    | `schema` | the columns, if the data source has no `schema()`, or can return other columns |
+    | `secrets` | for each secret option its environment variable; or a function that returns the values |
 
-    A `bounded` source ends at the offset that was the newest one when it was first polled. Its positions keep that
-    offset. A simple reader does not tell its newest offset, so its rows end at the first poll that finds none.
+    A `bounded` source ends at the offset that was the newest when the source was first polled. The source's positions
+    contain that offset. A simple reader does not report its newest offset, so its rows end at the first poll that finds
+    none.
 
-    The data source hears of an offset (`commit`) once a checkpoint with all rows before it is complete.
+    The data source's `commit` is called with an offset once a checkpoint with all rows before the offset is complete.
     """
 
     def __init__(
@@ -182,7 +184,7 @@ class SparkSource(ReadsFirst):
         self._committed = NO_CHECKPOINT
 
     def schema(self) -> StructType:
-        """Return the given columns, or those that the data source says. Raises SourceError if there are none."""
+        """Return the given columns, or those of the data source's `schema()`. Raises SourceError if there are none."""
         if self._schema is None:
             self._schema = self._own_schema()
         return self._schema
@@ -192,7 +194,7 @@ class SparkSource(ReadsFirst):
         return (SPLIT,)
 
     def poll(self, request: PollSource) -> SourceSlice | None:
-        """Return the next rows; see `port.Source.poll`. A simple reader's rows are counted, others are estimated."""
+        """Return the next rows; see `port.Source.poll`. The number of rows is exact only for a simple reader."""
         with self._lock:
             begin = self._begin(request.position)
             until = self._until(begin) if self.bounded else None
@@ -212,7 +214,7 @@ class SparkSource(ReadsFirst):
         )
 
     def has_ended(self, split: SplitId, position: str | None) -> bool:
-        """Return that a bounded source has ended where a poll finds no row; see `port.Bounded`."""
+        """Return True for a bounded source, since a poll has found no row; see `port.Bounded`."""
         del split, position
         return self.bounded
 
@@ -225,7 +227,7 @@ class SparkSource(ReadsFirst):
         return Shares(data_source, reader, self.schema(), SPLIT, shares, secrets).rows(spark, read_schema(self))
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Tell the data source that it may forget all rows before the position; see `port.CommitsPositions`."""
+        """Commit the position, so that the data source may forget all rows before it; see `port.CommitsPositions`."""
         position = positions.get(SPLIT)
         if position is None or checkpoint <= self._committed:
             return
@@ -267,14 +269,14 @@ class SparkSource(ReadsFirst):
         return OffsetPosition(offset=self._initial, slices=0)
 
     def _until(self, begin: OffsetPosition) -> Offset | None:
-        """Return the offset at which a bounded source ends. None means that its reader cannot tell."""
+        """Return the offset at which a bounded source ends, or None if its reader does not know the offset."""
         if begin.until is not None:
             return begin.until
         found, _ = self._asked("the newest offset", lambda: self._opened().latest(begin.offset, all_rows=True))
         return None if found is None else self._not_back(begin.offset, checked(found, "the stream reader"))
 
     def _towards(self, start: Offset, until: Offset) -> Offset:
-        """Return the offset up to which to read on, and `until` if the data source has none that is before it."""
+        """Return the offset up to which to read, at most `until`."""
         if start == until:
             return until
         end, _ = self._latest(start)
@@ -288,7 +290,7 @@ class SparkSource(ReadsFirst):
         raise NoSuchPositionError(f"after {_READS_MAX:,} reads there is no end: name an offset")
 
     def _latest(self, start: Offset) -> tuple[Offset, int | None]:
-        """Return the offset up to which to read on; raise SourceError if it lies before the offset to read from."""
+        """Return the offset up to which to read. Raise SourceError if it lies before the offset to read from."""
         found, rows = self._asked("the latest offset", lambda: self._opened().latest(start))
         return self._not_back(start, checked(found, "the stream reader")), rows
 
@@ -322,7 +324,7 @@ class SparkSource(ReadsFirst):
         return schema_of_text(found) if isinstance(found, str) else found
 
     def _asked(self, what: str, question: Callable[[], _Answer]) -> _Answer:
-        """Return what the data source answers. Its errors become SourceErrors without secrets."""
+        """Return the result of a call of the data source. Raise its errors as SourceErrors without secrets."""
         try:
             return question()
         except SourceError:

@@ -1,6 +1,6 @@
 """Reads a schema from its text, as in `id BIGINT, name STRING`, without Spark.
 
-PySpark asks a JVM for this. A source must know its columns before a tick has started one.
+PySpark needs a JVM to do this. A source must know its columns before a tick has started a JVM.
 """
 
 import re
@@ -57,7 +57,7 @@ _SPARKS_DECIMAL: Final = (10, 0)
 
 
 def schema_of_text(text: str) -> StructType:
-    """Return the schema; raise SourceError for a text that this module does not understand."""
+    """Return the schema. Raise SourceError for a text that this module cannot parse."""
     tokens = _Tokens(text)
     found = tokens.columns()
     if tokens.next:
@@ -66,10 +66,10 @@ def schema_of_text(text: str) -> StructType:
 
 
 class _Tokens:
-    """The words and signs of a schema's text that are not read yet."""
+    """The words and signs of a schema's text that are not parsed yet."""
 
     def __init__(self, text: str) -> None:
-        """Take the text apart."""
+        """Split the text into words and signs."""
         self._text = text
         self._left: deque[str] = deque()
         place = 0
@@ -82,15 +82,15 @@ class _Tokens:
 
     @property
     def next(self) -> str:
-        """The next token in lower case; empty at the end."""
+        """The next token in lower case, or an empty text at the end."""
         return self._left[0].lower() if self._left else ""
 
     def error(self) -> SourceError:
-        """Return the error for this text."""
+        """Return the error to raise for this text."""
         return SourceError(f"the schema {self._text!r} cannot be read: give schema= as a StructType")
 
     def columns(self) -> StructType:
-        """Read columns up to the end, or up to the sign that closes a struct."""
+        """Parse columns up to the end, or up to the sign that closes a struct."""
         fields = [self._column()]
         while self._takes(","):
             fields.append(self._column())

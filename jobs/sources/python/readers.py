@@ -1,7 +1,7 @@
 """Writes positions of a Python data source as text, and refuses offsets that JSON cannot hold.
 
-An offset belongs to the data source alone. Nobody else knows which of two offsets comes first. So a position also has
-the number of the slices before it, from which the rows get their places.
+Only the data source can interpret an offset, and decide which of two offsets comes first. So a position also has the
+number of slices before it, from which the rows get their places.
 """
 
 import json
@@ -17,14 +17,14 @@ from jobs.sources.port import SourceError
 from jobs.spark.versions import read_limit
 
 Offset = dict[str, Any]
-"""What a data source calls an offset: a dict of texts, numbers, booleans and dicts."""
+"""An offset of a data source: a dict of texts, numbers, booleans and dicts."""
 
 PLACES: Final = 2**32
-"""So many places has a slice for its rows."""
+"""The number of places that each slice has for its rows."""
 
 
 class OffsetPosition(BaseModel):
-    """The place after the rows up to `offset`, and after so many slices. `until` is where a bounded source ends."""
+    """A position after the rows up to `offset`, and after `slices` slices. `until` is where a bounded source ends."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,20 +34,20 @@ class OffsetPosition(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the position that a text says; raise SourceError for another text."""
+        """Return the position of a text. Raise SourceError for a text that is not a position."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
             raise SourceError(f"{text} is no position of a Python data source") from error
 
     def text(self) -> str:
-        """Return the position as text. The same position has the same text."""
+        """Return the position as text. The same position always has the same text."""
         end = {} if self.until is None else {"until": self.until}
         return json.dumps({"offset": self.offset, "slices": self.slices, **end}, sort_keys=True)
 
 
 def checked(offset: object, method: str) -> Offset:
-    """Return the offset as JSON gives it back; raise SourceError, naming the method, if JSON changes it."""
+    """Return the offset. Raise SourceError, which names the method, if the offset changes when written as JSON."""
     try:
         again = json.loads(json.dumps(offset, allow_nan=False))
     except (TypeError, ValueError):
@@ -61,18 +61,18 @@ def checked(offset: object, method: str) -> Offset:
 
 
 def went_back(start: Offset, end: Offset) -> bool:
-    """Return whether an offset certainly lies before another one: all values that differ are smaller numbers."""
+    """Return whether `end` certainly lies before `start`: all values that differ are smaller numbers in `end`."""
     steps = list(_steps(start, end))
     return bool(steps) and all(step is not None and step < 0 for step in steps)
 
 
 def distance(start: Offset, end: Offset) -> int:
-    """Return how far two offsets lie apart, as an estimate of the rows between them: 1 if their numbers do not say."""
+    """Return an estimate of the rows between two offsets: the sum of the differences of their numbers, at least 1."""
     return max(sum(int(step) for step in _steps(start, end) if step is not None), 1)
 
 
 def _steps(start: Offset, end: Offset) -> Iterator[float | None]:
-    """Yield by how much each number that differs has grown; None for another change."""
+    """Yield by how much each number that differs has grown, and None for each value that differs otherwise."""
     for name in start | end:
         then, now = start.get(name), end.get(name)
         if isinstance(then, dict) and isinstance(now, dict):
@@ -87,30 +87,30 @@ def _number(value: object) -> float | None:
 
 
 # ------------------------------------------------------------------
-# Gives the two kinds of stream readers of a Python data source one form.
+# A common interface for the two kinds of stream readers of a Python data source.
 #
-# PySpark has such a form too, for its own streaming engine. There a simple reader keeps its rows until Spark takes
-# them. Here the rows are read again between the two offsets, so that the same slice gives the same rows in every
+# PySpark has such an interface too, for its own streaming engine. There, a simple reader holds its rows until Spark
+# fetches them. Here, the rows are read again between the two offsets, so that the same slice has the same rows in every
 # process.
 
 
 class Reader(Protocol):
-    """A stream reader of either kind. Its methods raise what the data source raises."""
+    """A stream reader of either kind. Its methods raise the errors of the data source."""
 
     def initial(self) -> object:
         """Return the offset at which a new job begins."""
         ...
 
     def latest(self, start: Offset, *, all_rows: bool = False) -> tuple[object, int | None]:
-        """Return the offset up to which to read on from `start`, and the number of rows between them, if it is known.
+        """Return the offset up to which to read from `start`, and the number of rows between them, if it is known.
 
-        The data source decides how many rows that are, as in Spark. With `all_rows`, return the offset behind all rows
-        that exist now instead. Then None means that only reading can tell where they end.
+        The data source decides how many rows to read at a time, as in Spark. With `all_rows`, return instead the offset
+        behind all rows that exist now, or None if this offset can be found only by reading the rows.
         """
         ...
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return what one task each shall read."""
+        """Return the partitions of these rows. Each is read by one call of `read`."""
         ...
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -118,16 +118,16 @@ class Reader(Protocol):
         ...
 
     def commit(self, end: Offset) -> None:
-        """Tell the data source that all rows up to this offset are in completed checkpoints."""
+        """Notify the data source that all rows up to this offset are in completed checkpoints."""
         ...
 
     def stop(self) -> None:
-        """Let the data source close what it has opened."""
+        """Stop the data source's reader, which closes what it has opened."""
         ...
 
 
 def reader_of(data_source: DataSource, schema: StructType) -> Reader:
-    """Return a new reader of a data source; raise SourceError if it has none for streams."""
+    """Return a new reader of a data source. Raise SourceError if the data source has no stream reader."""
     if says(data_source, "streamReader"):
         return Partitioned(data_source.streamReader(schema))
     name = type(data_source).name()
@@ -145,7 +145,7 @@ def reader_of(data_source: DataSource, schema: StructType) -> Reader:
 
 
 def says(thing: object, method: str, base: type = DataSource) -> bool:
-    """Return whether an object has a method of its own, not only that of PySpark's base class, which raises."""
+    """Return whether an object overrides a method of PySpark's base class, whose own method only raises."""
     return getattr(type(thing), method, None) is not getattr(base, method)
 
 
@@ -188,7 +188,7 @@ class Between(InputPartition):
     """All rows between two offsets of a simple reader."""
 
     def __init__(self, start: Offset, end: Offset) -> None:
-        """Keep the offsets."""
+        """Store the offsets."""
         super().__init__((start, end))
 
 
