@@ -95,8 +95,11 @@ class Part:
         """Read `source` as the part with this number, counted from 1. The hybrid source has `parts` parts."""
         self.number = number
         self._taken = tuple(f"{each}." for each in range(1, parts + 1)) if number == 1 else ()
-        """How no split of this part may begin. Nobody could tell such a split of a source that was read alone before
-        from a split of a part (`checkpointing.job.polling`)."""
+        """Prefixes that the splits of the first part's source must not have.
+
+        A job may have read that source alone before. Then nobody could distinguish such a split from a split of a part
+        (`checkpointing.job.polling`).
+        """
         self.source = source
         self.begin: Final = f"{number}."
 

@@ -85,8 +85,10 @@ class Footer:
     """The field ids of a Parquet file's columns and fields of structs, each with the name of its column or field."""
 
     has_user_types: bool = False
-    """Whether a Parquet file names a schema of Spark's that Tidemark does not read, as one with user-defined types.
-    If nobody gives Spark the columns, it takes this schema, and PySpark imports the modules that it names."""
+    """Whether a Parquet file contains a Spark schema that Tidemark does not read, such as one with user-defined types.
+
+    Without columns from the caller, Spark uses this schema, and PySpark imports the modules that the schema names.
+    """
 
 
 def read_footer(path: StoragePlace) -> Footer:

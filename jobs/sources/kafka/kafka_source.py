@@ -128,9 +128,8 @@ def offset_named(cluster: Cluster, place: TopicPartition, extent: Extent, words:
 # Spark's connector reads the records. Asking for offsets needs no Spark (`cluster`). Between two looks at a topic,
 # these things may happen:
 #
-# - It gets further Kafka partitions. They are new splits of the next tick, and are read from their first offset. To
-#   tell
-#   them from those of its first look, the source keeps state besides its positions (A7).
+# - The topic gets further Kafka partitions. They are new splits of the next tick, and are read from their first offset.
+#   To distinguish them from the Kafka partitions of its first look, the source has state besides its positions (A7).
 # - Transactions are aborted, or records compacted. The offsets of such records are skipped. So the number of rows of a
 #   slice is an estimate: a slice may have fewer rows than offsets, or none.
 # - Unread records are deleted, the topic is deleted or made again, or its end moves back. Polling then stops with an

@@ -141,8 +141,10 @@ _PATTERNS: Final = {
     pa.date32(): rf"^{_DAY}$",
     pa.timestamp("us", tz="UTC"): rf"^{_DAY}[T ]\d\d:\d\d:\d\d(?:\.\d{{1,6}})?{_ZONE}?$",
 }
-"""The texts of dates and times that mean the same to everybody. A time without a zone is one of UTC, as in Spark: that
-is the zone of each session (`jobs.spark.session.session_settings`)."""
+"""The texts of dates and times that Arrow and Spark read alike.
+
+A time without a zone is in UTC, which is also the zone of each Spark session (`jobs.spark.session.session_settings`).
+"""
 
 _NOT_FINITE: Final = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf)")
 _LONG_NUMBER: Final = re.compile(rb"[0-9.eE+-]{1000}")

@@ -151,7 +151,7 @@ class TransactionWindow:
         return sum(self.looked_at[place] - start for place, start in self.starts.items())
 
     def hindmost(self, ends: Mapping[TopicPartition, int]) -> TopicPartition | None:
-        """Return the Kafka partition to look at next: that whose newest record is the oldest. None: nothing is left."""
+        """Return the Kafka partition to look at next, whose newest seen record is oldest, or None if none is left."""
         behind = [place for place in self.looked_at if self.looked_at[place] < ends.get(place, 0)]
         return min(behind, key=lambda place: (self._ms[place], place), default=None)
 

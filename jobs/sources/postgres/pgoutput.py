@@ -31,7 +31,7 @@ _RELATION_COLUMN: Final = Struct(">ii")
 _EPOCH_US: Final = 946_684_800_000_000
 """The microseconds from 1970-01-01, where Unix time begins, to 2000-01-01, from which PostgreSQL counts."""
 _ROOM: Final = bytes(8)
-"""These bytes follow the last message. A number that is cut short is read into them, and then refused."""
+"""Bytes appended to the last message, so that reading a truncated number finds bytes. It is then refused."""
 
 Places = npt.NDArray[np.int64]
 
@@ -160,7 +160,7 @@ class Messages:
         return [int.from_bytes(data[at : at + 4]) for at in range(_ROW_AT, len(data), 4)]
 
     def _rows(self, which: Places, at: Places, kinds: tuple[int, ...]) -> tuple[Values, Places]:
-        """Return the rows at these places, each after a byte of one of these kinds, and where they end."""
+        """Return the rows at these places, and where they end. Before each place is a byte of one of these kinds."""
         ends = self._ends[which]
         marks = self._bytes[np.minimum(at - 1, len(self._bytes) - 1)]
         if (at > ends).any() or not np.isin(marks, kinds).all():

@@ -175,7 +175,7 @@ class Staging:
         self._origin = None
 
     def _grown(self, tables: Sequence[SourceTable], position: ChangesPosition, changes: int) -> bool:
-        """Append with the columns that the tables have now. A new column is found only when its table has a change."""
+        """Append with the tables' present columns. A new column is found only when its table has a change."""
         last = self._log.last
         known = list(tables if last is None else last.note.origin.tables)
         while True:

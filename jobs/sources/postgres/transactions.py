@@ -127,10 +127,10 @@ class Transactions:
         self._has_rows = False
         """True if the newest transaction is not complete and had rows in an earlier part."""
         self._waiting: pa.RecordBatch | None = None
-        """The newest rows. If the next part says that their transaction ended, the last one is marked."""
+        """The newest rows. The last of them is marked if the next part ends their transaction without more rows."""
 
     def take(self, messages: Sequence[bytes]) -> None:
-        """Take the next messages.
+        """Process the next messages.
 
         Raises SourceError for a message that does not fit the tables, and TableGrewError if the source must read more
         columns.

@@ -68,7 +68,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """All partitions of a micro-batch, and the reader that reads them. Each task gets it, and reads some of them."""
+    """All partitions of a micro-batch, and their reader. Each task gets all of this, and reads some partitions."""
 
     data_source: DataSource
     reader: Reader
@@ -110,7 +110,7 @@ class Shares:
             )
 
     def _placed(self, batch: pa.RecordBatch, share: Share, first: int) -> pa.RecordBatch:
-        """Return the rows from number `first` on of a share, with split and place."""
+        """Return a batch of a share with split and position. Its first row has the number `first` in the share."""
         begin, end = (share.place + number * share.count for number in (first, first + batch.num_rows))
         if end > PLACES:
             raise SourceError(

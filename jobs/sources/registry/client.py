@@ -1,4 +1,4 @@
-"""Asks a schema registry that speaks Confluent's interface, and keeps what it said."""
+"""Asks a schema registry with Confluent's interface, and caches the answers."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -32,11 +32,11 @@ _AVRO: Final = "AVRO"
 
 
 class RegistryAwayError(SourceAwayError):
-    """No registry answers. It may answer later."""
+    """The registry does not answer. It may answer later."""
 
 
 class NotInRegistryError(SourceError):
-    """The registry has no schema of this number, or no subject of this name."""
+    """The registry has no schema with this number, or no subject with this name."""
 
 
 class Subject(BaseModel):
@@ -54,11 +54,11 @@ class SchemaRegistry:
     | parameter | is                                                                                                  |
     |-----------|-----------------------------------------------------------------------------------------------------|
     | `url`     | where the registry is, as in "https://registry:8081"                                                |
-    | `kept`    | a folder, or the URL of one, for the schemas that were found. With it, the pipeline can be built    |
+    | `kept` | a folder, or its URL, in which found schemas are stored. With it, the pipeline can be built |
     |           | and its input be read while the registry is away. All processes of the job must reach it            |
     | `options` | settings of Confluent's client, by its names, such as "ssl.ca.location"                             |
-    | `secrets` | for each secret setting, such as "basic.auth.user.info" (USER:PASSWORD), the environment variable    |
-    |           | that has it; or a function of the values                                                            |
+    | `secrets` | for each secret setting, such as "basic.auth.user.info" (USER:PASSWORD), its environment variable |
+    | | or a function that returns the values |
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SchemaRegistry:
         options: Mapping[str, str] | None = None,
         secrets: Secrets | None = None,
     ) -> None:
-        """Connect to nothing yet. Raises SourceError for a URL that is none, and for a secret in the open."""
+        """Connect to nothing yet. Raises SourceError for an invalid URL, and for a secret in plain text."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SourceError(f"{_shown(url)} is no URL of a schema registry: write http://HOST:PORT or https://…")
@@ -94,12 +94,12 @@ class SchemaRegistry:
         return f"SchemaRegistry({self.url})"
 
     def remember(self, schemas: Mapping[int, KnownSchema]) -> None:
-        """Take schemas that a checkpoint has. They are not asked for any more."""
+        """Store the schemas of a checkpoint, so that the registry is not asked for them."""
         with self._lock:
             self._known |= schemas
 
     def schema(self, number: int) -> KnownSchema:
-        """Return the schema of this number. The registry is asked once for each.
+        """Return the schema with this number. The registry is asked only once for each number.
 
         Raises NotInRegistryError, RegistryAwayError, and SourceError.
         """
@@ -112,7 +112,7 @@ class SchemaRegistry:
             return found
 
     def versions(self, subject: str, *, anew: bool = False) -> tuple[KnownSchema, ...]:
-        """Return the schemas of a subject, oldest first. With `anew`, ask even if the folder has them.
+        """Return the schemas of a subject, oldest first. With `anew`, ask the registry even if the folder has them.
 
         Raises NotInRegistryError, RegistryAwayError, and SourceError.
         """
@@ -126,7 +126,7 @@ class SchemaRegistry:
             return tuple(map(self.schema, found.numbers))
 
     def registered(self, subject: str, kind: str, text: str, references: tuple[tuple[str, str, int], ...] = ()) -> int:
-        """Register a schema under a subject, and return its number. A schema that is there already keeps its number.
+        """Register a schema under a subject, and return its number. A schema that is registered keeps its number.
 
         Raises RegistryAwayError, and SourceError if the registry refuses the schema as not compatible.
         """
@@ -138,7 +138,7 @@ class SchemaRegistry:
         return number
 
     def close(self) -> None:
-        """Close the connections. The next question opens them again."""
+        """Close the connections. The next request opens them again."""
         with self._lock:
             if self._client is not None:
                 self._client.close()
@@ -198,7 +198,7 @@ class SchemaRegistry:
         return without(str(error), [part for each in secrets for part in (each, each.partition(":")[2])])
 
     def _kept(self, name: str, kind: type[_Model]) -> "_Model | None":
-        """Return what the folder has under a name, or None if it has nothing."""
+        """Return the folder's content under a name, or None if there is none."""
         if self._folder is None:
             return None
         place = self._folder / name
@@ -223,7 +223,7 @@ class SchemaRegistry:
 
 
 def registry_of(given: "SchemaRegistry | str") -> SchemaRegistry:
-    """Return the registry of an argument: the URL alone is enough."""
+    """Return the registry of an argument, which may be only a URL."""
     return SchemaRegistry(given) if isinstance(given, str) else given
 
 
@@ -238,7 +238,7 @@ def _numbers(client: "SchemaRegistryClient", subject: str) -> tuple[int, ...]:
 
 
 def _references(client: "SchemaRegistryClient", schema: "Schema") -> dict[str, str]:
-    """Return the texts of all schemas that a schema uses, those that others use first."""
+    """Return the texts of all schemas that a schema uses. A schema comes after the schemas that it uses."""
     found: dict[str, str] = {}
     for each in schema.references or ():
         other = client.get_version(each.subject, each.version).schema

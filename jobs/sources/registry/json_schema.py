@@ -1,4 +1,4 @@
-"""Says which type of Spark each JSON Schema becomes.
+"""Maps each JSON Schema to a Spark type.
 
 | JSON Schema                                                  | Spark                            |
 |--------------------------------------------------------------|----------------------------------|
@@ -9,7 +9,7 @@
 | object with properties                                       | struct                           |
 | object with `additionalProperties` of one type alone         | map with keys of text            |
 | a type and null; `oneOf` or `anyOf` of null and one other    | that type                        |
-| `$ref` to a part of it, or of a schema that it refers to     | as that part                     |
+| `$ref` to a part of this schema, or of a referenced schema | as that part |
 | everything else                                              | string: the value's JSON         |
 """
 
@@ -52,7 +52,7 @@ _DEEP: Final = 100
 
 
 def json_columns(known: KnownSchema) -> tuple[str, StructType]:
-    """Return the title and the columns of a schema. Raise SourceError if it describes no object with properties."""
+    """Return title and columns of a schema. Raise SourceError if it does not describe an object with properties."""
     schema, others = known.json_schema()
     found = _Types(schema, others, f"schema {known.number} of the registry").of(schema, 0)
     if not isinstance(found, StructType):
@@ -68,7 +68,7 @@ class _Types:
         self._root, self._others, self._what = root, others, what
 
     def of(self, schema: Any, depth: int) -> DataType:  # noqa: ANN401
-        """Return the type of a schema. Raise SourceError for one that lies inside itself."""
+        """Return the Spark type of a schema. Raise SourceError for a schema that contains itself."""
         if depth > _DEEP:
             raise SourceError(f"{self._what} has a part that lies inside itself, and Spark has no such type")
         match schema:

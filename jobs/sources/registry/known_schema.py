@@ -10,17 +10,17 @@ from jobs.sources.port import SourceError
 
 MAGIC: Final = 0
 HEAD_BYTES: Final = 5
-"""A record of Confluent's wire format begins with a zero byte and the number of its schema, four bytes."""
+"""The length of the beginning of a record in Confluent's wire format: a zero byte, and four with the schema number."""
 
 _PRIMITIVE: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _COMPLEX: Final = frozenset({"record", "enum", "fixed", "array", "map", "error"})
 
 
 class KnownSchema(BaseModel):
-    """A schema under the number that a registry gave to it. The number means the same schema for ever.
+    """A schema and its number in a registry. The number identifies the same schema for ever.
 
-    `kind` is `AVRO`, `JSON` or `PROTOBUF`. `references` has the texts of all schemas that this one uses, directly or
-    not, by the name under which it uses them; those that others use come first.
+    `kind` is `AVRO`, `JSON` or `PROTOBUF`. `references` has the texts of all schemas that this schema uses, directly or
+    not, by the names under which they are used. A schema comes after the schemas that it uses.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,25 +37,25 @@ class KnownSchema(BaseModel):
         return _Inlined(others).of(_json(self.number, self.text), "")
 
     def json_schema(self) -> tuple[Any, Mapping[str, Any]]:
-        """Return a JSON Schema, and those that it refers to, by their names."""
+        """Return a JSON Schema, and the schemas that it refers to, by their names."""
         others = {name: _json(self.number, text) for name, text in self.references}
         return _json(self.number, self.text), others
 
 
 def number_of(record: bytes | None) -> int | None:
-    """Return the number of the schema of a record, or None for one without value, and for one of another format."""
+    """Return the number of a record's schema, or None for a record without value or in another format."""
     if record is None or len(record) < HEAD_BYTES or record[0] != MAGIC:
         return None
     return int.from_bytes(record[1:HEAD_BYTES])
 
 
 def head_of(number: int) -> bytes:
-    """Return what stands in front of a record with a schema of this number."""
+    """Return the bytes with which a record with this schema number begins."""
     return bytes([MAGIC]) + number.to_bytes(HEAD_BYTES - 1)
 
 
 def _json(number: int, text: str) -> Any:  # noqa: ANN401
-    """Return a text as JSON. A registry may give an Avro schema of one word without quotes."""
+    """Return a schema's text as JSON. A registry may return an Avro schema of one word without quotes."""
     if text in _PRIMITIVE:
         return text
     try:
@@ -69,13 +69,13 @@ def _full(name: str, space: str) -> str:
 
 
 def _space_of(schema: Mapping[str, Any], space: str) -> str:
-    """Return the namespace in which the types inside a named type are named."""
+    """Return the namespace of the types inside a named type."""
     name = str(schema.get("name", ""))
     return name.rpartition(".")[0] if "." in name else str(schema.get("namespace", space))
 
 
 def _named_types(schema: Any, space: str) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    """Yield the full name of each named type, and its schema with this name."""
+    """Yield the full name of each named type, and the type's schema with its namespace."""
     match schema:
         case [*parts]:
             for part in parts:
@@ -94,14 +94,14 @@ def _named_types(schema: Any, space: str) -> Iterator[tuple[str, Any]]:  # noqa:
 
 
 class _Inlined:
-    """Writes the types of other schemas out where a schema first uses them."""
+    """Replaces names of types from other schemas by the types, where a schema first uses these names."""
 
     def __init__(self, others: Mapping[str, Any]) -> None:
         self._others = others
         self._defined: set[str] = set()
 
     def of(self, schema: Any, space: str) -> Any:  # noqa: ANN401
-        """Return the schema without a name of another one that is not written out before."""
+        """Return the schema, in which each type of another schema is written out at its first use."""
         match schema:
             case [*parts]:
                 return [self.of(part, space) for part in parts]

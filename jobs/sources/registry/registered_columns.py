@@ -1,15 +1,16 @@
-"""Makes the columns of a source from the schemas of a registry, and compares later schemas with them.
+"""Makes the columns of a source from the schemas of a registry, and compares later schemas with these columns.
 
 | `columns=` | a schema has another field          | it lacks a field | a field has another type         |
 |------------|-------------------------------------|------------------|----------------------------------|
 | `fail`     | refused                             | null             | refused                          |
 | `ignore`   | the field is not read               | null             | its records do not decode        |
-| `evolve`   | the next tick has it, see below     | null             | refused                          |
+| `evolve` | the next tick reads it, see below | null | refused |
 
-`evolve` is for columns that nobody declared: they are the fields of all versions of the subject, in the order in which
-the versions brought them. The first record with a field that the columns lack waits for the next tick, whose pipeline
-is built with the column. A field has another type unless it fits into the column's: a whole number into a longer one or
-into a double, a float into a double. A field that a user's Avro schema has, and the writer's lacks, gets its default.
+`evolve` is for a source without declared columns. Its columns are the fields of all versions of the subject, in the
+order in which the versions added them. The first record with a field that is no column yet waits for the next tick,
+whose pipeline is built with the column. A field has another type unless all its values fit into the column's type: an
+integer into a longer one or into a double, a float into a double. A field that a user's Avro schema has, and the
+writer's lacks, gets its default.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,39 +52,39 @@ _WIDER: Final[Mapping[type[DataType], tuple[type[DataType], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a schema says: the name of its record, and the type of each field. `name` is empty if it has none."""
+    """A schema's record: its name, and the type of each field. `name` is empty if the record has no name."""
 
     name: str
     fields: Mapping[str, ColumnType]
 
 
 class SchemaVerdict(Enum):
-    """What becomes of the records of a schema."""
+    """What happens to the records of a schema."""
 
     READ = "read"
     PASSED_OVER = "passed over"
-    """They are other records of a topic that has several kinds."""
+    """The topic has several kinds of records, and these are of a kind that is not read."""
     UNREADABLE = "unreadable"
     WAITS = "waits"
-    """The next tick has their columns."""
+    """The records wait for the next tick, which has their columns."""
 
 
 Describe = Callable[[KnownSchema], Described]
-"""Returns what a schema says. Raises SourceError for one that is no record, or that has a type without a column."""
+"""Returns the record of a schema. Raises SourceError for a schema that is no record, or has a type without a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """Under which names of the registry the schemas of topics are, as the producers' name strategy says.
+    """The names in the registry of the schemas of topics, by the producers' subject name strategy.
 
-    `record` is the full name of the one record that is read from a topic of several.
+    `record` is the full name of the record to read from a topic with several kinds of records.
     """
 
     strategy: Strategy = "topic"
     record: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise SourceError for a strategy that does not exist, and for one that needs a record."""
+        """Raise SourceError for a strategy that does not exist, and for a strategy that needs a record and has none."""
         if self.strategy not in STRATEGIES:
             raise SourceError(f"subject={self.strategy!r}: write one of {', '.join(map(repr, STRATEGIES))}")
         if self.strategy != "topic" and self.record is None:
@@ -114,16 +115,16 @@ class RegisteredColumns:
         on_other: OnOther,
         declared: Mapping[str, ColumnType] | None = None,
     ) -> None:
-        """`declared` are the columns that the user wants; None: those of the subjects."""
+        """`declared` are the columns that the user declares, or None to read the columns of the subjects."""
         self.registry, self._describe, self.subjects, self._on_other = registry, describe, subjects, on_other
         self._declared = declared
         self.types: Mapping[str, ColumnType] = declared or {}
         self._names: list[str] = []
 
     def find(self, topics: Sequence[str]) -> StructType:
-        """Return the columns. Unless they are declared, they are those of all schemas of these topics.
+        """Return the columns: the declared ones, or else the columns of all schemas of these topics.
 
-        Raises SourceError for schemas that contradict each other, and RegistryAwayError.
+        Raises RegistryAwayError, and SourceError for a schema that cannot be columns or is missing.
         """
         if self._declared is None:
             self._names = list(dict.fromkeys(map(self.subjects.of, topics)))
@@ -131,9 +132,9 @@ class RegisteredColumns:
         return StructType([StructField(name, each.spark) for name, each in self.types.items()])
 
     def verdict(self, known: KnownSchema, place: str) -> SchemaVerdict:
-        """Return what becomes of the records of a schema, the first of which is at `place`.
+        """Return what happens to the records of a schema. The first such record is at `place`.
 
-        Raises SourceError if its columns do not fit.
+        Raises SourceError if the schema's fields do not fit the columns.
         """
         described = self._describe(known)
         if self.subjects.record is not None and described.name not in ("", self.subjects.record):
@@ -192,7 +193,7 @@ class RegisteredColumns:
 
 
 def fits(kind: ColumnType, own: ColumnType) -> bool:
-    """Return whether each value of a field's type is one of a column's type, stored in the same way."""
+    """Return whether a column of type `own` can hold each value of a field of type `kind`."""
     if kind == own:
         return True
     one, other = kind.spark, own.spark
@@ -204,7 +205,7 @@ def fits(kind: ColumnType, own: ColumnType) -> bool:
 
 
 def _struct_fits(kind: ColumnType, own: ColumnType) -> bool:
-    """Return whether all fields of a struct are there, and fit."""
+    """Return whether the column's struct has all fields of the other struct, and each of them fits."""
     names = set(kind.spark.names)  # type: ignore[attr-defined]  # both are structs
     if not names <= set(own.spark.names):  # type: ignore[attr-defined]
         return False

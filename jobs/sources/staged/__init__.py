@@ -1,1 +1,1 @@
-"""The log of changes that a source of a database writes down first, and what such sources share (ADR 13)."""
+"""The log in which a source of a database's changes stages them, and what such sources share (ADR 13)."""

@@ -1,9 +1,9 @@
-"""Keeps the changes in immutable Parquet files in one folder. Each file begins where another one ends.
+"""Stores the changes in immutable Parquet files in one folder. Each file begins where the file before it ends.
 
-A file's name has the horizon at which it begins, and its footer has the horizon at which it ends. It is written beside
-the folder and linked into it. So if two processes read the same changes, one of them links its file, and the other one
-drops its copy. The first file has the snapshot and begins at 0. Rows are numbered through all files. A file is durable
-before a slice offers any of its rows.
+A file's name has the horizon at which it begins, and its footer has the horizon at which it ends. A file is written
+beside the folder and linked into it. So if two processes read the same changes, one of them links its file, and the
+other process drops its own. The first file has the snapshot and begins at 0. Rows are numbered through all files. A
+file is durable before a slice offers any of its rows.
 """
 
 import json
@@ -35,9 +35,10 @@ from jobs.storage.folder import sync
 
 
 END: Final = "_end_lsn"
-"""A column of staged files that no slice offers.
+"""A column of staged files that is not read as a column of the source.
 
-The last row of each transaction has the place after its commit record. The column is null in the other rows.
+In the last row of each transaction, the column has the place after the transaction's commit record. It is null in all
+other rows.
 """
 
 _NAMES: Final = pa.list_(pa.field("element", pa.string()))
@@ -82,7 +83,7 @@ class Heads:
     ends: pa.Array | None = None
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return len(self.tables)
 
 
@@ -90,7 +91,7 @@ class Batches:
     """Makes the batches of one staged file."""
 
     def __init__(self, tables: Sequence[TrackedTable]) -> None:
-        """Name the tables, in the order of their numbers."""
+        """Take the tables, in the order of their numbers."""
         self._tables = tables
         own = [pa.field(table.column, table.arrow()) for table in tables]
         later = [field for table in tables for field in table.later_arrow()]
@@ -132,18 +133,18 @@ class Batches:
         ]
 
     def columns(self, number: int, rows: TableRows, heads: Heads) -> Sequence[pa.Array]:  # noqa: ARG002
-        """Return the values of one table's columns, without the gaps, in the types that its columns have."""
+        """Return the values of one table's columns for the table's rows only, in the types of the columns."""
         return rows.columns
 
 
 def ended(batch: pa.RecordBatch, end_lsn: int) -> pa.RecordBatch:
-    """Return a batch whose last row is the last one of its transaction."""
+    """Return the batch with its last row marked as the last row of its transaction."""
     before = batch.column(_END_COLUMN).slice(0, batch.num_rows - 1)
     return batch.set_column(_END_COLUMN, END, pa.concat_arrays([before, pa.array([end_lsn], pa.int64())]))
 
 
 def _spread(rows: pa.Array, numbers: Numbers, count: int) -> pa.Array:
-    """Return `count` rows: the given ones at their numbers, and nulls elsewhere."""
+    """Return `count` rows: the given rows at their numbers, and nulls at all other numbers."""
     if len(numbers) == count:
         return rows
     indices = np.zeros(count, np.int64)
@@ -158,7 +159,7 @@ _ROWS_PER_GROUP: Final = 128 * 1024
 
 
 class StagedOrigin(BaseModel):
-    """Where the rows of a file come from. A file of another origin cannot follow it."""
+    """Where the rows of a file come from. A file with another origin cannot follow such a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -182,7 +183,7 @@ NoteT = TypeVar("NoteT", bound=StagedNote)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What messages say of a database's log: its name, and how to begin a new series of changes, with a snapshot."""
+    """Words for messages: the name of the database, and how to begin a new series of changes, with a snapshot."""
 
     database: str
     anew: str
@@ -199,7 +200,7 @@ class ChangeFile(Generic[NoteT]):
 
     @property
     def after(self) -> int:
-        """Return the number of rows in the log up to the end of this file."""
+        """Return the number of rows in the staged log up to the end of this file."""
         return self.note.before + self.rows
 
     def has_only(self, tables: Sequence[TrackedTable]) -> bool:
@@ -217,7 +218,7 @@ class StagedLog(Generic[NoteT]):
     """All files of the folder, in order."""
 
     def __init__(self, root: Path, notes: type[NoteT], newest_format: int, words: Words) -> None:
-        """Name the folder, which may not exist yet, and what the footers of its files are."""
+        """Store the folder, which may not exist yet, and the type and the format of its files' footers."""
         self.root = root
         self.folder = root / SPLIT
         self.words = words
@@ -235,7 +236,7 @@ class StagedLog(Generic[NoteT]):
         return self._files[-1] if self._files else None
 
     def look(self) -> "StagedLog[NoteT]":
-        """Look for new files. Return the log. Raise SourceError for a folder with a gap."""
+        """Look for new files, and return this log. Raise SourceError if a file is missing between two others."""
         known = {file.path.name for file in self._files}
         names = sorted(path.name for path in self.folder.glob("[0-9A-F]*.parquet"))
         self._files = [file for file in self._files if file.path.name in set(names)]
@@ -282,7 +283,7 @@ class StagedLog(Generic[NoteT]):
 
     @contextmanager
     def writing(self, note: NoteT, schema: pa.Schema) -> Iterator["UnfinishedFile[NoteT]"]:
-        """Yield a new file. Unless it is published, its rows are dropped."""
+        """Yield a new file. If it is not published, its rows are dropped."""
         beside = self.root / f".{uuid4()}.tmp"
         self.folder.mkdir(parents=True, exist_ok=True)
         draft = UnfinishedFile(self, note, beside, schema)
@@ -295,7 +296,7 @@ class StagedLog(Generic[NoteT]):
     def remove_before(self, row: int, modified_ns: int) -> None:
         """Delete files that were written before that time and whose rows all lie before `row`.
 
-        The newest file stays.
+        The newest file is never deleted.
         """
         while len(self._files) > 1 and self._files[0].after <= row and self._files[0].seen.modified_ns < modified_ns:
             self._files[0].path.unlink(missing_ok=True)
@@ -320,7 +321,7 @@ class UnfinishedFile(Generic[NoteT]):
     def publish(self, end: int, **known: object) -> bool:
         """Make the file durable and add it to the log. Return False if another process was first.
 
-        `known` are further fields of the footer, which are known only now.
+        `known` are further fields of the footer, which are not known before the file ends.
         """
         if self._writer is None:
             return False

@@ -1,6 +1,6 @@
 """Places in PostgreSQL's write-ahead log, in the server's notation (`0/16B3748`) and as numbers.
 
-A **horizon** is such a place. It stands for all transactions whose commit record begins before it.
+A **horizon** is such a place. It stands for all transactions whose commit record begins before the place.
 """
 
 from typing import Final
@@ -14,6 +14,6 @@ def written(lsn: int) -> str:
 
 
 def parsed(text: str) -> int:
-    """Return the number of a place. Raise ValueError for another text."""
+    """Return the number of a place in the server's notation. Raise ValueError for any other text."""
     high, _, low = text.partition("/")
     return (int(high, 16) << _HALF) + int(low, 16)

@@ -17,7 +17,7 @@ Lsn = Annotated[NonNegativeInt, BeforeValidator(_number), PlainSerializer(writte
 
 
 class ChangesPosition(BaseModel):
-    """All transactions before the horizon `lsn` were read: `row` rows, those of the snapshot included.
+    """All transactions before the horizon `lsn` were read. They have `row` rows, including the snapshot's.
 
     Within a snapshot that is read in parts, `lsn` is 0.
     """

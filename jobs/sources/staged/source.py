@@ -1,7 +1,7 @@
 """What sources of a database's changes share: their positions, slices and columns come from the staged log (ADR 13).
 
-A source first writes the changes to immutable files, and a slice names rows of such files. So every position can be
-read again for as long as the files exist, even if the server has forgotten the changes. All tables are in one split,
+A source first writes the changes to immutable files, and a slice names rows of such files. So rows can be read again
+from every position as long as the files exist, even if the server has removed the changes. All tables are in one split,
 and a slice ends where a transaction ends. So in the default mode no cut shows a part of a transaction.
 """
 
@@ -46,11 +46,11 @@ _log = structlog.get_logger(__name__)
 def next_ranges(
     log: Log, tables: Sequence[TrackedTable], row: int, rows_max: int, *, snapshot_in_parts: bool
 ) -> tuple[FileRange, ...]:
-    """Return the next rows from `row` on: at most `rows_max`, or one whole transaction if it has more.
+    """Return the next rows from `row` on: at most `rows_max`, or one transaction if it alone has more.
 
-    No slice ends within a transaction, so no checkpoint can show a part of one. The snapshot counts as one transaction,
-    unless it may be read in parts. A file may have a column that these tables lack. It waits for a tick that has the
-    column.
+    No slice ends within a transaction, so no checkpoint can show a part of a transaction. The snapshot is treated as
+    one transaction, unless it may be read in parts. A file with a column that these tables lack waits for a tick whose
+    tables have the column.
     """
     ranges: list[FileRange] = []
     place, left = log.at(row), rows_max
@@ -103,7 +103,7 @@ def committed_at(log: Log, row: int) -> datetime | None:
 
 
 def must_hold(log: Log, position: ChangesPosition) -> None:
-    """Raise SourceError if a position lies before the log's first row, or if the log has other transactions there."""
+    """Raise SourceError if a position lies before the log's first row, or if the log has other changes before it."""
     first = log.files[0] if log.files else None
     if first is None:
         if position.row and not position.lsn:
@@ -129,9 +129,9 @@ def must_hold(log: Log, position: ChangesPosition) -> None:
 
 
 def _boundary(file: AnyFile, first: int, left: int, *, at_least_one: bool) -> int:
-    """Return the end of the last transaction that fits, or `first` if none does.
+    """Return the end of the last transaction that fits into `left` rows, or `first` if none fits.
 
-    If one must be returned, return the end of the first transaction.
+    With `at_least_one`, return the end of the first transaction if none fits.
     """
     rows = ends_of(file.path).rows
     last = int(np.searchsorted(rows, first + left, side="right")) - 1
@@ -151,9 +151,9 @@ CHANGES = "changes"
 def position_named(log: Log, words: str) -> ChangesPosition:
     """Return the position of `end`, `changes`, a number of rows, a place of the server's log, or a moment.
 
-    A place of the log means the position after all transactions that were committed before it. A moment means the
-    position before the first transaction that was committed at that time or later. Raises NoSuchPositionError, which
-    lists the valid words.
+    A place of the server's log stands for the position after all transactions that were committed before the place. A
+    moment stands for the position before the first transaction that was committed at that time or later. Raises
+    NoSuchPositionError, which lists the valid words.
     """
     places = tuple(_places(log))
     found = _found(log, places, words) if places else None
@@ -211,13 +211,13 @@ def _first_since(log: Log, moment: datetime) -> int | None:
 
 
 _CHANGES_MIN: Final = 50_000
-"""The source asks for at least this many changes at once."""
+"""The least number of changes that the source asks the server for at once."""
 _ROWS_MAX: Final = 1_000_000
-"""If a poll asks for more rows than this, it answers after this many have been written."""
+"""A poll stages at most about this many rows before it answers, even if it asks for more."""
 
 
 class StagedChanges(ABC, Generic[NoteT]):
-    """The rows of a database's tables, then every change of them (see `port.Source`). A subclass asks the server."""
+    """The rows of a database's tables, then every change of them (see `port.Source`). A subclass queries the server."""
 
     def __init__(
         self,
@@ -228,9 +228,9 @@ class StagedChanges(ABC, Generic[NoteT]):
         snapshot: SnapshotMode,
         keep: timedelta | None,
     ) -> None:
-        """Read the wanted tables (None: all that there are) into a log.
+        """Read the wanted tables (None: all tables) into a log.
 
-        If the user declares the columns of all tables, the pipeline is built without the server.
+        If the user declares the columns of all tables, the pipeline can be built without the server.
         """
         self._log = log
         self._wanted = None if wanted is None else tuple(wanted)
@@ -253,37 +253,37 @@ class StagedChanges(ABC, Generic[NoteT]):
 
     @abstractmethod
     def _must_be_of(self, note: NoteT) -> None:
-        """Raise SourceError if the newest file has changes of something else than this source reads."""
+        """Raise SourceError if the newest file has changes from another origin than this source reads."""
 
     @abstractmethod
     def _begin(self, tables: tuple[TrackedTable, ...]) -> None:
-        """Write the first file: the snapshot, or an empty file without one. Raise SourceError."""
+        """Write the first file: the snapshot, or an empty file if no snapshot is read. Raise SourceError."""
 
     @abstractmethod
     def _append(self, tables: tuple[TrackedTable, ...], position: ChangesPosition, changes: int) -> bool:
-        """Write the next transactions: at least `changes` changes, or all there are. Return True if there may be more.
+        """Write whole transactions with at least `changes` changes, or all there are. Return True if there may be more.
 
         Raise SourceError.
         """
 
     @abstractmethod
     def _let_go(self, *, rests: bool) -> None:
-        """Tell the server, if it keeps changes for this source, that it need not keep those of complete checkpoints.
+        """Allow the server to remove the changes of complete checkpoints, if it keeps changes for this source.
 
         Called when a checkpoint is complete, and (`rests`) when the server has no more changes. Raise SourceError.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close what is open; see `port.Closes`."""
+        """Close all connections and processes; see `port.Closes`."""
 
     # -------------------------------------------------------------- for pipelines
 
     def schema(self) -> StructType:
         """Return the columns of a change, then one column for each table, with the table's columns in it.
 
-        They are those of the staged files. If there are no staged files yet, they are those that the user declared. The
-        source asks the server only if there are neither.
+        The tables and columns are those of the staged files. If there are no staged files yet, they are those that the
+        user declared. Without a declaration, the source asks the server.
         """
         tables = self.tables()
         fields = [StructField(table.column, table.fields()) for table in tables]
@@ -298,10 +298,11 @@ class StagedChanges(ABC, Generic[NoteT]):
             return self._in_order(self._declared)
 
     def of(self, table: str) -> tuple[Callable[[DataFrame], DataFrame], StructType]:
-        """Return the step that keeps one table's changes, as in `changes.transform(*bank.of("public.accounts"))`.
+        """Return a step that selects one table's changes, as in `changes.transform(*bank.of("public.accounts"))`.
 
-        Its columns are those of the change, `_split`, `_position`, and then the table's own. Raises SourceError for a
-        table that is not read, and for one with a column of such a name.
+        The step's columns are the columns of a change, `_split`, `_position`, and then the table's own columns. Raises
+        SourceError for a table that is not read, and for a table with a column of the same name as one of the columns
+        before.
         """
         found = next((each for each in self.tables() if each.full_name == table), None)
         if found is None:
@@ -335,8 +336,8 @@ class StagedChanges(ABC, Generic[NoteT]):
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next transactions; see `port.Source.poll`.
 
-        If the staged files have too few rows, it first writes what the server has. A transaction of more than
-        `max_rows` rows is a slice of its own, and so is the first snapshot.
+        If the staged files have too few rows, the method first stages what the server has. A transaction of more than
+        `max_rows` rows is a slice of its own, and so is the first snapshot unless it is read in parts.
         """
         start = ChangesPosition.parse(request.position)
         with self._lock:
@@ -367,7 +368,7 @@ class StagedChanges(ABC, Generic[NoteT]):
         return parquet_reader(self._log.root, self.schema()).read(spark, ranges, Fit())
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:  # noqa: ARG002
-        """Let the server forget the checkpoint's changes, and delete files that `keep` no longer protects (F2)."""
+        """Allow the server to remove the checkpoint's changes, and delete files older than `keep` (F2)."""
         position = ChangesPosition.parse(positions.get(split_id(SPLIT)))
         if not position.lsn:
             return
@@ -381,7 +382,7 @@ class StagedChanges(ABC, Generic[NoteT]):
     # -------------------------------------------------------------- for people and Dagster
 
     def named(self, split: SplitId, position: str) -> str:
-        """Return the horizon and the rows; see `port.NamesPositions`."""
+        """Return the horizon and the number of rows in words; see `port.NamesPositions`."""
         del split
         return ChangesPosition.parse(position).named()
 
@@ -404,7 +405,8 @@ class StagedChanges(ABC, Generic[NoteT]):
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
         """Return the number of unread changes, and the age of the oldest unread commit; see `port.KnowsLag`.
 
-        To count the changes, it writes at most a million of them to files. Rows of a snapshot have no commit.
+        To count the changes, the method stages at most about a million of them. Rows of a snapshot have no commit, so
+        their age is unknown.
         """
         split = split_id(SPLIT)
         start = ChangesPosition.parse(positions.get(split))
@@ -471,7 +473,7 @@ class StagedChanges(ABC, Generic[NoteT]):
         self._rest(start)
 
     def _rest(self, start: ChangesPosition) -> None:
-        """Check the log and the slot when the server has no more changes."""
+        """Check the staged log, and allow the server to remove changes. Called when the server has no more changes."""
         must_hold(self._log, start)
         last = self._log.last
         if last is not None and start.row > last.after:

@@ -28,9 +28,9 @@ from pyspark.sql.types import (
 from jobs.sources.port import SourceError
 
 SnapshotMode = Literal["whole", "parts", "none"]
-"""Says whether the first rows of the tables come in one cut, in parts, or not at all."""
+"""Whether the first rows of the tables come in one cut, in parts, or not at all."""
 NewColumns = Literal["fail", "ignore", "evolve"]
-"""Says what happens to a column that a table got after it was first read."""
+"""What happens to a column that was added to a table after the table was first read."""
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _ARRAY: Final = re.compile(r"array<(.+)>")
@@ -53,7 +53,7 @@ _SPARK: Final[dict[str, tuple[DataType, pa.DataType]]] = {
 class TrackedColumn(BaseModel):
     """A column, with the name of its Spark type.
 
-    `later`: the table got it after it was first read. Its values are null where a row does not have it.
+    A `later` column was added to the table after the table was first read. It is null in rows from before.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +64,7 @@ class TrackedColumn(BaseModel):
 
 
 class TrackedTable(BaseModel):
-    """A table as a source reads it. `keys` are the columns that name a row."""
+    """A table as a source reads it. `keys` are the columns that identify a row."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -75,7 +75,7 @@ class TrackedTable(BaseModel):
 
     @property
     def full_name(self) -> str:
-        """Return its name with its schema, such as `public.accounts`."""
+        """Return the table's name with its schema, such as `public.accounts`."""
         return f"{self.schema_}.{self.name}"
 
     @property
@@ -85,7 +85,7 @@ class TrackedTable(BaseModel):
 
     @property
     def first(self) -> tuple[TrackedColumn, ...]:
-        """Return the columns that the table had when it was first read. They come before all later ones."""
+        """Return the columns that the table had when it was first read. They come before all later columns."""
         return tuple(each for each in self.columns if not each.later)
 
     def fields(self) -> StructType:
@@ -99,7 +99,8 @@ class TrackedTable(BaseModel):
     def later_fields(self) -> StructType:
         """Return the later columns with their Spark types. Each is a column of the source: `public_accounts__note`.
 
-        A table downstream can get a new column, but its struct columns keep their fields.
+        They are separate columns because a downstream table can get a new column, but not a new field in a struct
+        column.
         """
         later = self.columns[len(self.first) :]
         return StructType([StructField(f"{self.column}__{each.name}", _types(each.type)[0]) for each in later])
