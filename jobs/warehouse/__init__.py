@@ -1,1 +1,1 @@
-"""Everything that a warehouse holds except Spark's files: logs, entries, cuts, small files, and holders' locks."""
+"""Everything in a warehouse except Spark's files: logs, entries, cuts, small files, and holders' locks."""

@@ -1,7 +1,7 @@
-"""Names the boundaries of a tick's effects, at which a test may stop or kill the process.
+"""Names the boundaries before and after a tick's effects, at which a test may stop or kill the process.
 
-A tick crosses a boundary before and after each thing that it does to the outside, such as `before:RunMicroBatch` and
-`after:PublishTable:silver/flights`. In a real run nothing happens there.
+A tick crosses a boundary before and after each effect outside the process, such as `before:RunMicroBatch` and
+`after:PublishTable:silver/flights`. In a real run nothing happens at a boundary.
 """
 
 import os
@@ -86,11 +86,11 @@ _SPEC: Final = re.compile(r"(?P<name>(?:before|after):[^#]+)(?:#(?P<occurrence>[
 
 
 class InvalidBoundaryError(ValueError):
-    """TIDEMARK_KILL_AT names no boundary. The message says how to write one."""
+    """TIDEMARK_KILL_AT names no boundary. The message says how to name one."""
 
 
 def cross_freely(name: str) -> None:
-    """Cross a boundary, as every real run does: nothing happens."""
+    """Do nothing when a boundary is crossed. Every real run uses this function."""
     del name
 
 
@@ -113,7 +113,8 @@ def boundary_of(effect: CarriedOut) -> str:
 def boundary_names(graph: JobGraph) -> tuple[str, ...]:
     """Return the boundaries that a tick of this job can cross, in the order of a tick that recovers.
 
-    It leaves out the boundaries of repairing tables (`recovery.tables_behind`) and of renaming (`recovery.renaming`).
+    The result leaves out the boundaries of repairing tables (`recovery.tables_behind`) and of renaming
+    (`recovery.renaming`).
     """
     tables = [str(table.name) for table in graph.tables()]
     outside = [str(table.name) for table in graph.tables() if table.outside]
@@ -150,14 +151,14 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
 
 @contextmanager
 def around(boundary: Boundary, step: str) -> Iterator[None]:
-    """Cross the boundary before a step, and the one after it if the step succeeds."""
+    """Cross the boundary before a step, and the boundary after the step if the step succeeds."""
     boundary(f"before:{step}")
     yield
     boundary(f"after:{step}")
 
 
 def log_hook(boundary: Boundary, log: str) -> FaultHook:
-    """Return a hook by which every commit to a Delta log is a boundary."""
+    """Return a hook that crosses a boundary before and after every commit to a Delta log."""
 
     def cross(moment: CommitMoment) -> None:
         boundary(f"{moment.value}:{LOG_COMMIT}:{log}")
@@ -169,7 +170,7 @@ def log_hook(boundary: Boundary, log: str) -> FaultHook:
 class KillAt:
     """Kills this process (SIGKILL) when a boundary is crossed for the n-th time.
 
-    A name without a table, such as `before:PublishTable`, means any table.
+    A name without a table, such as `before:PublishTable`, stands for the boundaries of all tables.
     """
 
     name: str
@@ -178,7 +179,7 @@ class KillAt:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, name: str) -> None:
-        """Cross a boundary; kill the process if it is the one."""
+        """Cross a boundary. Kill the process if this is the boundary and the occurrence to kill at."""
         if name != self.name and not name.startswith(f"{self.name}:"):
             return
         with self._lock:
@@ -188,7 +189,10 @@ class KillAt:
 
 
 def boundary_from_environment() -> Boundary:
-    """Return the boundary that TIDEMARK_KILL_AT asks for (`after:AppendRow#2`); raise InvalidBoundaryError."""
+    """Return the function that kills at the boundary in TIDEMARK_KILL_AT, such as `after:AppendRow#2`.
+
+    Without the variable, the function does nothing. Raises InvalidBoundaryError for any other text.
+    """
     text = os.environ.get(KILL_VARIABLE)
     if not text:
         return cross_freely

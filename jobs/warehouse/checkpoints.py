@@ -1,4 +1,4 @@
-"""Writes and reads the manifests of `checkpoints` as compressed, durable files, several at the same time."""
+"""Writes and reads the manifests of `checkpoints` as compressed, durable files, several files at the same time."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +42,7 @@ _CODEC: Final = "zstd"
 
 
 class ManifestFiles:
-    """The manifests of one job. Their handles stay in memory while an entry names them."""
+    """The manifests of one job. The handles of a manifest stay in memory as long as an entry names it."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         """Read no manifest yet."""
@@ -52,7 +52,7 @@ class ManifestFiles:
     def write(self, stored: Stored) -> None:
         """Write the new manifests of an entry. They are durable on return.
 
-        A file that is there already stays as it is. Its name has the checksum of its content, so its content is the
+        A file that exists already is left as it is. Its name has the checksum of its content, so its content is the
         same.
         """
         if stored.new:
@@ -72,7 +72,7 @@ class ManifestFiles:
         self._handles = known
 
     def of(self, entry: CheckpointRecord) -> tuple[Manifest, ...]:
-        """Return the manifests of an entry. `read` must have read them. Raises UnreadableRowError for an unfit one."""
+        """Return the manifests of an entry, which `read` must have read before. Raises UnreadableRowError."""
         return tuple(counted_by(entry, each, self._handles_of(entry, each)) for each in entry.manifests)
 
     def _handles_of(self, entry: CheckpointRecord, reference: ManifestReference) -> Handles:
@@ -100,18 +100,18 @@ class ManifestFiles:
 # ------------------------------------------------------------------
 # Appends entries to the Delta table `checkpoints` by compare-and-swap. A checkpoint's append is THE COMMIT POINT.
 #
-# One Delta commit adds an entry as one small Parquet file. The process that appends names the version that it has
-# seen, and its commit becomes the next version or fails. If the log replies with anything but success, the store looks
-# for the entry's nonce. If it finds the nonce, the entry is in. If another commit has taken the version, the entry is
-# not in and never will be. If the version is still free, nobody can tell yet. Then only another commit (a new claim)
-# decides it.
+# One Delta commit adds an entry as one small Parquet file. The process that appends names the version that it has seen,
+# and its commit becomes the next version or fails. If the log replies with anything but success, the store searches the
+# table for the entry's nonce. If the nonce is found, the entry is in the table. If another commit has taken the
+# version, the entry is not in the table and never will be. If the version is still free, the outcome is not known yet.
+# Then only another commit (a new claim) decides it.
 #
 # An appended entry is durable. Its manifests and its file are synced before the commit, and the log entry is synced
-# after it. `JobEntries.append` first makes the files durable that a checkpoint names.
+# after it. Before that, `JobEntries.append` makes the files durable that a checkpoint names.
 
 
 GENERATIONS_KEPT: Final = 20
-"""The claims and releases of this many generations are kept. They say which ticks held the job."""
+"""The number of generations whose claims and releases are kept. These entries show which ticks held the job."""
 
 NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
 
@@ -139,7 +139,7 @@ Delta log checkpoint need not remember removed files."""
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The entry is in the table since this version, and durable."""
+    """The entry is in the table since version `version`, and durable."""
 
     version: int
 
@@ -153,7 +153,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell yet whether the entry is in the table, or may still come in. `error` is the reply of the log."""
+    """It is not known yet whether the entry is or will be in the table. `error` is the reply of the log."""
 
     error: str
 
@@ -163,14 +163,14 @@ AppendResult = Appended | Refused | Unknown
 
 @dataclass(frozen=True, slots=True)
 class DamagedRow:
-    """An entry, or a file of entries, that cannot be read. `name` names it. `checkpoint` is its id, if known."""
+    """An entry, or a file of entries, that cannot be read. `checkpoint` is the entry's checkpoint id, if known."""
 
     name: str
     checkpoint: CheckpointId | None
     why: str
 
     def __str__(self) -> str:
-        """Return the damage in the words of messages."""
+        """Return the damage as messages describe it."""
         return f"{self.name} cannot be read ({self.why})"
 
 
@@ -189,11 +189,11 @@ class CheckpointStore:
         self._beyond_damage = beyond_damage
         self._manifests = ManifestFiles(warehouse)
         self._stored: dict[str, Row] = {}
-        """The stored form of each entry, by its text."""
+        """The stored form of each entry, by the entry's text."""
         self._decoded: dict[str, Row] = {}
-        """The whole form of each entry, by its text."""
+        """The whole form of each entry, with its manifests, by the entry's text."""
         self._damaged: dict[str, DamagedRow] = {}
-        """By the entry's nonce, or by the path of a whole file."""
+        """The damage, by the nonce of an entry or by the path of a file."""
         self._seen: tuple[int, tuple[Row, ...]] | None = None
         """The version that this store committed or read last, and its entries, newest first."""
         self._log.create(SCHEMA, dict(SMALL_TABLE))
@@ -218,24 +218,24 @@ class CheckpointStore:
                 return self._seen
 
     def identity(self) -> str:
-        """Return the id of the table. No other warehouse has it, except a copy of all files."""
+        """Return the id of the table. No other warehouse has this id, except a copy of all files."""
         return str(self._log.known().loaded.metadata().id)
 
     def observe_at(self, version: int) -> tuple[Row, ...]:
         """Return the entries at one of the table's last `maintenance.EVERY_VERSIONS` versions, newest first.
 
-        A reader uses it for an entry that was subsumed later. Raises what delta-rs raises for a missing version.
+        A reader calls this for an entry that was subsumed later. Raises what delta-rs raises for a missing version.
         """
         return self._rows(KnownTable(delta_table(self._log.folder, version), self._log.folder.name))
 
     def latest(self) -> tuple[Row, ...]:
-        """Return the entries as `observe` does. If nobody has committed since the last look, nothing is read."""
+        """Return the entries like `observe`. Nothing is read if no process has committed since the last look."""
         if self._seen is not None and self._log.ends_at(self._seen[0]):
             return self._seen[1]
         return self.observe()[1]
 
     def known(self) -> tuple[Row, ...]:
-        """Return the entries as of this store's last commit or look. If others have appended since, an append fails."""
+        """Return the entries as of this store's last commit or look. An append fails if others have appended since."""
         return self._seen[1] if self._seen is not None else self.observe()[1]
 
     @property
@@ -256,11 +256,11 @@ class CheckpointStore:
         """Append the entry if the table is at `at_version`. The same commit drops the subsumed checkpoints.
 
         `make_durable` makes the files durable that the entry names. It runs in another thread while the entry is
-        written, and the commit waits for its end. If it fails, nothing is committed.
+        written. The commit waits until it has returned. If it raises, nothing is committed.
 
         Savepoints are never subsumed. The same commit also drops the entries that a user has `disposed` of, and those
         that a rollback has abandoned. `marks` says which entries the commit marks as abandoned, or as no longer
-        abandoned. After Unknown, a second call is safe: if the nonce is in the table, the store finds it.
+        abandoned. After Unknown, a second call is safe: if the nonce is in the table, the store finds the nonce.
         """
         changes = _Changes(row, frozenset(subsumed), frozenset(disposed), marks)
         try:
@@ -281,19 +281,19 @@ class CheckpointStore:
         log_lengths.shorten(self._log, now_s=self._warehouse.now_ms() / 1000)
 
     def erased_since(self, moment_ms: int) -> bool:
-        """Return whether rows were erased after this moment, so that readers of older versions may still go on."""
+        """Return whether rows were erased after this moment. If so, readers of older versions may still be at work."""
         entries = newest_entries(self._log.folder, self._log.current().version())
         found = (entry.version for entry in entries if (entry.ours or {}).get("row") == RowKind.FORGET.value)
         newest = next(found, None)
         return newest is not None and entry_place(self._log.folder, newest).described().changed_ms > moment_ms
 
     def drop_older_versions(self, kept_ms: int) -> None:
-        """Let the table begin at its newest version. The caller must hold the job."""
+        """Drop all older versions of the table than its newest one. The caller must hold the job."""
         now_s = self._warehouse.now_ms() / 1000
         log_lengths.drop_older_versions(self._log, now_s=now_s, kept_s=kept_ms / 1000)
 
     def _note(self, version: int, entries: list[dict[str, Any]]) -> None:
-        """Remember the entries of the version that was just committed, unless one of them was never decoded."""
+        """Store the entries of the version that was just committed, unless one of them was never decoded."""
         entries.sort(key=lambda entry: int(entry["version"]), reverse=True)
         rows = tuple(self._decoded[entry["payload"]] for entry in entries if entry["payload"] in self._decoded)
         self._seen = (version, rows) if len(rows) == len(entries) and not self._damaged else None
@@ -328,7 +328,7 @@ class CheckpointStore:
         return [*staying, fresh]
 
     def _forgotten(self, entry: dict[str, Any], by: CheckpointRecord) -> dict[str, Any]:
-        """Return an entry without the files that `by` erased. Its manifests are written anew, and durable."""
+        """Return an entry without the files that `by` erased. New manifests are written for it, and are durable."""
         known = self._decoded[entry["payload"]]
         row = forgotten(known, by.erased)
         if row == known:
@@ -344,9 +344,9 @@ class CheckpointStore:
         return entry | {"payload": payload}
 
     def _in_manifests(self, row: CheckpointRecord, found: Mapping[str, tuple[dict[str, Any], ...]]) -> Stored:
-        """Return the stored form of an entry that is appended to these entries. Its manifests are not written yet.
+        """Return the stored form of an entry to append to these entries. Its new manifests are not written yet.
 
-        An entry that erases rows keeps no older manifest, since that has the bounds of erased files.
+        An entry that erases rows names no older manifest, since an older manifest has the bounds of erased files.
         """
         if row.kind is RowKind.FORGET:
             return stored(row, None, SIZES)
@@ -405,7 +405,7 @@ class CheckpointStore:
         return rows
 
     def _sound(self, entries: list[dict[str, Any]], read: Callable[[dict[str, Any]], Row | None]) -> dict[str, Row]:
-        """Return the whole form of these entries, by their text, without the ignored ones."""
+        """Return what `read` makes of these entries, by their text, without the ignored entries."""
         rows: dict[str, Row] = {}
         for entry in entries:
             try:
@@ -459,7 +459,7 @@ class CheckpointStore:
 
 
 def _says(row: Row) -> dict[str, object]:
-    """Return what the log knows of an entry. It is known even if the entry cannot be read."""
+    """Return the note on an entry for the log. It can be read even if the entry cannot."""
     return {"row": kind_of(row).value, "nonce": row.nonce, "generation": row.generation}
 
 
@@ -471,7 +471,7 @@ def _entry(row: Row, version: int, at_ms: int, writer: str) -> dict[str, Any]:
 
 
 def _columns(row: Row) -> dict[str, Any]:
-    """Return the columns beside an entry's text, computed from the text."""
+    """Return the values of the columns besides an entry's text."""
     return {
         "kind": kind_of(row).value,
         "checkpoint": row.checkpoint if isinstance(row, CheckpointRecord) else None,
@@ -490,7 +490,7 @@ class _Changes:
     marks: Mapping[CheckpointId, bool]
 
     def apply(self, entries: Iterable[dict[str, Any]], writer: str) -> Iterator[dict[str, Any]]:
-        """Yield the entries that stay, unchanged."""
+        """Yield the entries that stay, those in `marks` with their new mark and the others unchanged."""
         for entry in entries:
             if entry["checkpoint"] in self.disposed or self._is_subsumed(entry):
                 continue
@@ -511,7 +511,7 @@ _SUBSUMABLE: Final = frozenset(
 
 
 def _marked(entry: dict[str, Any], *, abandoned: bool, writer: str) -> dict[str, Any]:
-    """Return a checkpoint's entry, marked as abandoned or not. If the mark is right already, return it unchanged."""
+    """Return a checkpoint's entry, marked as abandoned or not. An entry that has this mark is returned unchanged."""
     record = decode_stored(entry["payload"])
     if not isinstance(record, CheckpointRecord) or record.abandoned is abandoned:
         return entry
@@ -537,7 +537,7 @@ class UpstreamCut:
 
 
 class NamesCut(BaseModel):
-    """The part of a position of a source of cuts that names the cut."""
+    """The part of a position that names the cut, in a source that reads cuts."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

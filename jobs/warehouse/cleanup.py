@@ -1,7 +1,8 @@
-"""Reads from a table's log which files it showed earlier: from which version to which, and when each was removed.
+"""Reads from a table's log the files that the table showed earlier, in which versions, and when they were removed.
 
-It reads the log's entries, and in a store many of them at the same time. If somebody else has deleted the oldest ones,
-a file that they removed counts as removed at the latest when the first remaining entry was written.
+The log's entries are read, and in an object store many of them at the same time. If another program has deleted the
+oldest entries, a file that these entries removed is assumed to have been removed when the first remaining entry was
+written.
 """
 
 import json
@@ -55,7 +56,7 @@ from jobs.warehouse.table_snapshot import KnownTable, active_paths, delta_table
 from jobs.warehouse.warehouse import Warehouse
 
 _HEAD_BYTES: Final = 16
-"""So many bytes at the beginning of a line name its action."""
+"""The number of bytes at the beginning of a line that name its action."""
 
 _Actions = tuple[set[str], dict[str, int], bool]
 """The files that an entry adds, and those that it removes, with the time of removal that it says.
@@ -65,15 +66,15 @@ The last item says whether the entry takes out erased files, which no version sh
 
 @dataclass(slots=True)
 class TableHistory:
-    """The files that a log has removed, by path inside the table; `before` stands for the time before its entries."""
+    """The files that a log has removed, by path inside the table. `before` is the period before the log's entries."""
 
     removed: dict[str, tuple[Shown, ...]] = field(default_factory=dict)
     before: Shown | None = None
     whole: range = range(0)
-    """The last versions of the log without a missing entry."""
+    """The newest versions of the log, back to a missing entry."""
 
     def tells_of(self, version: int, newest: int) -> bool:
-        """Return whether the history is complete between these two versions."""
+        """Return whether the log has all entries between these two versions."""
         return version in self.whole and newest in self.whole
 
     def removed_since(self, version: int) -> Iterator[str]:
@@ -90,7 +91,7 @@ class TableHistory:
 
 
 def read_history(folder: StoragePlace) -> TableHistory:
-    """Return a table's history. Raises OSError for an entry that cannot be read, ValueError for one that is no JSON."""
+    """Return a table's history. Raises OSError for an unreadable entry, ValueError for an entry that is not JSON."""
     log = log_of(folder)
     found = ((ENTRY.fullmatch(each.name), each) for each in log.entries())
     entries = sorted(((int(name[1]), each) for name, each in found if name), key=itemgetter(0))
@@ -153,7 +154,10 @@ _FILE: Final = TypeAdapter(_LooksFile)
 
 
 def read_looks(warehouse: Warehouse) -> tuple[CleanUpLook, ...]:
-    """Return the looks of earlier clean-ups; none if the file is missing or unreadable, which only delays deletions."""
+    """Return the looks of earlier clean-ups.
+
+    There are none if the file is missing or unreadable, which only delays deletions.
+    """
     try:
         content = warehouse.place(warehouse.paths.cleanup_looks).read()
         return _FILE.validate_json(content).looks
@@ -164,7 +168,10 @@ def read_looks(warehouse: Warehouse) -> tuple[CleanUpLook, ...]:
 def note_look(
     warehouse: Warehouse, earlier: tuple[CleanUpLook, ...], now: CleanUpLook, grace_ms: int
 ) -> tuple[CleanUpLook, ...]:
-    """Note a look, and return all kept looks. Two clean-ups at a time may lose one, which only delays deletions."""
+    """Store a look, and return all kept looks.
+
+    If two clean-ups run at the same time, a look may be lost, which only delays deletions.
+    """
     kept = noted(earlier, now, grace_ms)
     content = _FILE.dump_json(_LooksFile(looks=kept), indent=1)
     warehouse.place(warehouse.paths.cleanup_looks).replace(content, durable=False)
@@ -174,7 +181,7 @@ def note_look(
 # ------------------------------------------------------------------
 # Finds the folders in which a job stages files: output tables, operators' states, channels, and the manifests.
 #
-# It does not use the pipeline, because a clean-up must also find what an older version of the pipeline wrote.
+# The pipeline is not used for this, because a clean-up must also find what an older version of the pipeline wrote.
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +190,16 @@ class HeldLogs:
 
     warehouse: Warehouse
     rows: Callable[[], tuple[Row, ...]]
-    """Returns the entries of `checkpoints`, newest first; raises what the codec raises."""
+    """Returns the entries of `checkpoints`, newest first. Raises the codec's errors."""
     cuts: Callable[[], dict[CheckpointId, Cut]]
     """Returns every recorded cut."""
     newest: Callable[[TableName], AbstractContextManager[KnownTable]]
-    """Lends a table at its newest version; raises what delta-rs raises if it cannot be read."""
+    """Lends a table at its newest version. Raises the error of delta-rs if the table cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class JobTable:
-    """A folder of the job. If `ours`, this job made the table and may delete all files that the log has removed."""
+    """A folder of the job. If `ours`, this job created the table and may delete all files that its log has removed."""
 
     name: TableName
     ours: bool
@@ -220,7 +227,7 @@ def _own(warehouse: Warehouse) -> Iterator[JobTable]:
 
 
 def _made_by_job(logs: HeldLogs) -> Iterator[TableName]:
-    """Yield the output tables whose own property says that this job made them."""
+    """Yield the output tables that this job created, according to a property of the table."""
     for schema in logs.warehouse.place("").folders():
         for folder in schema.folders():
             name = _table_named(folder.name)
@@ -244,14 +251,14 @@ def _owner(logs: HeldLogs, table: TableName) -> str | None:
 
 
 # ------------------------------------------------------------------
-# Deletes the files that a clean-up decided on, in a store several at a time.
+# Deletes the files that a clean-up has selected, in an object store several at a time.
 #
 # An interrupted clean-up can simply be run again.
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The deleted files, and those that could not be deleted, each with the reason."""
+    """The deleted files, and the files that could not be deleted, each with the reason."""
 
     files: tuple[Unneeded, ...] = ()
     failed: tuple[str, ...] = ()
@@ -263,7 +270,7 @@ class Deleted:
 
 
 def delete_unneeded(warehouse: Warehouse, unneeded: Iterable[Unneeded]) -> Deleted:
-    """Delete these files. If one cannot be deleted, the others still are."""
+    """Delete these files. If a file cannot be deleted, the others are still deleted."""
 
     def failure(each: Unneeded) -> str:
         try:
@@ -288,17 +295,18 @@ def drop_empty_folders(warehouse: Warehouse, tables: Iterable[JobTable], current
 
 
 def _drop_empty(folder: StoragePlace) -> None:
-    """Delete a folder if it holds no file. It may hold a folder for each partition."""
+    """Delete a folder if it has no file. The folder may have a subfolder for each partition."""
     for inside in folder.folders() if isinstance(folder.storage, Folder) else ():
         _drop_empty(inside)
     drop_if_empty(folder)
 
 
 # ------------------------------------------------------------------
-# Gathers what a clean-up must know: first the existing files, then the entries, the cuts and the logs.
+# Collects the facts for a clean-up: first the existing files, then the entries, the cuts and the logs.
 #
-# The order matters: a file that an entry or a log begins to name meanwhile is then seen as needed. A table that cannot
-# be read, at its newest version or at a recorded cut, is left alone as a whole and reported.
+# The order matters: if an entry or a log begins to name a file meanwhile, the clean-up sees that the file is needed. If
+# a table cannot be read at its newest version or at a recorded cut, none of its files is deleted, and the table is
+# reported.
 
 
 _UNFINISHED: Final = re.compile(r"\..+\.tmp")
@@ -312,10 +320,10 @@ _WAITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The facts, what this clean-up saw of the tables (later ones use it), and why it left files or tables alone.
+    """The facts, the look at the tables for later clean-ups, and the reasons why files or tables were left alone.
 
-    `look` is None if it found no cut of the newest checkpoint. Then it does not know all versions that are needed, and
-    later clean-ups must not rely on what it saw.
+    `look` is None if the clean-up found no cut of the newest checkpoint. Then it does not know all needed versions, and
+    later clean-ups must not rely on its look.
     """
 
     facts: CleanupFacts
@@ -326,7 +334,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A table as its log shows it: its versions, the needed paths, and the removed files."""
+    """A table according to its log: its versions, the needed paths, and the removed files."""
 
     seen: TableSeen
     active: frozenset[str]
@@ -334,10 +342,10 @@ class _Read:
 
 
 def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: bool) -> Gathered:
-    """Return what a clean-up of a job must know. `current` is the last claim that the caller has seen.
+    """Return the facts for a clean-up of a job. `current` is the generation of the last claim that the caller has seen.
 
-    If no other tick holds the job, cuts that no reader can ask for any more need no files. Changes nothing. Raises what
-    the codec raises for entries that cannot be read.
+    If no other tick holds the job, cuts that are not readable any more need no files. Changes nothing. Raises the
+    codec's errors for entries that cannot be read.
     """
     warehouse = logs.warehouse
     tables = job_tables(logs)
@@ -391,7 +399,7 @@ def _read_tables(
 
 
 def _read(logs: HeldLogs, name: TableName, cuts: Collection[Cut]) -> _Read:
-    """Return a table as its log shows it. The history is read last, so it has all removals."""
+    """Return a table according to its log. The history is read last, so it has all removals."""
     folder = logs.warehouse.place(name)
     with logs.newest(name) as table:
         seen = table_seen(name, table.version(), cuts)
@@ -405,20 +413,20 @@ def _read(logs: HeldLogs, name: TableName, cuts: Collection[Cut]) -> _Read:
 
 
 def table_seen(name: TableName, newest: int, cuts: Collection[Cut]) -> TableSeen:
-    """Return what a look at a table and at the recorded cuts saw of it."""
+    """Return the versions of a table in a look: the newest version, and the versions in recorded cuts."""
     versions = frozenset(cut[name] for cut in cuts if name in cut)
     return TableSeen(newest, versions, in_every_cut=all(name in cut for cut in cuts))
 
 
 def _named(paths: Iterable[str], name: TableName) -> Iterator[str]:
-    """Yield paths inside a table, relative to the warehouse, as they are and decoded as a URL."""
+    """Yield paths inside a table as paths relative to the warehouse, once unchanged and once URL-decoded."""
     for path in paths:
         yield f"{name}/{path}"
         yield f"{name}/{unquote(path)}"
 
 
 def _staged(warehouse: Warehouse, table: TableName) -> Iterator[ListedFile]:
-    """Yield the files that generations staged for a table, unfinished ones too; no other files."""
+    """Yield the files that generations staged for a table, including unfinished ones, and no other files."""
     for found in warehouse.place(warehouse.paths.staged_root(table)).entries(deep=True):
         folder, _, name = found.name.partition("/")
         generation = parse_generation(folder)
@@ -435,7 +443,7 @@ def _is_ours(name: str) -> bool:
 def _found(
     warehouse: Warehouse, table: JobTable, staged: tuple[ListedFile, ...], read: _Read | None
 ) -> Iterator[ListedFile]:
-    """Yield the staged files with their times in the log, and other writers' files that the log removed."""
+    """Yield the staged files with the periods in which the log showed them, and removed files of other writers."""
     if read is None:
         yield from staged
         return
@@ -453,16 +461,16 @@ def _found(
 
 
 # ------------------------------------------------------------------
-# Deletes log entries of output tables once no reader can need them, and a while longer.
+# Deletes log entries of output tables some time after the last reader could need them.
 #
-# A retained cut needs the entries since its version. A plain reader needs the entries since the version that it began
-# with; clean-ups note these versions (`CleanUpLook`). Older entries may be deleted, as every Delta writer deletes them
-# by age. So a commit's cost does not grow with the number of checkpoints (P9).
+# A retained cut needs the entries since its version. A plain reader needs the entries since the version at which it
+# began. Clean-ups record these versions (`CleanUpLook`). Older entries may be deleted. Every Delta writer deletes old
+# entries by their age. So a commit's cost does not grow with the number of checkpoints (P9).
 
 
 @dataclass(frozen=True, slots=True)
 class LogKeeping:
-    """Entries stay for the readers' grace after they were needed last, and at least until they are `keep_ms` old."""
+    """Entries are kept for `grace_ms` after a reader last needed them, and at least until they are `keep_ms` old."""
 
     grace_ms: int
     keep_ms: int
@@ -470,7 +478,7 @@ class LogKeeping:
     def shorten(
         self, log: DeltaLog, name: TableName, looks: Collection[CleanUpLook], cuts: Collection[Cut], now_ms: int
     ) -> None:
-        """Delete the unneeded entries of one table's log; `looks` are those of earlier clean-ups.
+        """Delete the unneeded entries of one table's log. `looks` are the looks of earlier clean-ups.
 
         Only the holder of the job may call it. Raises OSError for an entry that cannot be read.
         """
@@ -484,11 +492,11 @@ class LogKeeping:
 # ------------------------------------------------------------------
 # Deletes files that older generations staged and that nothing can refer to.
 #
-# `checkpointing.commit.cleanup` has the rule. A file whose name is not that of a staged file stays.
+# `checkpointing.commit.cleanup` has the rule. A file is not deleted if its name is not the name of a staged file.
 
 
 LISTED_ALONE: Final = 4
-"""The folders of so many generations are listed one by one. If there are more, all files of the table are listed."""
+"""Up to this many generations, their folders are listed one by one. For more, all files of the table are listed."""
 
 
 def delete_leftovers(
@@ -509,7 +517,7 @@ def delete_leftovers(
 def delete_unfinished(warehouse: Warehouse, tables: Iterable[TableName], effect: RunMicroBatch) -> None:
     """Delete the files of a failed micro-batch, so that a full disk has room again.
 
-    A file may stay because a task writes it later, or because the system refuses. The clean-up deletes it then.
+    A file may remain because a task writes it later, or because the system refuses. A clean-up deletes such a file.
     """
     for table in tables:
         folder = warehouse.paths.staged_folder(table, Generation(effect.generation))
@@ -521,7 +529,7 @@ def delete_unfinished(warehouse: Warehouse, tables: Iterable[TableName], effect:
 
 
 def own_folders(warehouse: Warehouse) -> Iterator[TableName]:
-    """Yield every folder of state and of channels. This includes those of vertices that the pipeline no longer has."""
+    """Yield every folder of state and of channels, including folders of vertices that the pipeline no longer has."""
     for root in (warehouse.paths.states, warehouse.paths.channels):
         yield from (TableName(folder.name) for folder in warehouse.place(root).folders())
 
@@ -544,9 +552,9 @@ def _of_table(warehouse: Warehouse, table: TableName, *, current: Generation, by
 def _staged_earlier(
     warehouse: Warehouse, table: TableName, oldest: Generation, current: Generation
 ) -> Iterator[tuple[Generation, str]]:
-    """Yield the generation and name of each file that generations from `oldest` up to `current` staged.
+    """Yield the generation and name of each file that generations from `oldest` to before `current` staged.
 
-    Mostly they are one generation. A store lists its files alone, and not those of a thousand checkpoints.
+    Usually this is a single generation. Then only its folder is listed, and not the files of a thousand checkpoints.
     """
     if current - oldest <= LISTED_ALONE:
         for generation in map(Generation, range(oldest, current)):

@@ -1,8 +1,8 @@
-"""Writes the rows of an append table's small files into larger ones. The next checkpoint lets them change places.
+"""Writes the rows of an append table's small files into larger files, which replace them at the next checkpoint.
 
 The core chooses the files (`checkpointing.commit.compaction`). Only files with the same columns become one file, so
-every engine reads the same rows from it, whatever columns the table has by then. A file that others have written, or
-that has a deletion vector, is left alone.
+every engine reads the same rows from the new file, whatever columns the table has by then. Files of other writers, and
+files with a deletion vector, are left alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,27 +25,27 @@ from jobs.warehouse.warehouse import Warehouse
 
 _PART_ROWS = 1_048_576
 _PART_BYTES = 64 * 1024 * 1024
-"""How many rows and bytes of Arrow a row group has at most, unless a single file has more in one."""
+"""The number of rows and of Arrow bytes at which a row group is complete. It ends with a row group of its last file."""
 
 
 class CompactionEndedError(Exception):
-    """The attempt is over, so nobody needs the files any more."""
+    """The attempt is over, so the files are not needed any more."""
 
 
 class Compactor:
     """Compacts the tables of one attempt."""
 
     def __init__(self, warehouse: Warehouse, generation: Generation, is_over: Callable[[], bool]) -> None:
-        """Write files of this generation. Once `is_over` says so, stop at the next file."""
+        """Write files of this generation. Once `is_over` returns True, compaction stops at the next file."""
         self._warehouse = warehouse
         self._generation = generation
         self._is_over = is_over
 
     def compact(self, effect: CompactFiles) -> FilesCompacted:
-        """Compact the tables until about `bytes_max` bytes were read. The answer names tables that have more to do.
+        """Compact the tables until about `bytes_max` bytes were read. The answer names the tables with files left.
 
         Raises CompactionEndedError once the attempt is over, and OSError, ArrowException and TableNotCopyableError.
-        After an error nothing is left.
+        After an error, no new file remains.
         """
         found: dict[TableName, list[FileCompaction]] = {}
         more: list[TableName] = []
@@ -76,7 +76,7 @@ class Compactor:
             yield tuple(ActiveFile(path, ours[path]) for path in paths)
 
     def _alike(self, group: tuple[ActiveFile, ...]) -> Iterator[tuple[pa.Schema, list[str]]]:
-        """Yield the files of a group that have the same columns, if they are at least two."""
+        """Yield each set of at least two files of a group that have the same columns."""
         found: list[tuple[pa.Schema, list[str]]] = []
         for file in group:
             with self._opened(file.path) as opened:
@@ -97,7 +97,7 @@ class Compactor:
         return FileCompaction(into=into, of=tuple(paths))
 
     def _parts(self, paths: list[str], schema: pa.Schema) -> Iterator[pa.Table]:
-        """Yield the rows of these files in parts of a good size for a row group."""
+        """Yield the rows of these files in parts, each of which becomes a row group."""
         waiting: list[pa.Table] = []
         for path in paths:
             with self._opened(path) as file:

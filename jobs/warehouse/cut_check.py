@@ -1,6 +1,6 @@
-"""Gathers the facts from which `commit.behind` decides whether a job's tables show what its recorded cuts say.
+"""Collects the facts with which `commit.behind` decides whether a job's tables show what its recorded cuts say.
 
-A normal start reads one log entry for each table and recorded cut. It reads the whole log of a table only in doubt.
+A normal start reads one log entry for each table and recorded cut. The whole log of a table is read only in doubt.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,7 +18,7 @@ from jobs.warehouse.warehouse import Warehouse
 
 
 class TableLogDamagedError(Exception):
-    """No engine can load a table. `what` names the log entry in the way."""
+    """No engine can load a table. `what` names the broken log entry."""
 
     def __init__(self, table: TableName, what: str, way_out: str) -> None:
         super().__init__(f"{what}: {way_out}")
@@ -36,10 +36,10 @@ def observe_standing(
     *,
     whole: bool = False,
 ) -> Standing:
-    """Return what the logs of a job's tables say about its entries and recorded cuts.
+    """Return the facts in the logs of a job's tables about its entries and recorded cuts.
 
-    `tables` limits it to these tables. With `whole`, each log is read as a whole. Raises TableLogDamagedError, which
-    names the log entry, for a log that cannot be loaded.
+    With `tables`, only these tables are read. With `whole`, each log is read as a whole. For a log that cannot be
+    loaded, raises TableLogDamagedError, which names the log entry.
     """
     known = [row for row in rows if isinstance(row, CheckpointRecord)]
     versions: dict[TableName, set[int]] = {}
@@ -62,7 +62,7 @@ def observe_standing(
 
 
 def _look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: AbstractSet[int] | None) -> LogSeen:
-    """Return what a table's log says at these versions, or at all (None). Raise TableLogDamagedError."""
+    """Return the facts in a table's log at these versions, or at all versions (None). Raise TableLogDamagedError."""
     log = logs.log(table)
     try:
         left = logs.left(table, versions) if versions else None
@@ -84,7 +84,7 @@ def _look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: 
 
 
 def damaged_log(warehouse: Warehouse, name: str, error: Exception) -> TableLogDamagedError:
-    """Return why a log cannot be loaded: a missing or damaged log entry, or else the error of the reader."""
+    """Return the error for a log that cannot be loaded: a missing or damaged log entry, or else the reader's error."""
     table, folder = TableName(name), warehouse.place(name)
     way_out = f"restore {folder} from a backup of the warehouse"
     broken = broken_entry(folder)

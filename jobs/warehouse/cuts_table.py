@@ -43,7 +43,7 @@ SCHEMA: Final = pa.schema(
         pa.field("complete_until", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""The last column is null for a table that keeps no event time, and in rows that are older than the column (N8)."""
+"""The last column is null for a table without event time, and in rows from before the column existed (N8)."""
 
 Cut = dict[TableName, int]
 """Maps each table to its Delta version."""
@@ -57,7 +57,7 @@ class RecordedCut:
     published_at_ms: int
     versions: Cut
     complete: Mapping[TableName, datetime] = field(default_factory=dict)
-    """Until when each table is complete. Others keep no event time, or are in a cut that is older than the column."""
+    """Until when each table is complete. Tables without event time, and cuts from before the column, have no value."""
 
 
 _Recorded = dict[CheckpointId, RecordedCut]
@@ -76,7 +76,7 @@ class _Change:
 def event_time(ms: int) -> datetime:
     """Return an event time as UTC. One that is not in the years 1 to 9999 is their first or last moment.
 
-    So a table that is complete for ever is complete until 9999-12-31 23:59:59.999999.
+    So a table that is complete for ever has the time 9999-12-31 23:59:59.999999.
     """
     try:
         return _EPOCH + timedelta(milliseconds=ms)
@@ -89,7 +89,7 @@ class CutsNotRecordedError(RuntimeError):
 
 
 class CutStore:
-    """The `cuts` table of one job. A lost row file is ignored, because its cuts can be `rebuilt`."""
+    """The `cuts` table of one job. A lost row file is ignored, because its cuts can be rebuilt."""
 
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
         """Open the table. The job's first tick creates it."""
@@ -108,9 +108,10 @@ class CutStore:
         """Record the cut of a checkpoint durably, once, even if the caller asks again.
 
         `complete` says until when each table is complete, in ms. With `retained`, the same commit drops the cuts of all
-        checkpoints but these and this one. If a newer cut is recorded, nothing changes. Then another tick has taken
-        over the job and has recorded this cut before its own, and the caller's `retained` is outdated. Raises
-        CutsNotRecordedError if the log refuses the commit, and OSError if it cannot be made durable.
+        checkpoints except the `retained` ones and `checkpoint`. If a newer cut is recorded, nothing changes. In this
+        case another tick has taken over the job and has recorded this cut before its own cut, and the caller's
+        `retained` is outdated. Raises CutsNotRecordedError if the log refuses the commit, and OSError if it cannot be
+        made durable.
         """
         until = {table: event_time(ms) for table, ms in complete.items()}
         cut = RecordedCut(checkpoint, self._warehouse.now_ms(), dict(versions), until)
@@ -133,7 +134,7 @@ class CutStore:
     def correct(
         self, changed: Mapping[CheckpointId, Mapping[TableName, int]], dropped: Collection[CheckpointId]
     ) -> None:
-        """Replace these cuts and drop others, in one durable commit. They keep the time of their publication.
+        """Replace these cuts and drop others, in one durable commit. Replaced cuts keep their time of publication.
 
         Raises CutsNotRecordedError if the log refuses the commit, and OSError if it cannot be made durable.
         """
@@ -163,18 +164,18 @@ class CutStore:
         return {checkpoint: cut.versions for checkpoint, cut in self.entries().items()}
 
     def seen(self) -> dict[CheckpointId, Cut]:
-        """Return the versions of every cut that was recorded at the last look since `look_anew`; raises as `entries`.
+        """Return the versions of every cut recorded at the last look since `look_anew`. Raises the errors of `entries`.
 
-        If there was none, it looks now.
+        If there was no look since then, the method looks now.
         """
         return {checkpoint: cut.versions for checkpoint, cut in self._seen().items()}
 
     def look_anew(self) -> None:
-        """Let the next `seen` look at the table, because others may have recorded cuts since."""
+        """Make the next `seen` look at the table, because others may have recorded cuts since."""
         self._log.look_anew()
 
     def known(self) -> dict[CheckpointId, Cut]:
-        """Return the recorded cuts as of this store's last commit or look. It asks the storage nothing.
+        """Return the recorded cuts as of this store's last commit or look, without a request to the storage.
 
         Raises the errors of `entries`.
         """
@@ -189,10 +190,11 @@ class CutStore:
         log_lengths.shorten(self._log, now_s=self._warehouse.now_ms() / 1000)
 
     def _change(self, change: Callable[[_Recorded], _Change | None], failed: str) -> None:
-        """Durably commit what `change` makes of the recorded cuts. If it returns None, nothing is to be done.
+        """Durably commit the change that `change` returns for the recorded cuts. None stands for no change.
 
-        The first turn does not ask whether another process has recorded a cut since the last look. If one has, the
-        commit fails. A commit that raises may still be in the log, so each further turn reads the cuts anew.
+        The first attempt does not check whether another process has recorded a cut since the last look. If another
+        process has, the commit fails. A commit that raises may still be in the log, so each further attempt reads the
+        cuts anew.
         """
         met: Exception | None = None
         for _ in range(TRIES):
@@ -212,7 +214,7 @@ class CutStore:
         raise CutsNotRecordedError(f"{failed}: {met}")
 
     def _commit(self, table: KnownTable, change: _Change) -> None:
-        """Write a file of the new cuts. The same commit removes foreign files, and files with a cut that must go."""
+        """Write a file of the new cuts. The same commit removes foreign files, and files with a dropped cut."""
         at_ms = self._warehouse.now_ms()
         found, lost = self._files.read_sound(table.paths())
         actions: list[Any] = [remove(path, at_ms) for path in lost]
@@ -277,7 +279,7 @@ class CutStore:
 
 
 def _with_all_columns(table: KnownTable) -> Metadata | None:
-    """Return the metadata that the table needs if an older version of Tidemark made it; None if it has all columns."""
+    """Return new metadata for a table that an older version of Tidemark created, or None if it has all columns."""
     known, wanted = table.loaded.schema(), Schema.from_arrow(SCHEMA)
     if {each.name for each in known.fields} >= set(SCHEMA.names):
         return None
@@ -286,14 +288,14 @@ def _with_all_columns(table: KnownTable) -> Metadata | None:
 
 
 # ------------------------------------------------------------------
-# Keeps readers' reservations of cuts. Each is a small JSON file that expires. A clean-up respects them.
+# Keeps readers' reservations of cuts. Each reservation is a small JSON file that expires. Clean-ups respect them.
 #
-# Beside it lies the cut's entry of `checkpoints`. Readers use it to find the operators' state, because a tick may
-# subsume the entry while the cut is read. The entry is written first, so every reservation has one.
+# Beside the file lies a copy of the cut's entry of `checkpoints`. Readers find the operators' state in this copy,
+# because a tick may subsume the entry while the cut is read. The copy is written first, so every reservation has one.
 #
 # Reader and clean-up need no lock, because of the order of their steps. A reader writes its reservation, and then
-# looks whether the cut is still recorded. A clean-up reads the recorded cuts, and then the reservations. So if the
-# reader still finds its cut recorded, the clean-up has either read it as recorded or finds it reserved.
+# checks whether the cut is still recorded. A clean-up reads the recorded cuts, and then the reservations. So if the
+# reader still finds its cut recorded, the clean-up has either found the cut recorded, or finds it reserved.
 
 
 BYTES_MAX: Final = 1024 * 1024
@@ -304,14 +306,14 @@ _LOCK: Final = "lock"
 
 
 class InvalidReservationError(ValueError):
-    """The name is not one that a reservation's file may have."""
+    """The name is not valid for a reservation's file."""
 
 
 class ReservationFile(BaseModel):
     """The content of a reservation's file. Times are in ms since the epoch, by the reader's clock.
 
-    `kept` says that the reader found the cut still recorded after reserving it. `reader` names the job that reads from
-    the cut, and its warehouse. For other readers it is empty.
+    `kept` says that the reader found the cut still recorded after reserving it. If a job reads the cut, `reader` names
+    the job and its warehouse. For other readers, `reader` is empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -327,12 +329,12 @@ class ReservationFile(BaseModel):
 
     @property
     def recorded(self) -> RecordedCut:
-        """The cut, as it is in `cuts`."""
+        """The cut as recorded in `cuts`."""
         versions = {TableName(table): version for table, version in self.versions.items()}
         return RecordedCut(CheckpointId(self.checkpoint), self.published_at_ms, versions)
 
     def reservation(self, row: CheckpointRecord | None) -> Reservation:
-        """Return the part that a clean-up needs. `row` is the cut's entry."""
+        """Return the part of the reservation that a clean-up needs. `row` is the cut's entry."""
         files = frozenset[str]() if row is None else files_of(row)
         return Reservation(self.recorded.versions, self.given_ms, self.lapses_ms, files, by_job=bool(self.reader))
 
@@ -355,7 +357,7 @@ class ReservationStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock a name while a process chooses the cut to reserve under it. Raises OSError for a read-only folder."""
+        """Lock the reservations while a process chooses the cut to reserve. Raises OSError for a read-only folder."""
         with locked(self._folder / _LOCK):
             yield
 
@@ -364,7 +366,7 @@ class ReservationStore:
         return read_document(ReservationFile, self._place(name), BYTES_MAX)
 
     def row(self, name: str) -> CheckpointRecord | None:
-        """Return the entry beside a reservation, or None if there is none that this version of Tidemark can read."""
+        """Return the entry beside a reservation, or None if this version of Tidemark can read no entry there."""
         try:
             row = decode(self._entry(name).read(ROW_CHARACTERS_MAX).decode())
         except (OSError, ValueError):
@@ -379,10 +381,10 @@ class ReservationStore:
             self._entry(name).replace(encode(row, writer=self._warehouse.writer).encode())
 
     def erase(self, erased: Iterable[ErasedFile]) -> None:
-        """Let successors take the place of erased files in the entries beside reservations (K6). Raises OSError.
+        """Replace erased files by their successors in the entries beside reservations (K6). Raises OSError.
 
-        An entry has bounds of values, and small files of state whole. Readers that have opened the cut go on with the
-        erased files. Those that join them later read the successors.
+        This is needed because an entry contains bounds of values, and the content of small files of state. Readers that
+        have opened the cut continue with the erased files. Readers that join later read the successors.
         """
         into = successors(erased)
         if not into or not self._folder.is_folder():
@@ -427,7 +429,7 @@ class ReservationStore:
         return sorted((file for _, file in self._files() if file.reader), key=lambda file: file.reader)
 
     def of(self, checkpoint: CheckpointId) -> ReservedCut | None:
-        """Return the cut of that checkpoint if a reservation of it counts now."""
+        """Return the cut of that checkpoint if a reservation of the cut is valid now."""
         for name, file in self._files():
             found = file.kept and file.checkpoint == checkpoint
             if found and standing((file.reservation(None),), self._warehouse.now_ms()):
@@ -460,7 +462,7 @@ class ReservationStore:
 
 
 def deletable(warehouse: Warehouse, paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the files among these that may be deleted now, because no reader has reserved them.
+    """Return those of the files that may be deleted now, because no reader has reserved them.
 
     Call it after the cuts that name the files have been dropped. Otherwise a reader may reserve one of them in between.
     """

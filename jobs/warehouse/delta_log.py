@@ -1,8 +1,8 @@
 """Opens a small table of an object store with two requests one after the other, instead of a dozen.
 
-delta-rs reads a Delta log checkpoint by eight or nine ranges, one after the other, and each log entry twice. For a
-table whose whole state has a few kB, that is most of a tick's start. So the files that delta-rs needs are copied into
-a folder of this machine, all at the same time, and delta-rs reads them there.
+delta-rs reads a Delta log checkpoint in eight or nine ranges, one after the other, and each log entry twice. For a
+table whose whole state has a few kB, this takes most of a tick's start. So the files that delta-rs needs are copied
+into a folder of this machine, all at the same time, and delta-rs reads them there.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,11 +38,11 @@ from jobs.warehouse.warehouse import Warehouse
 
 
 def copied(folder: StoragePlace) -> tuple[DeltaTable, int]:
-    """Return the table as its log says now, and the version of its newest Delta log checkpoint, or -1.
+    """Return the table at its newest version, and the version of its newest Delta log checkpoint, or -1.
 
-    The table cannot be updated, and its address is not that of `folder`. Raises OSError, and what delta-rs raises for
-    a log that it cannot load. It may fail where delta-rs itself succeeds: if the log is shortened at this moment, or if
-    its Delta log checkpoint consists of several files.
+    The returned table cannot be updated, and its address is not the address of `folder`. Raises OSError, and the error
+    of delta-rs for a log that cannot be loaded. The function may fail where delta-rs itself succeeds: if the log is
+    shortened at this moment, or if its Delta log checkpoint consists of several files.
     """
     names = [each.name for each in log_of(folder).entries()]
     start = max((int(match[1]) for match in map(LOG_CHECKPOINT.fullmatch, names) if match), default=-1)
@@ -63,13 +63,14 @@ def copied(folder: StoragePlace) -> tuple[DeltaTable, int]:
 # A commit from version v becomes version v + 1. It fails if another commit came first (`log_writing`). If it raises,
 # its outcome is unknown, so the committer reads the log to find out.
 #
-# delta-rs reads the log. This process knows its own commits (`table_snapshot`), so nobody reads them from the storage.
-# If another process has committed too, the next commit fails, and a look finds an entry after the known version. Then
-# delta-rs reads all entries since its last look. It also does so after an own commit that changes metadata.
+# delta-rs reads the log. This process knows its own commits (`table_snapshot`), so it does not read them from the
+# storage. If another process has committed too, the next commit fails, and a look finds an entry after the known
+# version. Then delta-rs reads all entries since its last look. delta-rs also reads them after a commit of this process
+# that changes metadata.
 #
 # If a process is killed, its commit is in the log as a whole or not at all, because a log entry is linked into place.
-# It is not synced then, so a power cut may lose it. `DeltaLog.sync` makes a log entry durable before anything relies
-# on it (`durable`).
+# The log entry is not synced at that time, so a power cut may lose it. `DeltaLog.sync` makes a log entry durable before
+# anything relies on the entry (`Durability`).
 
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -83,7 +84,7 @@ class CommitMoment(Enum):
 
 
 FaultHook = Callable[[CommitMoment], None]
-"""A function that is called before and after each real commit. If a test raises AFTER, it simulates a lost reply."""
+"""A function that is called before and after each real commit. A test that raises in AFTER simulates a lost reply."""
 
 
 def no_fault(moment: CommitMoment) -> None:
@@ -107,14 +108,14 @@ class DeltaLog:
         self._looked = False
         """Whether the table was looked at since `look_anew`."""
         self._just_opened = False
-        """Whether `create` has opened it and nobody has used it yet."""
+        """Whether `create` has opened the table, and the table has not been used since."""
         self.checkpoint_at: int | None = None
         """The version of the newest Delta log checkpoint, -1 for none, once somebody asked for it (`maintenance`)."""
         self.sound_at: int | None = None
-        """Up to this version, no other writer removed any of Tidemark's files (`internal_tables`)."""
+        """The version up to which no other writer has removed files of Tidemark (`internal_tables`)."""
 
     def has_committed(self, version: int) -> bool:
-        """Return True if this process committed that version last, so that its log entry need not be read."""
+        """Return True if this process's last commit made that version, so that its log entry need not be read."""
         return version == self._committed
 
     @property
@@ -163,7 +164,7 @@ class DeltaLog:
         sync_folders(new)
 
     def _opens(self) -> bool:
-        """Return whether an object store has the table. It is read, which costs little more than a look for it."""
+        """Return whether an object store has the table. The table is read, which costs little more than a check."""
         if isinstance(self.folder.storage, Folder):
             return False
         try:
@@ -179,7 +180,7 @@ class DeltaLog:
         self._table, self._committed, self.checkpoint_at = None, -1, None
 
     def current(self) -> KnownTable:
-        """Return the table at its newest version. Raise what delta-rs raises if it cannot be read."""
+        """Return the table at its newest version. Raise the error of delta-rs if the table cannot be read."""
         if self._table is None:
             return self.reopen()
         self._looked = True
@@ -189,7 +190,7 @@ class DeltaLog:
         return self._table  # versions have no gaps, and an update would list all log entries, however many exist
 
     def known(self) -> KnownTable:
-        """Return the table as of the last look or the last commit here. Another process may have committed since.
+        """Return the table as of this object's last look or commit. Another process may have committed since.
 
         Raises what delta-rs raises if the table cannot be read.
         """
@@ -199,18 +200,18 @@ class DeltaLog:
         return self._table if version >= self._committed else self._updated(self._table, version + 1)
 
     def looked_at(self) -> KnownTable:
-        """Return the table as of a look since `look_anew` was called last, which is taken now if there was none.
+        """Return the table as of a look since the last call of `look_anew`. If there was no such look, look now.
 
-        Raises what delta-rs raises if it cannot be read.
+        Raises the error of delta-rs if the table cannot be read.
         """
         return self.known() if self._looked else self.current()
 
     def look_anew(self) -> None:
-        """Let the next `looked_at` look at the table, because others may have committed since it was used."""
+        """Make the next `looked_at` look at the table, because others may have committed since the table was used."""
         self._looked, self._just_opened = self._looked and self._just_opened, False
 
     def ends_at(self, version: int) -> bool:
-        """Return True if this is the newest version. It looks for the log entry of this version and of the next one.
+        """Return True if this is the newest version: it has a log entry, and the next version has none.
 
         The newest version always has its log entry, unless the table was dropped.
         """
@@ -224,7 +225,7 @@ class DeltaLog:
             raise FileNotFoundError(f"entry {version} of the log of {self.folder} is gone")
 
     def loaded(self) -> DeltaTable:
-        """Return what `known` does, as delta-rs has it. It reads this process's own commits, if it has not yet.
+        """Return the table of `known` as an object of delta-rs, which reads this process's commits if needed.
 
         Raises what delta-rs raises if the table cannot be read.
         """
@@ -271,8 +272,8 @@ class DeltaLog:
     ) -> None:
         """Commit `actions` as the version after that of `table`, which this log has returned last, or raise.
 
-        With `metadata`, the same commit changes the table's metadata too. If it raises, the commit may still be in the
-        log. Search `entries_after` for its note `says`.
+        With `metadata`, the same commit changes the table's metadata too. If the method raises, the commit may still be
+        in the log. To find out, search `entries_after` for the note `says`.
         """
         self._hook(CommitMoment.BEFORE)
         write_entry(self.folder, table, actions, metadata=metadata, says={METADATA_KEY: says}, transaction=transaction)
@@ -284,9 +285,9 @@ class DeltaLog:
         self._hook(CommitMoment.AFTER)
 
     def rewrite(self, into: Mapping[str, FileHandle | None]) -> None:
-        """Let successors take the place of erased files in the whole log (`log_rewriting`), and open it anew.
+        """Replace erased files by their successors in the whole log (`log_rewriting`), and open the log anew.
 
-        Paths are relative to the table's folder. Raises what `rewrite_log` raises, and what delta-rs raises.
+        Paths are relative to the table's folder. Raises the errors of `rewrite_log` and of delta-rs.
         """
         names = {each.name for each in self.folder.entries(deep=True)}
         rewrite_log(self.folder, into, names.__contains__, lambda: self._hook(CommitMoment.BEFORE))
@@ -300,7 +301,7 @@ class DeltaLog:
 def remove(path: str, at_ms: int, *, data_change: bool = True) -> RemoveAction:
     """Return the action that removes an active file from the table.
 
-    Without `data_change`, the same commit adds a file with its rows.
+    Without `data_change`, the same commit adds another file with the rows of this file.
     """
     return RemoveAction(path=path, data_change=data_change, deletion_timestamp=at_ms)
 
@@ -310,8 +311,9 @@ def add(
 ) -> AddAction:
     """Return the action that adds a file to the table. `path` is relative to the table's folder.
 
-    `partition` has the values of the table's partition columns. Without `data_change`, the table shows its rows already
-    in other files, which the same commit removes. Then nobody who follows the table reads them again.
+    `partition` has the values of the table's partition columns. Without `data_change`, the table already shows the
+    file's rows in other files, which the same commit removes. Then no reader that follows the table reads these rows
+    again.
     """
     values = dict(partition)
     return AddAction(
@@ -320,9 +322,9 @@ def add(
 
 
 # ------------------------------------------------------------------
-# Makes files durable before a commit names them, so that a power cut cannot lose any of them (`commit.durability`).
+# Makes files durable before a commit names them, so that a power cut cannot lose such a file (`commit.durability`).
 #
-# Neither delta-rs nor the writers of staged files sync what they write.
+# Neither delta-rs nor the writers of staged files sync their files.
 
 
 class Durability:

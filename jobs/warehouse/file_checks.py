@@ -23,26 +23,26 @@ from jobs.warehouse.log_entries import LogEntry, entries_after, file_actions, ne
 from jobs.warehouse.table_snapshot import KnownTable
 
 THREADS: Final = 4
-"""This many files of a folder are read in parallel. Reading and checksums run without Python's lock."""
+"""The number of files in a folder that are read in parallel. Reading and checksums release Python's lock (GIL)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file that differs from its handle. `what` says how, in words that follow the file's name."""
+    """A file that differs from its handle. `what` describes the difference, in words that follow the file's name."""
 
     path: str
     what: str
 
     def __str__(self) -> str:
-        """Return the damage in the words of messages."""
+        """Return the damage as messages describe it."""
         return f"file {self.path} {self.what}"
 
 
 def damages(storage: Storage, files: Iterable[FileHandle], *, checksums: bool) -> Iterator[Damage]:
-    """Yield the damage of these files in order. Each file is looked at once.
+    """Yield the damage of these files in order. Each file is checked once.
 
-    Without `checksums`, no file is read, and only existence and size are compared. If the handle has the content
-    itself, no file is needed. Files are read several at a time.
+    Without `checksums`, no file is read, and only existence and size are compared. A handle that contains the content
+    itself needs no file. Files are read several at a time.
     """
     looked_at = {file.path: file for file in files}
     read = {path for path, file in looked_at.items() if checksums and file.crc32 != UNKNOWN_CRC32}
@@ -60,9 +60,10 @@ def damages(storage: Storage, files: Iterable[FileHandle], *, checksums: bool) -
 
 
 def misfit(file: FileHandle, size: int | None, crc32: int = UNKNOWN_CRC32) -> str:
-    """Return how a file of this size and checksum differs from its handle, in words that follow its name.
+    """Return how a file of this size and checksum differs from its handle, in words that follow the file's name.
 
-    Empty if it does not. `size` is None for a missing file. Checksums are compared if both are known.
+    The result is empty if there is no difference. `size` is None for a missing file. Checksums are compared if both are
+    known.
     """
     if size is None:
         return "is missing"
@@ -93,8 +94,8 @@ def _damage(place: StoragePlace, file: FileHandle, *, checksums: bool) -> str:
 # ------------------------------------------------------------------
 # Finds Tidemark's files that another writer removed from an append table, by moving or deleting their rows.
 #
-# It reads the log's entries, which an output table keeps (`output_tables.CONFIGURATION`). If any writer has added a
-# file again, the file is not lost.
+# They are found in the log's entries, which an output table keeps (`output_tables.CONFIGURATION`). A file that any
+# writer has added again is not lost.
 
 
 _PARTS_OF_A_STAGED_PATH = 3
@@ -109,7 +110,7 @@ class LostFile:
 
 
 def is_ours(path: str) -> bool:
-    """Return True if a path in a table's log is that of a file that a vertex staged."""
+    """Return True if a path in a table's log is the path of a file that a vertex staged."""
     parts = path.split("/", _PARTS_OF_A_STAGED_PATH - 1)
     return (
         len(parts) == _PARTS_OF_A_STAGED_PATH
@@ -120,9 +121,9 @@ def is_ours(path: str) -> bool:
 
 
 def lost_files(folder: StoragePlace, newest: int, after: int) -> dict[str, LostFile]:
-    """Return Tidemark's files that foreign log entries after version `after`, up to `newest`, removed, by path.
+    """Return by path the files of Tidemark that foreign log entries after version `after`, up to `newest`, removed.
 
-    Files that anybody has added again are left out. Raises OSError if an entry of the log is gone.
+    Files that any writer has added again are left out. Raises OSError if an entry of the log is gone.
     """
     lost: dict[str, LostFile] = {}
     for entry in reversed(list(entries_after(folder, newest, after))):
@@ -135,7 +136,7 @@ def lost_files(folder: StoragePlace, newest: int, after: int) -> dict[str, LostF
 
 
 def not_removable(table: KnownTable, folder: StoragePlace, leaving: Collection[str]) -> str:
-    """Return why these files of Tidemark cannot be removed from an append table, and the way out. Empty if they can.
+    """Return why these files of Tidemark cannot be removed from an append table, and the way out, or an empty text.
 
     Another writer may have moved their rows into other files, or given them deletion vectors. A file that never came
     into the log need not be removed.
@@ -172,15 +173,15 @@ def marked(paths: Collection[str], folder: str) -> str:
 
 
 # ------------------------------------------------------------------
-# Reads what a Delta log says of the files that a table shows.
+# Reads the properties of a table's files from its Delta log.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedFile:
-    """One file of a table: its path in the table's folder, and what the log says of it.
+    """One file of a table: its path in the table's folder, and its properties in the log.
 
-    `encoded` is the path as the log writes it, a part of a URL. `partition` has the values of the partition columns as
-    a log writes them. `statistics` is the JSON text of an add action, without what the log lacks.
+    `encoded` is the path in the log, URL-encoded. `partition` has the values of the partition columns in the log's
+    form. `statistics` is the JSON text of an add action's statistics, as far as the log has them.
     """
 
     path: str
@@ -195,7 +196,8 @@ class LoggedFile:
 def logged_files(table: DeltaTable) -> dict[str, LoggedFile]:
     """Return the files that a table shows, by their paths in its folder.
 
-    No value of a log is too far away or too long for it. A value that no bound can hold costs its bound.
+    No value in a log makes the function fail, however far away or long it is. A value that cannot be a bound is left
+    out as a bound.
     """
     actions = pa.table(table.get_add_actions())
     plain = ("path", "num_records", "size_bytes", "modification_time", "null_count")
@@ -223,7 +225,7 @@ def _file(actions: pa.Table, row: int, said: Mapping[str, Any]) -> LoggedFile:
 
 
 def _text(scalar: pa.Scalar) -> str | None:
-    """Return a value of a partition column as a log writes it. An empty text means null there."""
+    """Return a value of a partition column in the log's form. An empty text is null, as in a log."""
     try:
         value = scalar.as_py()
     except (ValueError, OverflowError):  # a date or a moment outside of the years 1 to 9999

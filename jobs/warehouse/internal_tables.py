@@ -1,11 +1,11 @@
 """Tidemark's own small tables, `checkpoints` and `cuts`: opens them, and writes and reads their Parquet files.
 
-Only Tidemark may write into them. Rows that others append are ignored, and Tidemark's next commit removes them.
-OPTIMIZE keeps Tidemark's rows in a new file. If another writer removes Tidemark's files, entries are lost. Then no tick
-begins until somebody undoes the removal.
+Only Tidemark may write into these tables. Rows that others append are ignored, and Tidemark's next commit removes them.
+After a foreign OPTIMIZE, Tidemark's rows are in a new file, and remain valid. If another writer removes Tidemark's
+files, entries are lost. Then no tick begins until the removal is undone.
 
-The files are made in memory and never changed. They lie in a folder whose name begins with an underscore. So a VACUUM
-cannot delete a file before the commit that names it.
+The Parquet files are made in memory and never changed. They lie in a folder whose name begins with an underscore, which
+VACUUM ignores. So a VACUUM cannot delete a file before a commit names the file.
 """
 
 import io
@@ -38,7 +38,7 @@ class OwnTableChangedError(Exception):
 
 
 def opened(warehouse: Warehouse, log: DeltaLog, name: str) -> KnownTable:
-    """Return the table as of a look since `DeltaLog.look_anew`. Check that no other writer has removed anything.
+    """Return the table as of a look since `DeltaLog.look_anew`. Check that no other writer has removed files.
 
     Raises TableLogDamagedError, which names the missing or damaged log entry, and OwnTableChangedError.
     """
@@ -69,17 +69,17 @@ def opened(warehouse: Warehouse, log: DeltaLog, name: str) -> KnownTable:
 
 
 def is_own(path: str) -> bool:
-    """Return True if a path in the log is that of a file that Tidemark wrote. Others may have appended files too."""
+    """Return True if a path in the log is the path of a file that Tidemark wrote. Others may have appended files."""
     return path.startswith(f"{ROWS_FOLDER}/")
 
 
 class RowFiles:
-    """The row files of one table. Their rows stay in memory while the file is active."""
+    """The row files of one table. The rows of a file stay in memory as long as the file is active."""
 
     def __init__(
         self, table_folder: StoragePlace, schema: pa.Schema, *, nullable: frozenset[str] = frozenset()
     ) -> None:
-        """Name the table, its columns, and those columns that may be null in Tidemark's own rows."""
+        """Store the table's folder, its columns, and the columns that may be null in Tidemark's own rows."""
         self._nullable = nullable
         self._folder = table_folder
         self._schema = schema
@@ -98,8 +98,8 @@ class RowFiles:
     def read_sound(self, paths: list[str]) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
         """Return the rows of each active file, and the damage of each unreadable file.
 
-        Files never change, so each is read once. Another writer's file may hold rows of Tidemark, because of a
-        compaction. They count if they are whole and no file of Tidemark has them.
+        Files never change, so each file is read once. Another writer's file may have rows of Tidemark, because of a
+        compaction. Such a row is returned if it is complete and no file of Tidemark has the same row.
         """
         found: dict[str, tuple[dict[str, Any], ...]] = {}
         unreadable: dict[str, str] = {}
@@ -128,6 +128,7 @@ class RowFiles:
             return f"{type(error).__name__}: {error}"
 
     def _load(self, path: str) -> tuple[dict[str, Any], ...]:
-        # This takes a third of the time of pq.read_table, which makes a dataset of each file. Each file has few rows.
+        # ParquetFile takes a third of the time of pq.read_table, which makes a dataset of each file. Each file has few
+        # rows.
         file = pq.ParquetFile(pa.BufferReader((self._folder / path).read()))
         return tuple(file.read(columns=self._schema.names, use_threads=False).to_pylist())

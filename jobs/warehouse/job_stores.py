@@ -1,4 +1,4 @@
-"""Opens a job's Delta tables once for one tick. Any thread may use them, and each table has a lock."""
+"""Opens a job's Delta tables once for a tick. They may be used from any thread, since each table has a lock."""
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

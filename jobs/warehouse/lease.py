@@ -1,8 +1,9 @@
 """Describes this process as a holder, and finds out whether another holder is alive (from /proc, or with `ps`).
 
-A process id alone identifies no process: the system uses it again, and each container has ids of its own. So a holder's
-`started` combines the boot of the machine, the pid namespace and the start time of the process. A process counts as
-dead only if it belonged to this host and this namespace, and has certainly ended.
+A process id alone identifies no process: the system reuses ids, and each container has ids of its own. So a holder's
+`started` combines the boot of the machine, the pid namespace and the start time of the process. A process is regarded
+as dead only if it ran on this host and has certainly ended: the host was booted again, or the process is missing in
+this pid namespace.
 """
 
 import os
@@ -28,12 +29,12 @@ _SEPARATOR = "|"
 
 
 def this_process(dagster_run: str | None = None) -> Holder:
-    """Return this process as a holder."""
+    """Return the holder that describes this process."""
     return Holder(host=socket.gethostname(), pid=os.getpid(), started=_started_now(), dagster_run=dagster_run)
 
 
 def is_alive(holder: Holder, run_ended: Callable[[str], bool | None] | None = None) -> bool | None:
-    """Return True if the holder's process is alive, False if it is dead, and None if this process cannot tell.
+    """Return True if the holder's process is alive, False if it is dead, and None if this process cannot find out.
 
     In the last case, `run_ended` is asked about the holder's Dagster run.
     """
@@ -97,7 +98,7 @@ RENEWALS_PER_LEASE: Final = 3
 
 @contextmanager
 def renewed(what: str, renew: Callable[[], bool], lease_ms: int, *, at_once: bool = False) -> Iterator[None]:
-    """Call `renew` three times in `lease_ms` until the block ends or `renew` returns False. With `at_once`, begin now.
+    """Call `renew` three times per `lease_ms` until the block ends or `renew` returns False. With `at_once`, begin now.
 
     If `renew` raises an OSError, the error is logged, and the next call tries again.
     """
@@ -129,7 +130,7 @@ def renewed(what: str, renew: Callable[[], bool], lease_ms: int, *, at_once: boo
 # Keeps the lease of a job's holder: a small JSON file, which is renewed by atomic replacement.
 #
 # The lease decides only whether other ticks leave the holder alone. A file that is missing, damaged or of another
-# format counts as no lease. A claim is safe without it, because of the compare-and-swap on `checkpoints`.
+# format is treated as no lease. A claim is safe without a lease, because of the compare-and-swap on `checkpoints`.
 
 
 _log = structlog.get_logger(__name__)
@@ -147,7 +148,7 @@ class LeaseFile(BaseModel):
     expires_ms: int
 
     def lease(self) -> Lease:
-        """Return the part that the fence needs."""
+        """Return the part of the lease that the fence needs."""
         return Lease(self.generation, self.expires_ms)
 
 
@@ -155,7 +156,7 @@ class LeaseStore:
     """The lease file of one job."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        """Name the file. Nothing is read or written yet."""
+        """Store the file's place. Nothing is read or written yet."""
         self._warehouse = warehouse
         self._place = warehouse.place(warehouse.paths.lease)
 
@@ -177,8 +178,8 @@ class LeaseStore:
     def kept(self, claim: Claim, lease_ms: int) -> Iterator[None]:
         """Write the lease of a claim, renew it until the block ends, and then delete it.
 
-        A newer generation's lease stays, and ends the renewing. An OSError is only logged, since safety does not need a
-        lease.
+        A newer generation's lease is not touched, and ends the renewal. An OSError is only logged, since safety does
+        not depend on the lease.
         """
 
         def renew() -> bool:
@@ -194,7 +195,7 @@ class LeaseStore:
                 _log.warning("lease not released", error=str(failed))
 
     def release(self, generation: Generation) -> None:
-        """Delete the lease of this generation. The lease of a newer generation stays."""
+        """Delete the lease of this generation or of an older one. The lease of a newer generation is not touched."""
         there = self.read()
         if there is not None and there.generation <= generation:
             self._place.delete()

@@ -228,7 +228,7 @@ class KafkaScan:
         return False
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in `schema`. Raises LeftToSparkError if Spark must read them, and SourceError."""
+        """Yield the rows in `schema`. Raises LeftToSparkError if Spark must read them, or SourceError."""
         for batch in self._decoded(map(self._batch, self._records())):
             columns = [batch.column(field.name).cast(field.type) for field in schema]
             yield pa.record_batch(columns, schema=schema)

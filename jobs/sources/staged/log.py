@@ -167,7 +167,7 @@ class StagedOrigin(BaseModel):
 
 
 class StagedNote(BaseModel):
-    """The content of a file's footer: the horizons of its first and last transaction, and the rows before it."""
+    """The content of a file's footer: the horizons where the file begins and ends, and the rows before the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
