@@ -430,7 +430,7 @@ class CheckpointStore:
         return whole(row, self._manifests.of(row))
 
     def _own(self, entry: dict[str, Any], row: Row) -> Row:
-        """Return the entry. Raise UnreadableRowError if it is not this job's, or its columns contradict its text."""
+        """Return the entry. Raise UnreadableRowError if it is another job's, or its columns contradict its text."""
         job = self._warehouse.paths.job
         if isinstance(row, CheckpointRecord) and row.job != job:
             raise UnreadableRowError(

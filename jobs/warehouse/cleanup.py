@@ -205,7 +205,7 @@ class JobTable:
     ours: bool
 
     def has_log(self, paths: ProtocolPaths) -> bool:
-        """Whether it is a table, whose log decides what is needed. Channels and the manifests have none."""
+        """Return whether the folder is a table, whose log decides what is needed. Channels and manifests are none."""
         return not self.name.startswith(f"{paths.channels}/") and self.name != paths.manifests
 
 
@@ -555,6 +555,7 @@ def _staged_earlier(
     """Yield the generation and name of each file that generations from `oldest` to before `current` staged.
 
     Usually this is a single generation. Then only its folder is listed, and not the files of a thousand checkpoints.
+    For more than `LISTED_ALONE` generations, files of generations before `oldest` are yielded too.
     """
     if current - oldest <= LISTED_ALONE:
         for generation in map(Generation, range(oldest, current)):

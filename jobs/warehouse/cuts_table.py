@@ -1,4 +1,4 @@
-"""Keeps the Delta table `cuts`: the version of each table at checkpoint n, to read all tables as of n (K1)."""
+"""Keeps the Delta table `cuts`: the versions of all tables at checkpoint n, to read all tables as of n (K1)."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ class _Change:
 
 
 def event_time(ms: int) -> datetime:
-    """Return an event time as UTC. One that is not in the years 1 to 9999 is their first or last moment.
+    """Return an event time in UTC. A time outside of the years 1 to 9999 becomes their first or last moment.
 
     So a table that is complete for ever has the time 9999-12-31 23:59:59.999999.
     """
@@ -260,7 +260,7 @@ class CutStore:
         return {each: RecordedCut(each, at_ms[each], cut, complete.get(each, {})) for each, cut in versions.items()}
 
     def _entry(self, row: dict[str, Any]) -> tuple[CheckpointId, TableName, int, int]:
-        """Return the cut in a row of the table. Raise UnreadableRowError for one that this job cannot have written."""
+        """Return the cut in a row of the table. Raise UnreadableRowError if this job cannot have written the row."""
         try:
             name = self._warehouse.paths.known_table(str(row["table"]))
         except InvalidNameError as error:
@@ -362,7 +362,7 @@ class ReservationStore:
             yield
 
     def read(self, name: str) -> ReservationFile | None:
-        """Return a reservation, or None if there is no readable one. Raise InvalidReservationError for the name."""
+        """Return a reservation, or None if there is no readable one. Raise InvalidReservationError for a bad name."""
         return read_document(ReservationFile, self._place(name), BYTES_MAX)
 
     def row(self, name: str) -> CheckpointRecord | None:

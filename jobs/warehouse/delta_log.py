@@ -96,7 +96,7 @@ class DeltaLog:
     """The log of one table, held open. Each look reads only the versions that came after the last look."""
 
     def __init__(self, folder: StoragePlace, *, hook: FaultHook = no_fault, small: bool = False) -> None:
-        """Name the table. Nothing is read yet. `small` says that its log is short, so that it is opened as a copy."""
+        """Store the folder. Nothing is read yet. A `small` log is short, and is opened as a copy in an object store."""
         self.folder = folder
         self._small = small and not isinstance(folder.storage, Folder)
         self._is_copy = False
@@ -110,7 +110,7 @@ class DeltaLog:
         self._just_opened = False
         """Whether `create` has opened the table, and the table has not been used since."""
         self.checkpoint_at: int | None = None
-        """The version of the newest Delta log checkpoint, -1 for none, once somebody asked for it (`maintenance`)."""
+        """The version of the newest Delta log checkpoint, -1 for none. None before `log_lengths` has asked for it."""
         self.sound_at: int | None = None
         """The version up to which no other writer has removed files of Tidemark (`internal_tables`)."""
 
@@ -136,7 +136,7 @@ class DeltaLog:
         comment: str = "",
         partitioned_by: Sequence[str] = (),
     ) -> None:
-        """Create the table if it is missing. If several processes try at once, one creates it, and all go on."""
+        """Create the table if it is missing. If several processes try at once, one creates it, and all succeed."""
         if self.is_open or self._opens() or self.exists():
             return
         new = new_folders(self.folder)
@@ -236,7 +236,7 @@ class DeltaLog:
         return (self._updated(known, known.version()) if is_behind else known).loaded
 
     def _updated(self, table: KnownTable, least: int) -> KnownTable:
-        """Let delta-rs read what was committed since it read the log. If it is not at version `least` then, reopen."""
+        """Make delta-rs read newer commits, and return the table. Reopen the log if its version is below `least`."""
         if self._is_copy:
             return self.reopen()
         try:
@@ -270,7 +270,7 @@ class DeltaLog:
         transaction: Transaction | None = None,
         metadata: Metadata | None = None,
     ) -> None:
-        """Commit `actions` as the version after that of `table`, which this log has returned last, or raise.
+        """Commit `actions` as the version after `table`, which this log has returned last, or raise.
 
         With `metadata`, the same commit changes the table's metadata too. If the method raises, the commit may still be
         in the log. To find out, search `entries_after` for the note `says`.

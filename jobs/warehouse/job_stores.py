@@ -55,7 +55,7 @@ NOTHING_SAID_OF_ANY: Final[Mapping[TableName, Description]] = MappingProxyType({
 
 
 class JobEntries:
-    """The job's entries in `checkpoints`. Any thread may call it."""
+    """The job's entries in `checkpoints`. Methods may be called from any thread."""
 
     def __init__(self, store: CheckpointStore, durability: Durability, claimed: Callable[[], None]) -> None:
         """Write into this store. `claimed` is called after each claim: until then, another holder could change all."""
@@ -63,27 +63,27 @@ class JobEntries:
         self._lock = threading.Lock()
 
     def observe(self) -> tuple[int, tuple[Row, ...]]:
-        """Return what `CheckpointStore.observe` does. Call it before another thread uses the stores."""
+        """Return the result of `CheckpointStore.observe`. Call this before another thread uses the stores."""
         return self._store.observe()
 
     def rows(self) -> tuple[Row, ...]:
-        """Return the entries as they are now, newest first; raises what reading entries raises."""
+        """Return the entries as they are now, newest first. Raises the errors of reading entries."""
         with self._lock:
             return self._store.observe()[1]
 
     def known(self) -> tuple[Row, ...]:
-        """Return the entries as of the last look or commit. It asks the storage nothing."""
+        """Return the entries as of the last look or commit, without a request to the storage."""
         with self._lock:
             return self._store.known()
 
     def rival(self, generation: Generation) -> Claim | None:
-        """Return the newest claim if its generation is later; raises what reading entries raises."""
+        """Return the newest claim if its generation is later than this one. Raises the errors of reading entries."""
         with self._lock:
             return rival_of(self._store.latest(), generation)
 
     @property
     def damaged(self) -> tuple[DamagedRow, ...]:
-        """The entries that the last look passed over."""
+        """The entries that the last look ignored because they are damaged."""
         return self._store.damaged
 
     def append(
@@ -97,7 +97,7 @@ class JobEntries:
     ) -> RowAppended | RowRefused | RowUnknown:
         """Append an entry once all files that it names are durable, and return the outcome as a fact.
 
-        See `CheckpointStore.append`. Raises nothing: after an error the outcome is unknown.
+        See `CheckpointStore.append`. No error is raised: after an error, the outcome is unknown.
         """
         try:
             with self._lock:
@@ -135,7 +135,7 @@ class JobEntries:
     def drop_erased(self, before_ms: int, grace_ms: int) -> bool:
         """Drop older versions of the table, which hold erased rows. Return False if rows were erased after `before_ms`.
 
-        Nothing is dropped then.
+        In that case nothing is dropped.
         """
         with self._lock:
             if self._store.erased_since(before_ms):
@@ -145,17 +145,17 @@ class JobEntries:
 
 
 class JobCuts:
-    """The job's cuts in `cuts`. Any thread may call it."""
+    """The job's cuts in `cuts`. Methods may be called from any thread."""
 
     def __init__(self, store: CutStore, durability: Durability, entries: JobEntries) -> None:
-        """Write into this store the cuts that these entries need."""
+        """Use this store for the cuts that these entries need."""
         self._store, self._durability, self._entries = store, durability, entries
         self._lock = threading.Lock()
 
     def record(self, checkpoint: CheckpointId, versions: Iterable[tuple[TableName, int]]) -> None:
-        """Record a cut once the tables' log entries are durable; drop the cuts of checkpoints without an entry.
+        """Record a cut once the tables' log entries are durable. Drop the cuts of checkpoints without an entry.
 
-        Raises CutsNotRecordedError, also if the disk does not sync.
+        Raises CutsNotRecordedError, also if a sync fails.
         """
         wanted = tuple(versions)
         with self._lock:
@@ -171,7 +171,7 @@ class JobCuts:
                 ) from error
 
     def drop_unneeded(self) -> None:
-        """Drop the cuts that no entry needs any more; raises CutsNotRecordedError.
+        """Drop the cuts that no entry needs any more. Raises CutsNotRecordedError.
 
         The cuts are read before the entries. So a tick that was taken over drops no cut of the tick that replaced it.
         """
@@ -200,7 +200,7 @@ class JobCuts:
             return self._store.read(checkpoint)
 
     def seen_of(self, checkpoint: CheckpointId) -> Cut | None:
-        """Return what `read` does, as of the last look after the claim, if there was one."""
+        """Return the result of `read` as of the last look after the claim, if there was such a look."""
         with self._lock:
             return self._store.seen().get(checkpoint)
 
@@ -210,16 +210,16 @@ class JobCuts:
             return self._store.seen()
 
     def recorded(self) -> frozenset[CheckpointId]:
-        """Return the checkpoints whose cuts are recorded now. Call it before another thread uses the stores."""
+        """Return the checkpoints whose cuts are recorded now. Call this before another thread uses the stores."""
         return self._store.recorded()
 
     def look_anew(self) -> None:
-        """Let the next look at the cuts ask the storage."""
+        """Make the next look at the cuts read from the storage."""
         with self._lock:
             self._store.look_anew()
 
     def make_durable(self, versions: Mapping[TableName, int]) -> None:
-        """Make all log entries of these tables durable, up to these versions; raises OSError."""
+        """Make all log entries of these tables durable, up to these versions. Raises OSError."""
         with self._lock:
             self._durability.sync_entries(entries_to_sync(versions, self._store.known()))
 
@@ -229,21 +229,21 @@ class JobCuts:
             self._store.maintain()
 
     def _complete_at(self, checkpoint: CheckpointId) -> Mapping[TableName, int]:
-        """Return until when each table is complete at a checkpoint, in ms, as its entry says."""
+        """Return until when each table is complete at a checkpoint, in ms, from the checkpoint's entry."""
         records = (row for row in self._entries.known() if isinstance(row, CheckpointRecord) and row.commits)
         entry = next((record for record in records if record.checkpoint == checkpoint), None)
         return {} if entry is None else complete_tables(entry)
 
 
 class JobTables:
-    """The job's output tables. Any thread may call it, and each table has a lock."""
+    """The job's output tables. Methods may be called from any thread, and each table has a lock."""
 
     def __init__(self, warehouse: Warehouse, logs: TableLogs, durability: Durability) -> None:
         """Open the tables with these logs."""
         self._warehouse, self._logs, self._durability = warehouse, logs, durability
         self._outputs, self._publisher = OutputTables(warehouse, logs), Publisher(warehouse, logs)
         self._locks: dict[TableName, threading.Lock] = {}
-        """One for each output table. They are few, so none is ever dropped."""
+        """One lock for each output table. There are few, so no lock is ever dropped."""
 
     def ensure(
         self,
@@ -256,12 +256,12 @@ class JobTables:
         columns_renamed: Mapping[TableName, Pairs] = NO_PAIRS,
         says: Mapping[TableName, Description] = NOTHING_SAID_OF_ANY,
     ) -> None:
-        """Create the missing output tables, and compare the others with the newest entry; raise TableMismatchError.
+        """Create missing output tables, and compare the others with the newest entry. Raise TableMismatchError.
 
-        `says` is what the pipeline says of its tables, in comments and properties.
-        The columns of two kinds of tables are not compared: `unsettled` ones are not published yet as the entry says,
-        and `renamed` ones are not published yet under their new names. `columns_renamed` has the new and the old names
-        of columns that the next checkpoint renames.
+        `says` are the comments and properties that the pipeline gives to its tables. The columns of two kinds of tables
+        are not compared: `unsettled` tables are not published yet as the entry says, and `renamed` tables are not
+        published yet under their new names. `columns_renamed` has the new and the old names of columns that the next
+        checkpoint renames.
         """
         known = listed(newest)
         modes = {each.table: each.mode for each in newest.tables} if newest is not None else {}
@@ -290,7 +290,7 @@ class JobTables:
     def publish(
         self, publication: Publication, checkpoint: CheckpointId, *, again: bool, by: Generation | None
     ) -> TablePublished | PublishFailed:
-        """Publish a table; see `Publisher.publish`. What is published `again` is durable then."""
+        """Publish a table; see `Publisher.publish`. With `again`, the publication is durable on return."""
         with self._lock(publication.table):
             answer = self._publisher.publish(publication, checkpoint, again=again, by=by)
             if isinstance(answer, TablePublished):
@@ -308,10 +308,10 @@ class JobTables:
 
     @contextmanager
     def newest(self, table: TableName) -> Iterator[KnownTable]:
-        """Lend a table at its newest version, only to read it; raises what delta-rs raises if it is unreadable.
+        """Lend a table at its newest version, only for reading. Raises the error of delta-rs if it cannot be read.
 
-        A log is opened by a list, which may lag behind. So its end is asked for by name too, because a clean-up deletes
-        what the newest version does not show.
+        A log is opened by listing its folder, and a list may lag behind. A clean-up deletes what the newest version
+        does not show. So the log entry after the newest listed one is also looked up by name.
         """
         with self._lock(table):
             log = self._logs.log(table)
@@ -320,9 +320,10 @@ class JobTables:
             yield log.current()
 
     def rearrange(self, table: TableName, actions: Sequence[Action], *, version: int) -> None:
-        """Commit actions that change no row as the version after this one. If another commit came first, do nothing.
+        """Commit actions that change no row as the version after `version`. If another commit came first, do nothing.
 
-        The commit is not durable yet, see `make_durable`. Raises what delta-rs raises if the table cannot be read.
+        The commit is not durable yet; see `JobCuts.make_durable`. Raises the error of delta-rs if the table cannot be
+        read.
         """
         with self._lock(table):
             log = self._logs.log(table)
@@ -333,7 +334,7 @@ class JobTables:
                 log.reopen()
 
     def shown(self, table: TableName) -> CheckpointId:
-        """Return the newest of the job's checkpoints that a table shows; 0 if it shows none or does not exist."""
+        """Return the newest of the job's checkpoints that a table shows, or 0 if it shows none or does not exist."""
         with self._lock(table):
             log, left = self._logs.log(table), self._logs.left(table)
             if left is not None:
@@ -342,13 +343,13 @@ class JobTables:
             return CheckpointId(self._logs.shown(log.looked_at(), table) if there else NO_CHECKPOINT)
 
     def examine(self, table: TableName) -> None:
-        """Read what the next checkpoint needs of a table and this process does not know."""
+        """Read the facts about a table that the next checkpoint needs and this process does not know yet."""
         with self._lock(table):
             self._outputs.examine(table)
             self._logs.shown(self._logs.log(table).known(), table)
 
     def maintain(self, table: TableName, shorten: Callable[[DeltaLog], None] | None) -> None:
-        """Keep a table's log short; see `Publisher.maintain`. Only `shorten` drops entries of it."""
+        """Keep a table's log short; see `Publisher.maintain`. Only `shorten` drops entries of the log."""
         with self._lock(table):
             self._publisher.maintain(table)
             if shorten is not None:
@@ -359,7 +360,7 @@ class JobTables:
 
 
 class JobStores:
-    """The stores of one job. Any thread may call them."""
+    """The stores of one job. They may be called from any thread."""
 
     def __init__(
         self,
@@ -370,10 +371,11 @@ class JobStores:
         sinks: Mapping[TableName, TableSink] = NO_SINKS,
         all_sinks: bool = False,
     ) -> None:
-        """Open `checkpoints` and `cuts`, creating them on the job's first tick.
+        """Open `checkpoints` and `cuts`. On the job's first tick, create them.
 
-        With `beyond_damage`, entries that cannot be read are passed over; see `CheckpointStore`. Without its `sinks`,
-        what a checkpoint has for outside sinks cannot be published. With `all_sinks`, the pipeline has no other ones.
+        With `beyond_damage`, entries that cannot be read are ignored; see `CheckpointStore`. Without `sinks`, a
+        checkpoint's rows for outside sinks cannot be published. With `all_sinks`, the pipeline has no other sinks than
+        these.
         """
         self.warehouse = warehouse
         checkpoints, cuts = both(
@@ -390,9 +392,9 @@ class JobStores:
         self.held = HeldLogs(warehouse, self.entries.rows, self.cuts.all, self.tables.newest)
 
     def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
-        """Return what a starting tick must know. Call it before another thread uses the stores.
+        """Return the facts that a starting tick needs. Call this before another thread uses the stores.
 
-        Raises what the codec raises for entries that cannot be read.
+        Raises the codec's errors for entries that cannot be read.
         """
         storage, leases = self.warehouse.storage, LeaseStore(self.warehouse)
         self._logs.look_anew()  # tables are looked at after the entries that name their versions
@@ -414,8 +416,9 @@ class JobStores:
     ) -> TablePublished | PublishFailed:
         """Publish a table, see `Publisher.publish`, or into its outside sink, see `OutsideSinks.publish`.
 
-        What is published `again` is durable then: recorded cuts name it, so nobody makes it durable later. The entries
-        beside reservations lose erased files first, so a table shows the erasure only when no entry has their bounds.
+        With `again`, the publication is durable on return: recorded cuts name it already, so no later step makes it
+        durable. Erased files are first removed from the entries beside reservations. So when a table shows the erasure,
+        no such entry has the bounds of erased files.
         """
         if publication.outside:
             return self.outside.publish(publication, checkpoint)
@@ -436,26 +439,27 @@ class JobStores:
     ) -> Standing:
         """Return how the logs of these `tables` (None: of all) agree with the entries and the recorded cuts.
 
-        `told` are further cuts that count as recorded. Raises TableLogDamagedError. Call it before another thread uses
-        the stores.
+        `told` are further cuts that are treated as recorded. Raises TableLogDamagedError. Call this before another
+        thread uses the stores.
         """
         cuts: Cuts = {**self.cuts.seen(), **(told or {})}
         return observe_standing(self.warehouse, self._logs, rows, cuts, tables, whole=whole)
 
     def look_again(self, tables: Iterable[TableName]) -> None:
-        """Read what the next checkpoint needs and this process does not know, at a time when no checkpoint waits.
+        """Read the facts that the next checkpoint needs and this process lacks. Call this while no checkpoint waits.
 
-        The next checkpoint then need not read it between its barrier and its cut. A table's newest version is mostly a
-        commit of this process. Then nothing is asked: the checkpoint looks for commits of others itself.
+        Then the next checkpoint need not read these facts between its barrier and its cut. A table's newest version is
+        usually a commit of this process. In this case no request is made, because the checkpoint itself looks for
+        commits of others.
         """
         looks: list[Callable[[], object]] = [self.entries.rows, self.cuts.all]
         looks += [partial(self.tables.examine, table) for table in tables]
         together(self.warehouse.storage, lambda look: look(), looks)
 
     def maintain(self, tables: Iterable[TableName], keeping: LogKeeping | None) -> None:
-        """Keep all logs short; without `keeping` the tables keep all their log entries, and little is asked.
+        """Keep all logs short. Without `keeping`, the tables keep all their log entries, and few requests are made.
 
-        Only the holder of the job may call it, and not while a checkpoint waits.
+        Only the holder of the job may call this, and not while a checkpoint waits.
         """
         cuts = list(self.cuts.all().values()) if keeping is not None else []
         cuts += ReservationStore(self.warehouse).reserved() if keeping is not None else []
@@ -474,9 +478,9 @@ class JobStores:
         together(self.warehouse.storage, lambda call: call(), each)
 
     def finish_erasure(self, grace_ms: int) -> None:
-        """Delete what still holds erased rows besides the tables: older versions of `checkpoints`, and traces.
+        """Delete what has erased rows besides the tables: older versions of `checkpoints`, and traces.
 
-        Nothing happens unless rows were erased, and every reader of an older version has ended. The caller must hold
+        Nothing is deleted unless rows were erased, and every reader of an older version has ended. The caller must hold
         the job. Raises OSError.
         """
         mark, before_ms = self.warehouse.place(self.warehouse.paths.erasure), self.warehouse.now_ms() - grace_ms
@@ -501,18 +505,18 @@ class JobStores:
 
 
 # ------------------------------------------------------------------
-# Finds out whether a job has run in a warehouse, and whether a tick of it runs now.
+# Finds out whether a job has run in a warehouse, and whether a tick of the job runs now.
 
 
 class Activity(Enum):
     """Whether a job's newest tick runs."""
 
     AT_REST = "at rest"
-    """No process has claimed the job, the last one has released it, or its holder is certainly dead."""
+    """No process has claimed the job, or the last holder has released it or is certainly dead."""
     RUNNING = "running"
-    """Its holder lives, or its lease has not run out."""
+    """The job's holder is alive, or the holder's lease has not run out."""
     SILENT = "silent"
-    """The lease has run out, and this host cannot see whether the holder lives."""
+    """The lease has run out, and this host cannot find out whether the holder is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,27 +541,27 @@ def has_run(warehouse: Warehouse) -> bool:
 
 
 def must_be_usable(warehouse: Warehouse) -> None:
-    """Raise UnusableWarehouseError, naming the first obstacle, unless a tick can write into the warehouse."""
+    """Raise UnusableWarehouseError, which names the first obstacle, unless a tick can write into the warehouse."""
     found = next(obstacles(warehouse), None)
     if found is not None:
         raise UnusableWarehouseError(str(found))
 
 
 def must_have_run(warehouse: Warehouse) -> None:
-    """Raise NeverRunError, saying how to start the job, unless it has run in that warehouse."""
+    """Raise NeverRunError, which says how to start the job, unless the job has run in that warehouse."""
     if not has_run(warehouse):
         raise NeverRunError(warehouse.paths.job, warehouse.root)
 
 
 def newest_restorable(warehouse: Warehouse) -> CheckpointRecord | None:
-    """Return the checkpoint from which the next tick begins; None if the job never ran there."""
+    """Return the checkpoint from which the next tick begins, or None if the job never ran there."""
     if not has_run(warehouse):
         return None
     return newest_checkpoint(CheckpointStore(warehouse).observe()[1])
 
 
 def waiting_cut(warehouse: Warehouse) -> CheckpointRecord | None:
-    """Return the cut that waits for approval; None if there is none, or if the job never ran there."""
+    """Return the cut that waits for approval, or None if there is none or the job never ran there."""
     return held_cut(CheckpointStore(warehouse).observe()[1]) if has_run(warehouse) else None
 
 
@@ -567,7 +571,7 @@ def observe_state(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobStat
 
 
 def last_failure(rows: tuple[Row, ...]) -> Release | None:
-    """Return the release of the newest tick if it failed, and if the job has moved to no other checkpoint since."""
+    """Return the release of the newest tick if the tick failed and no later generation has committed a checkpoint."""
     ticks = [row for row in rows if isinstance(row, Release) and row.ended is not None]
     newest = max(ticks, key=lambda row: row.generation, default=None)
     if newest is None or newest.ended is None or not newest.ended.has_failed:

@@ -1,6 +1,7 @@
-"""Reads single entries of a Delta table's log: who wrote them, their files, the checkpoint they publish, their damage.
+"""Reads single entries of a Delta table's log: their writer, files, published checkpoint, and damage.
 
-delta-rs would list the log and read several entries. It holds Python's lock meanwhile.
+delta-rs is not used for this, because it would list the log and read several entries, and hold Python's lock (GIL)
+meanwhile.
 
 A log entry is a file of JSON lines. After a power cut it may be empty, and delta-rs then reads it as a commit without
 changes. If a log entry is cut off, or is missing between two others, no engine can load the table.
@@ -19,7 +20,7 @@ from checkpointing.identifiers import CheckpointId
 from jobs.storage.place import AT_A_TIME, StoragePlace, together
 
 METADATA_KEY: Final = "tidemark"
-"""Each of Tidemark's commits describes itself in its commitInfo under this key."""
+"""The key in commitInfo under which each of Tidemark's commits describes itself."""
 
 ENTRY: Final = re.compile(r"(\d{20})\.json")
 LOG_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
@@ -27,22 +28,22 @@ LOG_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One version of a table as its commitInfo tells it; `ours` is what Tidemark wrote there, or None."""
+    """One version of a table according to its commitInfo. `ours` is Tidemark's own note there, or None."""
 
     version: int
     operation: str
     ours: dict[str, Any] | None
     engine: str = ""
-    """The program that wrote it, as it calls itself."""
+    """The name of the program that wrote the entry."""
 
     def __str__(self) -> str:
-        """Return the entry as a message names it."""
+        """Return the entry's name in messages."""
         return f"{self.operation} at version {self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenEntry:
-    """Why a log cannot be loaded: `version` is missing or cut off. `newest`: no entry follows it."""
+    """Why a log cannot be loaded: the entry of `version` is missing or truncated. `newest`: no entry follows."""
 
     version: int
     missing: bool
@@ -61,16 +62,18 @@ def entry_place(folder: StoragePlace, version: int) -> StoragePlace:
 
 
 def log_versions(folder: StoragePlace, named: re.Pattern[str] = ENTRY) -> list[int]:
-    """Return the versions for which a table's log has files of this kind, in order. Without a log there are none."""
+    """Return in order the versions for which a table's log has files of this kind. Without a log there are none."""
     names = (named.fullmatch(each.name) for each in log_of(folder).entries())
     return sorted({int(found[1]) for found in names if found})
 
 
 def newest_entries(folder: StoragePlace, version: int) -> Iterator[LogEntry]:
-    """Yield the entries of a table's log from a version back, as far as they exist. Raises OSError and ValueError.
+    """Yield the entries of a table's log backwards from a version, as far as they exist.
 
-    It reads one entry at first, since that is enough most of the time, and then more and more at the same time. An
-    entry that does not say who wrote it is passed over, as delta-rs does.
+    Raises OSError and ValueError.
+
+    The first read is of one entry, since that is enough most of the time. Later reads are of more and more entries at
+    the same time. An entry without commitInfo is skipped, as in delta-rs.
     """
     for step in count():
         versions = range(version, version - min(8**step, AT_A_TIME, version + 1), -1)
@@ -91,7 +94,7 @@ def entries_after(folder: StoragePlace, newest: int, version: int) -> Iterator[L
 
 
 def _commit_info_at(folder: StoragePlace, version: int) -> dict[str, Any] | None:
-    """Return what an entry says of its commit, which may be nothing; None if the entry is gone, as old ones are."""
+    """Return an entry's commitInfo, which may be empty, or None if the entry is gone, like old entries."""
     try:
         lines = _lines(entry_place(folder, version))
     except FileNotFoundError:
@@ -106,7 +109,7 @@ def _log_entry(version: int, info: dict[str, Any]) -> LogEntry:
 
 
 def file_actions(folder: StoragePlace, version: int) -> Iterator[tuple[str, str]]:
-    """Yield the removes of one log entry, then its adds. Paths are relative to the table's folder. Raise OSError."""
+    """Yield the removes of one log entry, then its adds. Paths are relative to the table's folder. Raises OSError."""
     lines = entry_actions(folder, version)
     for action in ("remove", "add"):
         yield from ((action, unquote(line[action]["path"])) for line in lines if action in line)
@@ -131,9 +134,9 @@ def published_by(folder: StoragePlace, version: int, application: str) -> Entry 
 
 
 def broken_entry(folder: StoragePlace) -> BrokenEntry | None:
-    """Return the first log entry that keeps the log from being loaded, or None if no needed one is damaged or missing.
+    """Return the first log entry that keeps the log from being loaded, or None if all needed entries are sound.
 
-    The first needed one is the entry after the newest Delta log checkpoint.
+    The first needed entry is the one after the newest Delta log checkpoint.
     """
     versions = log_versions(folder)
     start = max(log_versions(folder, LOG_CHECKPOINT), default=-1) + 1
@@ -153,7 +156,7 @@ def _commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _lines(entry: StoragePlace) -> list[str]:
-    """Return the lines of an entry. `str.splitlines` would break one in the middle of a text with U+2028 or U+0085."""
+    """Return the lines of an entry. `str.splitlines` would also split a line at U+2028 and U+0085 inside of a text."""
     return [line for line in entry.read().decode().split("\n") if line.strip()]
 
 

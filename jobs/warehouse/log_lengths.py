@@ -1,14 +1,15 @@
 """Keeps tables' logs short, so that the ten-thousandth commit costs as much as the first (P9).
 
 After every `EVERY_VERSIONS` versions, a Delta log checkpoint is written. In an object store, `checkpoints` and `cuts`
-get one more often. Each start opens them before its first micro-batch, and asks twice for each log entry since. No
-reader opens an old version of these two tables. So their log entries before a Delta log checkpoint that is
-`EVERY_VERSIONS` old are then deleted, and so are the row files that no later version names. This is safe for a reader
-that began earlier, because the files that it has listed stay for at least `EVERY_VERSIONS` more versions and an hour.
-Cuts name old versions of output tables. In those tables, only log entries before all cuts are deleted (`drop_entries`).
+get Delta log checkpoints more often, because each start opens these tables before its first micro-batch, and makes two
+requests for each log entry since the last one. No reader opens an old version of these two tables. So after a Delta log
+checkpoint is `EVERY_VERSIONS` old, the log entries before it are deleted, and so are the row files that no later
+version names. This is safe for a reader that began earlier, because the files that the reader has listed are kept for
+at least `EVERY_VERSIONS` more versions and an hour. Cuts name old versions of output tables. In those tables, only log
+entries before all cuts are deleted (`drop_entries`).
 
-Only the tick that holds the job may call this, and not on the commit path. A claim takes a new version, so a row file
-that was written before the claim can never be committed.
+Only the tick that holds the job may call these functions, and not on the commit path. A claim takes a new version, so a
+row file that was written before the claim and not committed can never be committed.
 """
 
 import json
@@ -45,9 +46,9 @@ _TEMPORARY = re.compile(r"(_commit_.*\.tmp|\d{20}\.json#.*|.*\.tmp)")
 
 @dataclass(frozen=True, slots=True)
 class LogLength:
-    """The number of a log's entries, and how many of them are read to open the table.
+    """The number of a log's entries, and how many of these must be read to open the table.
 
-    These are the entries after the last Delta log checkpoint.
+    The entries after the last Delta log checkpoint must be read.
     """
 
     entries: int
@@ -55,15 +56,15 @@ class LogLength:
 
 
 def log_length(folder: StoragePlace) -> LogLength:
-    """Return how long a table's log is."""
+    """Return the length of a table's log."""
     versions, last = log_versions(folder), _last_checkpoint(folder)
     return LogLength(len(versions), sum(version > last for version in versions))
 
 
 def checkpoint_log(log: DeltaLog, every: int = EVERY_VERSIONS) -> bool:
-    """Write a Delta log checkpoint if the last one is so many versions old. Return whether it was due.
+    """Write a Delta log checkpoint if the last one is `every` versions old. Return whether this was the case.
 
-    The storage is asked for the last one only once.
+    The storage is asked for the last Delta log checkpoint only once.
     """
     if log.checkpoint_at is None:
         in_folder = isinstance(log.folder.storage, Folder)
@@ -78,7 +79,7 @@ def checkpoint_log(log: DeltaLog, every: int = EVERY_VERSIONS) -> bool:
 
 
 def _sync_log_checkpoints(folder: StoragePlace) -> None:
-    """Make the checkpoints durable. A torn one would keep the table from loading."""
+    """Make the Delta log checkpoints durable. A table with a truncated one could not be loaded."""
     if not isinstance(folder.storage, Folder):
         return
     log = log_of(folder)
@@ -86,7 +87,7 @@ def _sync_log_checkpoints(folder: StoragePlace) -> None:
 
 
 def shorten(log: DeltaLog, *, now_s: float) -> None:
-    """Write a Delta log checkpoint of an own table if it is due. Then delete the files that no reader needs."""
+    """Write a Delta log checkpoint of one of Tidemark's own tables if due. Then delete files that no reader needs."""
     every = EVERY_VERSIONS if isinstance(log.folder.storage, Folder) else EVERY_VERSIONS_IN_STORE
     if not checkpoint_log(log, every):
         return
@@ -100,7 +101,9 @@ def shorten(log: DeltaLog, *, now_s: float) -> None:
 
 
 def drop_older_versions(log: DeltaLog, *, now_s: float, kept_s: float) -> None:
-    """Make an own table begin at its newest version. Row files that it does not name go once they are `kept_s` old.
+    """Drop all older versions of one of Tidemark's own tables.
+
+    Row files that the newest version does not name are deleted once they are `kept_s` seconds old.
 
     The caller must hold the job, and every reader of an older version must have ended.
     """
@@ -116,9 +119,9 @@ def drop_older_versions(log: DeltaLog, *, now_s: float, kept_s: float) -> None:
 def drop_entries(folder: StoragePlace, floor: int, *, kept_s: float, now_s: float) -> bool:
     """Delete an output table's log entries before the newest Delta log checkpoint at or before `floor`.
 
-    That checkpoint must be `kept_s` old. Some log entries are the only place that names a removed file. Such an entry
-    stays while the file exists, so that the clean-up finds the file. The oldest entries are deleted first, so the log
-    never has a gap. Return True if any entry was deleted.
+    That Delta log checkpoint must be `kept_s` seconds old. Some log entries are the only place that names a removed
+    file. Such an entry is kept as long as the file exists, so that the clean-up finds the file. The oldest entries are
+    deleted first, so the log never has a gap. Return True if any entry was deleted.
     """
     while (start := _newest_start(folder, floor, now_s - kept_s)) is not None:
         blocking = _needed_by_cleanup(folder, start)
@@ -129,7 +132,7 @@ def drop_entries(folder: StoragePlace, floor: int, *, kept_s: float, now_s: floa
 
 
 def _newest_start(folder: StoragePlace, floor: int, before_s: float) -> int | None:
-    """Return the newest version at which a log may begin: one with a Delta log checkpoint in a single file."""
+    """Return the newest version at which a log may begin, which must have a Delta log checkpoint in a single file."""
     for version in reversed(log_versions(folder, _WHOLE_CHECKPOINT)):
         if version <= floor and _is_older(entry_place(folder, version), before_s):
             return version
@@ -137,7 +140,7 @@ def _newest_start(folder: StoragePlace, floor: int, before_s: float) -> int | No
 
 
 def _needed_by_cleanup(folder: StoragePlace, start: int) -> int | None:
-    """Return the first log entry before `start` that removed a foreign file, if that file is still in the folder."""
+    """Return the first log entry before `start` that removed a foreign file which is still in the folder."""
     for version in log_versions(folder):
         if version >= start:
             return None
@@ -153,9 +156,9 @@ def _last_checkpoint(folder: StoragePlace) -> int:
 
 
 def _hinted_checkpoint(folder: StoragePlace) -> int:
-    """Return what the log says of its newest Delta log checkpoint; -1 if it says nothing.
+    """Return the version in the log's hint at its newest Delta log checkpoint, or -1 without a hint.
 
-    The hint may be older than the checkpoint, which only costs another one.
+    If the hint is older than the newest Delta log checkpoint, this only costs an additional Delta log checkpoint.
     """
     try:
         return int(json.loads((log_of(folder) / _LAST).read())["version"])

@@ -1,15 +1,18 @@
 """Rewrites a table's log in place, so that no version ever showed a file from which rows were erased (K6, ADR 24).
 
-The successor of each file takes its place. Versions keep their numbers, so recorded cuts and the positions of followers
-stay true. A log entry keeps what it says of its commit, and its number of adds, unless a file has no successor.
+Each such file is replaced by its successor. Versions keep their numbers, so recorded cuts and the positions of
+followers stay valid. A log entry keeps its commitInfo, and its number of adds, unless a file has no successor.
 
-Readers may load the table at any moment, and the process may die at any moment and begin again. So the order matters:
+Readers may load the table at any moment, and the process may die at any moment and start the rewriting again. So the
+order matters:
 
-1. From the newest log entry back, each remove of an erased file also removes the successor, and each add of it becomes
-   a remove of it and an add of the successor. Whatever a reader finds of older entries, it sees each row at most once.
-2. When no add of an erased file is left, the removes of it go too.
+1. From the newest log entry back, each remove of an erased file also removes the successor, and each add of an erased
+   file becomes a remove of this file and an add of the successor. Whichever older entries a reader finds, it sees each
+   row at most once.
+2. When no add of an erased file is left, the removes of erased files are deleted too.
 
-Bounds of files that no longer exist go as well, since they hold values of rows. Nobody can read such a file.
+Bounds of files that no longer exist are deleted as well, since bounds contain values of rows. No reader can need such a
+file.
 """
 
 import io
@@ -31,7 +34,7 @@ Action = dict[str, Any]
 
 _WHOLE: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _DERIVED: Final = re.compile(r"\d{20}\.crc|\d{20}\.\d{20}\.compacted\.json|_last_checkpoint")
-"""Files that only say again what log entries say. Every reader does without them."""
+"""Files that only repeat the content of log entries. No reader needs them."""
 _PARSED: Final = ("stats_parsed",)
 
 
@@ -56,9 +59,9 @@ def rewrite_log(
     exists: Callable[[str], bool],
     step: Callable[[], None] = lambda: None,
 ) -> None:
-    """Let the successors take the place of the erased files in the whole log. A second call changes nothing.
+    """Replace the erased files by their successors in the whole log. A second call changes nothing.
 
-    Paths are relative to the table's folder, also those of the successors. `exists` says whether a file is there.
+    Paths are relative to the table's folder, also those of the successors. `exists` returns whether a file exists.
     `step` is called before each file of the log is replaced. Raises LogNotRewrittenError, OSError, ValueError and
     ArrowException.
     """
@@ -101,7 +104,7 @@ def adds_in(folder: StoragePlace) -> Iterator[Action]:
 
 
 def has_change_data(folder: StoragePlace) -> bool:
-    """Return whether another writer keeps changed rows in files of their own (Change Data Feed)."""
+    """Return whether another writer has written changed rows into separate files (Change Data Feed)."""
     log = log_of(folder)
     return any(b'{"cdc"' in (log / each.name).read() for each in log.entries() if ENTRY.fullmatch(each.name))
 
@@ -126,7 +129,7 @@ def _first_pass(
 def with_successors(
     actions: Collection[Action], into: Mapping[str, FileHandle | None], exists: Callable[[str], bool]
 ) -> Iterator[Action]:
-    """Yield the actions of one log entry, in which successors come and go with the erased files."""
+    """Yield the actions of one log entry, with successors added and removed in place of the erased files."""
     removed = {path_of(each["remove"]) for each in actions if "remove" in each}
     added = {path_of(each["add"]) for each in actions if "add" in each}
     for each in actions:
@@ -156,9 +159,10 @@ def _without_removes(actions: Collection[Action], into: Mapping[str, FileHandle 
 
 
 def _erases(actions: Collection[Action]) -> bool:
-    """Return whether these are the actions of the commit that follows on the rewriting.
+    """Return whether these are the actions of the commit after the rewriting.
 
-    Readers with an older snapshot need its removes, and clean-up learns from them since when the files are unneeded.
+    Readers with an older snapshot need the removes of this commit, and the clean-up finds in them since when the files
+    are not needed.
     """
     infos = (each["commitInfo"].get("tidemark") for each in actions if "commitInfo" in each)
     return any(isinstance(said, dict) and said.get("erases") is True for said in infos)
@@ -186,7 +190,7 @@ def _without_bounds(add: Action) -> Action:
 
 
 def _checkpoint(content: bytes, into: Mapping[str, FileHandle | None], exists: Callable[[str], bool]) -> bytes:
-    """Return a Delta log checkpoint with the successors. It holds the state of the table, so nothing is removed."""
+    """Return a Delta log checkpoint with the successors. It has only adds, so no removes are written."""
     table = pq.read_table(pa.BufferReader(content))
     was = table.to_pylist()
     rows = [new for new in (_row(each, into, exists) for each in was) if new is not None]
@@ -198,7 +202,7 @@ def _checkpoint(content: bytes, into: Mapping[str, FileHandle | None], exists: C
 
 
 def _row(row: Action, into: Mapping[str, FileHandle | None], exists: Callable[[str], bool]) -> Action | None:
-    """Return a row of a Delta log checkpoint; None if it adds a file that has no successor."""
+    """Return a row of a Delta log checkpoint, or None if the row adds a file without a successor."""
     add = row.get("add")
     if add is None:
         return row
@@ -219,7 +223,7 @@ def _actions(content: bytes) -> list[Action]:
 
 
 def _text(actions: list[Action], was: bytes) -> bytes:
-    """Return the text of a log entry. One that did not change stays as it was, byte for byte."""
+    """Return the text of a log entry. The text of an unchanged entry stays the same, byte for byte."""
     if actions == _actions(was):
         return was
     return "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in actions).encode()

@@ -1,13 +1,13 @@
-"""Writes a log entry as Delta's protocol describes it: one compare-and-swap, and one request to an object store.
+"""Writes a log entry by Delta's protocol, as one compare-and-swap and with one request to an object store.
 
-The entry is written as a whole, unless another entry has its number. delta-rs could write it too, but asks a store for
-the log's newest version before, and reads the log afterwards. It cannot change columns in a commit either (tried with
-delta-rs 1.6.6). Its write transaction ignores the schema of an append. An overwrite takes the schema, but removes every
-active file, and the protocol forbids adding such a file again in the same commit. ADD COLUMN is a commit of its own,
-and no operation drops a column.
+The entry is written as a whole, unless another entry has its number. delta-rs could write the entry too, but it asks a
+store for the log's newest version before, and reads the log afterwards. delta-rs also cannot change columns in such a
+commit (tried with delta-rs 1.6.6). Its write transaction ignores the schema of an append. An overwrite applies the
+schema, but removes every active file, and the protocol forbids adding such a file again in the same commit. ADD COLUMN
+is a separate commit, and no operation drops a column.
 
-An entry has the transaction, removes and adds. If columns, comments or properties change, it also has the metadata.
-If a type needs a feature, it also has the protocol.
+An entry has the transaction, removes and adds. If columns, comments or properties change, the entry also has the
+metadata. If a type needs a table feature, the entry also has the protocol.
 """
 
 import json
@@ -30,11 +30,11 @@ from jobs.warehouse.table_snapshot import Action, KnownTable
 
 _READER, _WRITER = 3, 7
 _IMPLIED: Final = {2: ("appendOnly", "invariants"), 3: ("checkConstraints",), 4: ("changeDataFeed", "generatedColumns")}
-"""The features that a writer version implies in a table that does not list its features."""
+"""The features that each writer version adds, in a table that does not list its features."""
 _IN_URL: Final = "/=!$&'()*+,;:@~"
 _NTZ: Final = "timestampNtz"
 _ENGINE: Final = f"Tidemark/{installed_version() or 'unknown'}"
-"""The writer of our entries, as DESCRIBE HISTORY shows it."""
+"""The writer of Tidemark's entries, as DESCRIBE HISTORY shows it."""
 
 
 class EntryTakenError(Exception):
@@ -50,7 +50,7 @@ def write_entry(
     says: dict[str, Any],
     transaction: Transaction | None,
 ) -> None:
-    """Commit `actions` as the version after that of `table`. With `metadata`, the table gets it.
+    """Commit `actions` as the version after `table`. With `metadata`, the table gets this metadata.
 
     In a folder, the log entry is not durable yet. Raises CommitFailedError for a table that forbids the commit,
     EntryTakenError if that version exists already, and OSError.
@@ -70,23 +70,23 @@ def write_entry(
 
 
 def _text(lines: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return the text of a log entry. Characters are written as they are, as Spark and delta-rs do.
+    """Return the text of a log entry. Characters are not escaped, as in the entries of Spark and delta-rs.
 
-    delta-rs 1.6 reads a wrong character where a pair of escapes stands for one above U+100000. So it would skip a file
-    with such a bound.
+    delta-rs 1.6 reads a wrong character for a pair of escapes that stands for a character above U+100000. So it would
+    wrongly skip a file with such a bound.
     """
     return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
 
 
 def needs_own_first_entry(schema: Schema) -> bool:
-    """Return whether delta-rs would create a table that it cannot read: it overlooks times without a zone in maps."""
+    """Return whether delta-rs would create a table that it cannot read, since it ignores timestamp_ntz in maps."""
     return any(_has_ntz_in_map(field["type"]) for field in json.loads(schema.to_json())["fields"])
 
 
 def write_first_entry(
     folder: StoragePlace, schema: Schema, configuration: Mapping[str, str], comment: str, partitioned_by: Sequence[str]
 ) -> None:
-    """Create a table with the feature for times without a zone. Another process may do it at the same time."""
+    """Create a table with the feature for timestamp_ntz. Another process may create it at the same time."""
     features = {"readerFeatures": [_NTZ], "writerFeatures": [_NTZ]}
     known = {
         "id": str(uuid4()),
@@ -128,7 +128,7 @@ def _must_allow(table: DeltaTable, actions: Sequence[Action]) -> None:
 
 
 def _now_ms(transaction: Transaction | None) -> int:
-    """Return the time of the commit: that of the transaction (the warehouse's clock), or else the machine's time."""
+    """Return the commit's time: the time in the transaction (the warehouse's clock), or else the machine's time."""
     said = transaction.last_updated if transaction is not None else None
     return said if said is not None else time.time_ns() // 1_000_000
 
@@ -173,7 +173,7 @@ def _protocol(table: DeltaTable, schema: Schema) -> Iterator[dict[str, Any]]:
 
 
 def logged_path(path: str) -> str:
-    """Return a path as a log writes it: as a part of a URL, since a folder of a partition may have percent signs."""
+    """Return a path as a log has it, URL-encoded, since the folder of a partition may have percent signs."""
     return quote(path, safe=_IN_URL)
 
 

@@ -1,8 +1,8 @@
 """Creates output tables, and checks before each commit that Tidemark may still publish into them.
 
 Other writers may change a table at any time. Each check compares the table with the columns in the newest entry and
-with the rules of `table_rules`. So it finds foreign changes between two ticks and between two checkpoints, and never
-mistakes Tidemark's own change for a foreign one. The log says which version brought the change.
+with the rules of `table_rules`. So a check finds foreign changes between two ticks and between two checkpoints, and
+never mistakes a change by Tidemark for a foreign change. The message names the version of the change from the log.
 """
 
 import json
@@ -45,9 +45,10 @@ CONFIGURATION: Final = {
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.enableExpiredLogCleanup": "false",
 }
-"""Readers and rollbacks open old cuts by version, so neither files nor log entries may be deleted because of their age.
+"""Readers and rollbacks open old cuts by version, so files and log entries must not be deleted by age.
 
-Ten years is longer than any retention. Only Tidemark's clean-up deletes them, since it knows the retained checkpoints.
+Ten years is longer than any retention. Only Tidemark's clean-up deletes files and log entries, since it knows the
+retained checkpoints.
 """
 
 _RULES: Final = {
@@ -66,14 +67,16 @@ Columns = tuple[TableColumn, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shows:
-    """The columns that a table shows when a tick begins. `columns` are those in the newest entry, if it has the table.
+    """The columns that a table shows when a tick begins.
+
+    `columns` are the columns in the newest entry, if this entry has the table.
 
     `mode` says how that entry writes the table. It is None if the entry does not change the table.
 
-    The table is not `settled` while that entry waits to be published, for the first time or again. Then it may lack
-    some of the columns. It is `renamed` while no entry has the table under its present name. Then it gets these columns
-    with its first rows. Files may hold values of `dropped` columns. `due` are the new and the old name of each column
-    that the next checkpoint renames.
+    The table is not `settled` while that entry waits to be published, for the first time or again. Then the table may
+    lack some of the columns. The table is `renamed` while no entry has it under its present name. Then it gets these
+    columns with its first rows. Files may contain values of `dropped` columns. `due` has the new and the old name of
+    each column that the next checkpoint renames.
     """
 
     columns: Columns = ()
@@ -96,7 +99,7 @@ class _Expected:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the pipeline writes the table as the newest row does, which is published."""
+        """Whether the pipeline writes the table just like the newest entry, and this entry is published."""
         shows = self.shows
         as_before = shows.columns and shows.mode is self.mode and not differ(shows.columns, self.declared)
         return bool(as_before) and shows.settled and not shows.renamed
@@ -116,8 +119,8 @@ class TableNotCheckedError(RuntimeError):
 class OutputTables:
     """The tables of one job. Call `ensure` for each at the start of a tick, and `check` before each commit point.
 
-    A new table is created here, without rows, when a tick first has it. No entry has the table then, so no cut shows
-    it. Later changes of its columns are part of a commit, and not done here (D6).
+    `ensure` creates a new table, without rows, when a tick first has it. At that time no entry has the table, so no cut
+    shows it. Later changes of the table's columns are part of a commit, and not made here (D6).
     """
 
     def __init__(self, warehouse: Warehouse, tables: TableLogs) -> None:
@@ -138,11 +141,11 @@ class OutputTables:
     ) -> None:
         """Create the table if it is missing, with the columns of the newest entry, or else those of `schema`.
 
-        It is laid out by the columns `partitioned_by` for ever.
+        The table is partitioned by the columns `partitioned_by` for ever.
 
-        If the pipeline `says` something else than the table's metadata, the next publication changes the metadata.
-        Raises TableMismatchError, before anything runs, if the pipeline cannot write to the existing table, or if
-        others have changed it.
+        If the comments and properties in `says` differ from the table's metadata, the next publication changes the
+        metadata. Raises TableMismatchError, before anything runs, if the pipeline cannot write to the existing table,
+        or if others have changed it.
         """
         expected = _Expected(declared_columns(schema), mode, shows, partitioned_by)
         self._expect(table, expected)
@@ -173,7 +176,7 @@ class OutputTables:
             self._expect(table, replace(known, shows=shows))
 
     def check(self, tables: Iterable[TableName], leaving: Collection[str] = ()) -> tuple[str, ...]:
-        """Return the reasons why nothing may be published into these tables now. Each names the table and the way out.
+        """Return the reasons why these tables cannot be published into now. Each names the table and the way out.
 
         The publication removes the files `leaving` from these tables. Their paths are warehouse-relative. Raises
         TableNotCheckedError for a log that exists and cannot be read.
@@ -181,9 +184,9 @@ class OutputTables:
         return tuple(problem for table in tables for problem in self._checked(table, leaving))
 
     def examine(self, table: TableName) -> None:
-        """Examine the table at the version that this process knows. The next `check` looks for newer versions only.
+        """Examine the table at the version that this process knows, so that `check` examines only newer versions.
 
-        Raises what delta-rs raises if the table cannot be read.
+        Raises the error of delta-rs if the table cannot be read.
         """
         self._problems(table, self._tables.log(table).known())
 
@@ -246,11 +249,11 @@ class OutputTables:
 
 
 def _due(expected: _Expected, shape: TableShape) -> tuple[Column, ...]:
-    """Return those of the pipeline's columns that the table must have now.
+    """Return the pipeline's columns that the table must have now.
 
-    The table must have the columns that it shows. A column that is only declared comes with a later commit. If others
-    have added such a column already, it must have the pipeline's type. While an entry waits to be published, no column
-    is checked.
+    The table must have the columns that it shows. A column that is only declared is added by a later commit. If others
+    have added such a column already, the column must have the pipeline's type. While an entry waits to be published, no
+    column is checked.
     """
     if not expected.shows.settled or expected.shows.renamed:
         return shape.columns
@@ -272,7 +275,7 @@ def shape_of(table: DeltaTable) -> TableShape:
 
 
 def first_problem(table: DeltaTable, mode: TableMode, folder: str) -> str:
-    """Return why a table with these columns forbids publishing, and the way out. Empty if it allows it."""
+    """Return why a table with these columns forbids publishing, and the way out, or an empty text."""
     shape = shape_of(table)
     problems = problems_of(shape, shape.columns, mode, folder, shape.partitioned_by)
     return f"{problems[0].what}: {problems[0].way_out}" if problems else ""
@@ -284,7 +287,7 @@ def _column(field: Field) -> Column:
 
 
 def _taken_names(shape: TableShape, shows: Shows, folder: str) -> Iterator[Problem]:
-    """Yield each column of others that has the new name of a column, or the name of a dropped one."""
+    """Yield each column of others that has the new name of a column, or the name of a dropped column."""
     ours = {column.name for column in shows.columns}
     for column in shape.columns:
         restore = f"run RESTORE TABLE delta.`{folder}` TO VERSION AS OF the one before the column came"
@@ -308,7 +311,7 @@ def _vectors(known: KnownTable, expected: _Expected, folder: str) -> list[Proble
 
 
 def _since(loaded: DeltaTable, problem: Problem) -> str:
-    """Name the oldest log entry with the problem, if one has it."""
+    """Return words that name the oldest log entry with the problem, or an empty text."""
     marker = problem.marker.lower()
     for entry in reversed(loaded.history()):
         speaks = json.dumps([entry.get("operation"), entry.get("operationParameters")], default=str).lower()
@@ -318,10 +321,10 @@ def _since(loaded: DeltaTable, problem: Problem) -> str:
 
 
 # ------------------------------------------------------------------
-# Completes the tables of an entry: finds all their files, and not only those that the entry adds.
+# Completes the tables of an entry: finds all files of the tables, and not only the files that the entry adds.
 #
-# For an upsert or state table, the entry has all files, because its snapshots name all live files. For an append
-# table, there are two parts: the files at the newest published cut on the entry's way back, and the files that the
+# For an upsert or state table, the entry has all files, because its snapshots name all live files. For an append table,
+# there are two parts: the files at the newest published cut among the entry and its ancestors, and the files that the
 # entries since then add.
 
 
@@ -334,7 +337,7 @@ class TableNotCopyableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The start for append tables: the newest published cut, its checkpoint, and the entries since, oldest first."""
+    """The basis for append tables: the newest published cut, its checkpoint, and the entries since, oldest first."""
 
     checkpoint: CheckpointId
     cut: Mapping[TableName, int]
@@ -346,12 +349,12 @@ class Base:
         return tuple(dict.fromkeys([*self.cut, *(table.table for row in self.rows for table in row.tables)]))
 
     def renamed(self, table: TableName) -> tuple[tuple[str, str], ...]:
-        """Return the columns that the entries since rename: files of the cut may still have the old names."""
+        """Return the columns that the entries since rename. Files of the cut may still have the old names."""
         tables = (each for row in self.rows for each in row.tables if each.table == table)
         return tuple(dict.fromkeys(pair for each in tables for pair in each.renamed))
 
     def after_rows(self, table: TableName, files: dict[str, FileHandle]) -> dict[str, FileHandle]:
-        """Return an append table's files by path: those of the cut, changed by the entries since."""
+        """Return an append table's files by path: the files of the cut, changed by the entries since."""
         for each in (each for row in self.rows for each in row.tables if each.table == table):
             gone = {file.path for file in each.removes}
             files = {path: file for path, file in files.items() if path not in gone}
@@ -362,17 +365,17 @@ class Base:
 def whole_record(
     warehouse: Warehouse, record: CheckpointRecord, records: Records, cuts: Mapping[CheckpointId, Cut]
 ) -> CheckpointRecord:
-    """Return the entry in a form that needs no other: every table with all its files, nothing staged, no parent.
+    """Return the entry in a form that needs no other entry: tables with all their files, nothing staged, no parent.
 
-    Reads logs only. Raises TableNotCopyableError, which names a table with deletion vectors, of another layout or with
-    files elsewhere, or an entry whose parent's cut is gone.
+    Only logs are read. Raises TableNotCopyableError, which names a table with deletion vectors, with another
+    partitioning or with files outside of its folder, or an entry whose parent's cut is gone.
     """
     base = base_of(record, records, cuts)
     keyed = dict(keyed_tables(record, warehouse.paths.job))
     said = {each.table for each in record.columns}
     modes = {table.table: table.mode for row in records.values() for table in row.tables}
     known = known_files(records)
-    # A renamed table's old name is no table of the entry.
+    # The entry does not have a renamed table under its old name.
     names = (name for name in base.tables if not said or name in said)
     appended = (
         TableRecord(
@@ -396,7 +399,7 @@ def whole_record(
 
 
 def appended_files(warehouse: Warehouse, name: TableName, records: Records) -> tuple[FileHandle, ...]:
-    """Return the files that an append table shows now, as handles of the entries. Raises as `whole_record` does."""
+    """Return the files that an append table shows now, as handles. Raises TableNotCopyableError like `whole_record`."""
     known = known_files(records)
     return tuple(known.get(file.path, file) for file in _in_log(warehouse, name, None))
 
@@ -421,7 +424,7 @@ def load(warehouse: Warehouse, table: TableName, version: int | None = None) -> 
 
 
 def base_of(record: CheckpointRecord, records: Records, cuts: Mapping[CheckpointId, Cut]) -> Base:
-    """Return the start for an entry's append tables. Raise TableNotCopyableError if its parent's cut is gone."""
+    """Return the basis for an entry's append tables. Raise TableNotCopyableError if its parent's cut is gone."""
     rows: list[CheckpointRecord] = []
     at = record
     while at.checkpoint not in cuts:

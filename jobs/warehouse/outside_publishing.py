@@ -1,4 +1,4 @@
-"""Reads the staged files that a checkpoint gives to an outside sink, and compares those of an upsert table."""
+"""Reads a checkpoint's staged files for an outside sink, and computes what changed in an upsert table."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -39,17 +39,17 @@ class RowsOfFiles:
                 yield from parquet.iter_batches()
 
     def frame(self) -> pl.DataFrame:
-        """Return all rows. A column that only some files have is null in the others."""
+        """Return all rows. A column that only some files have is null in the rows of the other files."""
         frames = [pl.from_arrow(batch) for batch in self]
         return pl.concat((each for each in frames if isinstance(each, pl.DataFrame)), how="diagonal_relaxed")
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesOfFiles(TableChanges):
-    """An upsert table as the files of a checkpoint have it.
+    """An upsert table at a checkpoint, by the files of the checkpoint.
 
-    What has changed since the checkpoint before is in the files that only one of the two has. Both are read at once, so
-    this takes about as much memory as the ranges that the checkpoint has written anew.
+    All changes since the checkpoint before are in files that only one of the two checkpoints has. The files of both are
+    read at once, so this takes about as much memory as the ranges that the checkpoint has written anew.
     """
 
     warehouse: Warehouse
@@ -57,7 +57,7 @@ class ChangesOfFiles(TableChanges):
     keys: tuple[str, ...]
 
     def since(self, checkpoint: int) -> Difference | None:
-        """Return what has changed since the checkpoint before this one, and None for any other."""
+        """Return the changes since that checkpoint if it is the one before this one, and None for any other."""
         if self.publication.since != checkpoint:
             return None
         new, old = self._only_now(), self._only_before()
@@ -79,10 +79,10 @@ class ChangesOfFiles(TableChanges):
 
 
 def difference(now: pl.DataFrame | None, was: pl.DataFrame | None, keys: Sequence[str]) -> Difference:
-    """Return the rows of `now` that `was` does not have just so, and the keys of `was` that `now` does not have.
+    """Return the rows of `now` that are not in `was` with the same values, and the keys that are only in `was`.
 
-    Both have each key once. A null is equal to a null, and a NaN to a NaN. If a column has another type now, or there
-    was none, all rows have changed.
+    Both have each key only once. A null is equal to a null, and a NaN to a NaN. If a column is new or has another type
+    now, all rows are returned as changed.
     """
     nothing = pa.table({})
     if now is None:
@@ -111,7 +111,7 @@ NO_SINKS: Final[Mapping[TableName, TableSink]] = MappingProxyType({})
 
 
 class SinkRefusedError(TickRefusedError):
-    """An outside sink cannot take the rows of a table. The message names both, and the way out."""
+    """An outside sink cannot accept the rows of a table. The message names the table, the problem and the way out."""
 
 
 class OutsideSinks:
@@ -125,14 +125,14 @@ class OutsideSinks:
         *,
         are_all: bool = False,
     ) -> None:
-        """Publish from the files of that warehouse. `are_all`: the pipeline is known, and has no other sinks."""
+        """Publish from the files of that warehouse. With `are_all`, the pipeline is known, and has no other sinks."""
         self._identity = identity
         self._warehouse = warehouse
         self._sinks = sinks
         self._are_all = are_all
 
     def prepare(self, tables: Iterable[TableName] | None = None) -> dict[TableName, CheckpointId]:
-        """Prepare the targets of these tables, or all. Return the newest checkpoint that each has.
+        """Prepare the targets of these tables, or of all tables. Return the newest checkpoint that each target has.
 
         Raises SinkRefusedError, also for a table whose sink is not known.
         """
@@ -155,7 +155,7 @@ class OutsideSinks:
             raise SinkRefusedError(f"the sink of table {table}: {_told(error)}") from error
 
     def take_over(self, sinks: Mapping[TableName, TableSink]) -> None:
-        """Let this warehouse publish into the targets of these sinks, and no other one that did so before."""
+        """Take the targets of these sinks over, so that no other warehouse can publish into them any more."""
         for table, bound in sinks.items():
             try:
                 bound.sink.take(self._warehouse.paths.job, table, self._identity(), over=True)
@@ -163,7 +163,7 @@ class OutsideSinks:
                 raise SinkRefusedError(f"the sink of table {table}: {_told(error)}") from error
 
     def publish(self, publication: Publication, checkpoint: CheckpointId) -> TablePublished | PublishFailed:
-        """Give a checkpoint's rows to the table's sink, once, whatever was tried before."""
+        """Publish a checkpoint's rows into the table's sink exactly once, whatever earlier attempts have done."""
         table = publication.table
         bound = self._sinks.get(table)
         job = self._warehouse.paths.job
@@ -193,9 +193,9 @@ class OutsideSinks:
         return TablePublished(checkpoint, table, 0, outside=True)
 
     def pre_commit(self, effect: CheckTables, by: Generation, boundary: Boundary) -> str | None:
-        """Ask the sinks whether they take a checkpoint. Those in two phases pre-commit it, all or none of them.
+        """Have the sinks vote on a checkpoint. Two-phase sinks pre-commit the checkpoint, all of them or none.
 
-        Return why one of them refuses.
+        Return why a sink refuses, or None.
         """
         done: list[tuple[TwoPhaseSink, SinkTransaction]] = []
         why = None
@@ -248,7 +248,7 @@ class OutsideSinks:
 
 
 def settle(sink: TwoPhaseSink, job: JobName, table: TableName, checkpoint: CheckpointId) -> None:
-    """Commit what was pre-committed for this checkpoint, and roll back what was left of older ones."""
+    """Commit what was pre-committed for this checkpoint, and roll back what remains of older checkpoints."""
     left = tuple(sink.pre_committed(job, table))
     rolled_back(sink, to_roll_back(left, checkpoint))
     for transaction in to_commit(left, checkpoint):
@@ -264,7 +264,8 @@ def rolled_back(sink: TwoPhaseSink, transactions: Iterable[SinkTransaction]) -> 
 def must_not_be_ahead_outside(held: Mapping[TableName, CheckpointId], rows: tuple[Row, ...]) -> None:
     """Raise SinkRefusedError if a target has a newer checkpoint than this warehouse ever committed.
 
-    Another warehouse has published it. The target would pass over the checkpoints of this one as known.
+    In that case another warehouse has published the checkpoint, and the target would skip this warehouse's checkpoints
+    as already known.
     """
     newest = max((row.checkpoint for row in rows if isinstance(row, CheckpointRecord)), default=CheckpointId(0))
     for table, checkpoint in held.items():
@@ -279,7 +280,7 @@ def must_not_be_ahead_outside(held: Mapping[TableName, CheckpointId], rows: tupl
 def after_import(
     job: JobName, sinks: Mapping[TableName, TableSink], record: CheckpointRecord, *, regardless: bool
 ) -> Iterator[str]:
-    """Yield what happens to each outside sink if a job begins from this entry of another warehouse.
+    """Yield a sentence on what happens to each outside sink if a job begins from this entry of another warehouse.
 
     Raises SinkRefusedError if the target of an append table would get rows twice, or never, unless `regardless`.
     """
@@ -321,7 +322,7 @@ def _after_import(newest: int | None) -> str:
 
 
 def out_of_step(table: TableName, bound: TableSink, at: int, rows: Iterable[Row]) -> str | None:
-    """Return how a target with this newest checkpoint differs from the job's, or None if it does not."""
+    """Return how a target with this newest checkpoint differs from the job, or None if it does not differ."""
     records = tuple(row for row in rows if isinstance(row, CheckpointRecord))
     newest = newest_checkpoint(tuple(row for row in records if row.kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK)))
     if newest is None:

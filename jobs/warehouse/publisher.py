@@ -1,11 +1,12 @@
 """Publishes a committed checkpoint: adds its files to a table's log, once, by compare-and-swap (F3).
 
-The log itself says which checkpoint the table shows, because `txn(job/table) = n` is in the same commit as the files of
-n. Each attempt reads that number first, so a lost reply only costs one more attempt. Other writers may commit between
-two attempts. In an append table, rows are added after such commits. Any other table is set to exactly its files again.
-This undoes a foreign OPTIMIZE, DELETE or UPDATE, and the note in the log names it. A rollback removes only Tidemark's
-own files from an append table (`TableRecord.removes`). It stops, and names the table, if another writer has merged them
-into other files. An entry that erased rows first lets the log be rewritten (`log_rewriting`).
+The log itself records which checkpoint the table shows, because `txn(job/table) = n` is in the same commit as the files
+of n. Each attempt reads that number first, so a lost reply only costs one more attempt. Other writers may commit
+between two attempts. In an append table, rows are added after such commits. Any other table is set to exactly the
+checkpoint's files again. This undoes a foreign OPTIMIZE, DELETE or UPDATE, and the checkpoint's note names it. A
+rollback removes only Tidemark's own files from an append table (`TableRecord.removes`). If another writer has merged
+these files into other files, the rollback stops, and names the table. Before an entry that erased rows is published,
+the log is rewritten (`log_rewriting`).
 """
 
 from base64 import b64decode
@@ -43,7 +44,7 @@ from jobs.warehouse.tables import TableLogs
 from jobs.warehouse.warehouse import Warehouse
 
 TRIES: Final = 10
-"""Attempts to commit into a table to which others write all the time. After these, the tick gives up."""
+"""The number of attempts to commit into a table to which others write all the time. Then the tick gives up."""
 
 
 _PATH: Final = attrgetter("path")
@@ -77,10 +78,10 @@ class Publisher:
     def rename_files(
         self, table: TableName, renamed: Renamed, generation: Generation, told: Callable[[int, int], None]
     ) -> None:
-        """Write the table's files again under new names of columns, so that `generation` publishes them fast.
+        """Rewrite the table's files under new names of columns, so that `generation` can publish them fast.
 
-        `told` hears how many of how many bytes are done. Nothing is published. Raises what delta-rs raises if the table
-        cannot be read, TakenNameError, OSError and ArrowException.
+        `told` is called with the number of finished bytes and of all bytes. Nothing is published. Raises the error of
+        delta-rs if the table cannot be read, TakenNameError, OSError and ArrowException.
         """
         self._renamed.prepare(self._tables.log(table).current(), table, renamed, generation, told)
 
@@ -92,14 +93,14 @@ class Publisher:
         again: bool = False,
         by: Generation | None = None,
     ) -> TablePublished | PublishFailed:
-        """Make the table show checkpoint n of this publication, once, whatever was tried before.
+        """Make the table show checkpoint n of this publication exactly once, whatever earlier attempts have done.
 
-        `again` says that the log has lost an earlier publication. The new log entry says so too. `by` is a generation:
-        that of the running tick, if it has just checked the table. Then an object store is not asked for the table's
-        newest version, since the commit fails if another came first. It is not asked for files that this generation
-        staged either, since the store has confirmed each of them. The result has the version at which the table began
-        to show n. Foreign commits may follow that version. A failure leaves the table unchanged, and a second call is
-        always safe.
+        `again` says that the log has lost an earlier publication. The new log entry records this too. `by` is the
+        generation of the running tick, if the tick has just checked the table. Then an object store is not asked for
+        the table's newest version, since the commit fails if another commit came first. The store is not asked for
+        files that this generation staged either, since it has confirmed each of them. The result has the version at
+        which the table began to show n. Foreign commits may follow that version. A failure leaves the table unchanged,
+        and a second call is always safe.
         """
         request = _Request(publication, checkpoint, again, by)
         try:
@@ -111,7 +112,7 @@ class Publisher:
             return PublishFailed(checkpoint, request.table, text)
 
     def maintain(self, table: TableName) -> None:
-        """Write a Delta log checkpoint if it is due, so that the table opens fast. It deletes nothing."""
+        """Write a Delta log checkpoint if one is due, so that the table opens fast. Nothing is deleted."""
         log_lengths.checkpoint_log(self._tables.log(table))
 
     def _publish(self, request: _Request) -> TablePublished:
@@ -151,7 +152,7 @@ class Publisher:
         raise _CannotPublishError(f"table {request.table}: its log refuses the commit ({met}). {advice(str(met))}")
 
     def _next_metadata(self, table: KnownTable, request: _Request, actions: list[Action]) -> Metadata | None:
-        """Return the columns, comments and properties that the table gets in this commit, or None if they stay."""
+        """Return the columns, comments and properties that the table gets in this commit, or None if none changes."""
         publication = request.publication
         leaving = publication.leaving
         if publication.no_others:
@@ -166,7 +167,7 @@ class Publisher:
         return next_metadata(table.loaded, schema, says, publication.columns)
 
     def _must_have_no_wider_values(self, table: KnownTable, request: _Request) -> None:
-        """Refuse a rollback to a cut from before a widening if others have written wider values since its plan."""
+        """Refuse a rollback to before a widening if others have written wider values since the rollback was planned."""
         publication = request.publication
         if not publication.rolls_back or not publication.mode.keeps_files:
             return
@@ -179,7 +180,7 @@ class Publisher:
             raise _CannotPublishError(f"{wide}, then start again")
 
     def _must_be_writable(self, table: KnownTable, request: _Request, actions: list[Action]) -> None:
-        """Refuse what delta-rs would refuse. It is not asked about a log entry that changes columns."""
+        """Refuse what delta-rs would refuse, because delta-rs does not write a log entry that changes columns."""
         folder, mode = str(self._tables.log(request.table).folder), request.publication.mode
         takes_out = any(isinstance(action, RemoveAction) for action in actions)
         problem = first_problem(table.loaded, TableMode.UPSERT if takes_out else mode, folder)
@@ -234,7 +235,7 @@ class Publisher:
         return [remove(path.removeprefix(f"{request.table}/"), now_ms) for path in sorted(gone)]
 
     def _takes_out(self, table: KnownTable, request: _Request) -> list[Action]:
-        """Return the removes of a rollback. A file that never came into the log need not be removed."""
+        """Return the removes of a rollback. A file that was never in the log need not be removed."""
         wanted = {_inside(request.table, file) for file in request.publication.removes}
         if not wanted:
             return []
@@ -245,9 +246,9 @@ class Publisher:
         return [remove(path, now_ms) for path in sorted(wanted - table.without(wanted))]
 
     def _under_new_names(self, table: KnownTable, request: _Request, actions: list[Action]) -> list[Action]:
-        """Return the actions, changed so that no file which the table shows then has an old name of a column.
+        """Return the actions, changed so that afterwards no file of the table has an old name of a column.
 
-        Compactions are left out, because they would bring such files.
+        Compactions are left out, because they would add files with old names.
         """
         try:
             return self._renamed.changed(table, request.publication, actions)
@@ -255,7 +256,7 @@ class Publisher:
             raise _CannotPublishError(f"table {request.table}: {error}") from error
 
     def _compactions(self, table: KnownTable, request: _Request) -> list[Action]:
-        """Return the actions of the compactions that the table allows. One whose file is damaged is left out."""
+        """Return the actions of the compactions that are still possible. One with a damaged file is left out."""
         said = request.publication.compactions
         if not said:
             return []
@@ -311,9 +312,9 @@ class Publisher:
         return Transaction(app_id=name, version=request.checkpoint, last_updated=self._warehouse.now_ms())
 
     def _version_showing(self, table: KnownTable, request: _Request) -> int:
-        """Return the oldest version at which the table showed the checkpoint or a newer one.
+        """Return the oldest version at which the table showed the checkpoint or a newer checkpoint.
 
-        The search begins at the newest.
+        The search begins at the newest version.
         """
         found = table.version()
         for entry in newest_entries(self._tables.log(request.table).folder, found):
@@ -334,9 +335,9 @@ class Publisher:
 
 
 def _must_keep_types(table: KnownTable, request: _Request) -> None:
-    """Refuse a foreign column that has the name of a new column and another type, if the table keeps its files.
+    """Refuse a foreign column with the name of a new column and another type, in a table that keeps its files.
 
-    A rollback gives widened columns their types back.
+    A rollback is exempt, because it gives widened columns their earlier types back.
     """
     if not request.publication.mode.keeps_files or request.publication.rolls_back:
         return
@@ -360,10 +361,10 @@ def _successors(request: _Request) -> dict[str, FileHandle | None]:
 
 
 def _with_erased(table: KnownTable, request: _Request, actions: list[Action], now_ms: int) -> list[Action]:
-    """Return the actions with those that take erased files from readers that hold an older snapshot of the log open.
+    """Return the actions, and further ones for readers that hold an older snapshot of the log open.
 
-    Such a reader has the erased files, and not their successors. The log itself was rewritten before. It says that no
-    data changes, so followers read nothing again.
+    Such a reader has the erased files, and not their successors. The further actions replace the erased files for it.
+    The log itself was rewritten before. The actions are marked as no change of data, so followers read nothing again.
     """
     into = _successors(request)
     gone = {each.path for each in actions if isinstance(each, RemoveAction)}
@@ -390,5 +391,5 @@ def _named(foreign: list[LogEntry]) -> str:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return True if another attempt can help: another commit came first, or only the reply was lost."""
+    """Return True if another attempt may succeed: another commit came first, or only the reply was lost."""
     return not (isinstance(error, CommitFailedError) and refused_for_good(str(error)))

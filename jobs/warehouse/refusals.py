@@ -13,7 +13,7 @@ class TickRefusedError(Exception):
 
 
 class JobHeldError(TickRefusedError):
-    """Another process holds the job. The message names it, and says why it still counts as alive."""
+    """Another process holds the job. The message names the process, and says why it is regarded as alive."""
 
     def __init__(self, job: JobName, holder: Holder, generation: Generation, why: str) -> None:
         super().__init__(
@@ -25,7 +25,7 @@ class JobHeldError(TickRefusedError):
 
 
 class ClaimUnsettledError(TickRefusedError):
-    """Tidemark cannot tell which entries the job has. The next tick or command finds out."""
+    """It is not known whether the claim is among the job's entries. The next tick or command finds out."""
 
     def __init__(self, job: JobName, error: str) -> None:
         super().__init__(explained(f"job {job} could not be claimed ({' '.join(error.split())}): start again"))
@@ -36,7 +36,7 @@ class UnusableWarehouseError(TickRefusedError):
 
 
 class CutAwaitsApprovalError(TickRefusedError):
-    """A cut waits for a person's approval, so the job may not be moved. The message names it, and how to settle it."""
+    """A cut waits for approval, so the job must not be moved. The message names the cut, and how to settle it."""
 
 
 class RollForwardError(Exception):
@@ -55,8 +55,8 @@ class NeverRunError(TickRefusedError, NotThereError):
 class TablesAheadError(TickRefusedError):
     """An output table shows a newer checkpoint than the one from which the tick would begin.
 
-    The tick would write its rows twice. So a job whose checkpoints were deleted does not start over by itself (G3). The
-    message says where to begin instead.
+    The tick would write the table's rows twice. So a job whose checkpoints were deleted does not start over by itself
+    (G3). The message says where to begin instead.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class TablesAheadError(TickRefusedError):
 
 
 class TablesBehindError(TickRefusedError):
-    """A table shows less than a recorded cut says, and cannot be repaired. `what` names it."""
+    """A table shows less than a recorded cut says, and cannot be repaired. `what` names the table."""
 
     def __init__(self, table: TableName, what: str, way_out: str) -> None:
         super().__init__(f"{what}: {way_out}")
@@ -98,7 +98,7 @@ class NotCancelledError(Exception):
 
 
 class SavepointRefusedError(Exception):
-    """A savepoint is not taken, copied, restored or disposed of. The message names it and says why."""
+    """A savepoint is not taken, copied, restored or disposed of. The message says why."""
 
 
 class NoSuchSavepointError(SavepointRefusedError, NotThereError):

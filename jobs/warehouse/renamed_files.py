@@ -1,7 +1,8 @@
-"""Writes files of an append table again under the new names of its columns.
+"""Rewrites files of an append table under the new names of the table's columns.
 
-Rows and their order stay as they are. A file of the job stays a file of the job, so a rollback can tell its rows apart.
-Another writer's file gets a name that no micro-batch gives, so its rows stay in the table through every rollback.
+Rows and their order do not change. A file of the job is rewritten as a file of the job, so a rollback can identify its
+rows. The rewritten file of another writer gets a name that no micro-batch gives, so its rows stay in the table through
+every rollback.
 
 A file is read and written row group by row group. A large file becomes several files, so that no whole file need fit
 into memory.
@@ -30,7 +31,7 @@ from jobs.warehouse.table_snapshot import Action, KnownTable
 from jobs.warehouse.warehouse import Warehouse
 
 _FILE_BYTES: Final = 256 * 1024 * 1024
-"""A new file gets row groups of about so many bytes, not compressed."""
+"""A new file gets row groups of up to about this many uncompressed bytes."""
 
 Renamed = tuple[tuple[str, str], ...]
 """The new and the old name of each column."""
@@ -46,25 +47,25 @@ class _Key:
 
 
 class TakenNameError(ValueError):
-    """A file of others has a column of a new name already, so its values would be shown under that name."""
+    """Another writer's file already has a column with a new name, whose values would be shown under that name."""
 
 
 class BothNamesError(TakenNameError):
-    """A file has a renamed column under both of its names, so nobody knows which values count."""
+    """A file has a renamed column under both of its names, so it is not known which values are valid."""
 
     def __init__(self, path: str, new: str, old: str) -> None:
         super().__init__(f"somebody else wrote file {path} with both columns {old} and {new}")
 
 
 class UnseenColumnError(TakenNameError):
-    """A file has a column of a new name that the table does not show. A rollback may have taken it out of the table."""
+    """A file has a column with a new name that the table does not show. A rollback may have removed that column."""
 
     def __init__(self, path: str, name: str) -> None:
         super().__init__(f"somebody else wrote file {path} with a column {name}, which the table does not show")
 
 
 class RenamedFiles:
-    """Writes files again, each once. What was written stays known, so that a second attempt to publish is quick."""
+    """Rewrites files, each only once. The results are remembered, so that a second attempt to publish is quick."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         """Serve the warehouse's job."""
@@ -74,11 +75,11 @@ class RenamedFiles:
     def written_again(
         self, table: TableName, path: str, renamed: Renamed, generation: Generation, unseen: tuple[str, ...] = ()
     ) -> tuple[FileHandle, ...] | None:
-        """Return new files with the rows of this file, or None if it has none of the old names alone.
+        """Return new files with the rows of this file, or None if the file has no column with an old name.
 
-        The new files are those of `generation`, that of the entry which renames. No leftover of another generation is
-        named so. `path` is the file's in the warehouse. `unseen` are the new names that the table does not show yet, if
-        it shows the file. Raises TakenNameError, OSError and ArrowException.
+        The new files belong to `generation`, the generation of the entry that renames, so their names differ from all
+        leftovers of other generations. `path` is the file's path in the warehouse. If the table shows the file,
+        `unseen` are the new names that the table does not show yet. Raises TakenNameError, OSError and ArrowException.
         """
         key = _Key(table, path, renamed, generation, unseen)
         if key not in self._known:
@@ -108,7 +109,7 @@ class RenamedFiles:
 
 
 def _under_new_names(key: _Key, names: list[str]) -> list[str]:
-    """Return the file's columns under their new names. Raises TakenNameError if it has another column of a new name."""
+    """Return the file's columns under their new names. Raises TakenNameError if another column has a new name."""
     for new, old in key.renamed:
         if new in names and old in names:
             raise BothNamesError(key.path, new, old)
@@ -119,7 +120,7 @@ def _under_new_names(key: _Key, names: list[str]) -> list[str]:
 
 
 def _shares(file: pq.ParquetFile) -> Iterator[list[int]]:
-    """Yield the row groups for each new file. A file without rows becomes one without rows."""
+    """Yield the row groups for each new file. A file without rows becomes one file without rows."""
     share: list[int] = []
     size = 0
     for group in range(file.num_row_groups):
@@ -133,19 +134,19 @@ def _shares(file: pq.ParquetFile) -> Iterator[list[int]]:
 
 
 # ------------------------------------------------------------------
-# Changes a publication's actions so that it renames columns of an append table: files come under new names (G2).
+# Changes the actions of a publication that renames columns of an append table: files get the new names (G2).
 #
-# Each file that the table shows is looked at, also those that others appended since the last look. So it does not
-# matter who commits when: once the columns have their new names, no file has an old one. The files change places
-# without a change of rows (`dataChange=false`), so nobody who follows the table reads a row twice.
+# Every file that the table shows is checked, including files that others appended since the last look. So it does not
+# matter who commits when: once the columns have their new names, no file has an old name. The rewritten files replace
+# the old files without a change of data (`dataChange=false`), so no reader that follows the table reads a row twice.
 
 
 Told = Callable[[int, int], None]
-"""A function that hears how many of how many bytes are done."""
+"""A function that is called with the number of finished bytes and of all bytes."""
 
 
 class CannotRenameError(Exception):
-    """A file of the table cannot be written under new names. The message names it and the way out."""
+    """A file of the table cannot be written under new names. The message names the file and the way out."""
 
 
 class RenamingActions:
@@ -157,7 +158,7 @@ class RenamingActions:
         self._files = RenamedFiles(warehouse)
 
     def prepare(self, table: KnownTable, name: TableName, renamed: Renamed, generation: Generation, told: Told) -> None:
-        """Write the files again that the table shows now. Raises as `RenamedFiles.written_again` does."""
+        """Rewrite the files that the table shows now. Raises the errors of `RenamedFiles.written_again`."""
         sizes = {f"{name}/{path}": each.bytes for path, each in logged_files(table.loaded).items()}
         total, done, unseen = sum(sizes.values()), 0, _unseen(table.loaded, renamed)
         for path in sorted(table.files):
@@ -166,7 +167,7 @@ class RenamingActions:
             told(done, total)
 
     def changed(self, table: KnownTable, publication: Publication, actions: Sequence[Action]) -> list[Action]:
-        """Return what the publication commits instead of these actions. Raises CannotRenameError, OSError."""
+        """Return the actions that the publication commits instead of these. Raises CannotRenameError, OSError."""
         name, at_ms = publication.table, self._warehouse.now_ms()
         gone = {f"{name}/{each.path}" for each in actions if isinstance(each, RemoveAction)}
         found: list[Action] = []
@@ -192,9 +193,9 @@ class RenamingActions:
         return found
 
     def _added(self, publication: Publication, action: AddAction, at_ms: int) -> list[Action]:
-        """Return the actions that add a file. If its columns have old names, it is written again.
+        """Return the actions that add a file. If its columns have old names, the file is rewritten.
 
-        A column of a file that comes back keeps its name if the cut has a column of that name.
+        In a file that a rollback adds again, a column keeps its old name if the cut has a column with that name.
         """
         columns = {column.name for column in publication.columns}
         due = tuple((new, old) for new, old in publication.renamed if old not in columns)

@@ -1,7 +1,7 @@
-"""Keeps the requests to a running tick, and its answers: small JSON files in the job's folder, each written whole.
+"""Keeps the requests to a running tick, and the answers: small JSON files in the job's folder, each written whole.
 
-`<uuid>.json` is a request and `<uuid>.answer.json` its answer. A command withdraws its request by deleting it. A tick
-that answers deletes the request. So a request that still exists has no answer yet.
+`<uuid>.json` is a request and `<uuid>.answer.json` its answer. A command withdraws its request by deleting the file. A
+tick that answers deletes the request. So a request whose file still exists has no answer yet.
 """
 
 import re
@@ -22,7 +22,7 @@ from jobs.storage.port import NotARegularFileError
 from jobs.warehouse.warehouse import Warehouse
 
 STALE_MS: Final = 3_600_000
-"""A file stays this long if nobody can tell whether the asking process is alive."""
+"""How long a file is kept if it is not known whether the asking process is alive."""
 
 _REQUEST = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})\.json")
 _ANSWER = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})\.answer\.json")
@@ -43,7 +43,7 @@ class SavepointRequest(_Persisted):
 
 
 class CancelRequest(_Persisted):
-    """A request to end the tick now (G3). A tick that knows only format 1 answers that it cannot read the request."""
+    """A request to end the tick now (G3). A tick that knows only format 1 answers that the request is unreadable."""
 
     format: Literal[2] = 2
     request: str
@@ -56,7 +56,7 @@ Request = SavepointRequest | CancelRequest
 
 
 class _Versioned(BaseModel):
-    """The field of a request file that says how the other fields are read."""
+    """The field of a request file that determines the format of the other fields."""
 
     format: Literal[1, 2] = 1
 
@@ -85,7 +85,7 @@ class SavepointAnswer(_Persisted):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file that has the name of a request but is none: its name and the problem."""
+    """A file with the name of a request that cannot be read as one: the request's name and the problem."""
 
     request: str
     error: str
@@ -137,7 +137,7 @@ class RequestFolder:
         return read_document(SavepointAnswer, self._answer(request))
 
     def clean(self, is_alive: Callable[[Holder], bool | None]) -> None:
-        """Delete requests and answers whose asking process is dead, and answers that nobody has read for an hour."""
+        """Delete requests and answers of dead asking processes, and answers without a known asker after an hour."""
         if not any(True for _ in self._folder.entries()):
             return
         for request in self.waiting():

@@ -1,8 +1,8 @@
-"""Plans how each table goes back to its content at an older cut: which files are added, and which removed (K2).
+"""Plans how each table is rolled back to its content at an older cut: which files are added and removed (K2).
 
 An upsert or state table is set to the cut's files (ADR 1, 3). In an append table, only Tidemark's own files change. The
-table's log says which of them were active at the cut. Files that other writers have removed since stay removed. Nothing
-is changed here.
+table's log says which of these files were active at the cut. Files that other writers have removed since stay removed.
+This module only plans, and changes nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,12 +39,12 @@ from jobs.warehouse.warehouse import Warehouse
 
 
 class TableNotRolledBackError(Exception):
-    """A table cannot go back. The message names the table, the obstacle and the way out."""
+    """A table cannot be rolled back. The message names the table, the obstacle and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableBack:
-    """How one table goes back: its part of the rollback's entry, its present Delta version, and the target version.
+    """How one table is rolled back: its record in the rollback's entry, its present Delta version, and the target's.
 
     `to_version` is None if the target content was never published (a plain savepoint), or if the table has no content.
     """
@@ -57,7 +57,7 @@ class TableBack:
     kept: tuple[FileHandle, ...]
     """Files of Tidemark that are active and stay active."""
     undo: Undo | None = None
-    """Merges of another writer that must be undone first. The other fields say what follows then."""
+    """Merges of another writer that must be undone first. The other fields describe the steps after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,14 @@ class History:
     cuts: Mapping[CheckpointId, Cut]
     now: Cut
     pending: CheckpointRecord | None = None
-    """Entries that are committed, but not published, or only in part."""
+    """The newest entry, if it is committed but not published, or only published in part."""
 
 
 def tables_back(warehouse: Warehouse, target: CheckpointRecord, seen: History) -> tuple[TableBack, ...]:
-    """Return how each table goes back that the job has now, or had at the target entry.
+    """Return the plans for all tables that the job has now, or had at the target entry.
 
-    Raises TableNotRolledBackError. Raises TableNotCopyableError for a log that cannot be read, or a cut that is gone.
+    Raises TableNotRolledBackError for a table that cannot be rolled back, and TableNotCopyableError for a log that
+    cannot be read or a cut that is gone.
     """
     base = base_of(target, seen.records, seen.cuts)
     keyed = dict(keyed_tables(target, warehouse.paths.job))
@@ -97,12 +98,14 @@ def with_columns_back(
     newest: CheckpointRecord | None,
     pending: CheckpointRecord | None,
 ) -> tuple[TableBack, ...]:
-    """Return the plans with the columns that each table loses: it may have them now, and the target lacks them.
+    """Return the plans with the columns that each table loses.
 
-    Columns of an append table that were renamed get their old names back, in files of others too.
+    These are the columns that the table may have now and that the target lacks.
 
-    If the newest entry does not have the table, because it was renamed, the table's log says which columns it has.
-    `pending` is the newest entry as it was appended, if it is not published yet.
+    Renamed columns of an append table get their old names back, also in files of other writers.
+
+    If the newest entry does not have the table, because the table was renamed, the columns are read from the table's
+    log. `pending` is the newest entry as it was appended, if this entry is not published yet.
     """
     then = columns_of(target)
     return tuple(
@@ -124,9 +127,9 @@ def _columns_back(
     then: Columns | None,
     pending: CheckpointRecord | None,
 ) -> dict[str, object]:
-    """Return the fields of a table's record that say how its columns go back.
+    """Return the fields of a table's record that say how its columns are rolled back.
 
-    Raises TableNotRolledBackError if nobody can tell under which name rows of others have a column.
+    Raises TableNotRolledBackError if it is not known under which name rows of others have a column.
     """
     record = back.record
     shown = (now and now.columns) or columns_of_schema(load(warehouse, record.table).schema())
@@ -150,7 +153,7 @@ def _columns_back(
 def _must_have_no_wider_values(
     warehouse: Warehouse, name: TableName, shown: Columns, then: Columns, foreign: list[str]
 ) -> None:
-    """Refuse a rollback behind a widening if files of others have the wider type. No reader narrows their values."""
+    """Refuse a rollback to before a widening if files of others have the wider type, which no reader narrows."""
     before = {column.identity: column.type for column in then}
     narrower = {column.name: before.get(column.identity, column.type) for column in shown}
     narrower = {column.name: narrower[column.name] for column in shown if narrower[column.name] != column.type}
@@ -162,7 +165,7 @@ def _must_have_no_wider_values(
 def _modes(
     warehouse: Warehouse, rows: Iterable[CheckpointRecord], names: Iterable[TableName]
 ) -> dict[TableName, TableMode]:
-    """Return the mode of each table, as any entry says it. A table that no entry has changed is left unchanged."""
+    """Return the mode of each table from any entry that has it. Tables in no entry are treated as append tables."""
     job, known = warehouse.paths.job, dict.fromkeys(names, TableMode.APPEND)
     for row in rows:
         known |= {table.table: table.mode for table in row.tables}
@@ -227,13 +230,13 @@ def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: Histor
 
 
 def _version_of(name: TableName, base: Base) -> int | None:
-    """Return the version with the content to bring back. None if entries since then add files."""
+    """Return the version with the content to restore, or None if entries since that version add files."""
     unpublished = any(table.table == name for row in base.rows for table in row.tables)
     return None if unpublished else base.cut.get(name, 0)
 
 
 def _pending(row: CheckpointRecord | None, name: TableName) -> dict[str, FileHandle]:
-    """Return files of a committed entry that a suspended tick may still publish."""
+    """Return the files of a committed entry that a paused tick may still publish."""
     tables = row.tables if row is not None else ()
     added = (
         file
@@ -259,14 +262,14 @@ def _must_let_go(warehouse: Warehouse, table: DeltaTable, name: TableName, remov
 
 
 def _must_be_writable(warehouse: Warehouse, table: DeltaTable, name: TableName, mode: TableMode) -> None:
-    """Refuse now what the log would refuse after the commit point. The columns are those of the table itself."""
+    """Refuse now what the log would refuse after the commit point. The table's own columns are checked."""
     problem = first_problem(table, mode, str(warehouse.place(name)))
     if problem:
         raise TableNotRolledBackError(f"table {name} {problem}")
 
 
 def _must_be_laid_out(table: DeltaTable, name: TableName, files: Iterable[FileHandle]) -> None:
-    """Refuse a table that somebody has laid out in another way since the cut."""
+    """Refuse a table whose partitioning another writer has changed since the cut."""
     by = table.metadata().partition_columns
     if laid_out_otherwise(by, (file.path for file in files)) is not None:
         raise TableNotRolledBackError(
@@ -284,7 +287,7 @@ def _of_ours(files: Mapping[str, FileHandle], name: TableName) -> dict[str, File
 
 
 def _with_statistics(old: DeltaTable, name: TableName, files: list[FileHandle]) -> tuple[FileHandle, ...]:
-    """Return the files with statistics. Handles of an entry have their own, and the others get those of the log."""
+    """Return the files with statistics. Handles of an entry have statistics, and the others get the log's."""
     if not any(file.crc32 == UNKNOWN_CRC32 for file in files):
         return tuple(files)
     logged = {f"{name}/{path}": each.statistics for path, each in logged_files(old).items()}
@@ -292,7 +295,7 @@ def _with_statistics(old: DeltaTable, name: TableName, files: list[FileHandle]) 
 
 
 def _active(table: DeltaTable, name: TableName) -> dict[str, FileHandle]:
-    """Return the active files of a loaded table as handles. The log has no checksums."""
+    """Return the active files of a loaded table as handles, without checksums, which the log does not have."""
     actions = pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"]).to_pylist()
     handles = (
         FileHandle(f"{name}/{unquote(each['path'])}", each["num_records"] or 0, each["size_bytes"], UNKNOWN_CRC32)

@@ -67,15 +67,14 @@ NO_LINKS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def nobody(copied: Copied) -> None:
-    """Ignore the progress of a copy."""
+    """Do nothing with the progress of a copy."""
     del copied
 
 
 def must_be_there(source: Storage, files: Iterable[FileHandle]) -> None:
-    """Raise FileNotCopiedError for the first file that is missing or has another size. Nothing has been copied then.
+    """Raise FileNotCopiedError for the first file that is missing or has another size. Call this before copying.
 
-    A symbolic link in a table's folder is refused too. The person who made the folder could have pointed it at any
-    file.
+    A symbolic link in a table's folder is refused too, because whoever made the folder could have linked any file.
     """
     for file in files:
         if file.inline:
@@ -99,9 +98,9 @@ def copy_files(
 ) -> dict[str, FileHandle]:
     """Copy the files durably to the same paths below `target`. Return their handles by path, all with checksums.
 
-    With `link`, files become hard links where the file system can. `links` maps the paths that files get to their paths
-    in the source. Raises FileNotCopiedError for a file that is missing or damaged, and OSError for a target that cannot
-    be written.
+    With `link`, files become hard links where the file system supports them. `links` maps paths in the target to the
+    paths in the source. Raises FileNotCopiedError for a file that is missing or damaged, and OSError for a target that
+    cannot be written.
     """
     wanted = {file.path: file for file in files}
     bytes_all, copied_bytes = sum(file.bytes for file in wanted.values()), 0
@@ -118,10 +117,11 @@ def copy_files(
 
 
 def link_files(storage: Storage, links: Mapping[str, str]) -> None:
-    """Give files of a warehouse further names. `links` maps each new name to the old one.
+    """Give files of a warehouse additional names. `links` maps each new name to the old name.
 
-    If the storage cannot link the two places, the file is copied. Nothing is synced here. The append of an entry that
-    names a file syncs the file first. Raises FileNotCopiedError for a missing file, and OSError for a read-only folder.
+    If the storage cannot link the two places, the file is copied. This function syncs nothing. Before an entry that
+    names the file is appended, the file is synced. Raises FileNotCopiedError for a missing file, and OSError for a
+    read-only folder.
     """
     for path, old in links.items():
         try:
@@ -140,7 +140,7 @@ def _must_fit_handle(source: Storage, file: FileHandle, wrong: str) -> None:
 
 
 def _put(here: StoragePlace, there: StoragePlace, file: FileHandle, *, link: bool) -> tuple[int, int]:
-    """Put one file there. Return its size and checksum. A file of that name is replaced."""
+    """Copy one file, and return its size and checksum. An existing file with that name is replaced."""
     if file.inline:
         content = base64.b64decode(file.inline)
         there.replace(content)
@@ -154,18 +154,18 @@ def _put(here: StoragePlace, there: StoragePlace, file: FileHandle, *, link: boo
 
 
 # ------------------------------------------------------------------
-# Copies one savepoint into a warehouse of its own: one entry, its files, and its tables' logs.
+# Copies one savepoint into a new warehouse: one entry, its files, and its tables' logs.
 #
 # The copy is made beside its final place, and renamed when everything is durable. So a reader sees the whole copy or
-# nothing. Any engine can read its tables, and `tidemark run --from` restores it elsewhere.
+# nothing. Any engine can read the copy's tables, and `tidemark run --from` restores the copy elsewhere.
 
 
 class SavepointNotCopiedError(Exception):
-    """The copy was not made. The message says why, and the way out. No part of the copy is left."""
+    """The copy was not made. The message says why, and the way out. No part of the copy remains."""
 
 
 class CopyManifest(BaseModel):
-    """The description in a copy: which savepoint it is, and where it was taken."""
+    """The description in a copy: which savepoint was copied, and from which warehouse."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -199,8 +199,8 @@ def must_be_free(warehouse: Warehouse, to: Root) -> None:
 def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Root, told: Told = nobody) -> CopyManifest:
     """Copy the savepoint of that entry into the folder `to`. Return the copy's description.
 
-    Raises SavepointNotCopiedError, TableNotCopyableError and FileNotCopiedError, and leaves nothing in that case. If a
-    killed process left files beside `to`, the next copy to `to` deletes them.
+    Raises SavepointNotCopiedError, TableNotCopyableError and FileNotCopiedError. After an error, nothing of the copy
+    remains. If a killed process left files beside `to`, the next copy to `to` deletes them.
     """
     must_be_free(warehouse, to)
     _, rows = CheckpointStore(warehouse).observe()
@@ -255,7 +255,7 @@ def _copy(original: _Original, made: Unfinished, told: Told) -> CopyManifest:
 
 
 def _publish(original: _Original, copy: Warehouse, record: CheckpointRecord) -> dict[TableName, int]:
-    """Give each table of the copy a log that shows the savepoint. Return their versions."""
+    """Write a log that shows the savepoint for each table of the copy. Return the tables' versions."""
     logs = TableLogs(copy)
     publisher = Publisher(copy, logs)
     versions: dict[TableName, int] = {}
@@ -285,12 +285,12 @@ def _append_rows(copy: Warehouse, rows: tuple[Row, ...], record: CheckpointRecor
 
 
 def named_files(record: CheckpointRecord) -> dict[str, FileHandle]:
-    """Return every file that an entry names, by path: of tables, states, ranges, staged files and rows in flight."""
+    """Return by path every file that an entry names: of tables, states, ranges, staged files and rows in flight."""
     return {file.path: file for file in handles_of(record)}
 
 
 def checked_record(record: CheckpointRecord, files: Mapping[str, FileHandle]) -> CheckpointRecord:
-    """Return the entry with its append tables' handles as the copy has them, with checksums."""
+    """Return the entry with the handles of its append tables as in the copy, with checksums."""
     tables = tuple(
         table.model_copy(update={"adds": tuple(files.get(file.path, file) for file in table.adds)})
         for table in record.tables

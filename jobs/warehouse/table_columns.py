@@ -1,4 +1,4 @@
-"""Converts columns between three forms: Arrow's, a Delta log's, and that of an entry of `checkpoints`."""
+"""Converts columns between three forms: Arrow's, a Delta log's, and the form in an entry of `checkpoints`."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from jobs.warehouse.warehouse import Warehouse
 NONE_RENAMED: Final[Mapping[str, str]] = MappingProxyType({})
 
 COMMENT: Final = "comment"
-"""Delta and Spark keep a column's comment under this key."""
+"""The key in a column's metadata under which Delta and Spark store its comment."""
 
 
 def declared_columns(schema: pa.Schema) -> tuple[TableColumn, ...]:
@@ -45,7 +45,7 @@ def field_of(column: TableColumn) -> Field:
 
 
 def since(column: TableColumn) -> str:
-    """Return words that say since when a column's values are valid. Empty if they always were."""
+    """Return words that say since when a column's values are valid, or an empty text if they always were."""
     return f"holds only what came after checkpoint {column.after}" if column.after else ""
 
 
@@ -57,11 +57,12 @@ def next_schema(
     *,
     in_order: bool = False,
 ) -> Schema | None:
-    """Return the schema that a table gets: these columns, and those of other writers. None if it has it already.
+    """Return the schema that a table gets: these columns and other writers' columns. None if nothing changes.
 
-    A column that has its type already keeps its metadata, also if it is renamed: `renamed` has old names by new ones.
-    Columns in `leaving` are removed. If the table has no other columns, the pipeline's columns come in their order.
-    Otherwise new ones come last, unless all come `in_order`, and then the others.
+    A column whose type does not change keeps its metadata. So does a renamed column: `renamed` has old names by new
+    names. Columns in `leaving` are removed. If the table has no columns of other writers, the columns have the
+    pipeline's order. Otherwise new columns come last. With `in_order`, all of the pipeline's columns come first, in its
+    order, and then the others.
     """
     there: Mapping[str, Field] = {field.name: field for field in table.schema().fields}
     said = {column.name: column for column in columns}
@@ -81,7 +82,7 @@ def next_schema(
 
 
 def _field(column: TableColumn, was: Field | None) -> Field:
-    """Return a column as a field of a log. If it had another name before, it keeps what was said of it."""
+    """Return a column as a field of a log. A renamed column keeps its metadata and nullability."""
     field = field_of(column)
     return field if was is None else Field(column.name, field.type, nullable=was.nullable, metadata=was.metadata)
 
@@ -113,15 +114,15 @@ def _shown(field: Field) -> str:
 
 
 # ------------------------------------------------------------------
-# Reads from files of others what a rollback must know: wide values, and the names of their columns.
+# Reads the facts that a rollback needs from files of others: wider types, and the names of columns.
 #
 # A rollback to a cut from before a widening gives a column its narrower type back. No reader narrows values, so a file
-# with wider ones would make the table unreadable. Tidemark looks twice: when it plans the rollback, and when it
-# publishes it. Another program may append a file in between.
+# with wider values would make the table unreadable. Tidemark checks this twice: when it plans the rollback, and when it
+# publishes the rollback. In between, another program may append a file.
 
 
 def wider_values(warehouse: Warehouse, table: str, paths: Iterable[str], narrower: Mapping[str, str]) -> str | None:
-    """Return an error message if a file of another program has another type than these columns are to get, else None.
+    """Return an error message if another program's file has a type that differs from `narrower`, else None.
 
     `paths` are files in the warehouse. Raises OSError and ArrowException for a file that cannot be read.
     """
@@ -140,7 +141,7 @@ def wider_values(warehouse: Warehouse, table: str, paths: Iterable[str], narrowe
 
 
 def names_in(warehouse: Warehouse, paths: Iterable[str]) -> frozenset[str]:
-    """Return the names of all columns that these files have. Raises as `wider_values`."""
+    """Return the names of all columns that these files have. Raises the errors of `wider_values`."""
     names: set[str] = set()
     for path in paths:
         with pq.ParquetFile(parquet_of(warehouse.place(path))) as file:

@@ -1,4 +1,4 @@
-"""Says what other writers may do to output tables, and what forbids publishing into them.
+"""Defines what other writers may change in output tables, and which changes forbid publishing into them.
 
 The rules come from an experiment. Spark 4.2 with Delta 4.4.0 enabled each feature on an output table. Then delta-rs
 1.6.6 committed an add, and an add with a remove, and Spark read the result:
@@ -17,10 +17,11 @@ The rules come from an experiment. Spark 4.2 with Delta 4.4.0 enabled each featu
 | checkpointProtection, vacuumProtocolCheck         | refused                   | stop             |
 | ADD COLUMN, nullable                              | yes, null in our files    | append: goes on  |
 
-The ways out were tried too. rowTracking leaves domainMetadata behind, which must be dropped as well. inCommitTimestamp
-can be dropped at once. typeWidening and columnMapping need TRUNCATE HISTORY, twice and a retention period apart;
-without it they leave checkpointProtection, which is refused. clustering and allowColumnDefaults cannot be dropped.
-DROP CONSTRAINT and REORG ... APPLY (PURGE) free a table at once.
+The ways out were tried too. Dropping rowTracking leaves domainMetadata behind, which must be dropped as well.
+inCommitTimestamp can be dropped at once. typeWidening and columnMapping need TRUNCATE HISTORY, twice and a retention
+period apart. Without TRUNCATE HISTORY, they leave checkpointProtection behind, which is refused. clustering and
+allowColumnDefaults cannot be dropped. After DROP CONSTRAINT or REORG ... APPLY (PURGE), a table can be published into
+at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,7 +58,7 @@ _BY_TRUNCATION: Final = frozenset({"typeWidening", "columnMapping", "checkpointP
 
 @dataclass(frozen=True, slots=True, order=True)
 class Column:
-    """A column as a table's log declares it. `rule` names what a writer would have to compute or check."""
+    """A column as a table's log declares it. `rule` names the rule that a writer would have to apply, if any."""
 
     name: str
     type: str
@@ -77,7 +78,7 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a table forbids publishing: the subject (`marker` finds it in the log), and the way out."""
+    """Why a table forbids publishing (`what`), the text by which the log entry is found (`marker`), and the way out."""
 
     what: str
     marker: str
@@ -89,7 +90,7 @@ def problems_of(
 ) -> tuple[Problem, ...]:
     """Return the reasons why rows of the declared columns cannot be published into a table of this shape.
 
-    The files of the rows are laid out by the columns `partitioned_by`.
+    The files of the rows are partitioned by the columns `partitioned_by`.
     """
     sql = f"ALTER TABLE delta.`{folder}`"
     return (
@@ -180,7 +181,7 @@ def purge(folder: str) -> str:
 
 
 def refused_for_good(error: str) -> bool:
-    """Return True if delta-rs refuses the table itself, and not only this version of the commit."""
+    """Return True if the log refuses the table itself, and not only this attempt to commit."""
     return "nsupported table feature" in error or "append-only" in error
 
 
@@ -194,10 +195,10 @@ def advice(error: str) -> str:
 
 
 # ------------------------------------------------------------------
-# Writes what a pipeline says of a table into the table's metadata, in the commit that publishes a checkpoint.
+# Writes a pipeline's comments and properties of a table into the table's metadata, in a checkpoint's commit.
 #
-# It is no part of a cut: a rollback leaves it alone. Comments and properties that the pipeline does not name stay as
-# they are.
+# They are not part of a cut, so a rollback does not change them. Comments and properties that the pipeline does not
+# name stay unchanged.
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +213,10 @@ class Metadata:
 def next_metadata(
     table: DeltaTable, schema: Schema | None, says: Description, columns: Iterable[TableColumn]
 ) -> Metadata | None:
-    """Return the metadata that a table gets: `schema` (None: its present one), and what the pipeline says of it.
+    """Return the table's next metadata: `schema` (None: the present one), and the pipeline's comments and properties.
 
-    `columns` are the entry's columns, which say since when a column's values are valid. None if nothing changes.
+    Return None if nothing changes. `columns` are the entry's columns, which have since when a column's values are
+    valid.
     """
     if schema is None and says is NOTHING_SAID:
         return None

@@ -1,9 +1,9 @@
-"""What this process knows of a Delta table: a version that delta-rs loaded, and this process's own commits since.
+"""A process's knowledge of a Delta table: a version that delta-rs loaded, and this process's commits since.
 
-A `KnownTable` at version v says what a load of version v would say. Columns, properties and protocol are those of the
-loaded version, since none of the commits since has changed them (`DeltaLog` reads the log after a commit that does).
-The active files are those of the loaded version, changed by the commits since. So nobody has to read a log in order to
-learn what this process has written itself.
+A `KnownTable` at version v is equal to version v as loaded from the log. Columns, properties and protocol are those of
+the loaded version, since none of the commits since has changed them (`DeltaLog` reads the log after a commit that
+does). The active files are the files of the loaded version, changed by the commits since. So a process need not read
+the log for its own commits.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,12 +20,12 @@ Action = AddAction | RemoveAction
 
 
 class KnownTable:
-    """A table at one version. `loaded` has its columns, properties and protocol, but may be of an older version."""
+    """A table at one version. `loaded` has its columns, properties and protocol, but may be an older version."""
 
     def __init__(
         self, loaded: DeltaTable, folder: str, *, version: int | None = None, files: set[str] | None = None
     ) -> None:
-        """Name a loaded table and its folder in the storage. A later `version` comes with the names of its files."""
+        """Take a loaded table and its folder in the storage. A later `version` needs the names of its `files`."""
         self.loaded = loaded
         self._folder = folder
         self._prefix = f"{folder}/" if folder else ""
@@ -46,7 +46,7 @@ class KnownTable:
         return sorted(name.removeprefix(self._prefix) for name in self.files)
 
     def without(self, paths: Iterable[str]) -> set[str]:
-        """Return those of the paths inside the table's folder that are not active."""
+        """Return those of the paths inside the table's folder that are not paths of active files."""
         return {path for path in paths if f"{self._prefix}{path}" not in self.files}
 
     def with_deletion_vectors(self) -> frozenset[str]:
@@ -70,14 +70,14 @@ class KnownTable:
 def delta_table(folder: StoragePlace, version: int | None = None) -> DeltaTable:
     """Return a table as delta-rs reads it at a version, by default the newest.
 
-    If the table's store never answers, it raises OSError after 30 seconds. It also raises what delta-rs raises if
-    there is no such table or version.
+    Raises OSError after 30 seconds if the table's store does not answer, and the error of delta-rs if there is no such
+    table or version.
     """
     return DeltaTable(str(folder), version=version, storage_options=DELTA_CLIENT)
 
 
 def active_paths(table: DeltaTable) -> list[str]:
-    """Return the paths of the table's active files. The log writes them as parts of a URL."""
+    """Return the paths of the table's active files, decoded, since they are URL-encoded in the log."""
     return [unquote(str(path)) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
 
 
@@ -90,10 +90,10 @@ def paths_with_deletion_vectors(table: DeltaTable) -> frozenset[str]:
 
 
 def kept_rows(table: DeltaTable) -> dict[str, pa.ListScalar]:
-    """Return for each active file with a deletion vector which rows it leaves: a list of true and false.
+    """Return for each active file with a deletion vector a list that is true for each row not marked by the vector.
 
-    The keys are in the form of `active_paths`. Rows behind a list's end are left too. For a table that never had the
-    feature, this call costs nothing. Raises OSError or DeltaError if a vector cannot be read, ValueError if it
+    The keys are in the form of `active_paths`. Rows behind a list's end are not marked either. For a table that never
+    had the feature, this call costs nothing. Raises OSError or DeltaError if a vector cannot be read, ValueError if it
     belongs to no file.
     """
     if not has_deletion_vectors(table):
@@ -115,7 +115,7 @@ def has_deletion_vectors(table: DeltaTable) -> bool:
 
 
 def _plain(uri: str) -> str:
-    """Return a path as it is, and a URI without its quoting."""
+    """Return a path unchanged, and a URI decoded. A `file` URI becomes a path."""
     if "://" not in uri:
         return uri
     parts = urlparse(uri)

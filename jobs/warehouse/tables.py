@@ -1,4 +1,4 @@
-"""Holds the log of each output table open for the whole tick, and knows which checkpoint a table shows."""
+"""Holds the log of each output table open for the whole tick, and remembers which checkpoint a table shows."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -38,13 +38,13 @@ class TableLogs:
         self._shown: dict[TableName, tuple[DeltaTable, int, int]] = {}
         """Per table: a loaded table, its version, and the checkpoint that it shows.
 
-        The lookup takes half as long as a commit.
+        They are remembered because the lookup takes half as long as a commit.
         """
         self._published: dict[tuple[TableName, int], Entry] = {}
-        """What log entries published. An entry never changes."""
+        """The checkpoints that log entries published. An entry never changes."""
         self._said: dict[TableName, Description] = {}
         self._left: dict[TableName, Left] = {}
-        """The tables that were looked at since `look_anew`, and need not be opened yet (`left`)."""
+        """Tables that were looked at since `look_anew` and need not be opened yet, as `left` found."""
 
     def log(self, table: TableName) -> DeltaLog:
         """Return a table's log, even if the table does not exist yet."""
@@ -69,7 +69,7 @@ class TableLogs:
         return self.log(name).loaded().transaction_version(self._warehouse.paths.transaction_id(name)) or 0
 
     def published_at(self, name: TableName, version: int) -> Entry | None:
-        """Return the checkpoint of the job that an entry of a table published; None if none, or if it is unreadable."""
+        """Return the job's checkpoint that a table's log entry published. None without one, or if it is unreadable."""
         known = self._published.get((name, version))
         if known is not None:
             return known
@@ -79,10 +79,11 @@ class TableLogs:
         return found
 
     def left(self, name: TableName, versions: Collection[int] = ()) -> Left | None:
-        """Return the newest version of a table in a store if it is the newest of these, and the job published it.
+        """Return the newest version of a table in an object store if it is among `versions` and the job published it.
 
-        Then nobody has changed the table since, and it need not be opened: delta-rs would ask for the whole log.
-        Without `versions`, return what the look since `look_anew` has found. None says nothing about the table.
+        Then no other writer has changed the table since, and the table need not be opened, for which delta-rs would
+        read the whole log. Without `versions`, return the result of the look since `look_anew`. None means only that
+        the table must be opened.
         """
         log = self.log(name)
         if versions and not log.is_open and not isinstance(log.folder.storage, Folder):
@@ -95,15 +96,15 @@ class TableLogs:
         return self._left.get(name)
 
     def describe(self, name: TableName, says: Description) -> None:
-        """Take what the pipeline says of a table."""
+        """Store the pipeline's comments and properties of a table."""
         self._said[name] = says
 
     def says(self, name: TableName) -> Description:
-        """Return what the pipeline says of a table. A command that runs no pipeline says nothing."""
+        """Return the pipeline's comments and properties of a table. A command without a pipeline has none."""
         return self._said.get(name, NOTHING_SAID)
 
     def look_anew(self) -> None:
-        """Let each log be looked at again when it is needed next, because others may have committed since."""
+        """Make the next use of each log look at it again, because others may have committed since."""
         self._left.clear()
         for log in self._logs.values():
             log.look_anew()
@@ -116,10 +117,10 @@ class TableLogs:
 
 @dataclass(frozen=True, slots=True)
 class TableShown:
-    """What a table's log says: the checkpoint that it shows, its Delta version, and an append table's number of rows.
+    """A table by its log: the checkpoint that it shows, its Delta version, and an append table's number of rows.
 
-    `at_cut` are its files at the version of a recorded cut, relative to the warehouse. It is None if no cut records the
-    table. It is also None for an append table, because others may add files to it.
+    `at_cut` has the table's files at the version of a recorded cut, relative to the warehouse. `at_cut` is None if no
+    cut records the table, and also for an append table, because others may add files to such a table.
     """
 
     shows: CheckpointId
@@ -129,7 +130,7 @@ class TableShown:
 
 
 def table_shown(logs: TableLogs, name: TableName, mode: TableMode, recorded: int | None) -> TableShown | None:
-    """Return what a table shows now and at the version `recorded`. None if there is no such table."""
+    """Return what a table shows now and at the version `recorded`, or None if there is no such table."""
     log = logs.log(name)
     if not log.exists():
         return None
@@ -144,7 +145,7 @@ def table_shown(logs: TableLogs, name: TableName, mode: TableMode, recorded: int
 
 
 def rows_at(logs: TableLogs, name: TableName, version: int) -> int | None:
-    """Return how many rows a table had at a version, according to its log. None if there is no such table."""
+    """Return the number of rows of a table at a version by its log, or None if there is no such table."""
     log = logs.log(name)
     return _rows_of(delta_table(log.folder, version)) if log.exists() else None
 

@@ -1,10 +1,10 @@
-"""Finds out how to undo what another writer's OPTIMIZE did to an append table, if a rollback needs that (K2).
+"""Finds out how to undo another writer's OPTIMIZE of an append table, if a rollback needs this (K2).
 
-OPTIMIZE writes the rows of several files into one. If rows of the job from before and after a checkpoint lie in one
-file then, the rollback to that checkpoint cannot tell them apart. So the files from before OPTIMIZE take the place of
-the merged ones again, in a commit that changes no row. The rollback then goes on as if nobody had merged anything.
+OPTIMIZE merges the rows of several files into one file. If a merged file has rows of the job from before and after a
+checkpoint, the rollback to that checkpoint cannot separate them. So the files from before OPTIMIZE replace the merged
+files again, in a commit that changes no row. After that, the rollback proceeds as if no files had been merged.
 
-It can't be undone if somebody has changed a merged file since, or if a file from before no longer exists.
+OPTIMIZE cannot be undone if another writer has changed a merged file since, or if a file from before no longer exists.
 """
 
 import json
@@ -39,7 +39,7 @@ class Undo:
         return {handle.path: handle for handle in handles}
 
     def __str__(self) -> str:
-        """Return the merges as a message names them."""
+        """Return the merges' names in messages."""
         return ", ".join(f"foreign {each}" for each in self.merges)
 
 
@@ -55,10 +55,10 @@ class _Merge:
 
 
 def to_undo(warehouse: Warehouse, name: TableName, table: DeltaTable, after: int, stay: Collection[str]) -> Undo | None:
-    """Return how to undo the merges after version `after` of files of the job that must leave the table.
+    """Return how to undo the merges after version `after` of files of the job that must be removed from the table.
 
-    The job's files in `stay` need not leave it. Paths lie inside the table's folder. None: there is no such merge, or
-    it cannot be undone. Raises OSError if an entry of the log is gone.
+    The job's files in `stay` need not be removed. Paths lie inside the table's folder. The result is None if there is
+    no such merge, or if it cannot be undone. Raises OSError if an entry of the log is gone.
     """
     folder = warehouse.place(name)
     mixed: list[_Merge] = []
@@ -84,7 +84,7 @@ def to_undo(warehouse: Warehouse, name: TableName, table: DeltaTable, after: int
 
 
 def _before(merges: list[_Merge], now: frozenset[str], marked: Collection[str]) -> frozenset[str] | None:
-    """Return the files that the table would show without these merges; None if one of their files was changed since."""
+    """Return the files that the table would show without these merges, or None if a merged file was changed since."""
     files = now
     for merge in reversed(merges):
         if not merge.adds <= files or not merge.adds.isdisjoint(marked):
@@ -94,7 +94,7 @@ def _before(merges: list[_Merge], now: frozenset[str], marked: Collection[str]) 
 
 
 def _files(actions: list[dict[str, Any]]) -> tuple[frozenset[str], frozenset[str], bool]:
-    """Return the files that an entry adds and removes, and whether it changes no row by that."""
+    """Return the files that an entry adds and removes, and whether it changes no row."""
     adds, removes = ([each[kind] for each in actions if kind in each] for kind in ("add", "remove"))
     rearranges = bool(adds) and not any(each.get("dataChange", True) for each in (*adds, *removes))
     added, removed = (frozenset(unquote(each["path"]) for each in files) for files in (adds, removes))
@@ -102,7 +102,7 @@ def _files(actions: list[dict[str, Any]]) -> tuple[frozenset[str], frozenset[str
 
 
 def _logged(warehouse: Warehouse, name: TableName, merges: list[_Merge]) -> Mapping[str, LoggedFile]:
-    """Return what the log said of the files right before each of these merges."""
+    """Return the properties of the files in the log right before each of these merges."""
     found: dict[str, LoggedFile] = {}
     for merge in merges:
         before = delta_table(warehouse.place(name), merge.entry.version - 1)

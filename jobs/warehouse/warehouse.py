@@ -17,7 +17,7 @@ from jobs.storage.port import Listed, Storage
 from jobs.storage.write_checks import Obstacle, broken_promises, folder_obstacles, kind_of, store_obstacles
 
 _IN_A_JOBS_FOLDER: Final = 2
-"""So many slashes has the name of a folder in a job's folder."""
+"""The number of slashes in the name of a folder in a job's folder."""
 
 
 def system_clock_ms() -> int:
@@ -26,7 +26,7 @@ def system_clock_ms() -> int:
 
 
 def installed_writer() -> str:
-    """Return this software and its version, as log entries name it."""
+    """Return the name and version of this software for log entries."""
     found = installed_version()
     return DISTRIBUTION if found is None else f"{DISTRIBUTION} {found}"
 
@@ -34,13 +34,13 @@ def installed_writer() -> str:
 class OwnFolder(Folder):
     """A warehouse's folder. Nothing behind a symbolic link inside a table or a job's folder is deleted there.
 
-    Only Tidemark makes folders inside them, so such a link leads to files that are not the job's.
+    Only Tidemark makes folders inside of these folders, so such a link leads to files that are not the job's.
     """
 
     __slots__ = ()
 
     def delete(self, name: str) -> None:
-        """Delete a file if it exists, and if it does not lie behind a link."""
+        """Delete a file if it exists and does not lie behind a link."""
         if link_to(self, name) is None:
             Folder.delete(self, name)
 
@@ -64,7 +64,7 @@ class Warehouse:
     storage: Storage = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse a folder that cannot hold tables. Nothing has been claimed or written then."""
+        """Refuse a folder that cannot have tables, before anything is claimed or written."""
         if isinstance(self.root, Path):
             must_suit_delta(self.root)
         storage = OwnFolder(self.root) if isinstance(self.root, Path) else storage_of(self.root)
@@ -75,7 +75,7 @@ class Warehouse:
         return StoragePlace(self.storage, name)
 
     def path(self, name: str) -> Path:
-        """Return the local path of a file that is written bit by bit, such as a trace."""
+        """Return the local path of a file that is written piece by piece, such as a trace."""
         return local_path(self.place(name))
 
     def delete(self, name: str) -> bool:
@@ -90,13 +90,13 @@ class Warehouse:
 
 
 # ------------------------------------------------------------------
-# Finds obstacles that would stop a tick in its work in the warehouse. A tick and doctor look for them.
+# Finds obstacles to a tick's work in the warehouse. A tick and `doctor` check for them.
 
 
 def obstacles(warehouse: Warehouse, *, thorough: bool = False) -> Iterator[Obstacle]:
     """Yield the reasons why a tick of the job cannot write into the warehouse.
 
-    An object store is tested for the promises of the storage port if the job has never run there, and if `thorough`.
+    An object store is tested for the guarantees of the storage port if the job has never run there, or if `thorough`.
     """
     paths = warehouse.paths
     logs = tuple(f"{name}/_delta_log" for name in (paths.checkpoints, paths.cuts))
@@ -130,5 +130,5 @@ def _is_there(warehouse: Warehouse, folder: str) -> bool:
 
 
 def kind_at(warehouse: Warehouse, name: str) -> str | None:
-    """Return the kind of file that a name in a folder leads to, or None if there is no such file."""
+    """Return the kind of file at a name in a folder, or None if there is no such file."""
     return kind_of(warehouse.storage.path(name)) if isinstance(warehouse.storage, Folder) else None
