@@ -59,9 +59,10 @@ _HEAD_BYTES: Final = 16
 """The number of bytes at the beginning of a line that name its action."""
 
 _Actions = tuple[set[str], dict[str, int], bool]
-"""The files that an entry adds, and those that it removes, with the time of removal that it says.
+"""The files that an entry adds, and the files that it removes, with the time of removal in the entry.
 
-The last item says whether the entry takes out erased files, which no version shows any more (`log_rewriting`)."""
+The last item says whether the entry removes erased files, which no version shows any more (`log_rewriting`).
+"""
 
 
 @dataclass(slots=True)

@@ -58,7 +58,7 @@ class JobEntries:
     """The job's entries in `checkpoints`. Methods may be called from any thread."""
 
     def __init__(self, store: CheckpointStore, durability: Durability, claimed: Callable[[], None]) -> None:
-        """Write into this store. `claimed` is called after each claim: until then, another holder could change all."""
+        """Use this store. `claimed` is called after each claim, before which other holders could change everything."""
         self._store, self._durability, self._claimed = store, durability, claimed
         self._lock = threading.Lock()
 
@@ -437,7 +437,7 @@ class JobStores:
         whole: bool = False,
         told: Cuts | None = None,
     ) -> Standing:
-        """Return how the logs of these `tables` (None: of all) agree with the entries and the recorded cuts.
+        """Return the facts on whether the logs of `tables` (None: of all) agree with entries and recorded cuts.
 
         `told` are further cuts that are treated as recorded. Raises TableLogDamagedError. Call this before another
         thread uses the stores.
@@ -499,7 +499,7 @@ class JobStores:
         mark.delete()
 
     def _look_anew(self) -> None:
-        """Look once more at the cuts and tables: until this claim was in, another holder could change them."""
+        """Make the next reads look at cuts and tables anew, as another holder could change them before this claim."""
         self._logs.look_anew()
         self.cuts.look_anew()
 

@@ -165,7 +165,7 @@ class LeaseStore:
         return read_document(LeaseFile, self._place)
 
     def renew(self, generation: Generation, holder: Holder, lease_ms: int) -> bool:
-        """Write the lease for `lease_ms` from now. Return False, and write nothing, if a newer generation has one."""
+        """Write the lease for `lease_ms` from now. Return False, without writing, if a newer generation has one."""
         there = self.read()
         if there is not None and there.generation > generation:
             return False

@@ -89,7 +89,7 @@ def newest_entries(folder: StoragePlace, version: int) -> Iterator[LogEntry]:
 
 
 def entries_after(folder: StoragePlace, newest: int, version: int) -> Iterator[LogEntry]:
-    """Yield the entries of a table's log from `newest` back to the one after `version`; raises as `newest_entries`."""
+    """Yield a log's entries from `newest` back to the entry after `version`. Raises like `newest_entries`."""
     return takewhile(lambda entry: entry.version > version, newest_entries(folder, newest))
 
 

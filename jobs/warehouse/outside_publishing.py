@@ -228,7 +228,7 @@ class OutsideSinks:
         return why
 
     def roll_back(self, before: CheckpointId) -> None:
-        """Roll back what sinks have pre-committed for older checkpoints, which are published or have failed."""
+        """Roll back what sinks have pre-committed for older checkpoints, all of which are published or failed."""
         for table, bound in self._sinks.items():
             if isinstance(bound.sink, TwoPhaseSink):
                 left = bound.sink.pre_committed(self._warehouse.paths.job, table)

@@ -243,7 +243,7 @@ def _unseen(table: DeltaTable, renamed: Renamed) -> tuple[str, ...]:
 def _partitions(
     table: DeltaTable, name: TableName, paths: Iterable[str]
 ) -> Mapping[str, tuple[tuple[str, str | None], ...]]:
-    """Return the partition of each file. Paths tell those of our files, and the log those of other writers' files."""
+    """Return the partition of each file: from the path for the job's files, and from the log for other files."""
     if not table.metadata().partition_columns:
         return {}
     logged = logged_files(table)

@@ -92,7 +92,7 @@ class Unreadable:
 
 
 class RequestFolder:
-    """The requests of one job. Several processes use it at the same time. It decides nothing about data."""
+    """The requests of one job. Several processes use the folder at the same time. No data depends on it."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         """Name the folder. The first request creates it."""

@@ -224,7 +224,7 @@ def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Root, tol
 
 @dataclass(frozen=True, slots=True)
 class _Original:
-    """The original: a whole entry, the entries around it, and the table versions of its own cut, if it has one."""
+    """The original: a whole entry, all entries of its job, and the table versions of its own cut, if any."""
 
     warehouse: Warehouse
     rows: tuple[Row, ...]

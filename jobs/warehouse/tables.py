@@ -62,7 +62,7 @@ class TableLogs:
         return checkpoint
 
     def _shown_by(self, table: KnownTable, name: TableName) -> int:
-        """Return the checkpoint of the newest entry, which is ours as a rule. delta-rs would read the whole log."""
+        """Return the checkpoint in the newest log entry. If another writer wrote it, delta-rs reads the whole log."""
         newest = self.published_at(name, table.version())
         if newest is not None:
             return newest.checkpoint

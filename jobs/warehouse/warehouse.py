@@ -45,7 +45,7 @@ class OwnFolder(Folder):
             Folder.delete(self, name)
 
     def list(self, name: str, *, deep: bool = False) -> Iterator[Listed]:
-        """Yield the entries of a folder. A link in the place of a job's requests, traces or reservations has none."""
+        """Yield the entries of a folder. A link in place of a folder in a job's folder is treated as empty."""
         is_jobs = name.startswith(f"{ROOT}/") and name.count("/") == _IN_A_JOBS_FOLDER
         return iter(()) if is_jobs and self.path(name).is_symlink() else Folder.list(self, name, deep=deep)
 
