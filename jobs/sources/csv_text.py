@@ -1,4 +1,4 @@
-"""Reads the header of a CSV file as Spark does, and looks through its text before Spark reads it.
+"""Reads the header of a CSV file as Spark does, and scans the file's text before Spark reads the file.
 
 Spark's parser is univocity's, with `unescapedQuoteHandling=STOP_AT_DELIMITER`:
 

@@ -110,7 +110,7 @@ def decimal_of(text: Column, kind: DecimalType) -> Column:
 
 
 def is_whole(record: Column, options: Mapping[str, str]) -> Column:
-    """Return whether a text is one JSON object, and nothing else. It may be null for a text that is not."""
+    """Return whether a text is one JSON object, and nothing else. The result may be null for any other text."""
     first = F.instr(record, "}") == F.length(F.rtrim(record, F.lit(SPACE)))
     alone = F.startswith(F.ltrim(record, F.lit(SPACE)), F.lit("{")) & first
     schema = ArrayType(StructType([StructField(_END, StringType())]))

@@ -1,9 +1,9 @@
 """A source that reads several sources one after the other: history first, then live rows (Flink: `HybridSource`).
 
-Each of these sources is a *part*. The name of a split begins with the number of its part, as in `2.orders-0`, so the
-split of a position tells the part. The rest of the name, and the position itself, are those of the part's own source.
-The core decides which part is read (`checkpointing/job/polling.py`): a split is polled only when all splits of the
-parts before its own have ended.
+Each of these sources is a *part*. The name of a split begins with the number of its part, as in `2.orders-0`, so a
+position's split names its part. The rest of the name, and the position itself, are those of the part's own source. The
+core decides which part is read (`checkpointing/job/polling.py`): a split is polled only when all splits of the parts
+before its own have ended.
 """
 
 import json
@@ -63,7 +63,7 @@ class PartScan(ScanOfScan):
     missing: frozenset[str]
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in `schema`. Raises what the part's scan raises. A SourceError names the part."""
+        """Yield the rows in `schema`. Raises the errors of the part's scan. A SourceError names the part."""
         own = pa.schema([field for field in schema if field.name not in self.missing])
         try:
             for batch in self.scan.batches(own):
@@ -89,7 +89,7 @@ class ReadsFirst:
 
 
 class Part:
-    """One of the sources of a hybrid source (see `port.Source`). Its splits have their names in the hybrid source."""
+    """One of the sources of a hybrid source (see `port.Source`). Its methods use the hybrid source's split names."""
 
     def __init__(self, number: int, source: Source, parts: int) -> None:
         """Read `source` as the part with this number, counted from 1. The hybrid source has `parts` parts."""
@@ -166,7 +166,7 @@ class Part:
             return False
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows between two positions; see `port.CountsRows`."""
+        """Return the number of rows between two positions; see `port.CountsRows`."""
         return self._words.rows_between(UNNAMED, self._inner(split), start, end)
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
@@ -229,7 +229,7 @@ class HybridSource(ReadsFirst):
         """Read these sources in this order. A hybrid source among them is replaced by its parts.
 
         Raises SourceError if a part before the last is not bounded, if the parts differ in their columns, or for a part
-        that reads cuts of another job. Also raises it for a part that wraps a hybrid source.
+        that reads cuts of another job. Also raises SourceError for a part that wraps a hybrid source.
         """
         each = [one for source in sources for one in (source.parted if isinstance(source, HybridSource) else (source,))]
         self.parts = tuple(Part(number, source, len(each)) for number, source in enumerate(each, 1))
@@ -301,7 +301,7 @@ class HybridSource(ReadsFirst):
         return self._part(split).named(split, position)
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows between two positions; see `port.CountsRows`."""
+        """Return the number of rows between two positions; see `port.CountsRows`."""
         return self._part(split).rows_between(split, start, end)
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:

@@ -125,7 +125,7 @@ class CommitsPositions(Protocol):
         In unaligned mode, some rows may be in flight when a checkpoint is taken, and nothing stores these rows. Then
         the position of their split lies before these rows. If a reset has moved the split since they were read, the
         split has no position until these rows have arrived. Called in the order of the checkpoints, from one thread, at
-        least once. A tick begins by calling it again for the checkpoint that it restored, so a checkpoint that is not
+        least once. A tick begins with another call for the checkpoint that it restored, so a checkpoint that is not
         newer than the last committed one must change nothing. If the process dies before the call, a later call covers
         the checkpoint. A split that has not been read has no position. If the method raises, the tick logs and shows
         the error and goes on, and the checkpoint stays complete.
@@ -298,7 +298,10 @@ class LiesInFolder(Protocol):
         ...
 
     def look(self) -> FolderLook:
-        """Return how many files the source reads, and which it ignores. Raise SourceError if it cannot."""
+        """Return how many files the source reads, and which it ignores.
+
+        Raises SourceError if a folder cannot be listed.
+        """
         ...
 
 
@@ -366,7 +369,7 @@ def layers(source: Source) -> Iterator[Source]:
 
 
 def every_layer(source: Source) -> Iterator[Source]:
-    """Yield the layers of a source, and those of its parts."""
+    """Yield the layers of a source, and the layers of its parts."""
     for layer in layers(source):
         yield layer
         for part in layer.parts if isinstance(layer, ReadsParts) else ():

@@ -71,7 +71,7 @@ class PositionWords:
             return _as_written(position)
 
     def rows_between(self, source: VertexId, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows between two positions, or None if unknown.
+        """Return the number of rows between two positions, or None if it is not known.
 
         The number is negative if `end` lies before `start`.
         """

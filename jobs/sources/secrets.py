@@ -42,7 +42,7 @@ class WithheldSettings(Mapping[str, str]):
         return len(self._settings)
 
     def __repr__(self) -> str:
-        """Return only their number."""
+        """Return only the number of settings."""
         return f"<{len(self)} settings>"
 
 

@@ -223,7 +223,7 @@ def _decoded(value: Any) -> bytes:  # noqa: ANN401
 
 
 def _date(value: Any) -> int:  # noqa: ANN401
-    """Return the days since 1970."""
+    """Return a date as the number of days since 1970-01-01."""
     days = date.fromisoformat(value.removesuffix("Z")).toordinal() - _EPOCH_DAY if isinstance(value, str) else value
     if _integer(days, 64) not in _DAYS:
         raise ValueError("its year is not one from 1 to 9999")

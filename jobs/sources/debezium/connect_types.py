@@ -169,7 +169,7 @@ def spark_columns(row: ConnectType) -> StructType:
 
 
 def spark_type(of: ConnectType) -> DataType:
-    """Return the type that a column gets."""
+    """Return the Spark type of a column with values of this type."""
     if of.name == DECIMAL:
         precision = int(of.parameters.get("connect.decimal.precision", 0))
         fits = 0 < precision <= _DIGITS_MAX and 0 <= of.scale <= precision

@@ -30,7 +30,7 @@ _Row = tuple[int, int, tuple[Any, ...] | None]
 
 @dataclass(frozen=True)
 class DebeziumDecoding:
-    """How the bytes of the columns `value` and `key` become the columns of `HEAD`, and then those of a table.
+    """How the bytes of the columns `value` and `key` become the columns of `HEAD`, and then the columns of a table.
 
     `writers` are the registry's schemas of Avro events by their numbers, or None for JSON. With `only_known`, an event
     with a column that `table` lacks is an error. `unordered` is the reason why a truncate cannot be ordered among other

@@ -1,10 +1,10 @@
 """Runs Debezium's engine in a separate process, and writes what the engine delivers to standard output, in lines.
 
-`python -m jobs.sources.debezium.engine` is started by `running.RunningEngine`. The first line of its input is the JSON
-text of the settings. So no argument, environment variable or file contains a password. Each further line is a place of
-the server's log (`binlog.000003 1189`). Once everything before the newest of these places has been delivered, the
-program answers `I`. It does not answer older places. When its input ends, the program stops, so it does not outlive the
-process that started it.
+`python -m jobs.sources.debezium.engine` is started by `running.RunningEngine`. The first line of the program's input is
+the JSON text of the settings. So no argument, environment variable or file contains a password. Each further line is a
+place of the server's log (`binlog.000003 1189`). Once everything before the newest of these places has been delivered,
+the program answers `I`. It does not answer older places. When the input ends, the program stops, so it does not outlive
+the process that started it.
 
 | line begins with | then comes                                                                                       |
 |------------------|--------------------------------------------------------------------------------------------------|
@@ -57,7 +57,7 @@ class Lines:
         self._lock = threading.Lock()
 
     def write(self, lines: Sequence[str]) -> None:
-        """Write whole lines, and wait while the reader is behind."""
+        """Write whole lines. Block while the reader is slower than the writer."""
         with self._lock:
             self._file.write("".join(f"{line}\n" for line in lines).encode())
             self._file.flush()

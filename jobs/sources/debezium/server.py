@@ -41,7 +41,7 @@ GRANTS: Final = "SELECT, RELOAD, SHOW DATABASES, LOCK TABLES, REPLICATION SLAVE,
 
 
 class Encryption(NamedTuple):
-    """Says how the connection to a server is encrypted.
+    """How the connection to a server is encrypted.
 
     | mode              | encrypts | a trusted authority signed the certificate | the certificate is the host's |
     |-------------------|----------|--------------------------------------------|-------------------------------|
@@ -89,7 +89,7 @@ _ENGINE_MODES: Final[Mapping[str, Mapping[str, str]]] = {
         "verify-identity": "verify_identity",
     },
 }
-"""What Debezium's connectors call the modes of `Encryption`."""
+"""The names of the modes of `Encryption` in Debezium's connectors."""
 
 
 class LogPlace(NamedTuple):

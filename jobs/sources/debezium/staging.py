@@ -91,7 +91,7 @@ class DebeziumNote(StagedNote):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebeziumReading:
-    """Says what to read and how."""
+    """What to read, and how."""
 
     server: BinlogServer
     tables: Sequence[str]
@@ -163,7 +163,7 @@ class EventRows:
         return self.written + len(self._kinds)
 
     def take(self, said: Said) -> None:
-        """Take the rows of an event. Raises SourceError for a value that does not fit its column."""
+        """Add the rows of an event. Raises SourceError for a value that does not fit its column."""
         try:
             types = said.types
             event = event_of(json.loads(said.text), None, types)
@@ -448,7 +448,7 @@ class DebeziumStaging:
         return False
 
     def _compared(self, said: Said, tables: tuple[TrackedTable, ...], *, now: bool = False) -> tuple[TrackedTable, ...]:
-        """Return the tables after a change of their columns. `now`: they must not have changed.
+        """Return the tables after a change of their columns. With `now`, the columns must not have changed.
 
         Only the history has a table's name from before a RENAME. The event does not have it. If an earlier engine has
         already written the RENAME into the history, the event describes no change at all.

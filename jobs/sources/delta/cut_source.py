@@ -138,7 +138,7 @@ class CutSource(DeltaSource):
         return f"cut {known.cut} of {known.job}" if known.at_cut else f"on the way to cut {known.cut}, {known.at}"
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows between two positions; see `port.CountsRows`."""
+        """Return the number of rows between two positions; see `port.CountsRows`."""
         del split
         first, last = (0 if text is None else CutPosition.parse(text).at.before for text in (start, end))
         return last - first

@@ -169,7 +169,7 @@ class DeltaHistory:
     """The history of one table. All methods that look at the table raise StoreError if an object store fails."""
 
     def __init__(self, folder: StoragePlace) -> None:
-        """Name the table's folder. Nothing is read yet."""
+        """Store the table's folder. Nothing is read yet."""
         self.folder = folder
         self._newest: NewestVersion | None = None
         self._bound: DeltaColumns | None = None
@@ -253,7 +253,10 @@ class DeltaHistory:
         return _snapshot(self, version, self.newest().columns.id)
 
     def kept(self, path: str, rows: int, marked: MarkedRows) -> NDArray[np.bool_]:
-        """Return for each row of a file whether it is read. Raise VersionUnreadableError without a deletion vector."""
+        """Return for each row of a file whether the row is read.
+
+        Raises VersionUnreadableError if a deletion vector is gone.
+        """
         left = self._left(path, rows, marked.without)
         return left if marked.only is None else left & ~self._left(path, rows, marked.only)
 
@@ -426,7 +429,8 @@ def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataF
 
 
 # ------------------------------------------------------------------
-# Decides which rows a reader gets from a version of a Delta table. A version that cannot be read is refused by number.
+# Decides which rows a reader gets from a version of a Delta table. The error for a version that cannot be read names
+# the version.
 #
 # | a commit that                            | brings, by appends        | brings, by changes                         |
 # |------------------------------------------|---------------------------|--------------------------------------------|
@@ -439,7 +443,7 @@ def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataF
 # |                                          |                           | `delete`, those that only the old one      |
 # |                                          |                           | marks as `insert` (RESTORE)                |
 #
-# Rows that a deletion vector marked in an earlier version count neither as rows of an added file nor of a removed file.
+# Rows that a deletion vector marked in an earlier version are neither rows of an added file nor rows of a removed file.
 
 
 Contents = tuple[tuple[DataFile, ChangeType], ...]
@@ -623,7 +627,7 @@ class HistoryReader:
 
 
 def made_anew(history: DeltaHistory, place: DeltaPosition, now: str) -> str:
-    """Return the message for a table with another id than the position's."""
+    """Return the message for a table whose id differs from the id in the position."""
     return (
         f"{history.folder} is another table than the one that was read (its id is {now}, not {place.table}): somebody "
         "dropped it and made it anew. Put the old one back"

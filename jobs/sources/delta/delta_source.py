@@ -261,7 +261,7 @@ class DeltaSource(ReadsFirst):
         return str(DeltaPosition.parse(position))
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows between two positions; see `port.CountsRows`.
+        """Return the number of rows between two positions; see `port.CountsRows`.
 
         Rows that a reset to a version skips are not counted.
         """

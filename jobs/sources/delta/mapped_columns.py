@@ -120,7 +120,7 @@ def _type_as(then: DataType, now: DataType) -> DataType:
 
 
 def reads_as(stored: DataType, read: DataType) -> bool:
-    """Return True if files of type `stored` can be read as `read`: both are the same, or Delta may widen so."""
+    """Return True if files of type `stored` can be read as `read`: both are equal, or Delta allows the widening."""
     match stored, read:
         case StructType(), StructType():
             pairs = zip(stored.fields, read.fields, strict=False)

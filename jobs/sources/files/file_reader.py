@@ -98,7 +98,7 @@ class FileReader:
         )
 
     def _parses_lines(self, fit: Fit) -> bool:
-        """Return whether each line of a JSON file is parsed by itself, because Spark's reader might misread some.
+        """Return whether each line of a JSON file is parsed separately, because Spark's reader might misread a line.
 
         In a column of text, Spark's reader shows a number or list exactly as the file has it. A parsed line shows the
         same value, but perhaps with other digits or spaces.
@@ -342,10 +342,10 @@ def _csv_options(options: Options) -> dict[str, str]:
 
 
 def _of_all_columns(corrupt: str, own: Sequence[str]) -> Column:
-    """Return the corrupt column in a form for which Spark reads all columns.
+    """Return the corrupt column as an expression for which Spark must read all columns.
 
-    Spark parses only the columns that a query uses. So without this form, the query would decide which records are
-    corrupt.
+    Spark parses only the columns that a query uses. So without this expression, the query would decide which records
+    are corrupt.
     """
     rest = F.xxhash64(*map(named, own)).cast(StringType())
     return F.substring(F.concat(named(corrupt), rest), F.lit(1), F.length(named(corrupt)))
@@ -367,7 +367,7 @@ def stored_field(field: StructField, conversion: Conversion | Cast | None) -> St
 
 
 def converted(field: StructField, conversion: Conversion | Cast | None) -> Column:
-    """Return a column of the schema, made from the stored one."""
+    """Return a column of the schema, made from the stored column."""
     name = quoted(field.name)
     micros = f"({name} div 1000L - if({name} < 0 AND {name} % 1000L <> 0, 1L, 0L))"
     match conversion:

@@ -30,11 +30,11 @@ class InputEntry(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the folder."""
+        """The name of the file or folder in its folder."""
 
     @property
     def path(self) -> str:
-        """Its path or URL."""
+        """The path or URL of the file or folder."""
 
     def is_dir(self) -> bool:
         """Return True for a folder."""
@@ -235,7 +235,10 @@ class InputFiles:
         return input_folder(self.folder(split)).found(name)
 
     def look(self) -> FolderLook:
-        """Return how many files the source reads, and which it ignores. Raise SourceError if it cannot."""
+        """Return how many files the source reads, and which it ignores.
+
+        Raises SourceError if a folder cannot be listed.
+        """
         found = FolderLook(self.root, self.pattern, (self.suffixes[0], self.title))
         root = place_in(self.root, "")
         if self.one_split:

@@ -2,8 +2,8 @@
 
 After a broker has answered once in this process, further requests wait while the brokers restart. The first request
 succeeds or fails within seconds, so that a wrong address is reported before the job is claimed. If no broker answers
-the first request, further requests within `_REFUSED_S` seconds fail at once with the same error. So a user with a wrong
-address waits only once.
+the first request, further requests within `_REFUSED_S` seconds fail immediately with the same error. So a user with a
+wrong address waits only once.
 """
 
 import logging
@@ -44,7 +44,7 @@ PATIENCE_S: Final = 60.0
 
 _AGAIN_S: Final = 0.5
 _REFUSED_S: Final = 5.0
-"""For how many seconds requests fail at once after no broker answered."""
+"""For how many seconds further requests fail immediately after no broker has answered."""
 _RECORD_S: Final = 5.0
 
 QUICK: Final = {"reconnect.backoff.max.ms": "1000", "socket.connection.setup.timeout.ms": "5000"}
@@ -169,7 +169,10 @@ class Cluster:
         return None if found.offset < 0 else found.metadata or ""
 
     def rights(self, topic: str) -> frozenset[str]:
-        """Return the names of the operations that the user may do on a topic. Raise NoSuchTopicError."""
+        """Return the names of the operations that the user may do on a topic.
+
+        Raises NoSuchTopicError if the topic does not exist.
+        """
         described = self._asked(f"topic {topic}", partial(_described, topic, rights=True))
         return frozenset(each.name for each in described.authorized_operations or ())
 

@@ -234,7 +234,7 @@ class KafkaSource(ReadsFirst):
         self._first_found: frozenset[SplitId] | None = None
         """The splits that the job found at its first look. Later splits are read from their first record."""
         self._goes_on = False
-        """True if the job has read this source before. Relevant if no checkpoint has the splits of its first look."""
+        """True if the job has read this source before. Used if no checkpoint has the splits of the first look."""
         self._committed = NO_CHECKPOINT
         self._partitions: Mapping[str, int] = {}
         self._is_sparks = False
@@ -540,7 +540,10 @@ class KafkaSource(ReadsFirst):
         return found
 
     def _looked(self, place: TopicPartition, position: KafkaPosition | None) -> ClusterLook:
-        """Return a fresh look at all Kafka partitions, in which no poll of this one has found nothing to read."""
+        """Return a look at all Kafka partitions that is fresh enough for a poll of this one.
+
+        A new look is taken if a poll of this Kafka partition has already found nothing to read in the last look.
+        """
         look = self._look
         if look is None or place in look.told_idle or time.monotonic() - look.at > _fresh_s(look, place, position):
             known = {place.topic, *(look.topics if look is not None else self._topics)}

@@ -58,7 +58,7 @@ def place_of(split: SplitId) -> TopicPartition:
 
 
 class TransactionsRead(BaseModel):
-    """The first offset that is still needed in each partition of a topic of Debezium's transactions, and its id."""
+    """The first needed offset in each partition of a topic of Debezium's transactions, and the topic's id."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

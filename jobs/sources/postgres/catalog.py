@@ -275,7 +275,7 @@ class CatalogFacts(BaseModel):
 
     @property
     def names_rows(self) -> bool:
-        """Return True if the publication sends updates or deletes, which name a row by its replica identity."""
+        """Return True if the publication sends updates or deletes, which identify a row by its replica identity."""
         return not {"update", "delete"}.isdisjoint(self.kinds)
 
     def of(self, tables: Sequence[SourceTable], before: "CatalogFacts | None") -> "CatalogFacts":

@@ -119,7 +119,10 @@ class SlotCopy:
         """The horizon after which the next read returns transactions."""
 
     def connection(self, start: int) -> Connection:
-        """Return the connection of a copy that reads transactions after this horizon. Raise SourceError without one."""
+        """Return the connection of a copy that reads the transactions after this horizon.
+
+        Raises SourceError if the slot cannot be copied.
+        """
         if self._connection is not None and (self._connection.closed or self._start != start):
             self.close()
         if self._connection is None:

@@ -114,7 +114,7 @@ Then the slot can be advanced.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Says what to read and how."""
+    """What to read, and how."""
 
     server: Server
     slot: str
@@ -215,7 +215,7 @@ class Staging:
         return messages >= changes
 
     def _known(self) -> CatalogFacts | None:
-        """Return the catalog's facts when the newest file was written."""
+        """Return the facts of the catalog at the time when the newest file was written."""
         return None if self._log.last is None else self._log.last.note.origin.catalog
 
     def _snapshot(self, tables: Sequence[PublishedTable], note: Note) -> None:
@@ -253,7 +253,7 @@ class Staging:
         )
 
     def _with_catalog(self, connection: Connection, origin: Origin) -> Origin:
-        """Return the origin with the catalog's facts of now. Raise SourceError if the changes cannot be continued."""
+        """Return the origin with the catalog's present facts. Raise SourceError if the changes cannot be continued."""
         publication = self._reading.publication
         catalog = must_go_on(
             publication,

@@ -34,7 +34,7 @@ class OffsetPosition(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the position of a text. Raise SourceError for a text that is not a position."""
+        """Return the position that a text contains. Raise SourceError for a text that is not a position."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

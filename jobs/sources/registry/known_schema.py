@@ -10,7 +10,7 @@ from jobs.sources.port import SourceError
 
 MAGIC: Final = 0
 HEAD_BYTES: Final = 5
-"""The length of the beginning of a record in Confluent's wire format: a zero byte, and four with the schema number."""
+"""The length of a record's head in Confluent's wire format: a zero byte, and four bytes with the schema's number."""
 
 _PRIMITIVE: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _COMPLEX: Final = frozenset({"record", "enum", "fixed", "array", "map", "error"})
@@ -31,7 +31,7 @@ class KnownSchema(BaseModel):
     references: tuple[tuple[str, str], ...] = ()
 
     def avro(self) -> Any:  # noqa: ANN401
-        """Return an Avro schema as JSON. A type of a reference is written out where it is first used."""
+        """Return an Avro schema as JSON. A type from a referenced schema is written out where it is first used."""
         used = (_named_types(_json(self.number, text), "") for _, text in self.references)
         others = {name: schema for each in used for name, schema in each}
         return _Inlined(others).of(_json(self.number, self.text), "")
