@@ -69,7 +69,7 @@ class JsonRecords:
         return F.from_json(text, told, self._options(told=True))
 
     def is_bad(self, text: Column, parsed: Column) -> Column:
-        """Return whether a text is no record of this schema, never null. `parsed` is the struct of the text."""
+        """Return whether a text is no record of this schema, never null. `parsed` is the text's struct."""
         options = self._options(told=False)
         unlike = [parsed.isNull(), parsed.getField(CORRUPT).isNotNull(), ~F.is_valid_utf8(text)]
         values = has_bad_values(text, self.schema, options)

@@ -53,7 +53,7 @@ class KnowsStored(Protocol):
     def stored(self, columns: Sequence[str]) -> pa.Schema | None:
         """Return the file's schema if a vertex wrote the file, with these columns as they are read; else None.
 
-        Raises what `batches` raises.
+        Raises the errors of `batches`.
         """
         ...
 

@@ -113,8 +113,7 @@ def boundary_of(effect: CarriedOut) -> str:
 def boundary_names(graph: JobGraph) -> tuple[str, ...]:
     """Return the boundaries that a tick of this job can cross, in the order of a tick that recovers.
 
-    The result leaves out the boundaries of repairing tables (`recovery.tables_behind`) and of renaming
-    (`recovery.renaming`).
+    The result leaves out the boundaries of repairing tables (`tick.carrier`) and of renaming (`tick.renaming`).
     """
     tables = [str(table.name) for table in graph.tables()]
     outside = [str(table.name) for table in graph.tables() if table.outside]

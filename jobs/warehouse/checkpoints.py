@@ -133,8 +133,11 @@ SMALL_TABLE: Final = {
     "delta.deletedFileRetentionDuration": "interval 0 seconds",
     "delta.checkpointInterval": "1000000",
 }
-"""Properties of Tidemark's own tables. Only `maintenance` deletes their row files, and a VACUUM ignores them. So a
-Delta log checkpoint need not remember removed files."""
+"""Properties of Tidemark's own tables.
+
+Only `log_lengths` deletes the row files of these tables, and a VACUUM ignores the files. So a Delta log checkpoint need
+not name removed files.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +225,9 @@ class CheckpointStore:
         return str(self._log.known().loaded.metadata().id)
 
     def observe_at(self, version: int) -> tuple[Row, ...]:
-        """Return the entries at one of the table's last `maintenance.EVERY_VERSIONS` versions, newest first.
+        """Return the entries at one of the table's last `log_lengths.EVERY_VERSIONS` versions, newest first.
 
-        A reader calls this for an entry that was subsumed later. Raises what delta-rs raises for a missing version.
+        A reader calls this for an entry that was subsumed later. Raises the error of delta-rs for a missing version.
         """
         return self._rows(KnownTable(delta_table(self._log.folder, version), self._log.folder.name))
 
@@ -288,7 +291,7 @@ class CheckpointStore:
         return newest is not None and entry_place(self._log.folder, newest).described().changed_ms > moment_ms
 
     def drop_older_versions(self, kept_ms: int) -> None:
-        """Drop all older versions of the table than its newest one. The caller must hold the job."""
+        """Drop all versions of the table before its newest version. The caller must hold the job."""
         now_s = self._warehouse.now_ms() / 1000
         log_lengths.drop_older_versions(self._log, now_s=now_s, kept_s=kept_ms / 1000)
 
@@ -405,7 +408,7 @@ class CheckpointStore:
         return rows
 
     def _sound(self, entries: list[dict[str, Any]], read: Callable[[dict[str, Any]], Row | None]) -> dict[str, Row]:
-        """Return what `read` makes of these entries, by their text, without the ignored entries."""
+        """Return by text the form that `read` returns of each of these entries, without the ignored entries."""
         rows: dict[str, Row] = {}
         for entry in entries:
             try:
@@ -471,7 +474,7 @@ def _entry(row: Row, version: int, at_ms: int, writer: str) -> dict[str, Any]:
 
 
 def _columns(row: Row) -> dict[str, Any]:
-    """Return the values of the columns besides an entry's text."""
+    """Return the values of an entry's columns other than its text."""
     return {
         "kind": kind_of(row).value,
         "checkpoint": row.checkpoint if isinstance(row, CheckpointRecord) else None,

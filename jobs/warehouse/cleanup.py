@@ -142,7 +142,7 @@ def _path(action: dict[str, Any]) -> str:
 
 
 # ------------------------------------------------------------------
-# Stores what earlier clean-ups observed, in a small file. If it is lost, the grace period starts again.
+# Stores what earlier clean-ups observed, in a small file. If the file is lost, the grace period starts again.
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from jobs.warehouse.warehouse import Warehouse
 
 _PART_ROWS = 1_048_576
 _PART_BYTES = 64 * 1024 * 1024
-"""The number of rows and of Arrow bytes at which a row group is complete. It ends with a row group of its last file."""
+"""Once the row groups that were read have this many rows or Arrow bytes, they are written as one row group."""
 
 
 class CompactionEndedError(Exception):

@@ -1,4 +1,4 @@
-"""Collects the facts with which `commit.behind` decides whether a job's tables show what its recorded cuts say.
+"""Collects the facts by which `commit.lost_publications` decides whether tables show what recorded cuts say.
 
 A normal start reads one log entry for each table and recorded cut. The whole log of a table is read only in doubt.
 """

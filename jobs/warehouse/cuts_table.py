@@ -351,7 +351,7 @@ class ReservationStore:
     """The reservations of one job. Several processes use it at the same time."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        """Name the folder. The first reservation creates it."""
+        """Store the folder's place. The first reservation creates the folder."""
         self._warehouse = warehouse
         self._folder = warehouse.place(warehouse.paths.reservations)
 
@@ -464,6 +464,7 @@ class ReservationStore:
 def deletable(warehouse: Warehouse, paths: Iterable[str]) -> tuple[str, ...]:
     """Return those of the files that may be deleted now, because no reader has reserved them.
 
-    Call it after the cuts that name the files have been dropped. Otherwise a reader may reserve one of them in between.
+    Call this after the cuts that name the files have been dropped. Otherwise a reader may reserve one of them in
+    between.
     """
     return discardable(paths, ReservationStore(warehouse).reservations(), warehouse.now_ms())

@@ -192,7 +192,7 @@ class DeltaLog:
     def known(self) -> KnownTable:
         """Return the table as of this object's last look or commit. Another process may have committed since.
 
-        Raises what delta-rs raises if the table cannot be read.
+        Raises the error of delta-rs if the table cannot be read.
         """
         if self._table is None:
             return self.reopen()
@@ -227,7 +227,7 @@ class DeltaLog:
     def loaded(self) -> DeltaTable:
         """Return the table of `known` as an object of delta-rs, which reads this process's commits if needed.
 
-        Raises what delta-rs raises if the table cannot be read.
+        Raises the error of delta-rs if the table cannot be read.
         """
         known = self.known()
         if self._is_copy:
@@ -322,7 +322,7 @@ def add(
 
 
 # ------------------------------------------------------------------
-# Makes files durable before a commit names them, so that a power cut cannot lose such a file (`commit.durability`).
+# Makes files durable before a commit names them, so that a power cut cannot lose such a file (`commit.two_phase`).
 #
 # Neither delta-rs nor the writers of staged files sync their files.
 

@@ -94,8 +94,8 @@ def _damage(place: StoragePlace, file: FileHandle, *, checksums: bool) -> str:
 # ------------------------------------------------------------------
 # Finds Tidemark's files that another writer removed from an append table, by moving or deleting their rows.
 #
-# They are found in the log's entries, which an output table keeps (`output_tables.CONFIGURATION`). A file that any
-# writer has added again is not lost.
+# Such files are found in the log's entries, which an output table keeps (`output_tables.CONFIGURATION`). A file that
+# any writer has added again is not lost.
 
 
 _PARTS_OF_A_STAGED_PATH = 3

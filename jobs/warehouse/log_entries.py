@@ -72,8 +72,8 @@ def newest_entries(folder: StoragePlace, version: int) -> Iterator[LogEntry]:
 
     Raises OSError and ValueError.
 
-    The first read is of one entry, since that is enough most of the time. Later reads are of more and more entries at
-    the same time. An entry without commitInfo is skipped, as in delta-rs.
+    One entry is read first, since that is enough most of the time, and then more and more entries at the same time. An
+    entry without commitInfo is skipped, as in delta-rs.
     """
     for step in count():
         versions = range(version, version - min(8**step, AT_A_TIME, version + 1), -1)

@@ -155,7 +155,7 @@ class OutsideSinks:
             raise SinkRefusedError(f"the sink of table {table}: {_told(error)}") from error
 
     def take_over(self, sinks: Mapping[TableName, TableSink]) -> None:
-        """Take the targets of these sinks over, so that no other warehouse can publish into them any more."""
+        """Take the targets of these sinks over from any warehouse that has published into them before."""
         for table, bound in sinks.items():
             try:
                 bound.sink.take(self._warehouse.paths.job, table, self._identity(), over=True)

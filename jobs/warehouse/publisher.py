@@ -3,10 +3,10 @@
 The log itself records which checkpoint the table shows, because `txn(job/table) = n` is in the same commit as the files
 of n. Each attempt reads that number first, so a lost reply only costs one more attempt. Other writers may commit
 between two attempts. In an append table, rows are added after such commits. Any other table is set to exactly the
-checkpoint's files again. This undoes a foreign OPTIMIZE, DELETE or UPDATE, and the checkpoint's note names it. A
-rollback removes only Tidemark's own files from an append table (`TableRecord.removes`). If another writer has merged
-these files into other files, the rollback stops, and names the table. Before an entry that erased rows is published,
-the log is rewritten (`log_rewriting`).
+checkpoint's files again. This undoes a foreign OPTIMIZE, DELETE or UPDATE, and the checkpoint's note names this foreign
+commit. A rollback removes only Tidemark's own files from an append table (`TableRecord.removes`). If another writer has
+merged these files into other files, the rollback stops, and names the table. Before an entry that erased rows is
+published, the log is rewritten (`log_rewriting`).
 """
 
 from base64 import b64decode

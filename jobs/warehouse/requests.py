@@ -95,7 +95,7 @@ class RequestFolder:
     """The requests of one job. Several processes use the folder at the same time. No data depends on it."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        """Name the folder. The first request creates it."""
+        """Store the folder's place. The first request creates the folder."""
         self._warehouse = warehouse
         self._folder = warehouse.place(warehouse.paths.requests)
 

@@ -224,7 +224,7 @@ def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Root, tol
 
 @dataclass(frozen=True, slots=True)
 class _Original:
-    """The original: a whole entry, all entries of its job, and the table versions of its own cut, if any."""
+    """The original: the entry that `whole_record` returned, all entries, and the table versions of its own cut."""
 
     warehouse: Warehouse
     rows: tuple[Row, ...]

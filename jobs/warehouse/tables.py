@@ -31,7 +31,7 @@ class TableLogs:
     """The logs of a job's output and state tables, by name. Only one thread at a time may use a table."""
 
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
-        """Name the warehouse. A table is opened when it is first used."""
+        """Store the warehouse. A table is opened when it is first used."""
         self._warehouse = warehouse
         self._hook = hook
         self._logs: dict[TableName, DeltaLog] = {}

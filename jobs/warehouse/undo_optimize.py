@@ -55,10 +55,11 @@ class _Merge:
 
 
 def to_undo(warehouse: Warehouse, name: TableName, table: DeltaTable, after: int, stay: Collection[str]) -> Undo | None:
-    """Return how to undo the merges after version `after` of files of the job that must be removed from the table.
+    """Return how to undo merges of files of the job that the rollback must remove from the table.
 
-    The job's files in `stay` need not be removed. Paths lie inside the table's folder. The result is None if there is
-    no such merge, or if it cannot be undone. Raises OSError if an entry of the log is gone.
+    Only merges after version `after` are undone. The job's files in `stay` need not be removed. Paths lie inside the
+    table's folder. The result is None if there is no such merge, or if it cannot be undone. Raises OSError if an entry
+    of the log is gone.
     """
     folder = warehouse.place(name)
     mixed: list[_Merge] = []

@@ -130,7 +130,10 @@ def first_line(error: Exception) -> str:
 
 
 def _is_plain(file: pq.ParquetFile) -> bool:
-    """Return whether no value needs Spark's reader, as the dates that Spark 2 or a legacy setting of Spark wrote do."""
+    """Return whether Arrow can read all values.
+
+    Dates of Spark 2 or of a legacy setting of Spark are Julian, and need Spark's reader.
+    """
     said = file.metadata.metadata or {}
     old = said.get(_SPARK_VERSION, b"3").startswith((b"1.", b"2."))
     legacy = not _LEGACY.isdisjoint(said)

@@ -189,7 +189,7 @@ class FileReader:
         return is_time or isinstance(field.dataType, DecimalType)
 
     def _failing(self, rows: DataFrame, bad: Column, record: Column, place: str = _PLACE) -> DataFrame:
-        """Return the rows. A bad row fails the micro-batch with an error that names the file (`operators.failures`)."""
+        """Return the rows. A bad row fails the micro-batch with an error that names the file (`operators.execute`)."""
         said = (
             F.lit(f"reading file {spark_address(str(self.files.root))}/"),
             F.expr(place),

@@ -98,7 +98,7 @@ class Cluster:
         self._last: KafkaError | None = None
         self._answered = False
         self._refused: tuple[str, float] | None = None
-        """The error when no broker answered, and until when requests fail with it at once, by `time.monotonic`."""
+        """The error when no broker answered, and until when requests fail with it immediately (`time.monotonic`)."""
 
     def topics(self, pattern: str) -> list[str]:
         """Return the topics whose whole name matches, sorted, without Kafka's own."""

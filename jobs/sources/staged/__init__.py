@@ -1,1 +1,1 @@
-"""The log in which a source of a database's changes stages them, and what such sources share (ADR 13)."""
+"""The log in which a source stages a database's changes, and what such sources share (ADR 13)."""

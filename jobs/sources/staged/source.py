@@ -103,7 +103,7 @@ def committed_at(log: Log, row: int) -> datetime | None:
 
 
 def must_hold(log: Log, position: ChangesPosition) -> None:
-    """Raise SourceError if a position lies before the log's first row, or if the log has other changes before it."""
+    """Raise SourceError if a position lies before the log's first row, or follows other changes than in the log."""
     first = log.files[0] if log.files else None
     if first is None:
         if position.row and not position.lsn:
