@@ -7,7 +7,7 @@ Spark's parsers are lenient, and in no mode do they report these records and val
 | anything after a record's object     | the object                         | a bad record          |
 | a list in place of an object         | its first object, or all of them   | a bad record          |
 | bytes that are no UTF-8              | U+FFFD                             | a bad record          |
-| `12:00` in a column of timestamps    | noon of the day on which it reads  | a value that is bad   |
+| `12:00` in a column of timestamps    | noon of the day of the read        | a value that is bad   |
 | `1,5` in a column of decimals        | 15                                 | a value that is bad   |
 | more digits than a decimal has       | a rounded number                   | a value that is bad   |
 

@@ -175,7 +175,7 @@ class DeltaLog:
         return True
 
     def drop(self) -> None:
-        """Delete the log, so that the folder is no longer a table. Use it only for a table without any commit."""
+        """Delete the log, so that the folder is no longer a table. Call this only for a table without any commit."""
         delete_folder(log_of(self.folder))
         self._table, self._committed, self.checkpoint_at = None, -1, None
 

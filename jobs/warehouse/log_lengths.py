@@ -79,7 +79,7 @@ def checkpoint_log(log: DeltaLog, every: int = EVERY_VERSIONS) -> bool:
 
 
 def _sync_log_checkpoints(folder: StoragePlace) -> None:
-    """Make the Delta log checkpoints durable. A table with a truncated one could not be loaded."""
+    """Make the Delta log checkpoints durable. If one of them were truncated, the table could not be loaded."""
     if not isinstance(folder.storage, Folder):
         return
     log = log_of(folder)

@@ -146,7 +146,7 @@ class Cluster:
         return {TopicPartition(each.topic, each.partition): offset for each, offset in answers.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], note: str) -> None:
-        """Commit the offsets of a group, with a note. Raise SourceError, also if no broker answers in 5 seconds."""
+        """Commit the offsets of a group, with a note. Raise SourceError, also if no broker answers within seconds."""
         listed = [Asked(*place, offset, note) for place, offset in offsets.items()]
         asked = [ConsumerGroupTopicPartitions(group, listed)]
         self._asked(f"group {group}", lambda client, s: _committed(client, asked, s), FIRST_ANSWER_S)

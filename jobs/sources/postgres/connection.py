@@ -59,7 +59,7 @@ _ALIVE: Final = {
 SILENT_S: Final = 30.0
 """After this many seconds of silence, a second connection finds out whether the server answers at all."""
 _STATEMENT_S: Final = 3600.0
-"""How many seconds a statement may take (`statement_timeout`). The client waits at most a minute longer."""
+"""How many seconds a statement may take (`statement_timeout`). The client waits about a minute longer."""
 
 _HOLDERS: Final = """
 SELECT l.relation::regclass::text, l.pid, coalesce(application_name, ''), coalesce(state, ''), gid
