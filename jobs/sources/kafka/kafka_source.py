@@ -153,30 +153,30 @@ ROUND_S: Final = 0.05
 class KafkaSource(ReadsFirst):
     """The records of Kafka topics (see `port.Source`).
 
-    | parameter       | is                                                                                        |
-    |-----------------|-------------------------------------------------------------------------------------------|
-    | `servers`       | the brokers, as in "kafka1:9092,kafka2:9092"                                              |
-    | `topics`        | the names of the topics                                                                   |
-    | `pattern` | instead of `topics`: a regular expression of whole names, which each tick evaluates anew |
-    | `schema`        | for JSON, a StructType of the value's columns; for Avro, the text of its schema or a dict |
-    | `format`        | "json", "avro", "json-schema", "protobuf", "debezium-json", "debezium-avro", or "raw":  |
-    |                 | the column `value`, bytes                                                                 |
-    | `writer_schemas`| for Avro of Confluent's wire format: the schemas of the records, by their numbers |
-    | `registry` | instead of `writer_schemas`: the SchemaRegistry with the schemas, or its URL |
-    | `subject` | what names a topic's schemas in the registry: "topic", "record" or "topic-record" |
-    | `record` | the full name of the record to read. The topic's other records are skipped |
-    | `columns`       | what happens to fields that `schema` lacks: "fail" or "ignore". Without a `schema`, the   |
-    | | columns are the registry's, and a later tick gets new columns ("evolve") |
-    | `encodings` | for Debezium's events without types: how values are encoded |
-    | `transactions`  | for "debezium-json": DebeziumTransactions, so that no cut shows a part of a transaction   |
-    | `start` | where a new job begins: "earliest", "latest", or a moment. Later partitions: "earliest" |
-    | `metadata` | any of "key", "timestamp", "headers", "topic", read as columns `_key`, `_timestamp`, ... |
-    | `group`         | the consumer group to commit to; by default "tidemark-JOB-SOURCE"                         |
-    | `commit`        | False commits nothing                                                                     |
-    | `options`       | settings of Kafka's clients, by librdkafka's names; "kafka.NAME" is for Spark alone       |
-    | `secrets` | for each secret setting its environment variable; or a function that returns the values |
-    | `bounded`       | True ends each partition at the offset where it ended at the job's first look              |
-    | `spark_options` | options of Spark's connector, such as {"minPartitions": "8"}                              |
+    | parameter        | is                                                                                        |
+    |------------------|-------------------------------------------------------------------------------------------|
+    | `servers`        | the brokers, as in "kafka1:9092,kafka2:9092"                                              |
+    | `topics`         | the names of the topics                                                                   |
+    | `pattern`        | instead of `topics`: a regular expression of whole names, which each tick evaluates anew  |
+    | `schema`         | for JSON, a StructType of the value's columns; for Avro, the text of its schema or a dict |
+    | `format`         | "json", "avro", "json-schema", "protobuf", "debezium-json", "debezium-avro", or "raw":    |
+    |                  | the column `value`, bytes                                                                 |
+    | `writer_schemas` | for Avro of Confluent's wire format: the schemas of the records, by their numbers         |
+    | `registry`       | instead of `writer_schemas`: the SchemaRegistry with the schemas, or its URL              |
+    | `subject`        | what names a topic's schemas in the registry: "topic", "record" or "topic-record"         |
+    | `record`         | the full name of the record to read. The topic's other records are skipped                |
+    | `columns`        | what happens to fields that `schema` lacks: "fail" or "ignore". Without a `schema`, the   |
+    |                  | columns are the registry's, and a later tick gets new columns ("evolve")                  |
+    | `encodings`      | for Debezium's events without types: how values are encoded                               |
+    | `transactions`   | for "debezium-json": DebeziumTransactions, so that no cut shows a part of a transaction   |
+    | `start`          | where a new job begins: "earliest", "latest", or a moment. Later partitions: "earliest"   |
+    | `metadata`       | any of "key", "timestamp", "headers", "topic", read as columns `_key`, `_timestamp`, ...  |
+    | `group`          | the consumer group to commit to; by default "tidemark-JOB-SOURCE"                         |
+    | `commit`         | False commits nothing                                                                     |
+    | `options`        | settings of Kafka's clients, by librdkafka's names; "kafka.NAME" is for Spark alone       |
+    | `secrets`        | for each secret setting its environment variable; or a function that returns the values   |
+    | `bounded`        | True ends each partition at the offset where it ended at the job's first look             |
+    | `spark_options`  | options of Spark's connector, such as {"minPartitions": "8"}                              |
 
     Only records of committed transactions are read. A record that does not decode has nulls in its columns, and its
     bytes in `_undecoded` (`kafka.records`).

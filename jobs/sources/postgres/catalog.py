@@ -30,7 +30,7 @@ from jobs.sources.staged.tracked_tables import TrackedColumn, TrackedTable, is_t
 # | numeric without precision, or a larger one  | string, exactly as the server writes it                     |
 # | date, timestamp, timestamptz                | date, timestamp_ntz, timestamp                              |
 # | bytea                                       | binary                                                      |
-# | an array of one of these | array of that type; arrays of several dimensions do not fit |
+# | an array of one of these                    | array of that type; arrays of several dimensions do not fit |
 # | a domain                                    | as the type below it                                        |
 # | text, uuid, json, jsonb, enums, time, interval, all others | string, as the server writes it              |
 

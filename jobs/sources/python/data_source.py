@@ -148,12 +148,12 @@ _Answer = TypeVar("_Answer")
 class SparkSource(ReadsFirst):
     """The rows of a Python data source that has a stream reader, simple or partitioned (see `port.Source`).
 
-    | parameter     | is                                                                                             |
-    |---------------|------------------------------------------------------------------------------------------------|
+    | parameter     | is                                                                                              |
+    |---------------|-------------------------------------------------------------------------------------------------|
     | `data_source` | the class, a subclass of `pyspark.sql.datasource.DataSource`, or its import path `package.Name` |
     | `options`     | the data source's options, texts by name                                                        |
-    | `schema` | the columns, if the data source has no `schema()`, or can return other columns |
-    | `secrets` | for each secret option its environment variable; or a function that returns the values |
+    | `schema`      | the columns, if the data source has no `schema()`, or can return other columns                  |
+    | `secrets`     | for each secret option its environment variable; or a function that returns the values          |
 
     A `bounded` source ends at the offset that was the newest when the source was first polled. The source's positions
     contain that offset. A simple reader does not report its newest offset, so its rows end at the first poll that finds

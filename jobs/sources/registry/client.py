@@ -51,14 +51,14 @@ class Subject(BaseModel):
 class SchemaRegistry:
     """A schema registry, for a KafkaSource or a KafkaSink.
 
-    | parameter | is                                                                                                  |
-    |-----------|-----------------------------------------------------------------------------------------------------|
-    | `url`     | where the registry is, as in "https://registry:8081"                                                |
-    | `kept` | a folder, or its URL, in which found schemas are stored. With it, the pipeline can be built |
-    |           | and its input be read while the registry is away. All processes of the job must reach it            |
-    | `options` | settings of Confluent's client, by its names, such as "ssl.ca.location"                             |
+    | parameter | is                                                                                                |
+    |-----------|---------------------------------------------------------------------------------------------------|
+    | `url`     | where the registry is, as in "https://registry:8081"                                              |
+    | `kept`    | a folder, or its URL, in which found schemas are stored. With it, the pipeline can be built       |
+    |           | and its input be read while the registry is away. All processes of the job must reach it          |
+    | `options` | settings of Confluent's client, by its names, such as "ssl.ca.location"                           |
     | `secrets` | for each secret setting, such as "basic.auth.user.info" (USER:PASSWORD), its environment variable |
-    | | or a function that returns the values |
+    |           | or a function that returns the values                                                             |
     """
 
     def __init__(

@@ -1,16 +1,16 @@
 """Maps each JSON Schema to a Spark type.
 
-| JSON Schema                                                  | Spark                            |
-|--------------------------------------------------------------|----------------------------------|
-| boolean, integer, number, string                             | boolean, bigint, double, string  |
-| string with the format `date` or `date-time`                 | date, timestamp                  |
-| integer or number with `connect.type` int8 to int32, float32 | int, float                       |
-| array of one type                                            | array                            |
-| object with properties                                       | struct                           |
-| object with `additionalProperties` of one type alone         | map with keys of text            |
-| a type and null; `oneOf` or `anyOf` of null and one other    | that type                        |
-| `$ref` to a part of this schema, or of a referenced schema | as that part |
-| everything else                                              | string: the value's JSON         |
+| JSON Schema                                                  | Spark                           |
+|--------------------------------------------------------------|---------------------------------|
+| boolean, integer, number, string                             | boolean, bigint, double, string |
+| string with the format `date` or `date-time`                 | date, timestamp                 |
+| integer or number with `connect.type` int8 to int32, float32 | int, float                      |
+| array of one type                                            | array                           |
+| object with properties                                       | struct                          |
+| object with `additionalProperties` of one type alone         | map with keys of text           |
+| a type and null; `oneOf` or `anyOf` of null and one other    | that type                       |
+| `$ref` to a part of this schema, or of a referenced schema   | as that part                    |
+| everything else                                              | string: the value's JSON        |
 """
 
 from collections.abc import Mapping

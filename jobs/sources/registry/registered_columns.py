@@ -1,10 +1,10 @@
 """Makes the columns of a source from the schemas of a registry, and compares later schemas with these columns.
 
-| `columns=` | a schema has another field          | it lacks a field | a field has another type         |
-|------------|-------------------------------------|------------------|----------------------------------|
-| `fail`     | refused                             | null             | refused                          |
-| `ignore`   | the field is not read               | null             | its records do not decode        |
-| `evolve` | the next tick reads it, see below | null | refused |
+| `columns=` | a schema has another field        | it lacks a field | a field has another type  |
+|------------|-----------------------------------|------------------|---------------------------|
+| `fail`     | refused                           | null             | refused                   |
+| `ignore`   | the field is not read             | null             | its records do not decode |
+| `evolve`   | the next tick reads it, see below | null             | refused                   |
 
 `evolve` is for a source without declared columns. Its columns are the fields of all versions of the subject, in the
 order in which the versions added them. The first record with a field that is no column yet waits for the next tick,
