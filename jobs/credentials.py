@@ -1,4 +1,4 @@
-"""Takes credentials out of texts that a person or a file gets: messages, the doctor's page, traces, entries."""
+"""Removes credentials from texts that are shown or stored: messages, the doctor's page, traces, entries."""
 
 import re
 from typing import Final
@@ -15,13 +15,13 @@ _NAMED: Final = re.compile(
     re.IGNORECASE,
 )
 _OPEN: Final = ("use_ssl", "user_id", "user_agent", "session_id")
-"""Parameters of a Connect URL that are no secret."""
+"""Parameters of a Connect URL that are not secret."""
 
 
 def without_credentials(text: str) -> str:
     """Return a text with `***` for the password of a URL, for the values of a Connect URL, and for `token=...`.
 
-    A Connect URL may have headers of any name (`x-my-key=...`). So all of its values are hidden but a few.
+    A Connect URL may have headers of any name (`x-my-key=...`). So all its values are hidden, except a few known ones.
     """
     shown = _PASSWORD.sub(lambda found: f"{found['begin']}:{HIDDEN}@", text)
     shown = _PARAMETERS.sub(lambda found: found["begin"] + _parameters(found["parameters"]), shown)

@@ -1,6 +1,6 @@
 """Explains file system errors that a user can repair: a full disk, a read-only mount, missing rights.
 
-Python raises them as OSError. delta-rs, Arrow and Spark have the same words in errors of their own.
+Python raises them as OSError. delta-rs, Arrow and Spark use the same wording in errors of their own.
 """
 
 import errno
@@ -12,7 +12,7 @@ DISK_FULL: Final = (
     "(TMPDIR), then run again"
 )
 SERVER_DISK_FULL: Final = "the disk of the target server is full: make room there, then run again"
-"""What a sink says if the disk of its target is full. DISK_FULL is about the disks of this machine."""
+"""The message of a sink if the disk of its target is full. DISK_FULL is about the disks of this machine."""
 READ_ONLY: Final = (
     "the file system is read-only: mount it so that it can be written, or name another folder with --warehouse"
 )
@@ -37,7 +37,7 @@ _BY_WORDS: Final = (
 
 
 def accident_of(error: BaseException) -> str | None:
-    """Return the sentence for such an error; None for another error."""
+    """Return the sentence that explains such an error, or None for any other error."""
     if isinstance(error, OSError) and error.errno in _BY_NUMBER:
         return _BY_NUMBER[error.errno]
     return accident_in(str(error))
@@ -49,6 +49,6 @@ def accident_in(text: str) -> str | None:
 
 
 def explained(message: str) -> str:
-    """Return a message with the sentence for such an error in front; unchanged if it holds none."""
+    """Return a message with the explanation of such an error in front, or unchanged if it has no such error."""
     sentence = accident_in(message)
     return message if sentence is None or sentence in message else f"{sentence}. The system said: {message}"

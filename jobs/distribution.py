@@ -15,7 +15,7 @@ _SHARED: Final = (DISTRIBUTION, "polars", "pyarrow")
 
 
 def installed_version() -> str | None:
-    """Return the installed version, None if Python only finds the source on its path."""
+    """Return the installed version, or None if Tidemark is not installed and Python finds only its source."""
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:
@@ -23,7 +23,7 @@ def installed_version() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Return this process's versions of Python and of the shared packages, with an empty text for a missing package."""
+    """Return this process's versions of Python and of the shared packages. A missing package has an empty text."""
     found = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
     for name in _SHARED:
         try:

@@ -14,10 +14,10 @@ _SCHEMA: Final = "spark.sql.sources.schema"
 
 
 class GlueCatalog:
-    """A database in Glue. Region and keys come from where boto3 looks for them: the environment, a profile, a role."""
+    """A database in Glue. boto3 finds region and keys where it always looks: the environment, a profile, a role."""
 
     def __init__(self, url: str | None, schema: str) -> None:
-        """Ask nothing yet. Raises UnusableCatalogError for an address, which boto3 knows itself."""
+        """Send no request yet. Raises UnusableCatalogError for any address, since boto3 finds Glue's address itself."""
         if url is not None:
             raise UnusableCatalogError(
                 "catalog_url: Glue is where AWS_REGION says, or AWS_ENDPOINT_URL_GLUE; leave catalog_url out"
@@ -26,7 +26,7 @@ class GlueCatalog:
         self._client: Any = None
 
     def entry(self, table: CatalogTable) -> CatalogEntry:
-        """Return how Glue writes a table down. Athena reads `s3://`, not `s3a://`."""
+        """Return the entry of a table in Glue. Its location begins with `s3://`, since Athena cannot read `s3a://`."""
         return hive_entry(table, table.location if "://" in table.location else hive_location(table))
 
     def entries(self) -> Iterator[tuple[str, CatalogEntry]]:
@@ -39,7 +39,7 @@ class GlueCatalog:
             return
 
     def create(self, table: CatalogTable, entry: CatalogEntry) -> None:
-        """Add an external table, and before that the database if it is not there."""
+        """Create an external table, and first the database if it does not exist."""
         try:
             self._call().get_database(Name=self._schema)
         except self._call().exceptions.EntityNotFoundException:
@@ -47,9 +47,11 @@ class GlueCatalog:
         self._call().create_table(DatabaseName=self._schema, TableInput=_input(table, entry))
 
     def replace(self, name: str, table: CatalogTable, entry: CatalogEntry) -> None:
-        """Replace an entry. Glue renames no table, so a renamed one is created, and then the old one is removed.
+        """Replace an entry.
 
-        What others have added to its parameters stays.
+        Glue renames no table: the entry of a renamed table is created anew, then the old entry is removed.
+
+        Parameters that others have added to the entry stay.
         """
         before = self._call().get_table(DatabaseName=self._schema, Name=name)["Table"].get("Parameters", {})
         stays = {key: value for key, value in before.items() if not key.startswith(_SCHEMA)}
@@ -61,11 +63,11 @@ class GlueCatalog:
         self.drop(name)
 
     def drop(self, name: str) -> None:
-        """Remove an entry, and no data."""
+        """Remove an entry. The table's data stays."""
         self._call().delete_table(DatabaseName=self._schema, Name=name)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
             self._client = None

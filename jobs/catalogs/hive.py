@@ -34,10 +34,10 @@ _AT_ONCE: Final = 100
 
 
 class HiveCatalog:
-    """A schema of a metastore at `thrift://host:9083`. It connects at the first call, and anew after an error."""
+    """A schema of a metastore at `thrift://host:9083`. It connects at the first call, and again after an error."""
 
     def __init__(self, url: str | None, schema: str) -> None:
-        """Connect to nothing yet. Raises UnusableCatalogError for an address that is none."""
+        """Open no connection yet. Raises UnusableCatalogError for a malformed address."""
         parts = urlsplit(url or "")
         if parts.scheme != "thrift" or not parts.hostname or parts.username or parts.path.strip("/"):
             raise UnusableCatalogError("catalog_url: write the metastore's address as thrift://host:9083")
@@ -45,7 +45,7 @@ class HiveCatalog:
         self._transport: TBufferedTransport | None = None
 
     def entry(self, table: CatalogTable) -> CatalogEntry:
-        """Return how the metastore writes a table down."""
+        """Return the entry of a table in the metastore."""
         return hive_entry(table, hive_location(table))
 
     def entries(self) -> Iterator[tuple[str, CatalogEntry]]:
@@ -56,7 +56,7 @@ class HiveCatalog:
                 yield table.tableName, _entry(table)
 
     def create(self, table: CatalogTable, entry: CatalogEntry) -> None:
-        """Add an external table, and before that the schema if it is not there."""
+        """Create an external table, and first the schema if it does not exist."""
         try:
             self._call().get_database(self._schema)
         except NoSuchObjectException:
@@ -64,7 +64,7 @@ class HiveCatalog:
         self._call().create_table(self._table(table.name, entry))
 
     def replace(self, name: str, table: CatalogTable, entry: CatalogEntry) -> None:
-        """Replace an entry. What others have added to its parameters stays."""
+        """Replace an entry. Parameters that others have added to the entry stay."""
         before = self._call().get_table(self._schema, name)
         after = self._table(table.name, entry)
         after.owner, after.createTime = before.owner, before.createTime
@@ -74,11 +74,11 @@ class HiveCatalog:
         self._call().alter_table(self._schema, name, after)
 
     def drop(self, name: str) -> None:
-        """Remove an entry, and no data."""
+        """Remove an entry. The table's data stays."""
         self._call().drop_table(self._schema, name, False)  # noqa: FBT003 - Thrift's call has no keywords
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
             self._transport = None

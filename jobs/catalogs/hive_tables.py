@@ -1,7 +1,7 @@
-"""Writes a Delta table down as entries of a Hive metastore and of AWS Glue do, so that Spark and Trino find it.
+"""Describes a Delta table as a Hive metastore and AWS Glue do, so that Spark and Trino find the table.
 
-Both take `spark.sql.sources.provider` and the parameter `path` of the serde, and read the columns from the Delta log.
-Other programs read the columns of the entry, which have Hive's types.
+Spark and Trino use `spark.sql.sources.provider` and the parameter `path` of the serde, and read the columns from the
+Delta log. Other programs read the columns from the entry, in which they have Hive's types.
 """
 
 import json
@@ -19,7 +19,7 @@ OUTPUT_FORMAT: Final = "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputForma
 EXTERNAL: Final = "EXTERNAL_TABLE"
 _SCHEMA: Final = "spark.sql.sources.schema"
 _VALUE_MAX: Final = 4_000
-"""A Hive metastore stores values of parameters, and types of columns, up to this length."""
+"""The greatest length of a parameter's value, and of a column's type, that a Hive metastore stores."""
 _COMMENT_MAX: Final = 255
 _NAMES: Final = {
     "boolean": "boolean",
@@ -35,13 +35,13 @@ _NAMES: Final = {
     "timestamp": "timestamp",
     "timestamp_ntz": "timestamp",
 }
-"""Hive's names of Delta's types. Hive has one timestamp, without a time zone, and none for what it does not know."""
+"""Hive's names of Delta's types. Hive has only one timestamp, without a time zone. A type that it lacks is left out."""
 _DECIMAL: Final = re.compile(r"decimal\(\d+,\d+\)")
 _FIELD: Final = re.compile(r"[A-Za-z0-9_]+")
 
 
 def hive_type(kind: str) -> str:
-    """Return Hive's type for one of a Delta log: its name, or the JSON of a nested one. `string` if Hive has none."""
+    """Return Hive's type for a type of a Delta log, which is JSON if it is nested. Return `string` if Hive has none."""
     found = _type(json.loads(kind) if kind.startswith("{") else kind)
     return "string" if found is None or len(found) > _VALUE_MAX else found
 
@@ -69,7 +69,7 @@ def _nested(form: str, *parts: str | None) -> str | None:
 
 
 def hive_entry(table: CatalogTable, location: str) -> CatalogEntry:
-    """Return the entry of a table. Names of columns have small letters there, as in Hive."""
+    """Return the entry of a table. Column names are in lower case there, as in Hive."""
     columns = tuple(
         (each.name.lower(), hive_type(each.type), table.comments.get(each.name, "")[:_COMMENT_MAX])
         for each in table.columns
@@ -87,12 +87,12 @@ def hive_entry(table: CatalogTable, location: str) -> CatalogEntry:
 
 
 def hive_location(table: CatalogTable) -> str:
-    """Return a folder as Spark and Hive name it."""
+    """Return the address of a table's folder as Spark and Hive write it."""
     return spark_address(table.location) if "://" in table.location else f"file:{table.location}"
 
 
 def _schema(schema: str) -> Iterator[tuple[str, str]]:
-    """Yield the properties in which Spark looks for the columns, in parts that a metastore can store."""
+    """Yield the properties from which Spark reads the columns, in parts that are short enough for a metastore."""
     parts = [schema[at : at + _VALUE_MAX] for at in range(0, len(schema), _VALUE_MAX)]
     yield f"{_SCHEMA}.numParts", str(len(parts))
     for number, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Opens the catalog that the settings name. Each is an extra, and is imported only here."""
+"""Opens the catalog that the settings name. Each catalog is an extra of the package, and is imported only here."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ _KNOWN: Final[Mapping[str, Callable[[str | None, str], Catalog]]] = {"glue": _gl
 
 
 def open_catalog(settings: CatalogSettings, job: str) -> Catalog:
-    """Return a catalog's schema. Nothing is asked yet. Raises UnusableCatalogError."""
+    """Return a catalog's schema. No request is sent yet. Raises UnusableCatalogError."""
     schema = settings.schema or job
     pattern, form = (_CATALOG_AND_SCHEMA, "main.shop") if settings.name == "unity" else (_SCHEMA, "shop")
     if not pattern.fullmatch(schema):

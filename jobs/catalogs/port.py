@@ -1,4 +1,4 @@
-"""The port of a catalog, and what it is told of a table."""
+"""The port of a catalog, and the description of a table that a catalog gets."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,22 +11,22 @@ JOB: Final = "tidemark.job"
 TABLE: Final = "tidemark.table"
 WAREHOUSE: Final = "tidemark.warehouse"
 SCHEMA_CHECKPOINT: Final = "tidemark.schema_checkpoint"
-"""The property with the checkpoint at which the columns were found to have changed last."""
+"""The property that names the checkpoint at which a change of the columns was last found."""
 OWNER: Final = (JOB, WAREHOUSE)
-"""The properties by which an entry is known to be of this job in this warehouse. Any other entry is left alone."""
+"""The properties that mark an entry as one of this job in this warehouse. Any other entry is left alone."""
 
 
 class UnusableCatalogError(WrongInputError):
-    """A catalog cannot be used: it is unknown, its library is missing, or it does not know where to report to."""
+    """A catalog cannot be used: its name is unknown, its library is missing, or its address or schema is wrong."""
 
 
 class CatalogError(Exception):
-    """A catalog refused a call. The message names the table, and what to do."""
+    """A catalog refused a call. The message names the call and the server's answer, or the entry and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogSettings:
-    """The catalog that a job's tables are entered into, its address, and the schema there. Empty: the job's name."""
+    """The catalog that gets a job's tables, its address, and the schema there. An empty schema means the job's name."""
 
     name: str
     url: str | None = None
@@ -35,9 +35,10 @@ class CatalogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogTable:
-    """A table as a catalog is to show it. `columns` have the types of a Delta log, `comments` are theirs by name.
+    """A table as a catalog is to show it.
 
-    `schema` is that of the Delta log as JSON, and of Spark. `location` is the folder, as a URL or an absolute path.
+    `columns` have the types of a Delta log. `comments` has the comments of columns, by their names. `schema` is the
+    schema in the Delta log as JSON, which Spark reads too. `location` is the folder, as a URL or an absolute path.
     """
 
     name: str
@@ -52,14 +53,14 @@ class CatalogTable:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A table as a catalog holds it: `columns` are name, type and comment in the catalog's own words."""
+    """A table as a catalog holds it: `columns` are name, type and comment, with the catalog's own names of types."""
 
     location: str
     columns: tuple[tuple[str, str, str], ...]
     properties: Mapping[str, str]
 
     def differs(self, wanted: "CatalogEntry") -> str:
-        """Return in what this entry differs from the wanted one. Properties beside those do not count."""
+        """Return in what this entry differs from the wanted one. Properties that only this entry has do not count."""
         properties = [name for name, value in wanted.properties.items() if self.properties.get(name) != value]
         found = {
             "location": self.location != wanted.location,
@@ -70,22 +71,22 @@ class CatalogEntry:
 
 
 class Catalog(Protocol):
-    """A schema of a catalog. Each call may raise what its library raises. One thread at a time calls it."""
+    """A schema of a catalog. Each call may raise what the catalog's library raises. Only one thread calls at a time."""
 
     def entry(self, table: CatalogTable) -> CatalogEntry:
-        """Return how this catalog writes a table down. It asks no server."""
+        """Return the entry of a table in this catalog's form. Sends no request."""
         ...
 
     def entries(self) -> Iterator[tuple[str, CatalogEntry]]:
-        """Yield all entries of the schema with their names. There is none if the schema is not there."""
+        """Yield all entries of the schema with their names, and none if the schema does not exist."""
         ...
 
     def create(self, table: CatalogTable, entry: CatalogEntry) -> None:
-        """Add an external table, and before that the schema if it is not there."""
+        """Create an external table, and first the schema if it does not exist."""
         ...
 
     def replace(self, name: str, table: CatalogTable, entry: CatalogEntry) -> None:
-        """Replace the entry `name`, under the name of the table. Rows are not touched."""
+        """Replace the entry `name`. The new entry has the name of the table. Rows are not touched."""
         ...
 
     def drop(self, name: str) -> None:
@@ -93,5 +94,5 @@ class Catalog(Protocol):
         ...
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         ...

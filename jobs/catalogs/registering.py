@@ -28,9 +28,9 @@ _OWN_PREFIXES: Final = ("delta.", "tidemark.")
 
 
 def names_in_catalog(tables: Iterable[TableName]) -> dict[TableName, str]:
-    """Return the name of each table in a catalog, `gold_daily` for `gold/daily`.
+    """Return the name that each table has in a catalog, such as `gold_daily` for `gold/daily`.
 
-    Raises UnusableCatalogError if two tables would have one name.
+    Raises UnusableCatalogError if two tables would have the same name.
     """
     names: dict[str, TableName] = {}
     for table in tables:
@@ -43,7 +43,7 @@ def names_in_catalog(tables: Iterable[TableName]) -> dict[TableName, str]:
 
 
 def table_in_catalog(warehouse: Warehouse, table: TableName, loaded: DeltaTable) -> CatalogTable:
-    """Return what a catalog is told of a table, by its Delta log."""
+    """Return the description of a table that a catalog gets, as the table's Delta log has it."""
     metadata, schema = loaded.metadata(), loaded.schema()
     own = {name: value for name, value in metadata.configuration.items() if not name.startswith(_OWN_PREFIXES)}
     comments = {each.name: str(each.metadata[COMMENT]) for each in schema.fields if COMMENT in each.metadata}
@@ -60,7 +60,7 @@ def table_in_catalog(warehouse: Warehouse, table: TableName, loaded: DeltaTable)
 
 
 def tables_in_catalog(warehouse: Warehouse, logs: TableLogs, names: Iterable[TableName]) -> Iterator[CatalogTable]:
-    """Yield what a catalog is told of these tables. One that has no log yet is left out."""
+    """Yield the description of each of these tables. A table that has no log yet is left out."""
     for name in names:
         known = logs.log(name).current()
         if known is not None:
@@ -68,7 +68,7 @@ def tables_in_catalog(warehouse: Warehouse, logs: TableLogs, names: Iterable[Tab
 
 
 def owner(warehouse: Warehouse) -> dict[str, str]:
-    """Return the properties by which a job's entries are known."""
+    """Return the properties that mark a job's entries."""
     return {JOB: str(warehouse.paths.job), WAREHOUSE: str(warehouse.root)}
 
 
@@ -79,9 +79,12 @@ def register(
     checkpoint: CheckpointId,
     renamed_from: str | None = None,
 ) -> bool:
-    """Create or mend the entry of a table, given all entries. Return whether it was changed. It may be called again.
+    """Create or correct a table's entry, given all entries. Return whether the entry changed.
 
-    An entry `renamed_from` becomes that of the table. Raises CatalogError for an entry of somebody else.
+    Calling twice is harmless.
+
+    If the table was renamed, its entry is still called `renamed_from`, and gets the new name. Raises CatalogError for
+    an entry of somebody else.
     """
     found, name = entries.get(table.name), table.name
     was = None if found is not None or renamed_from is None else entries.get(renamed_from)
@@ -105,7 +108,7 @@ def register(
 def unregister_others(
     catalog: Catalog, entries: Mapping[str, CatalogEntry], warehouse: Warehouse, names: Collection[str]
 ) -> None:
-    """Remove this job's entries of tables that it no longer has: all but `names`."""
+    """Remove this job's entries of tables that the job no longer has, which are all entries but `names`."""
     ours = owner(warehouse)
     for name, entry in entries.items():
         if name not in names and _is_ours(entry, ours):
@@ -113,7 +116,7 @@ def unregister_others(
 
 
 def differences(catalog: Catalog, tables: Iterable[CatalogTable]) -> Iterator[tuple[str, str]]:
-    """Yield each table whose entry is missing, stale, or of somebody else, with what is wrong."""
+    """Yield each table whose entry is missing, stale or somebody else's, and what is wrong with the entry."""
     entries = dict(catalog.entries())
     for table in tables:
         found = entries.get(table.name)

@@ -1,4 +1,4 @@
-"""A schema of a Unity Catalog, by its REST interface: the open source server, or Databricks."""
+"""A schema of a Unity Catalog, by the REST interface of the open source server and of Databricks."""
 
 import json
 import os
@@ -18,14 +18,14 @@ _INTERFACE: Final = "/api/2.1/unity-catalog"
 _TIMEOUT_S: Final = 30
 _SAID_MAX: Final = 300
 _NAMES: Final = {"integer": "INT", "void": "NULL"}
-"""Types whose names differ from those of a Delta log in more than capital letters."""
+"""The catalog's names of types that are not the Delta log's names in upper case."""
 
 
 class UnityCatalog:
     """A schema at `https://host`. The token, if one is needed, is in the variable UNITY_CATALOG_TOKEN."""
 
     def __init__(self, url: str | None, schema: str) -> None:
-        """Ask nothing yet. Raises UnusableCatalogError for an address that is none."""
+        """Send no request yet. Raises UnusableCatalogError for a malformed address."""
         parts = urlsplit(url or "")
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query:
             raise UnusableCatalogError(
@@ -35,7 +35,7 @@ class UnityCatalog:
         self._catalog, self._schema = schema.split(".")
 
     def entry(self, table: CatalogTable) -> CatalogEntry:
-        """Return how the catalog writes a table down. A comment is a property here, for the sake of comparing."""
+        """Return the entry of a table. The table's comment is one of the properties, so that it is compared too."""
         fields = StructType.fromJson(json.loads(table.schema)).fields
         columns = tuple((each.name, each.dataType.simpleString(), table.comments.get(each.name, "")) for each in fields)
         location = table.location if "://" in table.location else f"file://{table.location}"
@@ -57,18 +57,18 @@ class UnityCatalog:
                 return
 
     def create(self, table: CatalogTable, entry: CatalogEntry) -> None:
-        """Add an external table, and before that the schema if it is not there."""
+        """Create an external table, and first the schema if it does not exist."""
         if self._ask("GET", f"/schemas/{quote(f'{self._catalog}.{self._schema}')}") is None:
             self._ask("POST", "/schemas", {"name": self._schema, "catalog_name": self._catalog})
         self._ask("POST", "/tables", self._table(table, entry))
 
     def replace(self, name: str, table: CatalogTable, entry: CatalogEntry) -> None:
-        """Replace an entry. The interface changes no table, so the entry is removed and created anew."""
+        """Replace an entry. The interface cannot change a table, so the entry is removed and created again."""
         self.drop(name)
         self._ask("POST", "/tables", self._table(table, entry))
 
     def drop(self, name: str) -> None:
-        """Remove an entry, and no data: the table is an external one."""
+        """Remove an entry. The data stays, since the table is an external one."""
         self._ask("DELETE", f"/tables/{quote(f'{self._catalog}.{self._schema}.{name}')}")
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class UnityCatalog:
         }
 
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:  # noqa: ANN401 - JSON
-        """Return the answer. None: what was asked for is not there. Raises CatalogError, and OSError."""
+        """Return the server's answer, or None if the object does not exist. Raises CatalogError, and OSError."""
         headers = {"Content-Type": "application/json"}
         if os.environ.get(TOKEN):
             headers["Authorization"] = f"Bearer {os.environ[TOKEN]}"
@@ -119,7 +119,7 @@ class UnityCatalog:
 
 
 def _type(kind: Any) -> dict[str, object]:  # noqa: ANN401 - JSON
-    """Return the name of a type, and the digits of a decimal."""
+    """Return the name of a type, and the precision and scale of a decimal."""
     if not isinstance(kind, str):
         return {"type_name": str(kind["type"]).upper()}
     if kind.startswith("decimal"):

@@ -1,5 +1,5 @@
 """The command line: `tidemark run`, `explain`, `checkpoints`, `cut`.
 
-Commands read or start something, and `jobs.showing` renders the result. Each command imports heavy packages (Spark,
-delta-rs, Polars) itself, when it needs them.
+A command reads or starts something, and `jobs.showing` renders the result. Each command itself imports the heavy
+packages that it needs (Spark, delta-rs, Polars).
 """

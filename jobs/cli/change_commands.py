@@ -72,7 +72,7 @@ _TWICE: Final = "tables and state stay as they are, so a row that is read again 
 
 
 def reset_source(pipeline: str, asked: Reset, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
-    """Move a source, or show what that would do, and say which rows are read again and which are skipped."""
+    """Move a source, or show what that would do. Print which rows will be read again and which will be skipped."""
     started = prepared(pipeline, given)
     warehouse, job, sources = started.warehouse, started.plan.job, started.plan.sources
     words = PositionWords(sources)
@@ -93,7 +93,7 @@ def reset_source(pipeline: str, asked: Reset, given: Layer, out: Console, *, dry
 
 
 def consequences(plan: ResetPlan, words: PositionWords, pipeline: str) -> tuple[Text, ...]:
-    """Say how many rows are read again and how many are skipped. Both may happen, in different splits."""
+    """Return lines on how many rows will be read again and how many skipped. Both may happen, in different splits."""
     if not plan.splits:
         return (Text("every split stands there already"),)
     known = [rows for rows in rows_again(plan.splits, words) if rows is not None]
@@ -114,7 +114,7 @@ def consequences(plan: ResetPlan, words: PositionWords, pipeline: str) -> tuple[
 
 
 def forget_rows(pipeline: str, asked: ErasureAsked, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
-    """Erase rows, or show what that would do. Say what was erased, and what still has the rows."""
+    """Erase rows, or show what that would do. Print what was erased, and which files still hold the rows."""
     warehouse, settings = warehouse_of(pipeline, given), resolve({}, given)
     config = replace(spark_config(settings), connect_url=None)
     must_have_run(warehouse)
@@ -162,9 +162,10 @@ def rollback(
 
 
 def checkpoint_to_follow(pipeline: str, checkpoint: int | None, given: Layer) -> int:
-    """Return the newest checkpoint that rests on upstream cuts that still exist (A10).
+    """Return the newest checkpoint whose upstream cuts all still exist (A10).
 
-    Raises CommandError if a checkpoint is named too, or if there is nothing to follow or nowhere to go.
+    Raises CommandError if the user names a checkpoint too, if no upstream job was rolled back behind a cut that this
+    job has read, or if no retained checkpoint rests on cuts that still exist.
     """
     if checkpoint is not None:
         raise CommandError("--follow finds the checkpoint itself: leave the number out", ExitCode.USAGE)
@@ -282,7 +283,7 @@ def _copied(
 
 
 def copies(copied: Copied) -> str:
-    """Return the progress of a copy, as a line."""
+    """Return a line with the progress of a copy."""
     return (
         f"copying: {count(copied.files)} of {plural(copied.files_all, 'file')}, "
         f"{size(copied.bytes)} of {size(copied.bytes_all)}"
@@ -306,12 +307,12 @@ def _amount(record: CheckpointRecord) -> str:
 
 
 def asked_since(waiting: Waiting) -> str:
-    """Return who was asked and how long ago, as a line."""
+    """Return a line that names the holder of the job that was asked, and how long ago."""
     return f"asked {waiting.holder} {waiting.seconds:.0f} s ago; Ctrl-C withdraws the request"
 
 
 def withdrawn(what: str) -> CommandError:
-    """Return the error for a user who stops waiting."""
+    """Return the error for a user who interrupts the wait for a request."""
     return CommandError(
         f"interrupted: the request for the {what} is withdrawn. If the tick has begun it, it may still complete: "
         "'tidemark checkpoints list' shows it"

@@ -1,4 +1,4 @@
-"""Turns errors into one sentence that names the thing and the way out, and an exit code."""
+"""Turns an error into an exit code and one sentence, which names what is wrong and what to do."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from jobs.disk_errors import accident_of
 from jobs.suggestions import NotThereError, WrongInputError
 
 _UNNAMED: Final = "PIPELINE"
-"""What a source writes into the commands of its messages: it does not know how the user names the pipeline."""
+"""Stands for the pipeline in commands that a source's messages quote. A source does not know how the user named it."""
 
 
 class ExitCode(IntEnum):
@@ -30,7 +30,7 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """Ends a command. The user sees `sentence`, and the lines of the traceback `story` that show the user's own code.
+    """Ends a command. The user sees `sentence`, and from the traceback `story` the lines that show the user's own code.
 
     With --debug the user sees the whole traceback.
     """
@@ -76,9 +76,9 @@ def sentence_of(error: BaseException) -> str:
 
 
 def with_pipeline(message: str, typed: str, job: str) -> str:
-    """Return the message with commands that can be typed as they are: they name the pipeline as the user did.
+    """Return the message with commands that can be typed as they are, since they name the pipeline as the user did.
 
-    Most commands find a pipeline only by its registered name or by `module:attribute`, which a job does not know.
+    Most commands find a pipeline only by its registered name or by `module:attribute`. A job knows neither of them.
     """
     names = f"(?:{_UNNAMED}|{re.escape(job)})"
     return re.sub(
@@ -101,7 +101,7 @@ def naming_pipeline(typed: str, job: str) -> Iterator[None]:
 
 @contextmanager
 def needing_rest(what: str, job: str) -> Iterator[None]:
-    """Do something that needs a job at rest; if a tick holds it, raise CommandError saying how to stop that tick."""
+    """Run a block that needs a job at rest. If a tick holds the job, raise CommandError, with how to stop that tick."""
     from jobs.warehouse.refusals import JobHeldError  # noqa: PLC0415 - imports pydantic, which `--help` must not
 
     try:

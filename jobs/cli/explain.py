@@ -12,7 +12,7 @@ from jobs.sources.port import SourceError, closing
 
 
 def explain(reference: str, given: Layer, out: Console) -> None:
-    """Show the pipeline's vertices, channels and tables; sources without input yet are shown without splits."""
+    """Show the pipeline's vertices, channels and tables. A source that has no input yet is shown without splits."""
     plan = prepared(reference, given).plan
     try:
         with closing(plan.sources):

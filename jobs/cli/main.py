@@ -60,7 +60,7 @@ def init(
 
 
 def _this_environment() -> str:
-    """Return the word with which `make` uses the environment of this process; empty if it does so without."""
+    """Return the argument by which `make` uses this process's environment, or an empty text if it needs no argument."""
     own = Path(sys.prefix).resolve()
     active = os.environ.get("VIRTUAL_ENV")
     is_own = sys.prefix != sys.base_prefix and find_spec("dagster") is not None
@@ -160,7 +160,7 @@ def _execute(typed: Sequence[str]) -> ExitCode:
 
 
 def _usage(message: str, typed: Sequence[str]) -> str:
-    """Return what is wrong with the typed words, and what to type instead."""
+    """Return the message for a wrong command line, with what to type instead."""
     said = message.strip().rstrip(".?")
     said = said[0].lower() + said[1:].replace(". Did you mean", ": did you mean")
     said = _POSSIBLE.sub(_nearest_option, said)

@@ -1,7 +1,7 @@
 """Finds the pipeline that a command is about, in the same way for all commands.
 
-Each command takes it as its first argument: a registered name, or `module:attribute`. Without it, the project's default
-is used. Nothing heavy is imported until a module must be loaded.
+The pipeline is the first argument of each command: a registered name, or `module:attribute`. Without this argument, the
+project's default is used. Nothing heavy is imported until a module must be loaded.
 """
 
 from contextlib import suppress
@@ -150,7 +150,10 @@ def sinks_of(typed: str, given: "Layer") -> "Mapping[TableName, TableSink]":
 
 
 def position_words(typed: str, given: "Layer") -> "PositionWords":
-    """Return the words for a pipeline's positions; without its code, positions are shown as they are written."""
+    """Return what puts a pipeline's positions into words.
+
+    Without the pipeline's code, positions are shown as stored.
+    """
     from jobs.sources.position_words import PositionWords  # noqa: PLC0415 - imports Spark's types
 
     try:

@@ -80,8 +80,9 @@ class LastingStream:
 def standard_streams() -> tuple[LastingStream, LastingStream]:
     """Return stdout and stderr as lasting streams, and make them the process's.
 
-    A closed descriptor is first opened on /dev/null, so that no file of the tick gets its number. The streams have
-    descriptors of their own, because 1 and 2 belong to Spark's log while its JVM starts.
+    A closed descriptor is first opened on /dev/null, so that no file that the tick opens gets the number of that
+    descriptor. The streams have descriptors of their own, because descriptors 1 and 2 lead to Spark's log while the JVM
+    starts.
     """
     for descriptor in _STANDARD:
         try:
@@ -94,7 +95,7 @@ def standard_streams() -> tuple[LastingStream, LastingStream]:
 
 
 def _own(number: int, stream: TextIO | None) -> TextIO:
-    """Return a stream that writes where this descriptor leads, as the given one does."""
+    """Return a stream that writes to the target of this descriptor, with the encoding of the given stream."""
     if stream is None:
         return os.fdopen(os.dup(number), "w")
     stream.flush()
@@ -107,7 +108,7 @@ _PIPELINE: Final = "A registered name, or module:attribute.  [default: the proje
 
 
 def named_place(text: str) -> str:
-    """Return an address, a path or a URL; refuse an empty one. The settings judge a URL."""
+    """Return an address, which is a path or a URL. Refuse an empty one. The settings check a URL."""
     if not text.strip():
         raise typer.BadParameter("'' names no folder; '.' is the current one")
     return text if "://" in text else str(Path(text))
@@ -146,16 +147,16 @@ def pairs(settings: Sequence[str]) -> dict[str, object]:
 
 
 def layer(values: dict[str, object]) -> "Layer":
-    """Return what the command line sets; None means that an option was not given."""
+    """Return the settings that the command line gives. A value of None means that the option was not given."""
     from jobs.settings import flags_layer  # noqa: PLC0415 - imports pydantic
 
     return flags_layer(values)
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Return a console on stdout or stderr. While the JVM starts, it still writes to the user's stderr.
+    """Return a console on stdout or stderr. A console on stderr reaches the user even while the JVM starts.
 
-    It prints names as they are: no markup counts in them, and no control character reaches the terminal.
+    The console prints names as they are, without interpreting markup in them. It lets no control character through.
     """
     from rich.console import Console, ConsoleOptions, RenderableType  # noqa: PLC0415 - not needed for --help
     from rich.segment import Segment  # noqa: PLC0415 - the same

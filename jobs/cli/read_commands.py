@@ -42,7 +42,7 @@ from jobs.warehouse.warehouse import Warehouse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutQuestion:
-    """What the user wants: which cut, and for people, as views in a dialect's SQL, or as dbt's sources."""
+    """What the user asked for: which cut, and its form, which is a page, views in an SQL dialect, or dbt sources."""
 
     pipeline: str
     moment: str
@@ -52,7 +52,10 @@ class CutQuestion:
 
 
 def show_cut(question: CutQuestion, given: Layer, out: Console) -> None:
-    """Show how to read all tables at a cut; raise what `Cuts.find` raises, CommandError for options that do not fit."""
+    """Show how to read all tables at a cut.
+
+    Raises what `Cuts.find` raises, and CommandError for options that do not go together.
+    """
     pipeline = question.pipeline
     warehouse = warehouse_of(pipeline, given)
     cuts = Cuts(warehouse.root, warehouse.paths.job)
@@ -82,7 +85,7 @@ def show_cut(question: CutQuestion, given: Layer, out: Console) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateQuestion:
-    """What the user wants: operator (None: a list of them), cut, keys, number of rows, and SQL dialect."""
+    """What the user asked for: operator (None: a list of operators), cut, keys, number of rows, and SQL dialect."""
 
     operator: str | None
     pipeline: str
@@ -141,7 +144,7 @@ def _of_keys(state: OperatorState, words: Sequence[str]) -> pl.LazyFrame:
 
 
 def _wanted(state: OperatorState, words: Sequence[str]) -> Mapping[str, str]:
-    """Return key column -> text. The user types `origin=EWR`, or only the value if the key is one column."""
+    """Return the typed text of each key column. The user types `origin=EWR`, or only `EWR` for a single key column."""
     wanted: dict[str, str] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -159,7 +162,7 @@ def _wanted(state: OperatorState, words: Sequence[str]) -> Mapping[str, str]:
 
 
 def _literal(state: OperatorState, name: str, text: str, kind: pl.DataType) -> pl.Expr:
-    """Return a typed value in the key column's type. Times are ISO 8601, and UTC unless they name a zone."""
+    """Return a typed value in the key column's type. Times are in ISO 8601, and in UTC unless they name a zone."""
     try:
         value = pl.Series([text])
         if isinstance(kind, pl.Datetime):
@@ -180,7 +183,7 @@ def _literal(state: OperatorState, name: str, text: str, kind: pl.DataType) -> p
 
 
 def package(reference: str, to: Path | None, given: Layer, out: Console) -> None:
-    """Write the archive and say what to type next. Raises NotPackableError, and what `prepared` raises."""
+    """Write the archive and print what to type next. Raises NotPackableError, and what `prepared` raises."""
     started = prepared(reference, given)
     with closing(started.plan.sources):
         project = project_of(reference)
@@ -220,7 +223,7 @@ def show_checkpoint(
     every_subtask: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Show the life of one epoch (None: the newest), and each vertex's slowest subtasks or all of them.
+    """Show the timeline of one epoch (None: the newest), and for each vertex its slowest subtasks or all of them.
 
     Raises NeverRunError, and CommandError for a checkpoint that is not retained.
     """
@@ -248,7 +251,7 @@ def _newest_first(rows: tuple[Row, ...]) -> list[CheckpointRecord]:
 
 
 def _chosen(job: JobName, records: list[CheckpointRecord], checkpoint: int | None) -> CheckpointRecord:
-    """Return that checkpoint or savepoint, the newest checkpoint for None; raise CommandError if it is missing."""
+    """Return that checkpoint or savepoint, or the newest checkpoint for None. Raise CommandError if there is none."""
     if not records:
         said = f"{job} has completed no checkpoint yet: run 'tidemark run {job}' until it has one"
         raise CommandError(said, ExitCode.NOT_THERE)

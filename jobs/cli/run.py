@@ -81,7 +81,7 @@ from jobs.warehouse.savepoint_copy import named_files
 from jobs.warehouse.warehouse import Warehouse
 
 # ------------------------------------------------------------------
-# `tidemark run --from`: finds the entry, shows the plan, and imports another warehouse's entry.
+# `tidemark run --from`: finds the entry, shows the plan, and imports the entry if it is in another warehouse.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Restoring:
 
 @dataclass(frozen=True, slots=True)
 class _Fitting:
-    """The plan, the entry under the plan's names, and the differences between both."""
+    """The plan, the entry with the plan's names, and the differences between the two."""
 
     plan: JobPlan
     record: CheckpointRecord
@@ -109,9 +109,9 @@ class _Fitting:
 
 
 def restore(started: Launch, asked: Restoring, out: Console, progress: Console) -> bool:
-    """Restore before the tick; return whether the tick is to run, which it is not after a dry run.
+    """Restore before the tick. Return whether the tick is to run, which is false after a dry run.
 
-    Raises CommandError for what does not fit, and what finding and importing the entry raise.
+    Raises CommandError for an entry or options that do not fit, and what finding and importing the entry raise.
     """
     root, job = started.settings.warehouse, started.plan.job
     if asked.origin is None:
@@ -194,7 +194,7 @@ def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console
 
 
 def _fitting(started: Launch, record: CheckpointRecord, root: Root, out: Console) -> _Fitting:
-    """Return the plan that the entry restores into; its files lie below `root`. If a change is refused, show all."""
+    """Return the plan that restores the entry. Its files lie below `root`. If a change is refused, show all changes."""
     allowed = started.settings.allow_non_restored_state
     try:
         renaming = find_renaming(started.plan.graph, record)
@@ -231,12 +231,12 @@ class PlainDisplay(TickListener):
         self.tally = tally
 
     def claimed(self, claim: Claim, why: str) -> None:
-        """Say which generation this tick is."""
+        """Print the generation of this tick."""
         self._first_id = claim.first_id
         self.say(f"generation {claim.generation}: {why}")
 
     def recovered(self, recovery: Recovery) -> None:
-        """Say where the tick begins, and what an older tick left unfinished."""
+        """Print where the tick begins, and what an older tick left unfinished."""
         self._epoch_since = self._clock()
         for each in recovery.repaired:
             self.say(each)
@@ -253,7 +253,7 @@ class PlainDisplay(TickListener):
             )
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Say what the checkpoint covers. A checkpoint of an older tick was only rolled forward."""
+        """Print what the checkpoint covers. If an older tick took it, this tick only rolled it forward."""
         del versions
         if self._epoch_since is None:
             self.tally.rolled_forward(checkpoint_line(record, None))
@@ -267,17 +267,17 @@ class PlainDisplay(TickListener):
             self.say(f"  {note}")
 
     def checkpoint(self, line: CheckpointLine) -> None:
-        """Say that a checkpoint is complete."""
+        """Print that a checkpoint is complete."""
         self.say(f"checkpoint {line.checkpoint}: {line.shown_rows} in {_took(line)}{self._done()}")
 
     def failed(
         self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool
     ) -> None:
-        """Say that a checkpoint failed, and why."""
+        """Print that a checkpoint failed, and why."""
         self.say(failure_line(checkpoint, reason, message, ends_tick=ends_tick), style="yellow")
 
     def progress(self, progress: Work) -> None:
-        """Add up rows; say when Spark starts, since that takes seconds, and what a user should know."""
+        """Add up rows. Print warnings, and that Spark starts, since the start takes seconds."""
         match progress:
             case JarsFetching():
                 self.doing(f"the {progress.serves} jars are being fetched, once")
@@ -303,7 +303,7 @@ class PlainDisplay(TickListener):
             self.say(line, style="yellow")
 
     def doing(self, text: str) -> None:
-        """Say what the tick is doing."""
+        """Print what the tick is doing."""
         self.say(text)
 
     def say(self, text: str, style: str = "") -> None:
@@ -344,7 +344,7 @@ class LiveDisplay(PlainDisplay):
         self._task = self.bar.add_task("", total=tally.rows_ahead, rows="", doing=self._doing)
 
     def checkpoint(self, line: CheckpointLine) -> None:
-        """Show the newest checkpoint in the line; the summary lists them all."""
+        """Show the newest checkpoint in the line. The summary lists all checkpoints."""
         self._last = f"checkpoint {line.checkpoint} · "
         self._doing = f"{size(line.bytes_out)} in {_took(line)}"
         self._draw()
@@ -413,7 +413,7 @@ def run(reference: str, given: Layer, out: Console, progress: Console, restoring
 
 
 def _summary(started: Launch, reference: str, report: TickReport, tally: Tally, out: Console) -> None:
-    """Show what the tick did. For a failed tick show only its checkpoints; the error says the rest."""
+    """Show what the tick did. For a failed tick show only its checkpoints, since the error tells the rest."""
     job = started.plan.job
     failed = report.outcome is TickOutcome.FAILED
     if tally.lines:
@@ -467,7 +467,7 @@ def _ended(started: Launch, report: TickReport) -> ExitCode:
 
 
 def _quiet_logs() -> None:
-    """Let only warnings through, on stderr, and no traces of py4j. The display shows the rest."""
+    """Log only warnings, to stderr, and silence Python's own logging (py4j). The display shows what the tick does."""
     logging.getLogger().addHandler(logging.NullHandler())
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
