@@ -1,13 +1,13 @@
-"""Writes a path the way each engine reads it: the one place that knows what an engine makes of a folder's name.
+"""Writes a path in the way each engine reads it. No other module knows how an engine interprets a folder's name.
 
-An engine that takes a path as text may read more into it: a URI, a glob, an SQL literal. What each one does was
-tried with every name of `tests/odd_names.py` (Spark 4.2, delta-rs 1.6, Polars 2.1, DuckDB 2.0):
+An engine that takes a path as text may interpret the text as a URI, a glob or an SQL literal. Each engine was tested
+with every name in `tests/odd_names.py` (Spark 4.2, delta-rs 1.6, Polars 2.1, DuckDB 2.0):
 
 | engine   | takes                          | what a name can break                                                   |
 |----------|--------------------------------|-------------------------------------------------------------------------|
 | delta-rs | a path, made a URI inside      | decodes `%20` twice; knows no brackets, carets, pipes, backslashes      |
 | Polars   | a Delta table's file URIs      | does not decode them, and reads `* ? [` in them as a glob               |
-| Spark    | a path, globbed unless told    | `* ? [ { ,` and more are a glob; a file name with a colon is no path;   |
+| Spark    | a path, globbed by default     | `* ? [ { ,` and more are a glob; a file name with a colon is no path;   |
 |          |                                | SQL replaces `${HOME}`                                                  |
 | DuckDB   | a path in an SQL literal       | `* ? [` are a glob                                                      |
 """
@@ -27,32 +27,32 @@ _DUCKDB_GLOB: Final = re.compile(r"[*?\[]")
 _AS_IT_IS_FOR_POLARS: Final = re.compile(r"[A-Za-z0-9/_.~!$&'()+,:;=@-]*")
 
 _IN_JAVA_URI: Final = "/-_.!~*'(),;:$&+=@"
-"""What java.net.URI leaves as it is in a path, beside ASCII letters and digits and most of what is not ASCII."""
+"""ASCII characters that java.net.URI leaves as they are in a path, besides letters and digits."""
 _ASCII_MAX: Final = 0x7F
 _QUOTED_CATEGORIES: Final = frozenset({"Cc", "Zs", "Zl", "Zp"})
-"""Control characters and spaces: java.net.URI quotes these outside ASCII too."""
+"""Control characters and spaces. java.net.URI quotes them even if they are not ASCII."""
 
 _LITERAL_PATHS: Final = {"recursiveFileLookup": "true", "__globPaths__": "false"}
-"""No path is a glob, and a folder named `a=b` is no column."""
+"""With these options, Spark takes no path for a glob, and no folder named `a=b` for a partition column."""
 _RAW_FILES: Final = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
 """Options for a Spark reader of file names with a colon.
 
-Hadoop's local file system looks for a checksum file beside each file, and builds that file's path in a way that takes
-a colon for the end of a URI's scheme (HADOOP-3257). The raw one has no checksum files.
+Hadoop's local file system looks for a checksum file beside each file. It parses the path of the checksum file as a URI,
+and takes a colon for the end of the scheme (HADOOP-3257). The raw local file system has no checksum files.
 """
 
 
 class UnusableFolderError(ValueError):
-    """A folder that cannot hold Delta tables because of its name: says which part of it, and the way out."""
+    """The name of a folder forbids Delta tables in it. The message says which part of the name, and what to do."""
 
 
 def must_suit_delta(folder: Path) -> None:
     """Raise UnusableFolderError if delta-rs cannot keep a table below this folder.
 
-    A link does not help: delta-rs follows it first, so the name that a link leads to is looked at too.
+    A symbolic link does not help. delta-rs resolves it first, so the name of its target is checked too.
     """
     for path in dict.fromkeys((folder.absolute(), folder.resolve())):
         found = _NOT_FOR_DELTA.search(str(path))
@@ -65,12 +65,12 @@ def must_suit_delta(folder: Path) -> None:
 
 
 def spark_path(path: str) -> str:
-    """Return a path that Spark's globbing reads as itself."""
+    """Return a path in which no character is special in Spark's globs."""
     return _SPARK_GLOB.sub(lambda match: f"\\{match[0]}", spark_address(path))
 
 
 def spark_address(address: str) -> str:
-    """Return a path or URL as Spark names it: its reader of S3 is called `s3a`."""
+    """Return a path or URL as Spark names it. Spark reads `s3://` by the name `s3a://`."""
     return f"s3a://{address[len(_S3) :]}" if address.startswith(_S3) else address
 
 
@@ -80,7 +80,7 @@ def spark_uri_part(path: str) -> str:
 
 
 def spark_options(paths: Iterable[str]) -> dict[str, str]:
-    """Return what a Spark reader needs to read exactly these files, whatever they are called."""
+    """Return the options with which a Spark reader reads exactly these files, whatever their names are."""
     colon = any(":" in path.rpartition("/")[2] for path in paths)
     return _LITERAL_PATHS | (_RAW_FILES if colon else {})
 
@@ -88,7 +88,8 @@ def spark_options(paths: Iterable[str]) -> dict[str, str]:
 def spark_sql_table(folder: Path | str) -> str:
     """Return a Delta table's folder as Spark's SQL names it.
 
-    Spark replaces `${...}` in the text of a query before it parses it; only a string can hide the dollar from that.
+    Spark replaces `${...}` in the text of a query before it parses the query. Only a string literal can escape the
+    dollar.
     """
     name = f"delta.`{spark_address(str(folder)).replace('`', '``')}`"
     if "${" not in name:
@@ -98,14 +99,14 @@ def spark_sql_table(folder: Path | str) -> str:
 
 
 def duckdb_path(path: str) -> str:
-    """Return a path that DuckDB's globbing reads as itself."""
+    """Return a path in which no character is special in DuckDB's globs."""
     return _DUCKDB_GLOB.sub(lambda match: f"[{match[0]}]", path)
 
 
 def polars_reads(folder: Path | str) -> bool:
     """Return whether Polars' own reader finds the files of a Delta table in this folder.
 
-    Otherwise `scan_delta(..., use_pyarrow=True)` does: it opens them through delta-rs.
+    Otherwise use `scan_delta(..., use_pyarrow=True)`, which opens the files through delta-rs.
     """
     if "://" in str(folder):
         return True
@@ -113,7 +114,7 @@ def polars_reads(folder: Path | str) -> bool:
 
 
 def typed(path: object) -> str:
-    """Return a path as a user types it in a shell: in quotes where it needs them."""
+    """Return a path as a user types it in a shell, quoted if necessary."""
     return shlex.quote(str(path))
 
 

@@ -64,7 +64,7 @@ def launch(reference: PipelineReference, *given: Layer) -> Launch:
 
 
 def catalog_settings(settings: TickSettings) -> CatalogSettings | None:
-    """Return the settings of the catalog. None: tables are entered nowhere."""
+    """Return the settings of the catalog, or None if tables are entered into no catalog."""
     if settings.catalog is None:
         return None
     return CatalogSettings(name=settings.catalog, url=settings.catalog_url, schema=settings.catalog_schema or "")
@@ -82,7 +82,7 @@ def spark_config(settings: TickSettings) -> SparkConfig:
 
 
 def _own(pipeline: Pipeline) -> dict[str, object]:
-    """Return what the pipeline itself sets."""
+    """Return the settings that the pipeline itself gives."""
     config = pipeline.config
     set_ = {name: getattr(config, name) for name in config.model_fields_set}
     return set_ | {"parallelism": pipeline.parallelism, "hold": pipeline.hold}

@@ -41,11 +41,11 @@ class InvalidProjectError(WrongInputError):
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A folder with a pyproject.toml. Without a table for Tidemark, only its folder counts."""
+    """A folder with a pyproject.toml. Without `[tool.tidemark]`, only its folder counts."""
 
     root: Path
     pipelines: Mapping[str, str] = field(default_factory=dict)
-    """Name -> `module:attribute`."""
+    """The `module:attribute` of each pipeline, by its name."""
     default: str | None = None
     """The pipeline of a command without a pipeline argument."""
     folders: Mapping[str, str] = field(default_factory=dict)
@@ -74,8 +74,9 @@ def working_directory() -> Path | None:
 def make_importable(folder: Path) -> None:
     """Make a folder's modules importable in this process, and in the Python workers of a Spark that it starts.
 
-    The folder comes last here, so that it hides no installed package. In a worker it comes before them. Raises
-    InvalidProjectError for a folder whose packages would hide Tidemark's there.
+    On this process's path the folder comes last, so that it hides no installed package. On a worker's path it comes
+    before the installed packages. Raises InvalidProjectError for a folder whose packages would hide Tidemark's packages
+    there.
     """
     _must_hide_nothing(folder)
     name = str(folder)
@@ -87,9 +88,9 @@ def make_importable(folder: Path) -> None:
 
 
 def _must_hide_nothing(folder: Path) -> None:
-    """Raise InvalidProjectError for a module or package in the folder that is called like one of Tidemark's.
+    """Raise InvalidProjectError for a module or package in the folder that has the name of a package of Tidemark.
 
-    A wheel has only `tidemark`; a checkout has five packages.
+    A wheel has only the package `tidemark`. A checkout has five packages.
     """
     outermost = Path(__file__).resolve().parents[__name__.count(".")]
     for name in ("tidemark",) if __name__.startswith("tidemark.") else _IN_A_CHECKOUT:
@@ -108,7 +109,7 @@ def known_pipelines(project: Project | None) -> tuple[str, ...]:
 
 
 def unknown_pipeline(name: str, project: Project | None, others: Iterable[str] = ()) -> str:
-    """Return the message for an unknown pipeline name; `others` are further names to choose from."""
+    """Return the message for an unknown pipeline name. `others` are further names that the message may suggest."""
     known = dict.fromkeys([*known_pipelines(project), *others])
     register = f"register it under [tool.tidemark.pipelines] in {project.file}, or " if project else ""
     return f"there is no pipeline {name!r}: {there_are(name, known)}; {register}write it as module:attribute"
@@ -117,7 +118,7 @@ def unknown_pipeline(name: str, project: Project | None, others: Iterable[str] =
 def project_above(folder: Path) -> Project | None:
     """Return the project whose pyproject.toml is nearest, in this folder or above it; None if there is none.
 
-    Raises InvalidProjectError for one that is no TOML, or whose table for Tidemark breaks a rule.
+    Raises InvalidProjectError for a file that is not TOML, or whose table for Tidemark breaks a rule.
     """
     for each in (folder, *folder.parents):
         if (each / FILE).is_file():

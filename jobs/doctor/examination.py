@@ -39,11 +39,11 @@ from jobs.warehouse.tables import TableLogs
 from jobs.warehouse.warehouse import Warehouse, kind_at, obstacles
 
 # ------------------------------------------------------------------
-# Checks what a tick reads and writes: how far each source is ahead of the job, and the folders on both sides.
+# Checks what a tick reads and writes: how far the job is behind each source, and the folders of both.
 
 
 Sources = Callable[[], Mapping[VertexId, Source]]
-"""Loads a pipeline and returns its sources: a user's code, which may raise."""
+"""Loads a pipeline and returns its sources. This runs a user's code, which may raise."""
 
 
 _AS_SAID: Final = "do what the message says; a tick would meet it too"
@@ -110,7 +110,10 @@ def _behind(found: Discovered) -> str:
 
 
 def place_section(warehouse: Warehouse) -> Section:
-    """Return the section about places because of which the next tick would be refused. It writes no named file."""
+    """Return the section about files and folders because of which the next tick would be refused.
+
+    Writes no named file.
+    """
     found = tuple(Finding(each.what, each.way_out) for each in obstacles(warehouse, thorough=True))
     seen = (("writable", "no" if found else "yes"),)
     return Section("places", seen, (*found, *_lease(warehouse)), {"writable": not found})
@@ -125,7 +128,7 @@ def _lease(warehouse: Warehouse) -> Iterator[Finding]:
 
 
 # ------------------------------------------------------------------
-# Checks the catalog: whether it has an entry of each table, and whether that says what the table is.
+# Checks the catalog: whether it has an entry for each table, and whether each entry agrees with its table.
 
 
 def catalog_sections(stores: JobStores, rows: tuple[Row, ...], settings: CatalogSettings | None) -> Iterator[Section]:
@@ -152,7 +155,7 @@ def catalog_sections(stores: JobStores, rows: tuple[Row, ...], settings: Catalog
 
 
 # ------------------------------------------------------------------
-# Checks the machine: Java, the pinned versions, the jars, the free space. Nothing of it is started.
+# Checks the machine: Java, the pinned versions, the jars, the free space. No Spark is started.
 
 
 PINNED: Final = ("pyspark", "deltalake")
@@ -244,7 +247,10 @@ def _required() -> Iterator[tuple[str, str]]:
 
 
 def _jars() -> str:
-    """Return which sets of jars are here. A tick fetches those that it needs, so a missing set is not a finding."""
+    """Return which sets of jars are installed.
+
+    A tick fetches the sets that it needs, so a missing set is no finding.
+    """
     missing = not_fetched(JAR_SETS)
     here = ", ".join(name for name, jars in JAR_SETS.items() if jars not in missing)
     absent = ", ".join(jars.name for jars in missing)
@@ -265,7 +271,7 @@ def _space(warehouse: Warehouse, free: int | None) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The result. `looked` is False if the job could not be examined: it never ran, is damaged, or is out of reach."""
+    """The result. `looked` is False if the job could not be examined: it never ran, or is damaged or unreachable."""
 
     job: JobName
     warehouse: str
@@ -290,10 +296,10 @@ def examine(
     sinks: Sinks = no_sinks,
     catalog: CatalogSettings | None = None,
 ) -> Examination:
-    """Examine a job, and what its ticks with this Spark need of the machine. Changes nothing, and starts no Spark.
+    """Examine a job, and the machine for ticks with this Spark. Changes nothing, and starts no Spark.
 
-    `sources` and `sinks` return those of the pipeline, none if the pipeline is unknown. They are examined too, and so
-    is the catalog.
+    `sources` and `sinks` return the sources and sinks of the pipeline, or none if the pipeline is unknown. Sources,
+    sinks and the catalog are examined too.
     """
     machine = machine_section(warehouse, spark)
     places = place_section(warehouse)
@@ -322,7 +328,7 @@ def examine(
 
 
 def _section(what: str, way_out: str) -> Section:
-    """Return the job's section if all that is known of the job is why nobody can look at it."""
+    """Return the section of a job that cannot be examined, with the reason as its only finding."""
     return Section("job", (), (Finding(what, way_out),))
 
 

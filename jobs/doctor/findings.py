@@ -29,10 +29,10 @@ class Section:
     values: Mapping[str, object] = field(default_factory=dict)
     """What was seen, for programs: numbers, ids, lists and names, as JSON has them. Times are ms since 1970."""
     not_looked: tuple[str, ...] = ()
-    """What was not looked at, and why. Nobody may take that for healthy."""
+    """What was not examined, and why. It must not be taken for healthy."""
 
 
 def command(verb: str, warehouse: Warehouse, *arguments: str) -> str:
-    """Return the command line that does something to this job in this warehouse."""
+    """Return the command line with this command for this job in this warehouse."""
     where = () if warehouse.root == _DEFAULT_ROOT else ("--warehouse", typed(warehouse.root))
     return " ".join(("tidemark", verb, str(warehouse.paths.job), *arguments, *where))

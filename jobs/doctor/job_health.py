@@ -24,7 +24,7 @@ from jobs.warehouse.requests import RequestFolder, Unreadable
 from jobs.warehouse.warehouse import Warehouse
 
 UNANSWERED_MS: Final = 60_000
-"""A running tick looks for requests four times a second. It will not answer a request that is older than this."""
+"""A running tick looks for requests four times a second. So a request that is older than this will stay unanswered."""
 
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
@@ -106,7 +106,7 @@ def _cut(warehouse: Warehouse, newest: CheckpointRecord | None) -> str:
 
 
 def _waits(warehouse: Warehouse, newest: CheckpointRecord | None) -> Iterator[tuple[str, str]]:
-    """Yield for what each vertex waits in event time, if something in its state is due later."""
+    """Yield the event time for which each vertex waits, if something in its state is due later."""
     if newest is None:
         return
     for vertex in newest.vertices:
@@ -119,7 +119,7 @@ def _waits(warehouse: Warehouse, newest: CheckpointRecord | None) -> Iterator[tu
 
 
 def _at(warehouse: Warehouse, newest: CheckpointRecord, vertex: VertexRecord) -> str:
-    """Return at which split a vertex waits, how far the split is, and since when it has been quiet."""
+    """Return which split holds a vertex back, the split's newest event time, and when the split will be idle."""
     waits = split_held_back_by(newest, vertex)
     if waits is None:
         return "all splits are idle, or were not there yet"
@@ -130,7 +130,7 @@ def _at(warehouse: Warehouse, newest: CheckpointRecord, vertex: VertexRecord) ->
 
 
 def _idle(warehouse: Warehouse, waits: InputTimeRecord) -> str:
-    """Return since when a split is quiet, and when it will be idle, if a barrier comes then."""
+    """Return when a quiet split will be idle, which it becomes at a barrier, or for how long it has been quiet."""
     if waits.active_ms is None:
         return ""
     quiet_ms = max(0, warehouse.now_ms() - waits.active_ms)
@@ -141,7 +141,7 @@ def _idle(warehouse: Warehouse, waits: InputTimeRecord) -> str:
 
 
 def _rests(warehouse: Warehouse, closes_at: int | None) -> str:
-    """Return when time is there by the clock, since the input rests and has `close_after`."""
+    """Return when the waiting rows are due by the clock, if no row comes and the input has `close_after`."""
     if closes_at is None:
         return ""
     left_ms = closes_at - warehouse.now_ms()
@@ -154,7 +154,10 @@ def _minute(ms: int) -> str:
 
 
 def _readers(warehouse: Warehouse) -> Iterator[tuple[str, str]]:
-    """Yield the jobs that read this one's cuts, and how long the cut from which each reads on is kept (A10)."""
+    """Yield the jobs that read this job's cuts.
+
+    For each one, say until when the cut that it has read last is kept (A10).
+    """
     for file in ReservationStore(warehouse).by_jobs():
         until = file.reservation(None).ends_ms
         kept = "is kept" if warehouse.now_ms() < until else "was kept"
@@ -175,7 +178,7 @@ def _of_holder(warehouse: Warehouse, state: JobState) -> Iterator[Finding]:
 
 
 def _of_failure(warehouse: Warehouse, release: Release | None) -> Iterator[Finding]:
-    """Yield why the newest tick failed, and its last failed checkpoint. The next tick would meet the same cause."""
+    """Yield why the newest tick failed, and its last failed checkpoint. The next tick would fail for the same cause."""
     if release is None or release.ended is None:
         return
     ended = release.ended
@@ -224,7 +227,7 @@ def _of_requests(warehouse: Warehouse, *, running: bool) -> Iterator[Finding]:
 
 
 # ------------------------------------------------------------------
-# Checks whether outside sinks are in step with their tables, and hold transactions that no running tick will end.
+# Checks whether outside sinks are in step with their tables, and whether they hold transactions that no tick will end.
 
 
 Sinks = Callable[[], Mapping[TableName, TableSink]]
@@ -284,7 +287,7 @@ def sink_sections(warehouse: Warehouse, sinks: Sinks, state: JobState, rows: Ite
 
 
 def _is_left(transaction: SinkTransaction, state: JobState) -> bool:
-    """Return whether the tick that prepared this transaction has ended. A running tick ends its own."""
+    """Return whether the tick that prepared this transaction has ended. A running tick ends its own transactions."""
     return state.activity is not Activity.RUNNING or transaction.generation < state.generation
 
 

@@ -1,4 +1,4 @@
-"""Checks the job's Delta tables: how long their logs are, who else wrote them, and what forbids publishing."""
+"""Checks the job's Delta tables: how long their logs are, who else wrote to them, and what forbids publishing."""
 
 import json
 import re
@@ -42,7 +42,7 @@ from jobs.warehouse.table_snapshot import active_paths, delta_table, paths_with_
 from jobs.warehouse.warehouse import Warehouse
 
 LONG_LOG: Final = 4 * EVERY_VERSIONS
-"""From this many log entries since the last Delta log checkpoint, opening a table is slow. Ticks write one every 50."""
+"""With this many log entries since the last Delta log checkpoint, a table opens slowly. Ticks write one every 50."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Health:
 
 
 def table_section(stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[Row, ...]) -> Section:
-    """Return the section about tables, the job's own two first, and whether the next tick could begin with them."""
+    """Return the section about tables, with the job's own two first: whether the next tick can begin with them."""
     warehouse, modes = stores.warehouse, modes_of(rows)
     refused = dict(_refused(stores, tables, rows))
     named = [
@@ -81,7 +81,10 @@ def table_section(stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[R
 def _refused(
     stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[Row, ...]
 ) -> Iterator[tuple[TableName, Finding]]:
-    """Yield the tables that show less than the newest cut or more than the newest entry: the next tick refuses them."""
+    """
+
+    Yield tables that show less than the recorded cuts, or more than the newest entry, and what the next tick does.
+    """
     try:
         doubt = must_be_repairable(stores, rows)
         repairs, cuts = doubt.repairs, stores.warehouse.paths.cuts
@@ -100,7 +103,7 @@ def _refused(
 
 
 def modes_of(rows: tuple[Row, ...]) -> dict[TableName, TableMode]:
-    """Return each table's mode, as far as the entries say it."""
+    """Return the mode of each table that the entries name."""
     return {table.table: table.mode for row in rows if isinstance(row, CheckpointRecord) for table in row.tables}
 
 
@@ -154,7 +157,7 @@ def _log(warehouse: Warehouse, name: str, folder: StoragePlace) -> tuple[str, tu
 
 
 def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, folder: StoragePlace) -> Iterator[Finding]:
-    """Yield what in the table itself forbids publishing. A starting tick also compares it with the pipeline."""
+    """Yield what in the table itself forbids publishing. A starting tick also compares the table with the pipeline."""
     shape = shape_of(table)
     for problem in problems_of(shape, shape.columns, mode or TableMode.APPEND, str(folder), shape.partitioned_by):
         yield Finding(f"table {name} {problem.what}: nothing can be published into it", problem.way_out)
@@ -166,7 +169,10 @@ def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, fold
 
 
 def _foreign(warehouse: Warehouse, name: TableName, table: DeltaTable, mode: TableMode | None) -> Iterator[Finding]:
-    """Yield what others did to a table that must hold exactly the checkpoint's files. To an append table they may."""
+    """Yield what others changed in a table that must hold exactly the checkpoint's files.
+
+    They may change an append table.
+    """
     foreign = list(_since_ours(warehouse.place(name), table.version()))
     changed = [entry for entry in foreign if entry.operation not in _HARMLESS]
     if changed and mode not in (None, TableMode.APPEND):
@@ -176,7 +182,10 @@ def _foreign(warehouse: Warehouse, name: TableName, table: DeltaTable, mode: Tab
 
 
 def _unfenced(warehouse: Warehouse, name: TableName, table: DeltaTable) -> Iterator[Finding]:
-    """Yield whether Spark has committed to a table in S3: its Delta library does not ask whether the entry exists."""
+    """Yield a finding if Spark has committed to a table in S3.
+
+    Its Delta library does not check that the entry is new.
+    """
     if not isinstance(warehouse.storage, ObjectStore) or warehouse.storage.root.scheme != "s3":
         return
     entries = islice(newest_entries(warehouse.place(name), table.version()), _LOOKED_AT)
@@ -191,7 +200,7 @@ def _unfenced(warehouse: Warehouse, name: TableName, table: DeltaTable) -> Itera
 
 _SPARK: Final = re.compile(r"Spark", re.IGNORECASE)
 _LOOKED_AT: Final = 100
-"""So many of the newest log entries tell who writes to a table now."""
+"""The number of newest log entries that are searched for writers of a table."""
 
 _HARMLESS: Final = frozenset({"SET TBLPROPERTIES", "VACUUM START", "VACUUM END", "CREATE TABLE"})
 
@@ -208,7 +217,7 @@ def _first_line(error: Exception) -> str:
 
 
 # ------------------------------------------------------------------
-# Checks the files: those that an entry or a recorded cut needs must be whole, and unneeded ones should be deleted.
+# Checks the files: files that an entry or a recorded cut needs must be whole, and unneeded files should be deleted.
 
 
 _NAMED_AT_MOST: Final = 3
@@ -255,7 +264,10 @@ def file_section(
 
 
 def _needing(row: CheckpointRecord, cuts: Mapping[CheckpointId, Cut]) -> CheckpointRecord:
-    """Return the entry with the files that it needs. Once an erasure is published, it needs none of its successors."""
+    """Return the entry with the files that it needs.
+
+    An erasure needs its successor files only until it is published.
+    """
     return row.model_copy(update={"erased": ()}) if row.checkpoint in cuts else row
 
 
@@ -280,13 +292,16 @@ def _older(warehouse: Warehouse, row: CheckpointRecord) -> str:
 
 
 def _readable(rows: tuple[Row, ...], cuts: Mapping[CheckpointId, Cut]) -> dict[CheckpointId, Cut]:
-    """Return the readable cuts. Others stay recorded until the next cut is recorded, and may have lost their files."""
+    """Return the readable cuts.
+
+    Other cuts stay recorded until the next one is recorded, but may have lost their files.
+    """
     readable = readable_cuts(rows, cuts.keys())
     return {checkpoint: cut for checkpoint, cut in cuts.items() if checkpoint in readable}
 
 
 def _hollow_tables(warehouse: Warehouse, cuts: Mapping[CheckpointId, Cut], named: set[str]) -> Iterator[Finding]:
-    """Yield the tables with missing files at a readable version."""
+    """Yield the tables that lack files at the version of a readable cut."""
     versions: dict[TableName, dict[int, CheckpointId]] = {}
     for checkpoint, cut in sorted(cuts.items()):
         for table, version in cut.items():
@@ -313,9 +328,9 @@ def _missing(warehouse: Warehouse, table: TableName, version: int) -> Iterator[s
 
 
 def _narrow_bounds(warehouse: Warehouse, cuts: Mapping[CheckpointId, Cut]) -> Iterator[Finding]:
-    """Yield the tables whose log has bounds that leave out values. Tidemark 0.1.0 wrote such bounds of decimals.
+    """Yield the tables whose log has bounds that leave out values of a file.
 
-    A query with a condition then passes over the file, and misses its rows.
+    Tidemark 0.1.0 wrote such bounds of decimals. A query with a condition then skips the file, and misses its rows.
     """
     again = f"tidemark run {warehouse.paths.job} --warehouse EMPTY_FOLDER"
     for table, version in sorted(cuts[max(cuts)].items()) if cuts else ():
@@ -341,7 +356,7 @@ def _narrow_bounds(warehouse: Warehouse, cuts: Mapping[CheckpointId, Cut]) -> It
 
 
 def files_with_narrow_bounds(warehouse: Warehouse, table: TableName, version: int) -> Iterator[tuple[str, str]]:
-    """Yield the files of a table with a value outside of its bounds in the log: the path, and it with the column."""
+    """Yield the files with a value outside the bounds in the log: the path, and a text of path and column."""
     folder = warehouse.place(table)
     try:
         for path, file in logged_files(delta_table(folder, version)).items():
@@ -399,7 +414,7 @@ class _Looked:
 
 
 def key_section(warehouse: Warehouse, rows: tuple[Row, ...], *, verify: bool) -> Section:
-    """Return the section about upsert tables with double keys. It reads their key columns only with `verify`."""
+    """Return the section about upsert tables with double keys. The key columns are read only with `verify`."""
     newest = newest_checkpoint(rows)
     keys = [each for vertex in newest.vertices for each in vertex.table_keys] if newest else []
     tables = [each for each in keys if each.mode is TableMode.UPSERT]
@@ -428,7 +443,7 @@ def _findings(warehouse: Warehouse, looked: dict[TableName, _Looked]) -> Iterato
 
 
 def _look(warehouse: Warehouse, table: TableKeys) -> _Looked:
-    """Return the keys that several rows of a table have. Another section reports tables that cannot be read."""
+    """Return the keys that occur in several rows of a table. Another section reports tables that cannot be read."""
     folder = warehouse.place(table.table)
     try:
         loaded = delta_table(folder)

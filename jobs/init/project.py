@@ -27,16 +27,15 @@ from jobs.engine_paths import typed
 from jobs.suggestions import WrongInputError
 
 # ------------------------------------------------------------------
-# Decides what a new project depends on: exactly the Tidemark that writes it, never a bare name of a package index.
+# Decides what a new project depends on: exactly the Tidemark that writes it, never a bare name on a package index.
 #
-# `pip install` takes a bare name from any index that it is configured for, where a stranger may own the name. So the
+# `pip install` looks a bare name up in the indexes that it is configured for, where a stranger may own the name. So the
 # project gets a wheel of this Tidemark, in its folder `wheels`, and installs that without an index. The project names
-#   no
-# path of this machine, so it can be copied and checked in.
+# no path of this machine, so it can be copied and checked in.
 
 
 EXTRA: Final = "dagster"
-"""What a new project needs beside the base: it has Dagster definitions."""
+"""The extra that a new project needs, since it has Dagster definitions."""
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^]]*\])?\s*(.*?)\s*", re.DOTALL)
 _HOW: Final = f"a checkout, a wheel, or a requirement such as '{DISTRIBUTION}==0.2.0' that your own index serves"
 _OF_THE_INSTALLER: Final = frozenset({"INSTALLER", "REQUESTED", "RECORD", "direct_url.json"})
@@ -48,7 +47,10 @@ class UnknownOriginError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """A requirement, and what puts its wheel into a folder. None: the requirement says itself where it lies."""
+    """A requirement, and a function that puts its wheel into a folder.
+
+    None: the requirement itself tells where to find it.
+    """
 
     requirement: str
     put_wheel: Callable[[Path], None] | None = None
@@ -137,7 +139,10 @@ def _repack(installed: Distribution, folder: Path) -> None:
 
 
 def _asked(text: str) -> Dependency:
-    """Return what the user gave: a path becomes a wheel of the project's, a requirement stays as it is."""
+    """Return the dependency that the user named. A path becomes a wheel in the project.
+
+    A requirement stays as it is.
+    """
     path = Path(text).expanduser()
     if text and path.exists():
         _must_be_ours(path)
@@ -186,7 +191,7 @@ _TAKEN: Final = frozenset({"checkpointing", "jobs", "orchestration", "spec", "te
 
 
 class ProjectRefusedError(WrongInputError):
-    """A project is not written; the message says why, and what to type instead."""
+    """A project was refused and not written. The message says why, and what to type instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +313,7 @@ def _words(project: str, depends: str) -> Mapping[str, str]:
 
 
 def _umask() -> int:
-    """Return the process's mask for new files: a temporary folder is made for its owner alone."""
+    """Return the process's mask for new files. It is needed because only its owner can read a temporary folder."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -1,7 +1,7 @@
-"""Writes the archive that `tidemark package` builds, and says how Spark's workers use it.
+"""Writes the archive that `tidemark package` builds for Spark's workers.
 
-Spark unpacks it into the working folder of an executor. Its `bin/python` starts the worker's own Python of the same
-version, with the packed packages first on its path.
+Spark unpacks the archive into the working folder of an executor. Its `bin/python` starts the worker's own Python of the
+same version, with the packed packages first on its path.
 """
 
 import io
@@ -19,7 +19,7 @@ from jobs.init.project import canonical
 
 _PACKAGES: Final = "packages"
 _LEVEL: Final = 1
-"""Of gzip: a higher level takes several times as long, and saves a tenth."""
+"""The level of gzip. A higher level takes several times as long, and saves a tenth of the size."""
 _LAUNCHER: Final = """#!/bin/sh
 here=$(CDPATH= cd "$(dirname "$0")/.." && pwd)
 PYTHONPATH="$here/{packages}${{PYTHONPATH:+:$PYTHONPATH}}"
@@ -39,7 +39,10 @@ class Archive:
 
 
 def write_archive(packed: Mapping[str, Path], to: Path) -> Archive:
-    """Write the archive, replacing an older one at once. `packed` are the files by their names on Python's path."""
+    """Write the archive, and replace an older one atomically.
+
+    `packed` has the files by their names on Python's path.
+    """
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     unfinished = to.with_name(f".{to.name}.unfinished")
     try:
@@ -60,7 +63,7 @@ def _add_launcher(archive: tarfile.TarFile, text: str) -> None:
 
 
 def _nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return the entry of a file without its owner, readable by every worker."""
+    """Return the archive's entry of a file without an owner, and readable for every user."""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     info.mode |= 0o444
@@ -70,12 +73,12 @@ def _nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
 # ------------------------------------------------------------------
 # Lists the files that a worker's Python must be able to import: installed packages and the project's own modules.
 #
-# The list of an installed package comes from its RECORD. Of a package that is installed editable, and of the project,
-# every package and module of the folder is taken. A package that cannot be packed so is refused by name.
+# The files of an installed package are listed in its RECORD. For an editable package, and for the project, every
+# package and module in the folder is packed. A package that cannot be packed in this way is refused by name.
 
 
 LEFT_OUT: Final = frozenset({"deltalake", "great-expectations", "pip", "py4j", "pyspark", "setuptools"})
-"""No worker imports these. Spark itself gives its workers pyspark and py4j."""
+"""Packages that no worker imports from the archive. Spark itself gives its workers pyspark and py4j."""
 
 _COMPILED: Final = "__pycache__"
 
@@ -88,7 +91,7 @@ def contents(project: Path | None, installed: Iterable[Distribution] | None = No
     """Return the files to pack, by their names below a folder of Python's path. Raises NotPackableError.
 
     `project` is the folder of the user's own modules. `installed` are by default the packages that this process can
-    import. The first of two packages of a name wins, as in Python.
+    import. Of two packages with the same name the first one wins, as in Python.
     """
     packed: dict[str, Path] = {}
     seen = set(LEFT_OUT)
@@ -103,7 +106,7 @@ def contents(project: Path | None, installed: Iterable[Distribution] | None = No
 def must_hold_imported(packed: Mapping[str, Path]) -> None:
     """Raise NotPackableError if this process has imported a module that is neither packed nor Python's own.
 
-    Call it after the pipeline was built. Then its modules are imported.
+    Call this after the pipeline was built, when its modules are imported.
     """
     places = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     files = {path.resolve() for path in packed.values()}

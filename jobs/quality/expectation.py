@@ -1,4 +1,4 @@
-"""An expectation as a user writes it: Great Expectations' type and keyword arguments, checked when written."""
+"""An expectation as a user writes it: Great Expectations' type and keyword arguments, checked at once."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 Scalar = str | bool | int | float | Decimal | date | datetime
-"""The types of an argument, besides None. They mean the same in pandas, in SQL and in a report."""
+"""The types of an argument, besides None. Their values have the same meaning in pandas, in SQL and in a report."""
 
 Argument = Scalar | tuple[Scalar, ...] | None
 
@@ -27,10 +27,10 @@ SAYS_SOMETHING_OF_NO_ROWS: Final = frozenset(
         "expect_column_distinct_values_to_equal_set",
     }
 )
-"""Expectations on a number or a set that no rows have too. Great Expectations judges them on an empty batch.
+"""Expectations on a number or a set that an empty batch has too. Great Expectations judges them on an empty batch.
 
-The others find nothing there: no value, no column, no least value. Great Expectations lets expectations on values pass
-then, and fails those on a statistic that does not exist.
+The other expectations find nothing in an empty batch: no value, no column, no least value. There, Great Expectations
+passes expectations on values, and fails expectations on a statistic that does not exist.
 """
 
 
@@ -65,7 +65,7 @@ class Expectation:
         return f"{self.type}({', '.join(f'{name}={value!r}' for name, value in self.kwargs.items())})"
 
     def of_all_rows(self) -> "Expectation":
-        """Return the expectation without a condition that selects rows."""
+        """Return the expectation without its condition that selects rows."""
         kept = {name: value for name, value in self.kwargs.items() if name not in ("row_condition", "condition_parser")}
         return Expectation(self.type, kept)
 
@@ -98,7 +98,7 @@ def _json(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Expectations that judge, at the barrier, all rows staged for one table since the last checkpoint."""
+    """Expectations on all rows staged for one table since the last checkpoint. They are judged at the barrier."""
 
     name: str
     table: str
@@ -106,7 +106,10 @@ class Suite:
 
     @property
     def judges_no_rows(self) -> bool:
-        """Whether an expectation says something of no rows. It is then judged if rows came and none got here."""
+        """Whether some expectation can be judged without rows.
+
+        It is judged even if no row of the epoch reached the table.
+        """
         return any(each.type in SAYS_SOMETHING_OF_NO_ROWS for each in self.expectations)
 
     def __post_init__(self) -> None:

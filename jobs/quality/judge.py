@@ -1,8 +1,8 @@
 """Judges a suite on staged files with Great Expectations' pandas engine (J3).
 
-Great Expectations takes 3 to 30 seconds to import. So it is imported when the first suite is judged, or by `warm_up`
-in the background. It runs offline and silently: no analytics, no progress bars, an ephemeral context. Its context is
-not thread-safe, so a lock lets only one caller judge at a time.
+The import of Great Expectations takes 3 to 30 seconds. So it happens when the first suite is judged, or in the
+background by `warm_up`. Great Expectations runs offline and silently: no analytics, no progress bars, an ephemeral
+context. Its context is not thread-safe, so a lock lets only one caller judge at a time.
 """
 
 import logging
@@ -29,8 +29,8 @@ from jobs.storage.place import StoragePlace, place_in
 # ------------------------------------------------------------------
 # Reads the judged columns of staged Parquet files, without changing any value.
 #
-# pandas turns integers with nulls into floating point, which is exact up to 2**53. So a column with greater numbers is
-# read as pandas' nullable integers. Timestamps keep their unit and zone.
+# pandas turns a column of integers with nulls into floating point, which is exact up to 2**53. So such a column with
+# greater numbers is read as pandas' nullable integers. Timestamps keep their unit and zone.
 
 
 _COLUMN_ARGUMENTS: Final = ("column", "column_A", "column_B", "column_list", "column_set")
@@ -74,7 +74,7 @@ class StagedRows:
 def read_staged(root: Root, paths: Sequence[str], expectations: Iterable[Expectation]) -> StagedRows:
     """Return the rows of these warehouse-relative files, with the columns that the expectations name.
 
-    A column that no file has is left out: the judge says so by name. Raises what pyarrow raises for a
+    A column that no file has is left out. The judge then reports the column by name. Raises what pyarrow raises for a
     file that cannot be read.
     """
     wanted = columns_named(expectations)
@@ -111,7 +111,7 @@ def _read(place: StoragePlace, wanted: frozenset[str] | None) -> pa.Table:
 
 
 def _widened(table: pa.Table) -> pa.Table:
-    """Small integers as 64 bits: the same values, and pandas judges those without a loop in Python."""
+    """Return small integers as 64 bits, with the same values. pandas judges these without a loop in Python."""
     fields = [
         field.with_type(pa.int64()) if pa.types.is_signed_integer(field.type) else field for field in table.schema
     ]
@@ -129,15 +129,15 @@ _OFFLINE: Final = {"GX_ANALYTICS_ENABLED": "False", "GX_CLOUD_MODE": "False"}
 _PLACE: Final = "tidemark_place"
 _SAMPLE: Final = 10
 _LOOK_S: Final = 0.1
-"""How often a judgement that waits for another one looks whether it is still wanted."""
+"""How often a judgement that waits for another one checks whether it was cancelled."""
 
 
 class JudgementCancelledError(Exception):
-    """Nobody waits for this judgement any more, so it has ended without a verdict."""
+    """The judgement was cancelled, so it has ended without a verdict."""
 
 
 def never() -> bool:
-    """Return that somebody waits."""
+    """Return False: the judgement is not cancelled."""
     return False
 
 
@@ -160,7 +160,7 @@ class Judge:
         """Return the suite's verdict on all rows of these files.
 
         An expectation that cannot be judged (an unknown column, a wrong argument) counts as failed, with the reason.
-        Without rows only those expectations are judged that say something of no rows. Raises what pyarrow raises for an
+        Without rows, only the expectations in SAYS_SOMETHING_OF_NO_ROWS are judged. Raises what pyarrow raises for an
         unreadable file, and JudgementCancelledError at the next step after `is_cancelled` has become true.
         """
         empty = not sum(file.rows for file in files)
@@ -233,7 +233,7 @@ def _validate(
     expectations: Mapping[int, Expectation],
     result_format: str,
 ) -> dict[int, dict[str, Any]]:
-    """Return the result of each expectation by its place, since Great Expectations does not keep their order."""
+    """Return each expectation's result by the expectation's place. Great Expectations does not keep their order."""
     from great_expectations.core.expectation_suite import ExpectationSuite  # noqa: PLC0415 - see above
     from great_expectations.expectations.expectation_configuration import (  # noqa: PLC0415 - see above
         ExpectationConfiguration,
@@ -262,7 +262,7 @@ def _plain(result: Any) -> dict[str, Any]:  # noqa: ANN401 - a result of a packa
 
 
 def _error(exception_info: Mapping[str, Any]) -> str | None:
-    """Return one message, whether Great Expectations reports one exception or one for each metric."""
+    """Return one message, even if Great Expectations reports an exception for each metric."""
     nested = [each for each in exception_info.values() if isinstance(each, Mapping)]
     for each in (exception_info, *nested):
         if each.get("raised_exception") and each.get("exception_message"):
@@ -298,7 +298,7 @@ def _verdict(
 
 
 def _unlooked(found: Mapping[str, Any]) -> str | None:
-    """Return why a met expectation looked at no value, or None. Great Expectations leaves null out of most."""
+    """Return why a met expectation looked at no value, or None if it did. Most expectations ignore nulls."""
     rows, missing = found.get("element_count"), found.get("missing_count")
     if rows == 0:
         return "no row meets its condition"

@@ -1,9 +1,9 @@
-"""Compiles an expectation on single rows to Spark SQL, which is true for a good row and never null.
+"""Compiles an expectation on single rows to a Spark SQL condition, which is true for a good row and never null.
 
 The result is the same as Great Expectations' own on pandas data. Null passes every expectation except the one that
-forbids null. For a pair of columns, only rows in which both are null are ignored. Two differences remain. Regular
-expressions are Java's here and Python's there. NaN is null to pandas and a number to Spark, so sources should write
-null.
+forbids null. An expectation on a pair of columns ignores only rows in which both columns are null. Two differences to
+Great Expectations remain. Regular expressions are Java's here and Python's there. NaN is null to pandas and a number to
+Spark, so sources should write null instead.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ _IGNORED: Final = frozenset({"severity", "meta", "notes", "description"})
 
 
 def compile_row_rule(expectation: Expectation) -> str:
-    """Return Spark SQL that says whether a row is good.
+    """Return the Spark SQL condition of a good row.
 
-    Raises InvalidExpectationError for an expectation that says nothing about single rows, or for an unknown argument.
-    The message lists the valid ones.
+    Raises InvalidExpectationError for an expectation that is not about single rows, or for an unknown argument. The
+    message lists the valid expectations or arguments.
     """
     if expectation.type not in _RULES:
         raise InvalidExpectationError(
@@ -147,9 +147,10 @@ def _pair(arguments: _Arguments, operator: str) -> str:
 
 
 def _or_null(good: Callable[[_Arguments], str]) -> Callable[[_Arguments], str]:
-    """Return the rule that null passes, and every other value for which `good` is true.
+    """Return the rule that passes null, and every value for which `good` is true.
 
-    A value that Spark cannot compare gives null without ANSI mode. It was not judged, so it does not pass.
+    Without ANSI mode, Spark returns null for a value that it cannot compare. Such a value was not judged, so it does
+    not pass.
     """
     return lambda arguments: f"({arguments.column()} IS NULL OR COALESCE({good(arguments)}, FALSE))"
 
@@ -182,4 +183,4 @@ _RULES: Final[Mapping[str, _Rule]] = {
     ),
     "expect_column_pair_values_to_be_equal": (_PAIR, frozenset({"ignore_row_if"}), lambda given: _pair(given, "=")),
 }
-"""Type -> (required arguments, optional ones, rule)."""
+"""For each type: its required arguments, its optional arguments, and its rule."""

@@ -1,4 +1,4 @@
-"""What a judge found, as it is kept with the checkpoint and shown to people: pydantic, JSON, no pickle."""
+"""The verdicts of a judge, as a checkpoint stores them and people see them: pydantic, JSON, no pickle."""
 
 from collections.abc import Iterable
 from typing import Final, Literal
@@ -13,7 +13,7 @@ class _Kept(BaseModel):
 
 
 class ExpectationVerdict(_Kept):
-    """One expectation's verdict. Values are as a reader would write them; `files` hold the unexpected rows."""
+    """One expectation's verdict. Values are written for a reader. `files` are the files with the unexpected rows."""
 
     type: str
     kwargs: dict[str, str | int | float | bool | list[str | int | float | bool] | None]
@@ -21,13 +21,13 @@ class ExpectationVerdict(_Kept):
     observed: str | None = None
     unexpected_count: int = 0
     unexpected_percent: float = 0.0
-    """Of the rows that the expectation looks at, in percent."""
+    """The unexpected rows in percent of the rows that the expectation looks at."""
     sample: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     error: str | None = None
-    """Why it could not be judged. Such an expectation is not met, and rejects nothing."""
+    """Why the expectation could not be judged. Then it is not met, but rejects no rows."""
     unjudged: str | None = None
-    """Why it looked at no value, although nothing went wrong. Such an expectation lets the rows in."""
+    """Why the expectation looked at no value, although nothing went wrong. Then it accepts the rows."""
 
     @classmethod
     def unlooked(cls, expectation: Expectation, why: str) -> "ExpectationVerdict":
@@ -67,12 +67,15 @@ class Verdict(_Kept):
 
     @property
     def rejects(self) -> bool:
-        """Whether an expectation was judged and not met. One that could not be judged rejects nothing."""
+        """Whether some expectation was judged and not met. An expectation that could not be judged rejects no rows."""
         return any(not each.success and each.error is None for each in self.expectations)
 
     @property
     def unjudged(self) -> str | None:
-        """Why none of its expectations was judged; None if one was. Older entries keep no expectations then."""
+        """Why no expectation of the suite looked at a value, or None if one did.
+
+        In older entries such a verdict has none.
+        """
         whys = [each.unjudged for each in self.expectations]
         return NO_ROWS if not whys else whys[0] if None not in whys else None
 
@@ -110,13 +113,13 @@ def _rows(number: int) -> str:
 
 
 def not_looked(suite: Suite, why: str) -> Verdict:
-    """Return the verdict of a suite that let a checkpoint in without a look at its rows; `why` says why."""
+    """Return the verdict of a suite that accepted a checkpoint without judging rows, for the reason `why`."""
     said = tuple(ExpectationVerdict.unlooked(each, why) for each in suite.expectations)
     return Verdict(suite=suite.name, table=suite.table, passed=True, rows=0, expectations=said)
 
 
 def not_judged(suite: str, table: str, cause: str) -> str:
-    """Return the sentence for a suite without a verdict."""
+    """Return the message for a suite without a verdict."""
     return (
         f"suite {suite} of table {table} could not be judged, so nothing is published: {cause}. The next checkpoint "
         "judges the same rows again"
@@ -136,5 +139,5 @@ VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
 
 
 def verdicts_in(reports: Iterable[str]) -> tuple[Verdict, ...]:
-    """Return the verdicts that a checkpoint's entry keeps."""
+    """Return the verdicts in the reports that a checkpoint's entry keeps."""
     return tuple(verdict for report in reports for verdict in VERDICTS.validate_json(report))

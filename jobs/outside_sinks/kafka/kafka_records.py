@@ -33,7 +33,10 @@ class AvroWriting:
     """How rows become Avro records. With a `number`, each begins as in Confluent's wire format."""
 
     def __init__(self, schema: Avro, number: int | None) -> None:
-        """Raise SinkError for a schema that describes no columns, and for a number that has no four bytes."""
+        """
+
+        Raise SinkError for a schema that describes no columns, and for a number that does not fit into four bytes.
+        """
         if schema is None:
             raise SinkError("a KafkaSink with format='avro' needs schema=, the text of an .avsc file or its JSON")
         if number is not None and not 0 <= number < _NUMBER_MAX:
@@ -50,7 +53,7 @@ class AvroWriting:
         self._head = b"" if number is None else head_of(number)
 
     def must_hold(self, schema: pa.Schema) -> None:
-        """Raise SinkError, naming the column, if the table's columns are not the fields of the schema."""
+        """Raise SinkError, which names the column, if the table's columns are not the fields of the schema."""
         for name in dict.fromkeys([*self._columns.names, *schema.names]):
             if name not in schema.names:
                 raise SinkError(f"{_WHAT} has a field {name}, and the table has no such column: add one of them")
@@ -61,7 +64,10 @@ class AvroWriting:
                 raise SinkError(f"column {name} is {found}, and its field in {_WHAT} is {wanted}: change one of them")
 
     def of(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return the records of these rows. Raise SinkError with the first row that the schema does not allow."""
+        """Return the records of these rows.
+
+        Raise SinkError, which shows the first row that the schema does not allow.
+        """
         return [self._record(row) for row in batch.to_pylist(maps_as_pydicts="strict")]
 
     def _record(self, row: Mapping[str, Any]) -> bytes:
@@ -89,7 +95,7 @@ def _sound(found: ColumnType | AvroTypeError) -> ColumnType:
 
 
 # ------------------------------------------------------------------
-# Turns rows into Kafka's records, as a KafkaSource reads them back: a JSON object, an Avro record, or bytes.
+# Turns rows into Kafka records that a KafkaSource can read back: a JSON object, an Avro record, or bytes.
 #
 # | in the table            | in JSON                                                              |
 # |-------------------------|----------------------------------------------------------------------|
@@ -114,10 +120,10 @@ _PLAIN: Final = (*_TEXTS, types.is_integer)
 
 
 class Records:
-    """Says what a record's value and key are made of."""
+    """Decides how value and key of a record are made from a row."""
 
     def __init__(self, form: RecordFormat, key: str | None, schema: Avro = None, number: int | None = None) -> None:
-        """Raise SinkError for a format that does not exist, and for a schema that is missing or has no use."""
+        """Raise SinkError for an unknown format, and for a schema that is missing or that the format does not use."""
         if form not in get_args(RecordFormat):
             raise SinkError(f"a KafkaSink has no format {form!r}: write one of {', '.join(get_args(RecordFormat))}")
         if form in ("json", "raw") and (schema is not None or number is not None):
@@ -130,7 +136,7 @@ class Records:
         self._avro = AvroWriting(schema, number) if form == "avro" else None
 
     def must_hold(self, schema: pa.Schema) -> None:
-        """Raise SinkError, naming the column, if records cannot be made of rows with this schema."""
+        """Raise SinkError, which names the column, if rows with this schema cannot become records."""
         if self._key is not None:
             _must_be(schema, self._key, "the key of a KafkaSink", "text, bytes or an integer", *_PLAIN)
         if self._form == "raw":
@@ -142,7 +148,7 @@ class Records:
                 _must_be_json(field.name, field.type)
 
     def must_hold_keys(self, schema: pa.Schema, keys: Sequence[str]) -> None:
-        """Raise SinkError if the records of an upsert table cannot be made of rows with this schema and these keys."""
+        """Raise SinkError if rows of an upsert table with this schema and these keys cannot become records."""
         if self._form == "raw":
             raise SinkError("a KafkaSink of an upsert table has no format 'raw': write format='json' or 'avro'")
         if self._key is not None and (self._key,) != tuple(keys):
@@ -185,13 +191,13 @@ class Records:
 
 
 def tombstones(keys: Sequence[Value]) -> Iterator[list[Record]]:
-    """Yield records without value, which say that a key is gone."""
+    """Yield records without a value, each of which deletes a key."""
     for start in range(0, len(keys), RECORDS_MAX):
         yield [{"value": None, "key": key} for key in keys[start : start + RECORDS_MAX]]
 
 
 def deleted(rows: pa.Table, by: Sequence[str]) -> Iterator[list[Record]]:
-    """Yield the records which say that the keys of these rows are gone."""
+    """Yield the records that delete the keys of these rows."""
     for batch in rows.to_batches():
         yield from tombstones(_whole_key(batch, by))
 
@@ -266,7 +272,7 @@ def _instance(dtype: DataTypeClass | pl.DataType) -> pl.DataType:
 
 
 def _of(column: pl.Series, made: Callable[[pl.Expr, pl.DataType], pl.Expr]) -> pl.Series:
-    """Return what an expression makes of a column, whatever its name is."""
+    """Return the result of an expression on a column, whatever the column's name is."""
     return column.rename("c").to_frame().select(made(pl.col("c"), column.dtype)).to_series().rename(column.name)
 
 
@@ -297,7 +303,7 @@ def _has_floats(dtype: pl.DataType) -> bool:
 
 
 def _is_odd(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """Return whether a value of a type that has floats has one that JSON has not."""
+    """Return whether a value has a float that JSON cannot express. Its type has floats."""
     if isinstance(dtype, pl.List):
         return value.list.eval(_is_odd(pl.element(), _instance(dtype.inner))).list.any()
     if isinstance(dtype, pl.Struct):
@@ -307,7 +313,7 @@ def _is_odd(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
 
 
 def _with_names(value: object, parsed: object) -> object:
-    """Return what JSON has for a value, with the names of the numbers that JSON does not have."""
+    """Return a value in JSON's terms. Numbers that JSON cannot express become their names."""
     match value, parsed:
         case dict(), dict():
             return {name: _with_names(value[name], each) for name, each in parsed.items()}

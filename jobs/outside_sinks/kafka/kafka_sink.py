@@ -1,4 +1,4 @@
-"""Lets a topic show an upsert table: the last record of each key has its row, or no value if the key is gone."""
+"""Makes a topic show an upsert table: the last record of a key has the key's row, or no value if the key is deleted."""
 
 import json
 import re
@@ -34,7 +34,7 @@ class UpsertedRecords:
     sorting: Sorting
 
     def since(self, checkpoint: CheckpointId) -> Iterator[Sent]:
-        """Yield the records that a topic needs which shows this checkpoint. Each key is in one of them at most."""
+        """Yield the records that bring a topic up to date from this checkpoint. No key is in more than one record."""
         topic, keys, found = self.sorting.topic, self.changes.keys, self.changes.since(checkpoint)
         if found is None:
             yield from self._whole()
@@ -62,8 +62,8 @@ class UpsertedRecords:
 # ------------------------------------------------------------------
 # The sink that writes the rows of each checkpoint to a Kafka topic, in one transaction.
 #
-# The same transaction commits the checkpoint's number (`target`). The core decides when a process may write, so that a
-# tick that was taken over, a lost reply and a crash leave each row once (`checkpointing.commit.outside_transaction`).
+# The same transaction commits the checkpoint's number (`target`). The core decides when a process may write. So each
+# row is written once, even after a take-over, a lost reply or a crash (`checkpointing.commit.outside_transaction`).
 
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -104,7 +104,7 @@ class KafkaSink(Sink, UpsertSink):
         secrets: Secrets | None = None,
         refused: str | None = None,
     ) -> None:
-        """Connect to nothing yet. Raises SinkError for a topic, format or option that does not exist."""
+        """Open no connection yet. Raises SinkError for an invalid topic name, format or option."""
         for name in (topic, *([] if refused is None else [refused])):
             if not _TOPIC.fullmatch(name) or name in {".", ".."}:
                 raise SinkError(f"{name!r} is no name of a Kafka topic: write letters, digits, '.', '_' and '-'")
@@ -140,7 +140,7 @@ class KafkaSink(Sink, UpsertSink):
     def prepare_upsert(self, job: str, table: str, schema: pa.Schema, keys: tuple[str, ...]) -> int:
         """Check columns, topic and rights, and return the newest checkpoint that the topic shows.
 
-        A topic that shows none must be empty.
+        A topic that shows no checkpoint yet must be empty.
         """
         self._records.must_hold_keys(schema, keys)
         self._register()
@@ -166,7 +166,7 @@ class KafkaSink(Sink, UpsertSink):
     def take(self, job: str, table: str, warehouse: str, *, over: bool = False) -> bool:
         """Name the warehouse in the note of each checkpoint from now on. Another warehouse's topic is refused.
 
-        It stays refused if its records are deleted, since the note stays: a new topic has none.
+        The topic stays refused even if its records are deleted, since the note remains. Only a new topic has no note.
         """
         target = self._target(job, table)
         try:
@@ -182,7 +182,7 @@ class KafkaSink(Sink, UpsertSink):
         return False
 
     def check(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
-        """Make the records, and compare them with what the client and the topic take. Send nothing."""
+        """Make the records, and check that client and topic would accept them. Send nothing."""
         if self._refused is not None:  # no row can be in the way
             return
         target = self._target(job, table)
@@ -215,7 +215,10 @@ class KafkaSink(Sink, UpsertSink):
         shown: Callable[[], set[bytes]],
         newest: CheckpointId,
     ) -> Iterator[Sent]:
-        """Yield the records that a topic needs which has the checkpoint `newest`. `shown` returns the keys it has."""
+        """Yield the records for a topic that has the checkpoint `newest`.
+
+        `shown` returns the keys that the topic has.
+        """
         self._register()
         said = {"job": target.job, "table": target.table, "checkpoint": checkpoint}
         sorting = Sorting(self._topic, target.limits, self._refused, said)
@@ -267,7 +270,7 @@ def _registered(
     form: RecordFormat,
     schema: Any,  # noqa: ANN401
 ) -> Callable[[], int] | None:
-    """Return the function that registers a schema, and returns its number. None: there is no registry.
+    """Return the function that registers a schema and returns its number, or None if there is no registry.
 
     Raises SourceError for a format that no registry has, and for a strategy without the name that it needs.
     """
@@ -286,4 +289,4 @@ def _registered(
 
 
 _KINDS: Final[Mapping[str, str]] = {"avro": "AVRO", "json-schema": "JSON"}
-"""The registry's words for the formats of records that have a schema there."""
+"""The registry's names of the record formats that have a schema there."""

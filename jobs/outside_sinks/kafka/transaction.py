@@ -83,44 +83,45 @@ def _records(
 # ------------------------------------------------------------------
 # The topic of a sink, and the place where Kafka keeps the number of the newest checkpoint.
 #
-# The number is the note of an offset that a consumer group of the sink's own has committed in the topic. No consumer
-# is in this group, and the offset itself means nothing. Kafka commits offset and rows in one transaction.
+# The number is in the metadata (here called the note) of an offset. A consumer group of the sink's own has committed
+# this offset in the topic. The group has no consumer, and the offset itself has no meaning. Kafka commits offset and
+# rows in one transaction.
 
 
 TIMEOUT: Final = "transaction.timeout.ms"
 _TIMEOUT_MS: Final = 900_000
-"""How long a transaction may take. A broker allows no more, unless somebody has changed its settings."""
+"""How long a transaction may take. By default, no broker allows more."""
 _UNDELIVERED_MS: Final = 60_000
 """How long the producer tries to send a record."""
 _UNDELIVERED: Final = "_MSG_TIMED_OUT"
-"""The error of a record that could not be sent for so long."""
+"""The error of a record that the producer could not send in this time."""
 _LED_S: Final = 10.0
-"""How long a partition may be without a leader. A cluster chooses one within seconds."""
+"""How long a partition may be without a leader. A cluster elects a leader within seconds."""
 _CLIENT_BYTES: Final = 1_000_000
-"""What the client takes for a record, and sends at once, unless its user says otherwise."""
+"""The client's default limit for the bytes of one record, and of the records that it sends at once."""
 _BATCH_BYTES: Final = 61
-"""What comes before the records of a batch."""
+"""The bytes before the first record of a batch."""
 _NOTE: Final = re.compile(r"checkpoint (\d+)(?: of warehouse (\S+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:
-    """What Kafka takes as a record: how large it may be, and whether it needs a key."""
+    """Kafka's limits for a record: how large it may be, and whether it needs a key."""
 
     client: int
-    """The most bytes of key and value that the client takes."""
+    """The client's limit for the bytes of key and value."""
     topic: int | None
-    """The most bytes that the brokers take at once, compressed. None: the user may not read the topic's settings."""
+    """The brokers' limit for the compressed bytes of one batch. None: the user may not read the topic's settings."""
     codec: str | None
     is_compacted: bool
 
     @property
     def batches(self) -> Mapping[str, str]:
-        """The producer's setting with which it sends no more records at once than the topic takes."""
+        """The producer's setting that limits its batches to what the topic accepts."""
         return {} if self.topic is None or self.topic >= _CLIENT_BYTES else {"batch.size": str(self.topic)}
 
     def why_not(self, record: Record) -> str | None:
-        """Return why Kafka does not take a record, or None if it does."""
+        """Return why Kafka would refuse a record, or None if Kafka would accept it."""
         key, value = record.get("key"), encoded(record["value"])
         if key is None and self.is_compacted:
             return (
@@ -144,7 +145,7 @@ def encoded(value: bytes | str | None) -> bytes:
 
 
 def too_large(key: bytes | str | None, size: int) -> str:
-    """Return the message for a record that Kafka does not take."""
+    """Return the message for a record that is too large for Kafka."""
     shown = key.decode(errors="replace") if isinstance(key, bytes) else key
     named = "a row" if shown is None else f"the row with the key {shown[:100]!r}"
     return (
@@ -154,7 +155,7 @@ def too_large(key: bytes | str | None, size: int) -> str:
 
 
 def _frame_bytes(key: int, value: int) -> int:
-    """Return how many bytes a batch of one record has besides key and value (Kafka's record format 2)."""
+    """Return the number of bytes that a batch of one record adds to key and value (Kafka's record format 2)."""
     inside = 3 + _varint_bytes(key or -1) + _varint_bytes(value) + 1
     return _BATCH_BYTES + _varint_bytes(inside + key + value) + inside
 
@@ -176,19 +177,19 @@ class KafkaTarget:
         table: str,
         warehouse: str | None = None,
     ) -> None:
-        """Connect to nothing yet. Raises InvalidNameError for a job or a table that cannot have this name.
+        """Open no connection yet. Raises InvalidNameError for an invalid name of a job or a table.
 
-        Without a `warehouse`, the topic stays that of the one that has published into it last.
+        Without a `warehouse`, the topic keeps belonging to the warehouse that has published into it last.
         """
         self.topic, self.job, self.table = topic, job, table
         self.place = TopicPartition(topic, 0)
         self.name = f"tidemark/{job_name(job)}/{table_name(table)}/{topic}"
-        """The transactional id, and the name of the group. None of its parts has more slashes than it shows here."""
+        """The transactional id, and the name of the group. Each part has only the slashes that are shown here."""
         self._settings = settings
         self._cluster = cluster
         self._warehouse = warehouse
         self._owner: str | None = None
-        """The warehouse that the newest note has named."""
+        """The warehouse that the newest note names."""
 
     def must_be_writable(self) -> None:
         """Raise SourceError if no broker answers or the topic does not exist.
@@ -208,7 +209,7 @@ class KafkaTarget:
 
     @cached_property
     def limits(self) -> RecordLimits:
-        """What Kafka takes as a record of this topic."""
+        """Kafka's limits for a record of this topic."""
         return self._limits_of(self.topic)
 
     def _limits_of(self, topic: str) -> RecordLimits:
@@ -223,16 +224,17 @@ class KafkaTarget:
         )
 
     def newest(self, *, settled: bool) -> CheckpointId:
-        """Return the newest checkpoint that the topic has; `settled`: after all transactions that are being committed.
+        """Return the newest checkpoint that the topic has.
 
-        Raises SinkError if another program has changed the group's offset.
+        With `settled`, wait first for all transactions that are being committed. Raises SinkError if another program
+        has changed the group's offset.
         """
         return self.noted(settled=settled)[0]
 
     def noted(self, *, settled: bool) -> tuple[CheckpointId, str | None]:
         """Return the newest checkpoint that the topic has, and which warehouse has published it; see `newest`.
 
-        None: nobody has, or a version that did not name its warehouse.
+        The warehouse is None if nobody has published, or only an older version that did not name its warehouse.
         """
         note = self._cluster.note(self.name, self.place, settled=settled)
         if note is None:
@@ -258,12 +260,12 @@ class KafkaTarget:
         return keys_shown(self.for_group(), self._cluster.look([self.topic]).partitions)
 
     def note_of(self, checkpoint: CheckpointId) -> str:
-        """Return the note that says that the topic has a checkpoint of its warehouse, as far as that is known."""
+        """Return the note for a checkpoint that the topic has. It also names the warehouse, if that is known."""
         owner = self._warehouse or self._owner
         return f"checkpoint {checkpoint}" if owner is None else f"checkpoint {checkpoint} of warehouse {owner}"
 
     def for_producer(self) -> WithheldSettings:
-        """Return the settings of a producer. Those that a user gave win, as far as they may be given."""
+        """Return the settings of a producer. A user's settings win, if a user may give them."""
         given = self._settings.for_librdkafka()
         undelivered_ms = min(_UNDELIVERED_MS, _timeout_ms(given))
         own = {
@@ -278,7 +280,7 @@ class KafkaTarget:
         return WithheldSettings(own, given, {"transactional.id": self.name})
 
     def for_group(self) -> WithheldSettings:
-        """Return the settings of a consumer that stands for the group."""
+        """Return the settings of a consumer that acts for the group."""
         known = ("bootstrap.servers", "client.id")
         given = {
             name: value
@@ -317,26 +319,26 @@ def _timeout_ms(given: WithheldSettings) -> int:
 
 
 # ------------------------------------------------------------------
-# Finds the rows whose records Kafka does not take, before it gets them.
+# Finds the rows whose records Kafka would refuse, before they are sent.
 #
-# Without a topic for refused rows, the first such row raises. With it, a record that says why goes there, in the
-# transaction of the other rows. To find the rows, a batch is halved until it has one row.
+# Without a topic for refused rows, the first such row raises an error. With such a topic, it gets a record with the row
+# and the reason, in the transaction of the other rows. To find the rows, a batch is halved until it has one row.
 
 
 Sent = tuple[str, list[Record]]
 """A topic, and records for it, as `Producer.produce_batch` takes them."""
 Made = Callable[[pa.RecordBatch], Iterator[list[Record]]]
-"""Makes the records of rows. Raises SinkError for a row that has none."""
+"""Makes the records of rows. Raises SinkError for a row that cannot become a record."""
 _SHOWN_MAX: Final = 200
-"""A record of a refused row has this much of each value."""
+"""The length to which each value is cut in the record of a refused row."""
 _REASON_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """The records of one checkpoint for a topic. `refused` is the topic of rows that Kafka does not take.
+    """The records of one checkpoint for a topic. `refused` is the topic of rows that Kafka refuses.
 
-    `said` is what each record of a refused row says besides the row and the reason.
+    `said` are the fields of each record of a refused row besides the row and the reason.
     """
 
     topic: str
@@ -345,7 +347,7 @@ class Sorting:
     said: Mapping[str, object]
 
     def of(self, batch: pa.RecordBatch, made: Made, leaves: Made | None = None) -> Iterator[Sent]:
-        """Yield the records of rows. `leaves` makes the records after which a refused row's key has no row."""
+        """Yield the records of rows. `leaves` makes the records that delete the key of a refused row."""
         for start in range(0, batch.num_rows, RECORDS_MAX):
             yield from self._sorted(batch.slice(start, RECORDS_MAX), made, leaves)
 
@@ -365,7 +367,7 @@ class Sorting:
             yield from ((self.topic, records) for records in gone if keyless is None)
 
     def _judged(self, part: pa.RecordBatch, made: Made) -> tuple[list[list[Record]], str | None]:
-        """Return the records of rows, and why Kafka does not take one of them."""
+        """Return the records of rows, and why Kafka would refuse one of them. None: it would accept all."""
         try:
             found = list(made(part))
         except SinkError as error:
@@ -382,17 +384,17 @@ class Sorting:
 # ------------------------------------------------------------------
 # Carries out the publication of one checkpoint on Kafka's producer; `published_once` decides the order of the steps.
 #
-# A new producer takes the sink over: Kafka then refuses every older producer of the same `transactional.id`, aborts
-# the transaction that one has left open, and completes one whose commit was decided.
+# A new producer takes the sink over: Kafka then refuses every older producer of the same `transactional.id`. It aborts
+# a transaction that such a producer has left open, and completes a transaction whose commit was decided.
 
 
 _ABORT_S: Final = 5.0
 _GRACE_S: Final = 5.0
-"""How much later than it was told a call of the client may return."""
+"""How long after its timeout a call of the client may return."""
 _POLL_S: Final = 0.1
 _FULL: Final = "_QUEUE_FULL"
 _PURGED: Final = "_PURGE_"
-"""Begins the errors of records that an abort has thrown away."""
+"""The beginning of the error names of records that an abort has discarded."""
 _TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 _FINAL: Final = frozenset(
     {
@@ -404,7 +406,7 @@ _FINAL: Final = frozenset(
         "_UNKNOWN_TOPIC",
     }
 )
-"""Answers that stay the same however often the producer tries. So do those that say that a right is missing."""
+"""Errors that stay the same however often the producer tries. So do errors about a missing right."""
 
 
 class KafkaTransaction:
@@ -416,7 +418,10 @@ class KafkaTransaction:
         checkpoint: CheckpointId,
         records_since: Callable[[CheckpointId], Iterable[Sent]],
     ) -> None:
-        """Connect to nothing yet. `records_since` returns the records for a topic that has an older checkpoint."""
+        """Open no connection yet.
+
+        `records_since` returns the records for a topic that has the given older checkpoint.
+        """
         self._target = target
         self._checkpoint = checkpoint
         self._records_since = records_since
@@ -490,7 +495,8 @@ class KafkaTransaction:
     def _commit(producer: Producer) -> None:
         """Commit, after all records are sent. Each is sent, or fails after `message.timeout.ms`.
 
-        A commit itself waits for the records too, but takes errors that nobody has heard yet for records, without end.
+        A commit itself waits for the records too. But it counts errors that nobody has polled yet as records, and would
+        wait for ever.
         """
         while producer.flush(PATIENCE_S):
             pass
@@ -498,7 +504,7 @@ class KafkaTransaction:
 
     @contextmanager
     def _ending(self, producer: Producer) -> Iterator[None]:
-        """Abort the transaction if it fails, so that readers do not wait until Kafka does it."""
+        """Abort the transaction if the block fails, so that readers need not wait until Kafka aborts it."""
         try:
             yield
         except BaseException:
@@ -507,9 +513,10 @@ class KafkaTransaction:
             raise
 
     def _hear_delivery(self, error: KafkaError | None, message: Any) -> None:  # noqa: ANN401 - the client's message
-        """Keep why the first record was not delivered. The error of the transaction does not say it.
+        """Keep why the first record was not delivered. The error of the transaction does not tell.
 
-        A record that is too large takes others with it, which were sent together with it. So the largest one counts.
+        If a record is too large, other records that were sent with it fail too. So the message is about the largest
+        one.
         """
         if error is None or error.name().startswith(_PURGED):
             return
@@ -519,7 +526,7 @@ class KafkaTransaction:
             self._too_large = too_large(message.key(), len(message))
 
     def _failed(self, error: KafkaError) -> TargetLost | TargetRefused:
-        """Return whether another try may help. By default it may, since nobody knows what the target has."""
+        """Return whether another try may help. For an unknown error it may, since nobody knows what the target has."""
         target = self._target
         if self._too_large is not None:
             return TargetRefused(self._too_large)
@@ -544,8 +551,9 @@ class KafkaTransaction:
 def _in_time(call: Callable[[], None]) -> None:
     """Make a call of the client. Raise a KafkaException if it does not return in time.
 
-    librdkafka overlooks the time while the broker of the consumer group is away (its issue 5456), so the call might
-    never return. It then stays behind in a thread. Its producer sends nothing more, and the next one shuts it out.
+    librdkafka ignores the timeout while the broker of the consumer group is away (its issue 5456), so the call might
+    never return. Then the call is left behind in a thread. Its producer sends nothing more, and the next producer
+    fences it.
     """
     raised: list[BaseException] = []
 
@@ -565,5 +573,8 @@ def _in_time(call: Callable[[], None]) -> None:
 
 
 def _pass_over(error: KafkaError) -> None:
-    """Do nothing. The call that fails raises the error, and without this function others would raise it too."""
+    """Do nothing. The call that fails raises the error.
+
+    Without this function, other calls would raise the error too.
+    """
     del error

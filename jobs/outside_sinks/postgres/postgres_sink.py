@@ -1,4 +1,4 @@
-"""The types of PostgreSQL for the columns of a table."""
+"""The PostgreSQL types for the columns of a table."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -52,13 +52,13 @@ _WIDER: Final[dict[str, tuple[str, ...]]] = {
     "integer": ("bigint",),
     "real": ("double precision",),
 }
-"""Types of a target that hold every value of a column with this type. Numbers with enough digits do too."""
+"""Wider types of a target that hold every value of a column of this type. So does a `numeric` with enough digits."""
 _DIGITS: Final = {"smallint": 5, "integer": 10, "bigint": 19}
 _NUMERIC: Final = re.compile(r"numeric\((\d+),(\d+)\)")
 
 
 def postgres_type(name: str, of: pa.DataType) -> str:
-    """Return a column's type in PostgreSQL. Raise SinkError for a type that it has not, such as a struct."""
+    """Return a column's type in PostgreSQL. Raise SinkError for a type that PostgreSQL lacks, such as a struct."""
     if types.is_decimal(of):
         return f"numeric({of.precision},{of.scale})"
     if types.is_timestamp(of):
@@ -96,10 +96,11 @@ def _digits(of: re.Match[str]) -> tuple[int, int]:
 # ------------------------------------------------------------------
 # Keeps the number of the newest checkpoint that a target has, in the table `tidemark_published` of its schema.
 #
-# A row belongs to a job, one of its tables, and a target. It says which table the target was: PostgreSQL's number of
-# it, which changes if it is dropped and created again, and the number of its file, which changes if it is emptied. So
-# the sink finds that a target has lost its rows, and several projects may have their targets in one schema. It also
-# names the warehouse, so that two warehouses with the same job do not both write to the target.
+# A row belongs to a job, one of its tables, and a target, so several projects may have their targets in one schema. The
+# row identifies the target by two numbers of PostgreSQL: the number of the table, which changes if the table is dropped
+# and created again, and the number of its file, which changes if the table is emptied. So the sink notices that a
+# target has lost its rows. The row also names the warehouse, so that two warehouses with the same job do not both write
+# to the target.
 
 
 Cursor = psycopg.Cursor[TupleRow]
@@ -119,12 +120,15 @@ SELECT NOT EXISTS (
 _IS_MISSING: Final = "SELECT to_regclass(%s) IS NULL"
 _MINE: Final = "job = %(job)s AND sink = %(sink)s AND target = %(target)s"
 _FORMER: Final = "job = %(job)s AND sink = %(sink)s AND (target = '' OR starts_with(identity, %(number)s))"
-"""A row that an older version has written, without a target, or of a target that was renamed."""
+"""A row that an older version has written without a target, or the row of a target that was renamed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a target has: its newest checkpoint, and whether it is still as it was when that was written."""
+    """
+
+    What a target has: its newest checkpoint, and whether it is still the table to which that checkpoint was written.
+    """
 
     newest: int
     is_known: bool
@@ -135,7 +139,7 @@ class Standing:
 
     @property
     def known(self) -> int:
-        """The checkpoint from which changes go on, or 0 if all rows are to be written."""
+        """The checkpoint after which changes are to be written, or 0 if all rows are to be written."""
         return self.newest if self.is_known else NO_CHECKPOINT
 
 
@@ -150,7 +154,7 @@ class TargetNumbers:
     table: str
 
     def create(self) -> None:
-        """Create the table of numbers. If an older version of Tidemark has created it, give it the new columns."""
+        """Create the table of numbers. If an older version of Tidemark has created this table, add the new columns."""
         self._do(
             "CREATE TABLE IF NOT EXISTS {here} (job text, sink text, target text NOT NULL DEFAULT '', "
             "checkpoint bigint NOT NULL, published_at timestamptz NOT NULL DEFAULT now(), identity text, "
@@ -168,14 +172,14 @@ class TargetNumbers:
         return self.connection.execute(_IS_OLD, [self._place()]).fetchone() == (False,)
 
     def none_yet(self) -> int | None:
-        """Return 0 if there is no table of numbers at all."""
+        """Return 0 if there is no table of numbers, or else None."""
         return NO_CHECKPOINT if self.connection.execute(_IS_MISSING, [self._place()]).fetchone() == (True,) else None
 
     def _place(self) -> str:
         return sql.Identifier(*self.schema, NAME).as_string(self.connection)
 
     def standing(self, *, lock: bool = False) -> Standing:
-        """Return what the target has. With `lock`, nobody else changes that until the transaction ends."""
+        """Return what the target has. With `lock`, no other transaction can change that until this one ends."""
         if lock:
             self._do(
                 "UPDATE {here} SET target = %(target)s WHERE {former} AND NOT EXISTS (SELECT FROM {here} WHERE {mine})"
@@ -206,7 +210,7 @@ class TargetNumbers:
         )
 
     def _values(self) -> dict[str, str]:
-        """Return what statements are about."""
+        """Return the values for statements: job, sink, and name and numbers of the target."""
         found = self.connection.execute(_TARGET, [self.target.as_string(self.connection)]).fetchone()
         name, number, file = found or ("", "/", "")
         return {"job": self.job, "sink": self.table, "target": name, "number": number, "identity": f"{number}{file}"}
@@ -221,15 +225,16 @@ class TargetNumbers:
 # The sink that writes each checkpoint into a PostgreSQL table, in one transaction.
 #
 # The same transaction raises the checkpoint's number in `tidemark_published`, a table in the schema of the target. It
-# locks this number first, so two processes with the same checkpoint wait for each other, and the second one finds it.
+# locks this number first. So if two processes publish the same checkpoint, the second one waits, and then finds the
+# number there.
 
 
 TRIES: Final = 3
-"""How often a publication is tried if the server goes away meanwhile. After each time the server says what it has."""
+"""How often a publication is tried if the server goes away. Each try first reads which checkpoint the target has."""
 Result = TypeVar("Result")
 _NAME_BYTES_MAX: Final = 63
 _SHOWN_MAX: Final = 100
-"""A message shows this much of a text."""
+"""The length to which a message cuts a text."""
 _COLUMNS: Final = """
 SELECT attname, atttypid, format_type(atttypid, atttypmod),
        attnotnull AND NOT atthasdef AND attidentity = '' AND attgenerated = '', attgenerated <> ''
@@ -238,23 +243,24 @@ FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisd
 
 
 _LINE: Final = re.compile(r"COPY .*, line (\d+)", re.DOTALL)
-"""The row that the server has refused, among those of one COPY."""
+"""Finds the number of the row of a COPY that the server has refused."""
 _ELSEWHERE: Final = "With refused=, such rows go into a table of their own"
 _STAGED: Final = re.compile(r"tidemark_(?:rows|trial)_[0-9a-f]{32}")
-"""A table that stands for the target inside a transaction. Messages name the target."""
+"""The name of a table that stands for the target inside a transaction. Messages name the target instead."""
 
 
 class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
     """Writes a table to a PostgreSQL table, each checkpoint once: an append table's rows, or an upsert table's changes.
 
     `url` is a URL, libpq's `key=value` pairs, or `env:NAME` of an environment variable. `table` is the target, such as
-    `sales` or `reports.sales`. The sink creates it if it does not exist. Only the login's rights limit what it may do.
-    With `two_phase`, the server checks the rows of a checkpoint before the checkpoint is committed. `refused` names a
-    table of the same database: rows that the server refuses go there with the reason, and the other rows go on.
+    `sales` or `reports.sales`. The sink creates it if it does not exist. Only the rights of the database user limit
+    what the sink may do. With `two_phase`, the server checks the rows of a checkpoint before the checkpoint is
+    committed. `refused` names a table of the same database. Rows that the server refuses go there with the reason, and
+    the other rows go to the target.
     """
 
     def __init__(self, url: str, table: str, *, two_phase: bool = False, refused: str | None = None) -> None:
-        """Connect to nothing yet. Raises SinkError if `table` or `refused` is no name of a table."""
+        """Open no connection yet. Raises SinkError if `table` or `refused` is not a valid name of a table."""
         parts = _parts(table)
         if refused == table:
             raise SinkError(f"{table!r} is the table and the table of its refused rows: name another one")
@@ -282,11 +288,14 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         self._once(job, table, checkpoint, rows)
 
     def apply(self, job: str, table: str, checkpoint: int, changes: TableChanges) -> None:
-        """Let the table show this checkpoint and store its number, in one transaction."""
+        """Make the table show this checkpoint, and store the checkpoint's number, in one transaction."""
         self._once(job, table, checkpoint, changes)
 
     def newest(self, job: str, table: str) -> int | None:
-        """Return the newest checkpoint that the table has. None if only an older version has written to it."""
+        """
+
+        Return the newest checkpoint that the table has, or None if only an older version of Tidemark has written to it.
+        """
 
         def asked(connection: Connection) -> int | None:
             numbers = self._numbers(connection, job, table)
@@ -353,7 +362,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         return self._tried(lambda connection: PreparedTransactions(connection, self._target, job, table).all())
 
     def left_elsewhere(self, job: str, table: str) -> tuple[tuple[SinkTransaction, str], ...]:
-        """Return the job's prepared transactions in other targets of the database, such as a former one."""
+        """Return the job's prepared transactions in other targets of the database, such as a former target."""
         found = self._tried(
             lambda connection: [*PreparedTransactions(connection, self._target, job, table).elsewhere()]
         )
@@ -371,7 +380,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         return PreparedTransactions(connection, self._target, transaction.job, transaction.table)
 
     def _once(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
-        """Write the rows and the checkpoint's number in one transaction, unless the target has it."""
+        """Write the rows and the checkpoint's number in one transaction, unless the target has this checkpoint."""
 
         def publish(connection: Connection) -> None:
             with connection.transaction():
@@ -496,7 +505,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
             )
 
     def _must_have_keys(self, connection: Connection, keys: tuple[str, ...]) -> None:
-        """Raise SinkError unless the keys are those of a unique index, so that the server finds each row by its key."""
+        """Raise SinkError unless a unique index has exactly these keys, by which the server finds each row."""
         wanted, named = set(keys), ", ".join(keys)
         found = connection.execute(KEYS, [self._target.as_string(connection)]).fetchall()
         if not any(set(columns) == wanted for columns, _ in found):
@@ -540,7 +549,10 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
                     raise self._cannot_hold(shown, error) from None
 
     def _values(self, part: pa.RecordBatch) -> Iterable[tuple[object, ...]]:
-        """Return rows as Python values. Raise SinkError for one that has none, such as a text that is not UTF-8."""
+        """Return rows as Python values.
+
+        Raise SinkError for a value that Python cannot hold, such as a text that is not UTF-8.
+        """
         try:
             return zip(*(column.to_pylist() for column in part.columns), strict=True)
         except (ValueError, OverflowError) as error:
@@ -558,7 +570,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         return self._told(error) if isinstance(error, psycopg.Error) else str(error)
 
     def _told(self, error: psycopg.Error) -> str:
-        """Return what the server says, with the row that it refuses, in one line without the password."""
+        """Return the server's message, with the row that it refuses, in one line without the password."""
         said = error.diag
         parts = [said.message_primary or str(error), said.message_detail, said.context]
         text = _STAGED.sub(self._name, ". ".join(part.rstrip(".") for part in parts if part))
@@ -569,7 +581,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
 
 
 def _parts(table: str) -> list[str]:
-    """Return schema and table of a name. Raise SinkError if it is no name of a table."""
+    """Return the schema and table that a name gives. Raise SinkError if it is not a valid name of a table."""
     parts = table.split(".")
     wrong = [part for part in parts if not part or len(part.encode()) > _NAME_BYTES_MAX or "\0" in part]
     if len(parts) > 2 or wrong:  # noqa: PLR2004 - a schema and a table
@@ -578,7 +590,7 @@ def _parts(table: str) -> list[str]:
 
 
 def _refused_row(error: psycopg.Error, rows: Iterable[pa.RecordBatch], before: int) -> pa.RecordBatch | None:
-    """Return the row that the server refused, if it says its number and the rows can be read again."""
+    """Return the row that the server refused, if the error has its number and the rows can be read again."""
     line = _LINE.search(error.diag.context or "")
     if line is None or line[1] == "0" or isinstance(rows, Iterator):
         return None
@@ -591,10 +603,10 @@ def _refused_row(error: psycopg.Error, rows: Iterable[pa.RecordBatch], before: i
 
 
 def _shown(row: pa.RecordBatch) -> dict[str, object]:
-    """Return a row for a message."""
+    """Return a row as a message shows it."""
     return {name: _cut(plain(column)) for name, column in zip(row.schema.names, row.columns, strict=True)}
 
 
 def _cut(value: object) -> object:
-    """Return a value for a message, or the beginning of a long text."""
+    """Return a value as a message shows it, which is only the beginning of a long text."""
     return value[:_SHOWN_MAX] if isinstance(value, (str, bytes)) else value

@@ -1,7 +1,7 @@
 """Finds, prepares and ends the prepared transactions of one target. A prepared transaction outlives its connection.
 
-Its name carries job, table, target, generation and checkpoint. The target is its number in the database (`oid`), since
-two warehouses may write the same job's table into two targets of one database.
+Its name has job, table, target, generation and checkpoint. The target is there by its number in the database (`oid`),
+since two warehouses may write the same job's table into two targets of one database.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from jobs.sinks.port import SinkError
 from jobs.sources.postgres.connection import Connection
 
 NAME_BYTES_MAX: Final = 200
-"""PostgreSQL takes names of prepared transactions with fewer bytes than this."""
+"""The name of a prepared transaction must have fewer bytes than this in PostgreSQL."""
 _NUMBERS_BYTES: Final = 41
-"""The bytes of a generation and a checkpoint, two numbers of 64 bits, and what separates them."""
+"""The most bytes of a generation, a checkpoint (64 bits each) and the slash between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PreparedTransactions:
     table: str
 
     def must_be_possible(self) -> None:
-        """Raise SinkError if the server prepares no transactions, or if their names would be too long."""
+        """Raise SinkError if the server cannot prepare transactions, or if their names would be too long."""
         if self.connection.execute("SHOW max_prepared_transactions").fetchone() == ("0",):
             raise SinkError(
                 "this server prepares no transactions, and two_phase=True needs them: set max_prepared_transactions "
@@ -70,7 +70,7 @@ class PreparedTransactions:
 
     @contextmanager
     def preparing(self, transaction: SinkTransaction) -> Iterator[None]:
-        """Begin a transaction. At the end, prepare it; after an error, roll it back."""
+        """Run a block in a transaction. Prepare the transaction at the end, or roll it back after an error."""
         self.connection.execute("BEGIN")
         try:
             yield
@@ -81,12 +81,15 @@ class PreparedTransactions:
             raise
 
     def commit(self, transaction: SinkTransaction) -> None:
-        """Commit a prepared transaction. If it is gone, do nothing: the checkpoint's number says how it ended."""
+        """Commit a prepared transaction.
+
+        If it no longer exists, do nothing: the checkpoint's number tells how it ended.
+        """
         with suppress(psycopg.errors.UndefinedObject):
             self._end("COMMIT PREPARED {}", transaction)
 
     def roll_back(self, transaction: SinkTransaction) -> None:
-        """Drop a prepared transaction, unless it is gone."""
+        """Roll a prepared transaction back. If it no longer exists, do nothing."""
         with suppress(psycopg.errors.UndefinedObject):
             self._end("ROLLBACK PREPARED {}", transaction)
 

@@ -1,7 +1,7 @@
-"""Puts rows that the server refuses into a table of their own, so that the other rows go on.
+"""Puts rows that the server refuses into a table of their own, so that the other rows reach the target.
 
-Rows, refused rows and the checkpoint's number are in one transaction. So a refused row lies in its table once, whatever
-dies. To find the refused rows, a batch that fails is halved until it has one row.
+One transaction writes rows, refused rows and the checkpoint's number. So a refused row is in its table once, even after
+a crash. To find the refused rows, a batch that fails is halved until it has one row.
 """
 
 import base64
@@ -21,11 +21,11 @@ from jobs.sources.postgres.connection import Connection
 
 BATCH_ROWS: Final = 10_000
 ABOUT_ROWS: Final = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.RaiseException)
-"""Errors that the server raises because of a row: its values, a constraint, an index that is too small, a trigger."""
+"""Errors that the server raises because of a row: its values, a constraint, a limit of an index, a trigger."""
 
 
 class RowRefusedError(SinkError):
-    """A row cannot be written. The message shows it."""
+    """A row cannot be written. The message shows the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Refusals:
         write: Callable[[pa.RecordBatch], None],
         refused: Callable[[pa.RecordBatch], None] = lambda _: None,
     ) -> None:
-        """Write what the server takes. Keep the other rows with the reason, and call `refused` for each."""
+        """Write the rows that the server accepts. Store each other row with the reason, and call `refused` for it."""
         for batch in batches:
             for start in range(0, batch.num_rows, BATCH_ROWS):
                 self._sort_out(batch.slice(start, BATCH_ROWS), write, refused)
@@ -86,7 +86,7 @@ class Refusals:
 
 
 def create(connection: Connection, table: sql.Identifier) -> None:
-    """Create the table of refused rows. Raise psycopg.Error if a table of this name cannot take them."""
+    """Create the table of refused rows. Raise psycopg.Error if a table of this name exists that cannot hold them."""
     connection.execute(
         sql.SQL(
             "CREATE TABLE IF NOT EXISTS {} (job text, sink text, checkpoint bigint, refused_at timestamptz NOT NULL "
@@ -98,13 +98,19 @@ def create(connection: Connection, table: sql.Identifier) -> None:
 
 
 def as_json(row: pa.RecordBatch) -> str:
-    """Return one row as a JSON object. Bytes are base64, other values are texts, and NUL is a backslash and 0."""
+    """Return one row as a JSON object.
+
+    Bytes are in base64, types that JSON lacks are texts, and NUL is a backslash and 0.
+    """
     values = {name: plain(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
     return json.dumps(values, default=str, ensure_ascii=True)
 
 
 def plain(column: pa.Array) -> object:
-    """Return the first value of a column as JSON has it. A value that Python cannot have is shown by its storage."""
+    """Return the first value of a column as JSON has it.
+
+    If Python cannot hold the value, return its bytes or its stored number.
+    """
     try:
         value = column[0].as_py()
     except (ValueError, OverflowError):
@@ -128,10 +134,10 @@ def _as_json(value: object) -> object:
 
 
 # ------------------------------------------------------------------
-# Lets a PostgreSQL table show an upsert table: stages rows by COPY, then deletes and upserts, all in one transaction.
+# Makes a PostgreSQL table show an upsert table: stages rows by COPY, then deletes and upserts, in one transaction.
 #
-# The staging tables are created and dropped in this transaction, so nobody else ever sees them. They are not logged by
-# the server. They are no temporary tables, because a transaction that has used one cannot be prepared.
+# The staging tables are created and dropped in this transaction, so nobody else ever sees them. The server does not log
+# them. They are not temporary tables, because a transaction that has used a temporary table cannot be prepared.
 
 
 KEYS: Final = """
@@ -141,7 +147,7 @@ WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indimmediate
   AND indpred IS NULL AND indexprs IS NULL
 GROUP BY indexrelid
 """
-"""The columns of each index by which the server can find rows for an upsert, and whether none of them may be null."""
+"""The columns of each index by which the server can upsert rows, and whether all these columns are NOT NULL."""
 
 Copy = Callable[[Connection, sql.Identifier, Iterable[pa.RecordBatch]], None]
 
@@ -157,7 +163,7 @@ class Upserting:
     copy: Copy
 
     def write(self, newest: int) -> None:
-        """Let the target show the table. It shows the checkpoint `newest` now."""
+        """Make the target show the table. So far, the target shows the checkpoint `newest`."""
         found = self.changes.since(newest)
         if found is None:
             self._replace(self.changes.whole())
@@ -172,7 +178,7 @@ class Upserting:
             self._drop(staged)
 
     def write_each(self, newest: int, refusals: Refusals) -> None:
-        """Do the same carefully: keep the rows that the server refuses. Their keys leave the target.
+        """Do the same in parts, and store the rows that the server refuses. Delete their keys from the target.
 
         So the target never shows a row that the table no longer has.
         """
@@ -195,7 +201,7 @@ class Upserting:
         self._drop(staged)
 
     def _replace(self, rows: Iterable[pa.RecordBatch]) -> None:
-        """Let the target have these rows and no others. Rows that it has just so stay untouched."""
+        """Make these rows the only rows of the target. Rows that it already has unchanged are not written again."""
         staged, columns = self._staged(rows)
         self._do("DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT FROM {staged} AS s WHERE {same})", staged)
         if columns:
@@ -218,7 +224,7 @@ class Upserting:
         return staged, tuple(columns)
 
     def _merge(self, staged: sql.Identifier, columns: Sequence[str]) -> None:
-        """Insert the staged rows, or update those of their keys. A row that is there just so is not written again."""
+        """Insert the staged rows, or update the rows with their keys. A row that is unchanged is not written again."""
         others = [name for name in columns if name not in self.changes.keys]
         on = "INSERT INTO {target} AS t ({columns}) SELECT {columns} FROM {staged} ON CONFLICT ({keys}) DO "
         known = {"columns": _names(columns), "keys": _names(self.changes.keys)}
@@ -245,14 +251,16 @@ def _names(columns: Sequence[str], of: str | None = None) -> sql.Composed:
 
 
 # ------------------------------------------------------------------
-# Tries rows before a checkpoint is committed, so that a row that the target never takes declines the checkpoint.
+# Tries rows before a checkpoint is committed, so that a row that the target would always refuse declines the
+# checkpoint.
 #
-# A table in the target's likeness takes the rows of most targets. It has their types, constraints and indexes, is not
-# logged by the server, and vanishes with the transaction. So a trial costs about as much as sending the rows.
+# For most targets, the rows are written into a copy of the target without rows. This table has the target's types,
+# constraints and indexes, is not logged by the server, and vanishes with the transaction. So a trial costs about as
+# much as sending the rows.
 #
-# Some targets judge a row by other rows, or by other tables: by a unique index besides the keys of an upsert table, a
-# foreign key, an exclusion, a trigger or rule, row security, or the bounds of a part of a table. Only they can tell.
-# So they take the rows themselves, and the server takes them back when the transaction is rolled back.
+# Some targets accept or refuse a row by other rows, or by other tables: by a unique index besides the keys of an upsert
+# table, a foreign key, an exclusion constraint, a trigger or rule, row security, or the bounds of a partition. For
+# these, the rows are written into the target itself, and the transaction is rolled back.
 
 
 _ORDINARY: Final = """
@@ -261,9 +269,9 @@ SELECT relkind = 'r' AND NOT relispartition AND NOT relrowsecurity AND NOT relha
        (SELECT count(*) FROM pg_index WHERE indrelid = c.oid AND (indisunique OR indisexclusion))
 FROM pg_class AS c WHERE oid = to_regclass(%s)
 """
-"""Whether a row is judged by nothing but itself and indexes, and how many indexes compare rows with each other.
+"""Whether only a row itself and indexes decide if it is accepted, and how many indexes compare rows with each other.
 
-A foreign key has triggers of the server's own, in both tables.
+A foreign key counts as a trigger, since the server makes triggers of its own in both tables.
 """
 
 
@@ -277,7 +285,7 @@ class TrialWrite:
     copy_into: Copy
 
     def needs_target(self, rows: Iterable[pa.RecordBatch] | TableChanges) -> bool:
-        """Return whether only the target itself can judge the rows."""
+        """Return whether the rows must be tried in the target itself."""
         named = [self.target.as_string(self.connection)]
         is_ordinary, comparing = self.connection.execute(_ORDINARY, named).fetchone() or (False, 0)
         keys = set(rows.keys) if isinstance(rows, TableChanges) else set()
@@ -285,7 +293,7 @@ class TrialWrite:
         return not is_ordinary or comparing > len(by_key)
 
     def copy(self, rows: Iterable[pa.RecordBatch] | TableChanges, newest: int) -> None:
-        """Copy the rows into a table in the target's likeness. The target has the checkpoint `newest`."""
+        """Copy the rows into an empty copy of the target. The target has the checkpoint `newest`."""
         alike = sql.Identifier(*self.schema, f"tidemark_trial_{uuid4().hex}")
         create = sql.SQL("CREATE UNLOGGED TABLE {} (LIKE {} INCLUDING ALL EXCLUDING COMMENTS EXCLUDING STATISTICS)")
         self.connection.execute(create.format(alike, self.target))
