@@ -1,8 +1,8 @@
 """The one configuration of a tick: defaults, the pipeline's own, the environment, flags or launchpad, in that order.
 
 Each later layer overrides single fields of the earlier ones. The result is validated once, so that rules over several
-fields hold wherever the values come from. An error names the field, the rule and the place that set the value. Command
-line and launchpad fill the same model, as the last layer.
+fields hold, whichever layers the values come from. An error names the field, the rule and the place that set the value.
+Command line and launchpad fill the same model, as the last layer.
 """
 
 import os
@@ -38,7 +38,7 @@ _NOT_FIELDS: Final = frozenset({"TIDEMARK_JARS", "TIDEMARK_KILL_AT"})
 """Variables with this prefix that are not settings: the folder of the jars, and where a test kills the process."""
 DEFAULT_READER_GRACE_MS: Final = 86_400_000
 DEFAULT_TABLE_LOG_KEEP_MS: Final = 30 * 86_400_000
-"""Thirty days, as Delta's own `delta.logRetentionDuration`."""
+"""Thirty days, like the default of Delta's `delta.logRetentionDuration`."""
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]")
@@ -114,7 +114,7 @@ class TickSettings(CheckpointConfig, BaseSettings):
     relative path begins at the project."""
 
     hold: bool = False
-    """Hold the first checkpoint until somebody approves it, and end. Nothing of it is visible before."""
+    """Hold the first checkpoint, and end the tick. Nothing of it is visible until somebody approves it."""
     until_caught_up: bool = True
     """End when all rows that the sources have were read and committed. False: wait for more."""
     checkpoints: Count | None = Field(default=None, ge=1)
@@ -124,7 +124,7 @@ class TickSettings(CheckpointConfig, BaseSettings):
     take_over: bool = False
     """Take the job from its holder, alive or not."""
     allow_non_restored_state: bool = False
-    """If the pipeline no longer has an operator or table of the checkpoint, leave it behind. False: refuse."""
+    """Leave an operator or table of the checkpoint behind if the pipeline no longer has it. False: refuse."""
 
     reader_grace_ms: Milliseconds = Field(default=DEFAULT_READER_GRACE_MS, ge=0)
     """How long clean-up keeps an unneeded file, so that a reader that is still at work does not fail."""
@@ -134,16 +134,16 @@ class TickSettings(CheckpointConfig, BaseSettings):
     """Whether a tick that ends normally deletes unneeded files as its last act."""
 
     reporters: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_from_commas)] = ()
-    """What hears of each checkpoint, separated by commas: `prometheus`, `otlp`, `openlineage`, or a class of your own
-    as `module:attribute`. One that fails or hangs never fails or delays a tick."""
+    """The reporters that get each checkpoint, separated by commas: `prometheus`, `otlp`, `openlineage`, or a class of
+    your own as `module:attribute`. A reporter that fails or hangs never fails or delays a tick."""
     prometheus_folder: Path | None = None
     """The folder for the file of the reporter `prometheus`, `tidemark_JOB.prom`. A relative path begins at the
     project."""
     prometheus_push_url: str | None = None
     """The push gateway of the reporter `prometheus`, `http://host:9091`."""
     catalog: Literal["hive", "glue", "unity"] | None = None
-    """The catalog into which output tables are entered: `hive`, `glue` or `unity`. One that fails or hangs never fails
-    or delays a tick."""
+    """The catalog into which output tables are entered: `hive`, `glue` or `unity`. A catalog that fails or hangs never
+    fails or delays a tick."""
     catalog_url: str | None = None
     """Where the catalog is: `thrift://host:9083` of a Hive metastore, `https://host` of a Unity Catalog."""
     catalog_schema: str | None = None
@@ -157,7 +157,7 @@ class TickSettings(CheckpointConfig, BaseSettings):
         *_unused: PydanticBaseSettingsSource,
         **_unused_too: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read no source by itself: `resolve` passes all layers, so that it can say where a value came from."""
+        """Turn off pydantic's own sources: `resolve` passes all layers, so that it can name the place of a value."""
         return (init_settings,)
 
     @field_validator("*", mode="before")
@@ -177,11 +177,11 @@ class TickSettings(CheckpointConfig, BaseSettings):
         return self
 
     def checkpoint_config(self) -> CheckpointConfig:
-        """Return the part that the protocol needs."""
+        """Return the settings that the protocol needs."""
         return CheckpointConfig(**{name: getattr(self, name) for name in CheckpointConfig.model_fields})
 
     def limits(self) -> TickLimits:
-        """Return when the tick ends by itself."""
+        """Return the limits at which the tick ends by itself."""
         return TickLimits(
             until_caught_up=self.until_caught_up,
             checkpoints=self.checkpoints,
@@ -213,7 +213,7 @@ class InvalidSettingsError(WrongInputError):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The fields that one place sets. `origin` is the name of that place for messages; `{}` in it stands for the field.
+    """The fields that one place sets. `origin` is the name of that place in messages, where `{}` stands for the field.
 
     Relative paths begin at the project, or at the working directory if the place is a shell's command line.
     """
@@ -229,7 +229,7 @@ class Layer:
 
 
 def environment_layer() -> Layer:
-    """Return what TIDEMARK_* variables set; raise InvalidSettingsError for one that names no field."""
+    """Return what TIDEMARK_* variables set. Raise InvalidSettingsError for a variable that names no field."""
     known = {f"{PREFIX}{name}".upper() for name in TickSettings.model_fields} | _NOT_FIELDS
     for variable in sorted(os.environ):
         if variable.startswith(PREFIX) and variable not in known:
@@ -241,21 +241,21 @@ def environment_layer() -> Layer:
 
 
 def flags_layer(values: Mapping[str, object]) -> Layer:
-    """Return what the command line's flags set; None means that the flag was not given."""
+    """Return what the command line's flags set. A value of None means that the flag was not given."""
     given = {name: value for name, value in values.items() if value is not None}
     return Layer("given on the command line", given, from_shell=True)
 
 
 def launchpad_layer(values: Mapping[str, object]) -> Layer:
-    """Return what a Dagster run's configuration sets; None means that the field was left alone."""
+    """Return what a Dagster run's configuration sets. A value of None means that the field was not set."""
     return Layer("set in the launchpad", {name: value for name, value in values.items() if value is not None})
 
 
 def folder(name: Literal["data", "warehouse"], *given: Layer, project: Project | None = None) -> Root:
-    """Return a folder that must be known before the pipeline: from the last of `given` that sets it.
+    """Return a folder that must be known before the pipeline is: the last layer of `given` that sets it decides.
 
-    If none does, the environment decides, then the project (None: that of the working directory), and then the
-    default. Raises InvalidProjectError, InvalidSettingsError for an environment variable that names no setting.
+    If no layer does, the environment decides, then the project (None: the project of the working directory), and then
+    the default. Raises InvalidProjectError, InvalidSettingsError for an environment variable that names no setting.
     """
     project = project or here()
     for layer in (*reversed(given), environment_layer(), project_layer(project)):
@@ -277,8 +277,8 @@ def resolve(
 ) -> TickSettings:
     """Return the settings of one tick: defaults < `own` (the pipeline's) < project < environment < each of `given`.
 
-    `project` None is that of the working directory. Raises InvalidProjectError, and InvalidSettingsError naming every
-    refused field, its rule and where its value came from.
+    If `project` is None, it is the project of the working directory. Raises InvalidProjectError, and
+    InvalidSettingsError, which names every refused field, its rule and the place that set it.
     """
     project = project or here()
     layers = (Layer(f"set by {pipeline}", own), project_layer(project), environment_layer(), *given)
@@ -382,7 +382,7 @@ def settings_table() -> str:
 
 
 def flag_of(name: str) -> str | None:
-    """Return the flag of a setting, None if only `--set` gives it."""
+    """Return the flag of a setting, or None if only `--set` can set it."""
     return FLAGS.get(name) or (f"--{name.replace('_', '-')}" if name in _OWN else None)
 
 

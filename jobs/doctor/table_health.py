@@ -81,10 +81,7 @@ def table_section(stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[R
 def _refused(
     stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[Row, ...]
 ) -> Iterator[tuple[TableName, Finding]]:
-    """
-
-    Yield tables that show less than the recorded cuts, or more than the newest entry, and what the next tick does.
-    """
+    """Yield tables that show less than the recorded cuts, or more than the newest entry, and what to do about them."""
     try:
         doubt = must_be_repairable(stores, rows)
         repairs, cuts = doubt.repairs, stores.warehouse.paths.cuts

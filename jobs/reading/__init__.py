@@ -8,9 +8,9 @@ cut.polars("gold/delays_by_route").collect()  # or .arrow(table), .spark(spark, 
 cut.state("silver_flights").polars().collect()  # or .arrow(), .spark(spark), .sql("duckdb")
 ```
 
-A reader claims nothing and disturbs no tick. Only methods that take a session need Spark. A cut stays readable while it
-is retained, and then until clean-up's `reader_grace` is over. After that, reading raises an error. If you need a cut
-for longer, or several processes must read the same cut, reserve it:
+A reader makes no claim and disturbs no tick. Only methods that take a session need Spark. A cut stays readable while it
+is retained, and then until the `reader_grace` of the clean-up is over. After that, a read raises an error. If you need
+a cut for longer, or several processes must read the same cut, reserve it:
 
 ```python
 with Cuts("warehouse", "flights").reserved("nightly") as cut: ...

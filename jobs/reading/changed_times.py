@@ -1,4 +1,4 @@
-"""Finds in which times the rows of a table have changed between two of its Delta versions, from its files."""
+"""Finds the times for which a table has other rows at one Delta version than at another, from the table's files."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,13 +14,13 @@ from jobs.warehouse.log_entries import entry_actions
 from jobs.warehouse.warehouse import Warehouse
 
 _STEP: Final = "15m"
-"""All time zones differ by whole quarters of an hour. So each belongs to one hour, and to one day, of any zone."""
+"""Time zones differ by whole quarters of an hour. So in any zone, such a quarter lies in one hour and in one day."""
 _AT: Final = "_at"
 _SIGN: Final = "_sign"
 _HASH: Final = "_hash"
 
 Files = Mapping[str, Mapping[str, Any]]
-"""The log's actions by the paths of files, relative to the table's folder."""
+"""The log's add or remove actions, by the paths of files relative to the table's folder."""
 
 
 def changed_times(
@@ -28,9 +28,10 @@ def changed_times(
 ) -> tuple[datetime, ...]:
     """Return each quarter of an hour in which the version `until` has other rows than the version `after`.
 
-    `time` is the column with the rows' times, and how many ms before its values they are. Those that are not before
-    `before`, in UTC, do not count. Of an append table only this column is read, and of a file whose statistics say that
-    its rows are later, nothing. Raises OSError if a file or an entry of the log has been deleted.
+    `time` is the column with the rows' times, and how many ms the times lie before the column's values. Rows whose
+    value in the column is more than that after `before` (UTC) are left out. If no file was removed, as in an append
+    table, only this column is read, and files whose statistics say that all their rows are later are not read. Raises
+    OSError if a file or an entry of the log has been deleted.
     """
     folder = warehouse.place(warehouse.paths.table(table))
     column, before_ms = time
@@ -47,7 +48,7 @@ def changed_times(
 
 
 def _net(folder: StoragePlace, versions: Iterable[int]) -> tuple[Files, Files]:
-    """Return the files that came and those that left, without those that did both."""
+    """Return the files that were added and the files that were removed, without files that were both."""
     added: dict[str, Mapping[str, Any]] = {}
     removed: dict[str, Mapping[str, Any]] = {}
     for version in versions:
@@ -60,7 +61,7 @@ def _net(folder: StoragePlace, versions: Iterable[int]) -> tuple[Files, Files]:
 
 
 def _is_later(action: Mapping[str, Any], column: str, before: datetime) -> bool:
-    """Return whether a file's statistics say that none of its rows is before that time."""
+    """Return whether no row of a file is before that time, by the file's statistics."""
     least = json.loads(action.get("stats") or "{}").get("minValues", {}).get(column)
     if not isinstance(least, str):
         return False
@@ -73,7 +74,7 @@ def _frame(folder: StoragePlace, path: str, columns: list[str] | None = None) ->
 
 
 def _signed(folder: StoragePlace, files: Files, column: str, sign: int) -> Iterator[pl.DataFrame]:
-    """Yield the times of each file's rows, with a hash of the row and of the partition in which the file lies."""
+    """Yield the time of each row of each file, with the sign and a hash of the row and its partition."""
     for path in files:
         rows = _frame(folder, path)
         place = "/".join(part for part in path.split("/") if "=" in part)

@@ -40,7 +40,7 @@ class _Source(Protocol):
     """Knows whether a cut is still retained."""
 
     def still(self, checkpoint: CheckpointId) -> str | None:
-        """Return None while that cut is recorded, else a text that names the cuts that are."""
+        """Return None while that cut is recorded, else a text that names the recorded cuts."""
         ...
 
     def past_row(self, checkpoint: CheckpointId) -> CheckpointRecord | None:
@@ -50,10 +50,10 @@ class _Source(Protocol):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Cut:
-    """A published cut; get one from `Cuts`. All reads show the same checkpoint, whatever ticks do meanwhile.
+    """A published cut, which `Cuts` returns. All reads show the same checkpoint, whatever ticks do meanwhile.
 
-    A table's name is its place in the warehouse, `schema/table`. Every read may raise NoSuchTableError, CutGoneError
-    once clean-up has deleted the cut, and CutUnreadableError if a retained file is missing.
+    A table's name is its place in the warehouse, `schema/table`. Every read may raise NoSuchTableError, CutGoneError if
+    a clean-up has deleted the cut, and CutUnreadableError if a file of a retained cut is missing.
     """
 
     _warehouse: Warehouse
@@ -111,12 +111,12 @@ class Cut:
         return rests_on(self.entry())
 
     def complete_until(self, table: str) -> datetime | None:
-        """Return until when a table is complete, UTC: each row with an event time that is not after it is in the table.
+        """Return the time, in UTC, until which a table is complete: it has each row whose event time is not later.
 
-        So is each window that ends by then: a day is complete when this is its last millisecond, or later. Late rows
-        are left aside. It is 9999-12-31T23:59:59.999999 when no more rows can come. None: the table keeps no event
-        time, none of its rows had one yet, or rows may wait in an operator's state until a drain. Raises
-        NoSuchTableError.
+        The table also has each window that ends by that time. So a day is complete when this time is the day's last
+        millisecond, or later. Late rows are left aside. The time is 9999-12-31T23:59:59.999999 when no more rows can
+        come. It is None if the table keeps no event time, if no row had an event time yet, or if rows may wait in an
+        operator's state until a drain. Raises NoSuchTableError.
         """
         self.version(table)
         entry = self.entry()
@@ -124,7 +124,10 @@ class Cut:
         return None if ms is None else event_time(ms)
 
     def entry(self) -> CheckpointRecord | None:
-        """Return the entry of the checkpoint. None: an older version of Tidemark kept the cut without it."""
+        """
+
+        Return the entry of the checkpoint, or None if an older version of Tidemark kept the cut without its entry.
+        """
         return self._row or self._source.past_row(self._recorded.checkpoint)
 
     def version(self, table: str) -> int:
@@ -146,7 +149,7 @@ class Cut:
         return self._warehouse.place(self._warehouse.paths.table(TableName(table)))
 
     def polars(self, table: str) -> pl.LazyFrame:
-        """Return a table at this cut, lazily. It checks the files now, and reads them when you collect."""
+        """Return a table at this cut, lazily. The files are checked now, and read when you collect."""
         opened = self.opened(table)
         if polars_reads(self.folder(table)):
             return pl.scan_delta(opened)
@@ -187,7 +190,7 @@ class Cut:
         return opened_state(self._warehouse.root, row, VertexId(operator), self.opened(name))
 
     def opened(self, table: str) -> DeltaTable:
-        """Return a table of delta-rs, loaded at its version; all its files exist."""
+        """Return a table, opened by delta-rs at its version at this cut. All its files exist."""
         folder, version = self.place(table), self.version(table)
         try:
             opened = delta_table(folder, version)
@@ -202,7 +205,10 @@ class Cut:
         return opened
 
     def _is_as_published(self, table: TableName, opened: DeltaTable) -> bool:
-        """Return whether the log's entry of that version published this cut; a lost entry may have been replaced."""
+        """Return whether the log's entry of that version published this cut.
+
+        Another entry may have replaced a lost one.
+        """
         folder, version = self._warehouse.place(table), opened.version()
         entry = published_by(folder, version, self._warehouse.paths.transaction_id(table))
         named = self._row is not None and any(each.table == table for each in self._row.tables)
@@ -213,9 +219,9 @@ class Cut:
         )
 
     def _without_entry(self, what: str) -> ReadingError:
-        """Return the error for a cut that is kept and whose entry is gone. No file is damaged then.
+        """Return the error for a cut that was kept without its entry. No file is damaged in this case.
 
-        Tidemark up to 0.1.0 kept the cut on which a savepoint stands without its entry.
+        Tidemark up to 0.1.0 kept the cut on which a savepoint rests, but not the cut's entry.
         """
         if self._source.still(self._recorded.checkpoint) is not None:
             return self._unreadable(what, "its entry in `checkpoints` was subsumed")

@@ -1,7 +1,8 @@
 """Writes the SQL that shows every table of a cut as a view, and dbt's sources for the same tables.
 
 Spark reads a table by its Delta version. DuckDB reads the cut's Parquet files directly, since its Delta extension would
-have to be downloaded. Both name what never changes. So a view shows the cut until clean-up deletes its files.
+have to be downloaded. Both the version and the files never change. So a view shows the cut until a clean-up deletes its
+files.
 """
 
 import json
@@ -29,7 +30,10 @@ def view_name(table: str) -> str:
 
 
 def view_names(tables: Iterable[str]) -> dict[str, str]:
-    """Return the name of each table's view. `gold/x_y` and `gold_x/y` become `gold__x_y` and `gold_x__y`."""
+    """Return the name of each table's view.
+
+    If `gold/x_y` and `gold_x/y` exist, they get `gold__x_y` and `gold_x__y`.
+    """
     names: dict[str, str] = {}
     left, between = tuple(tables), "_"
     while left:
@@ -48,8 +52,8 @@ def _joined(table: str, between: str) -> str:
 def cut_sql(cut: Cut, dialect: Dialect, schema: str) -> str:
     """Return statements that make a view of each output table of the cut, in a schema that they create.
 
-    The views are called as `view_names` says. Raises what `Cut.polars` raises, and ReadingError for a table that DuckDB
-    cannot read without an extension.
+    The views have the names that `view_names` returns. Raises what `Cut.polars` raises, and ReadingError for a table
+    that DuckDB cannot read without an extension.
     """
     heading = (
         f"-- cut {cut.checkpoint} of {cut.job}, published at {cut.published_at.isoformat(timespec='seconds')}\n"
@@ -67,7 +71,8 @@ def cut_sql(cut: Cut, dialect: Dialect, schema: str) -> str:
 def cut_dbt(cut: Cut) -> str:
     """Return dbt's sources for the output tables of the cut, as YAML for dbt-duckdb. Each is read at the cut.
 
-    JSON is YAML, and no text in it needs other quotes. Raises what `cut_sql` raises.
+    It is written as JSON, since JSON is valid YAML and needs no other quotes for any text. Raises what `cut_sql`
+    raises.
     """
     names = view_names(cut.tables)
     tables = [
@@ -84,7 +89,7 @@ def cut_dbt(cut: Cut) -> str:
 
 
 def _for_format(query: str) -> str:
-    """Return a query in which dbt-duckdb replaces no name in braces."""
+    """Return a query with its braces escaped, since dbt-duckdb replaces names in braces."""
     return query.replace("{", "{{").replace("}", "}}")
 
 
@@ -100,9 +105,10 @@ def _query(cut: Cut, table: str, dialect: Dialect) -> str:
 
 
 def _files_query(cut: Cut, table: str) -> str:
-    """Return a query of DuckDB's over the files of a table.
+    """Return a DuckDB query over the files of a table.
 
-    Old files may lack columns, or have others and smaller ones. Files of other programs lack the columns of partitions.
+    Old files may lack columns, or have columns that were dropped or were of a smaller type. Files of other programs
+    lack the partition columns.
     """
     opened = cut.opened(table)
     if paths_with_deletion_vectors(opened):
@@ -124,7 +130,7 @@ def _files_query(cut: Cut, table: str) -> str:
 
 
 def _by_lacking(opened: DeltaTable) -> Iterator[tuple[Sequence[tuple[str, object]], list[str]]]:
-    """Yield the values that files lack, since only the log has them, each with the paths of these files."""
+    """Yield the partition values that only the log has, and the paths of the files that lack them."""
     actions = pa.table(opened.get_add_actions(flatten=True))
     by = [name for name in actions.column_names if name.startswith(_PARTITION)]
     found: dict[tuple[object, ...], list[str]] = {}

@@ -48,10 +48,10 @@ _TRIES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Functions that find a pipeline's cuts: the wanted one, and the cuts that exist instead of a deleted one."""
+    """Functions that find a pipeline's cuts: the wanted cut, and the cuts that are recorded if a given cut is not."""
 
     wanted: Callable[[], tuple[RecordedCut, CheckpointRecord | None]]
-    """Returns the cut with its entry of `checkpoints`."""
+    """Returns the wanted cut and its entry of `checkpoints`."""
     still: Callable[[CheckpointId], str | None]
 
 
@@ -59,11 +59,11 @@ class Found:
 def reserved(
     warehouse: Warehouse, found: Found, name: str | None, lease_ms: int
 ) -> Iterator[tuple[RecordedCut, CheckpointRecord | None]]:
-    """Reserve a cut and lend it with its entry; the reservation is renewed until the block ends.
+    """Reserve a cut and yield it with its entry. The reservation is renewed until the block ends.
 
-    Readers that give the same name share one cut. The first one chooses it. Their reservation stays after they leave,
-    until it lapses. Without a name the reservation belongs to this reader alone and is deleted when it leaves. Raises
-    what finding the cut raises, CutGoneError and NotReservedError.
+    Readers that give the same name share one cut, which the first reader chooses. Their reservation stays until it
+    lapses, even after they have left. Without a name, the reservation belongs to this reader alone, and is deleted when
+    the block ends. Raises what finding the cut raises, CutGoneError and NotReservedError.
     """
     mine = _Reservation(warehouse, found, name or str(uuid4()), lease_ms)
     try:
@@ -96,12 +96,12 @@ class _Reservation:
         self._lease_ms = lease_ms
 
     def reserve(self, cut: RecordedCut, *, kept: bool = True) -> bool:
-        """Write the reservation; return that it may be renewed."""
+        """Write the reservation. Return True, so that it is renewed again."""
         self.store.reserve(self.name, cut, self._lease_ms, kept=kept)
         return True
 
     def chosen(self) -> RecordedCut:
-        """Return the cut of that name, and reserve it."""
+        """Return the cut that is reserved under this name, or else reserve the wanted cut."""
         known = self.store.read(self.name)
         if known is not None and known.kept:
             return self._taken_up(known)
@@ -119,7 +119,7 @@ class _Reservation:
         )
 
     def _taken_up(self, known: ReservationFile) -> RecordedCut:
-        """Renew another reader's reservation of the same name; a lapsed one counts if its cut is still recorded."""
+        """Renew another reader's reservation of the same name. A lapsed one is valid if its cut is still recorded."""
         cut = known.recorded
         lapsed = known.lapses_ms <= self._now_ms()
         self.reserve(cut)
@@ -135,8 +135,7 @@ class _Reservation:
 
 
 _LOOK_BACK: Final = EVERY_VERSIONS
-"""The log of `checkpoints` always has this many versions, however it is shortened. Their data files stay for an
-hour."""
+"""Even when it is shortened, the log of `checkpoints` keeps this many versions. Their data files stay for an hour."""
 
 Recorded = Mapping[CheckpointId, RecordedCut]
 
@@ -148,9 +147,9 @@ class _Stores:
 
 
 class Cuts:
-    """All published and retained cuts of a pipeline. Each call looks at the present ones.
+    """All published and retained cuts of a pipeline. Each call looks for the cuts that exist now.
 
-    Keep the object if you poll: each look then reads only what is new. Threads may share it.
+    Keep the object if you poll, since each call then reads only what is new. Threads may share it.
     """
 
     def __init__(self, warehouse: str | Path | StoreUrl, pipeline: str) -> None:
@@ -164,7 +163,7 @@ class Cuts:
         return f"<Cuts of {self._job} in {self._warehouse.root}>"
 
     def latest(self) -> Cut:
-        """Return the newest published cut: the one with the highest id, after a rollback the rollback's.
+        """Return the newest published cut, which has the highest id. After a rollback, it is the rollback's own cut.
 
         Raises NoSuchCutError if none is published yet, NeverRunError if the pipeline never ran in that warehouse.
         """
@@ -187,9 +186,10 @@ class Cuts:
     def first_complete(self, table: str, moment: datetime | str) -> Cut | None:
         """Return the oldest kept cut in which a table has every row with an event time before `moment`.
 
-        For the end of a day, it is the cut that completed the day, if that is still kept. `moment` is written as for
-        `as_of`. None: no cut is so far yet. Raises NoSuchTableError, NoEventTimeError if the newest cut does not say
-        until when the table is complete, InvalidMomentError, NeverRunError.
+        If `moment` is the end of a day, this is the cut that completed the day, if it is still kept. `moment` is
+        written as for `as_of`. None means that no cut has reached the moment yet. Raises NoSuchTableError,
+        NoEventTimeError if the newest cut does not say until when the table is complete, InvalidMomentError,
+        NeverRunError.
         """
         name, end_ms, newest = TableName(table), at_ms_of(moment), self.latest()
         newest.version(table)
@@ -225,12 +225,11 @@ class Cuts:
     def reserved(self, name: str | None = None, *, at: int | None = None, lease_ms: int = LEASE_MS) -> Iterator[Cut]:
         """Return a context in which a cut stays readable, whatever ticks and clean-ups do meanwhile.
 
-        It is the cut of checkpoint `at` if that is still kept, and the newest one otherwise.
+        This is the cut of checkpoint `at` if that cut is still kept, and the newest cut otherwise.
 
         All readers that give the same `name` (letters, digits, - and _) get the same cut, in other processes too. The
-        first one chooses it. The reservation ends `lease_ms` after the last reader's last sign of life, also if readers
-        were killed. Raises what `latest` raises, CutGoneError for a named cut that lapsed and was deleted,
-        NotReservedError.
+        first reader chooses it. The reservation ends `lease_ms` after it was last renewed, even if readers were killed.
+        Raises what `latest` raises, CutGoneError for a named cut that lapsed and was deleted, NotReservedError.
         """
         with self._lock:
             self._opened()  # a job that never ran gets no folder
@@ -239,7 +238,10 @@ class Cuts:
             yield self._cut(recorded, row)
 
     def _kept_or_newest(self, at: CheckpointId | None) -> tuple[RecordedCut, CheckpointRecord | None]:
-        """Return a cut with its entry, also if that was subsumed a moment ago: the newest one if `at` is not kept."""
+        """
+
+        Return the cut `at`, or the newest if `at` is not kept, with its entry, even if that was subsumed a moment ago.
+        """
         kept = at is not None and self.still(at) is None
         recorded, row = self._recorded(Numbered(at) if kept and at is not None else Newest())
         return recorded, row or self.past_row(recorded.checkpoint)
@@ -314,13 +316,13 @@ class Cuts:
         return Cut(self._warehouse, recorded, row, self)
 
     def still(self, checkpoint: CheckpointId) -> str | None:
-        """Return None while that cut is recorded, else the end of a message that names the cuts that are."""
+        """Return None while that cut is recorded, else the end of a message, which names the recorded cuts."""
         with self._lock:
             recorded = self._opened().cuts.entries()
         return None if checkpoint in recorded else _range(recorded)
 
     def past_row(self, checkpoint: CheckpointId) -> CheckpointRecord | None:
-        """Return the entry of a checkpoint, also if it was subsumed a moment ago; None if it cannot be found.
+        """Return the entry of a checkpoint, even if it was subsumed a moment ago, or None if it cannot be found.
 
         A commit may subsume the newest published checkpoint (`retained` 1) before its own cut is recorded.
         """
@@ -348,7 +350,7 @@ class Cuts:
 
 
 def _row_of(rows: tuple[Row, ...], checkpoint: CheckpointId) -> CheckpointRecord | None:
-    """Return the entry that committed a cut; None for a plain savepoint, which commits none."""
+    """Return the entry that committed a cut, or None for a plain savepoint, which commits no cut."""
     records = (row for row in rows if isinstance(row, CheckpointRecord) and row.commits)
     return next((record for record in records if record.checkpoint == checkpoint), None)
 

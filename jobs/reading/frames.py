@@ -15,13 +15,14 @@ _KINDS: Final = "polars.LazyFrame, polars.DataFrame, pandas.DataFrame, pyarrow.T
 
 
 class UnknownFrameError(TypeError):
-    """A table cannot be read as this type; the message lists the possible types."""
+    """A table cannot be read as this type. The message lists the possible types."""
 
 
 def read_as(cut: Cut, table: str, kind: object) -> object:
     """Return a table at a cut as a frame of that class.
 
-    For Spark it uses the session of this process, or opens one. Raises UnknownFrameError, and what `Cut` raises.
+    For Spark, this uses the session of this process, or opens a session. Raises UnknownFrameError, and what `Cut`
+    raises.
     """
     if kind is pl.LazyFrame:
         return cut.polars(table)

@@ -54,7 +54,7 @@ class NoSuchOperatorError(ReadingError, NotThereError):
 
 LATEST = "latest"
 PENDING = "pending"
-"""Names the cut that waits for approval, where a command shows one."""
+"""The word for the cut that waits for approval, in commands that can show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,10 @@ Moment = Newest | Numbered | AsOf
 
 
 def is_moment(word: str) -> bool:
-    """Return whether a word can only name a cut: no pipeline's name begins with a digit, or is one of these words."""
+    """Return whether a word can only name a cut.
+
+    No pipeline may begin with a digit or be called by one of these words.
+    """
     return word in (LATEST, PENDING) or word[:1].isdigit()
 
 
@@ -95,9 +98,9 @@ def moment_of(text: str) -> Moment:
 
 
 def at_ms_of(moment: datetime | str) -> int:
-    """Return a time in ms since the epoch: ISO 8601, local unless it names its zone; a date means its midnight.
+    """Return a time in ms since the epoch. The text is in ISO 8601, and a date means its midnight.
 
-    Raises InvalidMomentError for other text.
+    The time is local unless it names its zone. Raises InvalidMomentError for other text.
     """
     try:
         at = datetime.fromisoformat(moment.strip()) if isinstance(moment, str) else moment
@@ -114,5 +117,5 @@ def time_of(at_ms: int) -> datetime:
 
 
 def shown(at_ms: int) -> str:
-    """Return a time as a user reads it and may type it again: local, to the millisecond, with its zone."""
+    """Return a time in a form that a user can read and type: local, to the millisecond, with its zone."""
     return time_of(at_ms).astimezone().isoformat(timespec="milliseconds")

@@ -1,7 +1,7 @@
 """An operator's keyed state at a cut, with real columns and one row per key (K3).
 
-A state file holds the change of one micro-batch or a whole range. This module returns what the operator itself would
-load: the newest row of each key, without tombstones and superseded rows.
+A state file holds the changes of one micro-batch, or a whole key range. This module returns what the operator itself
+would load: the newest row of each key, without tombstones and superseded rows.
 """
 
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ _OURS = (KEY_GROUP, DELETED)
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OperatorState:
-    """The state of one operator at one checkpoint; get it from `Cut.state`.
+    """The state of one operator at one checkpoint, which `Cut.state` returns.
 
-    `keys` are the key columns, `schema` key and state columns. `rows_on_their_way` counts the rows
-    that were in flight to the operator in an unaligned checkpoint: they belong to the cut, but are not in the state
-    yet.
+    `keys` are the key columns, and `schema` has the key and state columns. `rows_on_their_way` is the number of rows
+    that were in flight to the operator in an unaligned checkpoint. These rows belong to the cut, but are not in the
+    state yet.
     """
 
     job: str
@@ -100,7 +100,7 @@ class OperatorState:
 
 
 def opened_state(root: Root, record: CheckpointRecord, operator: VertexId, table: DeltaTable) -> OperatorState:
-    """Return the state of an operator at a checkpoint; `table` is its state table at the version of the cut.
+    """Return the state of an operator at a checkpoint. `table` is its state table at the version of the cut.
 
     Raises CutUnreadableError if the files do not name their key columns.
     """

@@ -1,7 +1,7 @@
 """The cut that waits for approval: what each table would show if somebody approved it.
 
-It reads the files that the entry names, which no table's log mentions yet. Rows that were in a table before come from
-the cut from which it continues.
+The new rows are read from the files that the entry names. No table's log mentions these files yet. Rows that a table
+had before come from the cut from which the waiting cut continues.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from jobs.warehouse.warehouse import Warehouse
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PendingCut:
-    """A cut that waits for approval; get one from `Cuts.pending`. Tables are named as in a `Cut`.
+    """A cut that waits for approval, which `Cuts.pending` returns. Tables are named as in a `Cut`.
 
     Every read may raise NoSuchTableError, and CutUnreadableError if the cut was settled meanwhile or a file is missing.
     """
@@ -34,7 +34,7 @@ class PendingCut:
     _warehouse: Warehouse
     _row: CheckpointRecord
     _parent: Cut | None
-    """The cut from which it continues. None: it is the first."""
+    """The cut from which this one continues. None: this is the first cut."""
 
     def __repr__(self) -> str:
         """Return a text with pipeline, warehouse and the number of the cut."""
@@ -47,7 +47,7 @@ class PendingCut:
 
     @property
     def checkpoint(self) -> int:
-        """The id of the held cut. Its approval gives it a new one."""
+        """The id of the held cut. On approval, the cut gets a new id."""
         return self._row.checkpoint
 
     @property
@@ -57,17 +57,17 @@ class PendingCut:
 
     @property
     def rows(self) -> int:
-        """How many rows the sources sent since the cut from which it continues."""
+        """How many rows the sources sent since the cut from which this one continues."""
         return self._row.statistics.rows
 
     @property
     def rows_estimated(self) -> int:
-        """How many of these rows a source has estimated."""
+        """How many of these rows are estimates of a source."""
         return self._row.statistics.rows_estimated
 
     @property
     def verdicts(self) -> tuple[str, ...]:
-        """What the suites found in the rows, as JSON texts."""
+        """The verdicts of the suites on the rows, as JSON texts."""
         return self._row.statistics.verdicts
 
     @property
@@ -100,7 +100,10 @@ class PendingCut:
         return self.polars(table).collect().to_arrow()
 
     def added(self, table: str) -> pl.LazyFrame:
-        """Return the rows that the approval would add to an append table; all rows of another table that it changes."""
+        """
+
+        Return the rows that the approval would add to an append table, or all rows that another table would then show.
+        """
         names, net = self._columns(table), self._net(table)
         files = (*net.adds, *net.files) if net is not None else ()
         return self._of_files(table, files).select(names)

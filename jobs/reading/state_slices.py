@@ -1,8 +1,8 @@
-"""Computes which parts of an operator's state files count at a cut, from handles and key groups alone.
+"""Computes which parts of an operator's state files are valid at a cut, from handles and key groups alone.
 
 A file is written for a range of key groups. A later base replaces older files in its key groups. After a change of
-parallelism a file's range may be wider than the subtask's. So one or more slices of a file's range count. Within the
-slices the newest row of a key wins. A reader needs to know nothing else.
+parallelism a file's range may be wider than the subtask's. So one or more slices of a file's range are valid. Of the
+rows of a key in these slices, the newest one is valid. A reader needs to know nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,9 +18,9 @@ from checkpointing.metadata.record import CheckpointRecord
 
 @dataclass(frozen=True, slots=True)
 class StateSlice:
-    """The rows of one file that still count: the rows of the key groups first..last, both included.
+    """The rows of one file that are still valid: the rows of the key groups first..last, both included.
 
-    If two slices hold a key, the one with the greater `age_rank` is newer. `whole` says that the file has no other
+    If two slices hold a key, the slice with the greater `age_rank` is newer. `whole` means that the file has no other
     rows.
     """
 
@@ -33,9 +33,9 @@ class StateSlice:
 
 
 def state_slices(record: CheckpointRecord, operator: VertexId) -> tuple[StateSlice, ...]:
-    """Return the slices of an operator's state that count at a checkpoint, oldest first (D3, D4).
+    """Return the slices of an operator's state that are valid at a checkpoint, oldest first (D3, D4).
 
-    The broadcast state of an operator has a name of its own (`broadcast_of`). Its files count whole.
+    The broadcast state of an operator has a name of its own (`broadcast_of`). Its files are valid as a whole.
     """
     shared = _broadcast_files(record, operator)
     if shared:
@@ -52,14 +52,14 @@ def state_slices(record: CheckpointRecord, operator: VertexId) -> tuple[StateSli
 
 
 def _broadcast_files(record: CheckpointRecord, name: VertexId) -> tuple[KeyedFile, ...]:
-    """Return the files of the broadcast state of this name. All subtasks hold the same ones (D1)."""
+    """Return the files of the broadcast state of this name. All subtasks hold the same files (D1)."""
     table = table_of_state(JobName(record.job), name)
     ranges = (entry for vertex in record.vertices for snapshot in vertex.subtasks for entry in snapshot.ranges)
     return next((entry.files for entry in ranges if entry.table == table), ())
 
 
 def slices_of(own: KeyGroupRange, files: Sequence[KeyedFile]) -> Iterator[StateSlice]:
-    """Yield the slices of one subtask's files (oldest first) that count in its own range, newest first."""
+    """Yield the valid slices of a subtask's files in its own range, newest first. `files` has the oldest file first."""
     left: tuple[KeyGroupRange, ...] = (own,)
     for age_rank in range(len(files) - 1, -1, -1):
         keyed = files[age_rank]
@@ -73,7 +73,7 @@ def slices_of(own: KeyGroupRange, files: Sequence[KeyedFile]) -> Iterator[StateS
 
 
 def without(part: KeyGroupRange, taken: KeyGroupRange) -> Iterator[KeyGroupRange]:
-    """Yield the rest of a range, in order: nothing, one range, or one on either side."""
+    """Yield what is left of a range, in order: nothing, one range, or a range on either side."""
     if taken.last < part.first or part.last < taken.first:
         yield part
         return

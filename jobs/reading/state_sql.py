@@ -48,7 +48,7 @@ _TYPES: Final[dict[pa.DataType, str]] = {
     pa.large_binary(): "binary",
     pa.date32(): "date",
 }
-"""What both engines call a type alike."""
+"""The types that have the same name in both engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,8 @@ class StateQuery:
 def state_sql(query: StateQuery, dialect: Dialect) -> str:
     """Return a query whose result is the state: its columns, one row per key, deleted keys left out.
 
-    It needs no view and no setting. It names a version and files that do not change, so its result never changes.
+    The query needs no view and no setting. It names a version and files that do not change, so its result never
+    changes.
     """
     quoted = [sql_name(name, dialect) for name in query.columns.names]
     if not query.slices:
@@ -89,7 +90,7 @@ def state_sql(query: StateQuery, dialect: Dialect) -> str:
 
 
 def _own(columns: Sequence[str]) -> str:
-    """Return what is put before the names of the query's own columns, so that none is called as one of the state's."""
+    """Return a prefix for the names of the query's own columns, so that none of them is also a column of the state."""
     taken, own = {name.lower() for name in columns}, ""
     while any(f"{own}{name}" in taken for name in _OWN):
         own += "_"

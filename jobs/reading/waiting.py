@@ -1,4 +1,4 @@
-"""Reads which left rows wait in an enrichment's state at one cut, from its files, without Spark."""
+"""Reads which rows of the left side wait in an enrichment's state at a cut, from the state's files, without Spark."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ from jobs.storage.place import place_in
 from jobs.warehouse.table_snapshot import delta_table
 
 ROWS = "rows_waiting"
-"""The column of `waiting_rows` that counts them."""
+"""The column of `waiting_rows` with the number of rows."""
 
 
 def waits_in(planned: VertexPlan) -> KeyedSpec | None:
-    """Return the vertex's specification if it is an enrichment, in whose state rows may wait; else None."""
+    """Return the vertex's specification if it is an enrichment, in whose state rows may wait, or else None."""
     spec = planned.spec
     return spec if isinstance(spec, KeyedSpec) and isinstance(spec.function, EnrichFunction) else None
 
@@ -40,6 +40,6 @@ def waiting_rows(root: Root, record: CheckpointRecord, spec: KeyedSpec) -> pl.Da
 
 
 def still_waiting(then: pl.DataFrame, now: pl.DataFrame, keys: Sequence[str]) -> int:
-    """Return how many rows that waited then still wait now. All rows of a key are released together."""
+    """Return how many of the rows that waited at an older cut still wait. All rows of a key are released together."""
     rows = then.join(now.select(keys), on=list(keys), how="semi", nulls_equal=True)
     return int(rows[ROWS].sum())

@@ -33,10 +33,7 @@ class AvroWriting:
     """How rows become Avro records. With a `number`, each begins as in Confluent's wire format."""
 
     def __init__(self, schema: Avro, number: int | None) -> None:
-        """
-
-        Raise SinkError for a schema that describes no columns, and for a number that does not fit into four bytes.
-        """
+        """Raise SinkError for a schema that describes no columns, and for a number that needs more than four bytes."""
         if schema is None:
             raise SinkError("a KafkaSink with format='avro' needs schema=, the text of an .avsc file or its JSON")
         if number is not None and not 0 <= number < _NUMBER_MAX:
