@@ -124,10 +124,7 @@ class Cut:
         return None if ms is None else event_time(ms)
 
     def entry(self) -> CheckpointRecord | None:
-        """
-
-        Return the entry of the checkpoint, or None if an older version of Tidemark kept the cut without its entry.
-        """
+        """Return the entry of the checkpoint, or None if an older version of Tidemark kept the cut without it."""
         return self._row or self._source.past_row(self._recorded.checkpoint)
 
     def version(self, table: str) -> int:

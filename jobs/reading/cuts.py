@@ -238,10 +238,7 @@ class Cuts:
             yield self._cut(recorded, row)
 
     def _kept_or_newest(self, at: CheckpointId | None) -> tuple[RecordedCut, CheckpointRecord | None]:
-        """
-
-        Return the cut `at`, or the newest if `at` is not kept, with its entry, even if that was subsumed a moment ago.
-        """
+        """Return the cut `at`, or else the newest, with its entry, even if that entry was subsumed a moment ago."""
         kept = at is not None and self.still(at) is None
         recorded, row = self._recorded(Numbered(at) if kept and at is not None else Newest())
         return recorded, row or self.past_row(recorded.checkpoint)

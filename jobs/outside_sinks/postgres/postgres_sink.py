@@ -125,10 +125,7 @@ _FORMER: Final = "job = %(job)s AND sink = %(sink)s AND (target = '' OR starts_w
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """
-
-    What a target has: its newest checkpoint, and whether it is still the table to which that checkpoint was written.
-    """
+    """What a target has: its newest checkpoint, and whether it is still the table to which that one was written."""
 
     newest: int
     is_known: bool
@@ -292,10 +289,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         self._once(job, table, checkpoint, changes)
 
     def newest(self, job: str, table: str) -> int | None:
-        """
-
-        Return the newest checkpoint that the table has, or None if only an older version of Tidemark has written to it.
-        """
+        """Return the newest checkpoint that the table has, or None if only an older version has written to it."""
 
         def asked(connection: Connection) -> int | None:
             numbers = self._numbers(connection, job, table)
