@@ -100,10 +100,7 @@ class PendingCut:
         return self.polars(table).collect().to_arrow()
 
     def added(self, table: str) -> pl.LazyFrame:
-        """
-
-        Return the rows that the approval would add to an append table, or all rows that another table would then show.
-        """
+        """Return the rows that the approval would add to an append table, or all rows of another changed table."""
         names, net = self._columns(table), self._net(table)
         files = (*net.adds, *net.files) if net is not None else ()
         return self._of_files(table, files).select(names)

@@ -37,22 +37,22 @@ from jobs.sources.position_words import PositionWords
 from jobs.warehouse.cuts_table import event_time
 
 # ------------------------------------------------------------------
-# Renders the statistics of checkpoints: of each vertex and subtask, and over the retained checkpoints .
+# Renders the statistics of checkpoints: of each vertex and subtask, and over the retained checkpoints.
 
 
 NOT_MEASURED: Final = "not measured"
 """Shown for a number that was not measured, as in entries of older versions. It is never shown as 0."""
 
 FAILED_SHOWN: Final = 10
-"""The list shows so many of the newest failed checkpoints. `--json` has all that are known."""
+"""The list shows this many of the newest failed checkpoints. `--json` has all that are known."""
 
 SUBTASKS_SHOWN: Final = 16
-"""If a vertex has more subtasks, the slowest ones are shown. `--subtasks` shows all."""
+"""If a vertex has more subtasks, only the slowest are shown. `--subtasks` shows all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One number of the subtasks: its title, its format, and its value for every subtask."""
+    """A column of numbers about subtasks: its title, the format of a number, and the number of every subtask."""
 
     title: str
     shown: Callable[[int], str]
@@ -77,7 +77,7 @@ class Flying:
 
     @classmethod
     def of(cls, was: VertexRecord, edge: EdgeId | None = None) -> "Flying":
-        """Add up what is on its way to a vertex, by all its edges or by one."""
+        """Add up the rows in flight to a vertex, on all its edges or on one."""
         segments = [
             segment
             for subtask in was.subtasks
@@ -88,7 +88,7 @@ class Flying:
         return cls(sum(segment.rows for segment in segments), sum(segment.bytes for segment in segments))
 
     def __str__(self) -> str:
-        """Return it as a user reads it."""
+        """Return the rows and bytes as a user reads them."""
         return f"{plural(self.rows, 'row')}, {size(self.size_bytes)}"
 
 
@@ -170,7 +170,7 @@ _SPREAD: Final[tuple[tuple[str, Callable[[Distribution], int]], ...]] = (
 
 
 def _slowest(vertex: VertexStatistics, subtasks: int) -> list[int]:
-    """Return the subtasks to show, in their order: all if they are few, else those whose tasks ran longest."""
+    """Return the subtasks to show, in their order: all if they are few, or else the ones whose tasks ran longest."""
     times = vertex.subtasks.task_ms or (None,) * subtasks
     longest = sorted(range(subtasks), key=lambda subtask: -(times[subtask] or 0))
     return sorted(longest[:SUBTASKS_SHOWN])
@@ -179,7 +179,8 @@ def _slowest(vertex: VertexStatistics, subtasks: int) -> list[int]:
 def counts_line(record: CheckpointRecord) -> Text:
     """Return how many checkpoints the entry's generation had triggered when it was written, and how they ended.
 
-    When the entry was written, it counted itself as in progress. Since it is there, its checkpoint has completed.
+    The entry was written while its own checkpoint was in progress, and counts it so. Since the entry exists, this
+    checkpoint is shown as completed.
     """
     when = f"generation {record.generation} up to checkpoint {record.checkpoint}"
     counts = record.statistics.counts
@@ -260,7 +261,7 @@ class FailedCheckpoint:
 
     @property
     def status(self) -> str:
-        """How it ended: a task or a suite declined it, or it failed otherwise."""
+        """How the checkpoint ended: a task or a suite declined it, or it failed for another reason."""
         declined = self.reason.name.startswith("CHECKPOINT_DECLINED") or self.reason is CheckpointFailureReason.QUALITY
         return "declined" if declined else "failed"
 
@@ -270,7 +271,7 @@ def failed_checkpoints(
 ) -> list[FailedCheckpoint]:
     """Return the failed checkpoints that entries and releases list, newest first, each once.
 
-    `more` are those of a generation whose entries may not list them.
+    `more` has a generation, and failed checkpoints of it that no entry may list yet.
     """
     known = list(rows)
     told = {failed.checkpoint: (more[0], failed) for failed in more[1]}
@@ -301,9 +302,10 @@ def _records(rows: Iterable[Row]) -> list[CheckpointRecord]:
 
 
 def ticks_that_failed(rows: Iterable[Row]) -> Iterator[tuple[Generation, str]]:
-    """Yield each tick that failed or died, with when and why, newest first. The newest claim may still be held.
+    """Yield each tick that failed or died, with time and reason, newest first. The newest claim may still be held.
 
-    A death leaves no release. A claim of the same process follows when a tick goes on in another attempt.
+    A tick that died has no release, and another process made the next claim. If the same process made the next claim,
+    the tick went on in another attempt.
     """
     known = list(rows)
     claims = {row.generation: row for row in sorted_claims(known)}
@@ -360,7 +362,7 @@ def checkpoints_as_json(
 ) -> dict[str, object]:
     """Return what `render_checkpoints` shows, for programs. Times are ms since 1970, UTC.
 
-    A table that is complete for ever is complete until the last millisecond of the year 9999.
+    For a table that is complete for ever, the time is the last millisecond of the year 9999.
     """
     known, cuts = list(rows), frozenset(published)
     return {
@@ -402,7 +404,7 @@ def _as_json(record: CheckpointRecord, cuts: frozenset[CheckpointId]) -> dict[st
 
 
 def _measured(shown: list[CheckpointRecord]) -> Iterator[RenderableType]:
-    """What the newest entry counts, and how the numbers of the completed checkpoints are spread."""
+    """Yield the distribution of the completed checkpoints' numbers, and what the newest entry counts."""
     ticks = [record for record in shown if record.kind in (RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.HELD)]
     if len(ticks) > 1:
         yield history_grid(ticks)
@@ -411,7 +413,10 @@ def _measured(shown: list[CheckpointRecord]) -> Iterator[RenderableType]:
 
 
 def _gaps(shown: Iterable[CheckpointRecord], failed: Iterable[FailedCheckpoint]) -> Iterator[Text]:
-    """Say why a checkpoint's id does not follow its parent's. Each id is given out only once, used or not."""
+    """Explain why a checkpoint's id does not follow its parent's id.
+
+    Each id is given out only once, even if it is unused.
+    """
     records, listed = list(shown), {one.checkpoint for one in failed}
     for record in records:
         beside = listed | {each.checkpoint for each in records if each.parent == record.parent}
@@ -433,7 +438,9 @@ def _cut(record: CheckpointRecord, published: frozenset[CheckpointId]) -> str:
 
 
 def _kind(record: CheckpointRecord) -> str:
-    """Return the kind. A stop's savepoint is a checkpoint too: it is published, and the next tick begins from it.
+    """Return an entry's kind.
+
+    The savepoint of a stop is a checkpoint too: it is published, and the next tick begins from it.
 
     The last checkpoint of a finished job is just `finished`, so that it fits into a window of 120 characters.
     """
@@ -456,7 +463,7 @@ def _cells(record: CheckpointRecord) -> tuple[str, ...]:
 
 
 def figures(record: CheckpointRecord) -> tuple[str, str, str, str]:
-    """Return an epoch's rows, its time from trigger to commit, the longest alignment, and the bytes held back."""
+    """Return an epoch's rows, its time from trigger to commit, its longest alignment, and the bytes held back in it."""
     life = record.statistics
     return (
         counted(life.rows, life.rows_estimated),
@@ -493,7 +500,7 @@ class Moment:
 
 
 def moments(record: CheckpointRecord, published_ms: int | None) -> tuple[Moment, ...]:
-    """Return the epoch's events in order of time; events of one instant in the order in which they happen."""
+    """Return the epoch's events in order of time. Events of the same instant are in the order in which they happen."""
     life = record.statistics
     found = [Moment(life.triggered_ms, "coordinator", f"barrier {record.checkpoint} triggered", "bold")]
     flying = {was.vertex: Flying.of(was) for was in record.vertices}
@@ -515,7 +522,7 @@ def _of_vertex(vertex: VertexStatistics, flying: Flying) -> Iterator[Moment]:
 
 
 def _passed(vertex: VertexStatistics, flying: Flying) -> str:
-    """Return how the barrier passed the vertex, and what that cost."""
+    """Return how the barrier passed the vertex, and what its alignment cost."""
     held = f"{size(vertex.bytes_held)} held" if vertex.bytes_held else "nothing held"
     match vertex.alignment:
         case AlignmentType.ALIGNED | AlignmentType.FORCED_ALIGNED:
@@ -559,7 +566,7 @@ def render_timeline(
 
 
 def _times(record: CheckpointRecord) -> Iterator[RenderableType]:
-    """Return the watermark of each vertex, and of each of its inputs; nothing for a job without event times."""
+    """Yield the watermark of each vertex and of each of its inputs. Yield nothing for a job without event times."""
     times = times_of(record)
     if not times:
         return
@@ -586,9 +593,9 @@ def _times(record: CheckpointRecord) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True, slots=True)
 class TimeOfVertex:
-    """How far in event time a vertex is at a checkpoint. `late_rows` is None if it has no table of late rows.
+    """A vertex's event time at a checkpoint. `late_rows` is None if the vertex has no table of late rows.
 
-    The time of the inputs `at_rest` goes on by the clock (`close_after`).
+    For the inputs `at_rest`, time goes on by the clock (`close_after`).
     """
 
     vertex: str
@@ -600,7 +607,7 @@ class TimeOfVertex:
 
 
 def times_of(record: CheckpointRecord) -> list[TimeOfVertex]:
-    """Return how far each vertex is that keeps event time."""
+    """Return the event time of each vertex that keeps one."""
     late = late_rows(record, LATE)
     return [
         TimeOfVertex(
@@ -651,7 +658,7 @@ def _hooks(record: CheckpointRecord) -> Iterator[Grid]:
 
 
 def states_grid(whose: str, states: Sequence[tuple[str, str | None]]) -> Grid:
-    """Return master hooks or sources with the state that an entry holds of them, the beginning of one that is long."""
+    """Return master hooks or sources with their state in an entry. A long state is cut to its beginning."""
     grid = Grid(whose, "state")
     for name, state in states:
         grid.add_row(name, Text("none in this checkpoint" if state is None else _short(state)))
@@ -732,7 +739,7 @@ def _state(record: CheckpointRecord) -> Text:
 
 
 def _in_flight(vertices: tuple[VertexRecord, ...]) -> Iterator[Text]:
-    """A line for each edge on which the cut holds rows in flight; no line if there are none."""
+    """Yield a line for each edge on which the cut holds rows in flight, and no line if there are none."""
     for was in vertices:
         edges = {held.channel.edge: None for subtask in was.subtasks for held in subtask.in_flight}
         for edge in edges:
@@ -741,7 +748,7 @@ def _in_flight(vertices: tuple[VertexRecord, ...]) -> Iterator[Text]:
 
 
 def _positions(record: CheckpointRecord, words: PositionWords) -> Grid:
-    """Return the position of each split, and what it sent since the last barrier."""
+    """Return the position of each split, and the rows and bytes that it sent since the last barrier."""
     grid = Grid("source", "split", "position", "rows", "bytes", title="positions", title_justify="left")
     grid.title_style = "bold"
     right(grid, 3, 4)

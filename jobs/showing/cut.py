@@ -1,9 +1,9 @@
 """Renders `tidemark cut`: each table's Delta version at a checkpoint, and the lines of code that read them all as one.
 
-DuckDB gets a table from delta-rs, which needs no extension from the network. It gets a pyarrow table, not a dataset:
-with duckdb 2.0.0, polars 2.1.0 and pyarrow 26.0.1 in one process, a scan of a dataset gave the right rows, but the
-process aborted at its end in about half of a dozen trials. Operator state is read by a command, since its tables hold
-bases and deltas, of which the newest row of a key counts.
+DuckDB gets a table that delta-rs has read, so that it needs no extension from the network. It gets a pyarrow table, not
+a dataset: with duckdb 2.0.0, polars 2.1.0 and pyarrow 26.0.1 in one process, a scan of a dataset gave the right rows,
+but the process aborted at its end in about half of a dozen trials. Operator state is read by a command, since a state
+table holds bases and deltas, in which only the newest row of each key is valid.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,9 +47,9 @@ def render_cut(cut: Cut, root: Root) -> RenderableType:
 
 
 def upstream_chain(cut: Cut, depth: int = 1) -> Iterator[tuple[int, str]]:
-    """Yield the cuts of other jobs that a cut rests on, those that these rest on, and so on, each with its depth.
+    """Yield the cuts of other jobs on which a cut rests, the cuts on which these rest, and so on, each with its depth.
 
-    A cut that its own job has dropped since is named, and what it rested on is not known any more.
+    A cut that its own job no longer retains is named too. On which cuts it rested is no longer known.
     """
     for each in cut.rests_on:
         try:
@@ -76,7 +76,7 @@ def _versions(cut: Cut) -> Grid:
 
 
 def until(complete: datetime | None) -> str:
-    """Return until when a table is complete, as a user reads it."""
+    """Return the time until which a table is complete, as a user reads it."""
     if complete is None:
         return ""
     at = complete.replace(tzinfo=None)
@@ -205,7 +205,7 @@ def _notes(state: OperatorState, shown: int, total: int) -> Iterator[RenderableT
 
 
 def _cell(value: object) -> str:
-    """Return a value on one line, a long one cut short."""
+    """Return a value on one line, and of a long value only the beginning."""
     if value is None:
         return "null"
     more = f" and {len(value) - 1} more" if isinstance(value, list) and len(value) > 1 else ""

@@ -48,7 +48,7 @@ def _lines(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
 
 
 def _watermark(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
-    """Yield a line that says from which inputs the vertex's watermark comes; none if it keeps no event time."""
+    """Yield a line with the inputs that give the vertex its watermark, or no line if the vertex keeps no event time."""
     if not keeps_time(plan.graph, vertex):
         return
     found = []
@@ -66,7 +66,7 @@ def _watermark(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
 
 
 def _bound(plan: JobPlan, vertex: Vertex) -> Iterator[Text]:
-    """Yield a line that says what bounds the state of a keyed vertex. It is a warning if nothing does."""
+    """Yield a line that names what bounds the state of a keyed vertex. The line is a warning if nothing does."""
     if vertex.kind is not VertexKind.KEYED:
         return
     spec = plan.vertices[vertex.id].spec
@@ -113,7 +113,7 @@ def _read(plan: JobPlan, edge: EdgeId) -> str:
 
 
 def _by_spark(steps: Chain | None) -> str:
-    """Return what only Spark can compute before the operator. Then tasks do not read the rows from files alone."""
+    """Return what only Spark can compute before the operator, so that tasks cannot just read the rows from files."""
     match steps:
         case None | TaskSteps():
             return ""
@@ -124,7 +124,7 @@ def _by_spark(steps: Chain | None) -> str:
 
 
 def _rules_by_spark(plan: JobPlan, vertex: Vertex, table: Table) -> str:
-    """Return the row rules of a quarantine that only Spark can judge."""
+    """Return those row rules of a quarantine that only Spark can judge."""
     spec = plan.vertices[vertex.id].spec
     if not isinstance(spec, StatelessSpec) or spec.quarantine is None or spec.quarantine.name != table.name:
         return ""

@@ -33,10 +33,10 @@ def render_restore(
     versions: Mapping[TableName, int] | None = None,
     changes: Sequence[Change] = (),
 ) -> RenderableType:
-    """Return what restoring the entry into this plan does; `what` names entry and warehouse.
+    """Return what a restore of the entry into this plan would do. `what` names entry and warehouse.
 
-    `versions` are the Delta versions of the tables if they stay. None: they are made anew of the entry's files, so the
-    entry must be whole.
+    `versions` are the Delta versions of the tables if the tables stay. None: the tables are created again from the
+    entry's files, so the entry must be whole.
     """
     graph = plan.graph
     grids = (
@@ -64,7 +64,7 @@ def render_changes(changes: Sequence[Change]) -> RenderableType:
 
 
 def left_behind(graph: JobGraph, record: CheckpointRecord) -> tuple[str, ...]:
-    """Return the state, hooks and tables of the entry that the pipeline no longer has, named for a user."""
+    """Return the names, for a user, of the entry's state, hooks and tables that the pipeline no longer has."""
     return (
         *(f"the state of {vertex}" for vertex in not_restored(graph, record)),
         *(f"the own state of source {source}" for source in coordinators_left(graph, record)),
@@ -134,7 +134,7 @@ def _others(graph: JobGraph, record: CheckpointRecord) -> Iterator[RenderableTyp
 
 
 def render_rollback(plan: RollbackPlan, words: PositionWords, typed: str) -> RenderableType:
-    """Return the plan of a rollback; `words` name its positions, and the user named the pipeline as `typed`."""
+    """Return the plan of a rollback. `words` name its positions, and `typed` is the user's name of the pipeline."""
     stands = named(plan.newest) if plan.newest is not None else "its start"
     heading = Text.assemble(
         ("rollback plan ", "bold"),
@@ -145,7 +145,7 @@ def render_rollback(plan: RollbackPlan, words: PositionWords, typed: str) -> Ren
 
 
 def named(row: CheckpointRecord) -> str:
-    """Return the name of an entry for a sentence."""
+    """Return the name of an entry as a sentence has it."""
     return f"{row.kind.value} {row.checkpoint}"
 
 
@@ -171,7 +171,7 @@ def _amounts_back(files: tuple[FileHandle, ...]) -> tuple[str, str]:
 
 
 def splits_grid(splits: Sequence[SplitBack], words: PositionWords) -> Grid:
-    """Return each split's present and new position, and the rows between."""
+    """Return each split's present and new position, and the number of rows between them."""
     grid = right(Grid("source", "split", "stands after", "goes on after", "rows read again"), 4)
     for split, rows in zip(splits, rows_again(splits, words), strict=True):
         now, then = (words.named(split.source, split.split, position) for position in (split.now, split.then))
@@ -180,7 +180,7 @@ def splits_grid(splits: Sequence[SplitBack], words: PositionWords) -> Grid:
 
 
 def rows_again(splits: Sequence[SplitBack], words: PositionWords) -> list[int | None]:
-    """Return how many rows of each split will be read again; skipped, if negative; None if it is not known."""
+    """Return how many rows of each split will be read again. A negative number is skipped, and None is unknown."""
     return [words.rows_between(split.source, split.split, split.then, split.now) for split in splits]
 
 
@@ -191,7 +191,7 @@ def _between(rows: int | None) -> str:
 
 
 def said_of_rows(plan: RollbackPlan, words: PositionWords) -> str:
-    """Return how many rows the next tick reads again or skips: by the positions, or by what the checkpoints counted."""
+    """Return how many rows the next tick reads again or skips, by the positions or by the checkpoints' counts."""
     between = rows_again(plan.splits, words)
     known = [rows for rows in between if rows is not None]
     if len(known) == len(between):
@@ -225,11 +225,14 @@ def _ids(checkpoints: Iterable[CheckpointId]) -> str:
 
 
 # ------------------------------------------------------------------
-# Renders what erasing rows does, and what it does not reach.
+# Renders what an erasure of rows does, and which copies of the rows it cannot reach.
 
 
 def render_forget(plan: ForgetPlan, grace_ms: int, *, done: CheckpointRecord | None) -> RenderableType:
-    """Return the report of a search for rows. `done` is the entry that erased them; None: nothing was changed."""
+    """Return the report of a search for rows. `done` is the entry that erased them.
+
+    None means that nothing was changed.
+    """
     job = (str(plan.job), "bold")
     if not plan.matched:
         return Group(Text.assemble(job, ": no row matches; nothing was changed"), *_not_reached(plan))
@@ -288,7 +291,7 @@ def _afterwards(plan: ForgetPlan, grace_ms: int, done: CheckpointRecord | None) 
 
 
 def render_cleanup(job: JobName, done: Cleanup, grace_ms: int, *, dry_run: bool) -> RenderableType:
-    """Return a clean-up as a user reads it; with `dry_run` nothing was deleted."""
+    """Return the result of a clean-up as a user reads it. With `dry_run`, nothing was deleted."""
     shown = done.decision.delete if dry_run else done.deleted.files
     parts: list[RenderableType] = []
     if done.beside is not None:

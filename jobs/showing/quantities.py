@@ -40,7 +40,7 @@ def size(number_bytes: int) -> str:
 
 
 def seconds(milliseconds: int) -> str:
-    """Return a duration in seconds, `0.45 s`; from a minute on `2 min 05 s`, from an hour on `1 h 02 min`."""
+    """Return a duration as in `0.45 s`, from a minute on as in `2 min 05 s`, and from an hour on as in `1 h 02 min`."""
     whole = milliseconds // 1000
     if whole >= _HOUR_S:
         return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S:02} min"
@@ -55,7 +55,7 @@ def moment(at_ms: int) -> str:
 
 
 def counted(number: int, estimated: int) -> str:
-    """Return a number of rows, some of which may be an estimate: `12,000`, or `about 12,000`."""
+    """Return a number of rows, `12,000`, or `about 12,000` if some of them are an estimate."""
     return f"about {count(number)}" if estimated else count(number)
 
 
@@ -65,15 +65,15 @@ def plural(number: int, word: str, more: str | None = None) -> str:
 
 
 # ------------------------------------------------------------------
-# Adds up the events of a running tick, and words those that a user should read.
+# Adds up the events of a running tick, and puts the events that a user should read into words.
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLine:
     """One completed checkpoint as the summary shows it.
 
-    `took_ms` is the duration of its epoch in this tick: from the end of the epoch before, or from when the tick began
-    to read, until its tables were published. None for a checkpoint that this tick only published.
+    `took_ms` is the duration of its epoch in this tick. The epoch begins at the end of the epoch before, or when the
+    tick begins to read, and ends when its tables are published. None for a checkpoint that this tick only published.
     """
 
     checkpoint: CheckpointId
@@ -86,7 +86,7 @@ class CheckpointLine:
 
     @property
     def shown_rows(self) -> str:
-        """The rows, or about how many they are."""
+        """The number of rows, marked if it is an estimate."""
         return f"{counted(self.rows, self.rows_estimated)} {'row' if self.rows == 1 else 'rows'}"
 
 
@@ -106,17 +106,17 @@ def checkpoint_line(record: CheckpointRecord, took_ms: int | None) -> Checkpoint
 
 @dataclass(slots=True)
 class Tally:
-    """A tick so far. `rows_ahead` is how many rows the sources had when it began, None if that is unknown."""
+    """The numbers of a tick so far. `rows_ahead` is how many rows the sources had when the tick began, or None."""
 
     rows_ahead: int | None = None
     ahead_estimated: bool = False
     rows_read: int = 0
     rows_committed: int = 0
     rows_estimated: int = 0
-    """How many of the committed rows a source has estimated."""
+    """How many of the committed rows are estimates of a source."""
     lines: list[CheckpointLine] = field(default_factory=list)
     never_found: list[VertexId] = field(default_factory=list)
-    """Sources that have found no file, in this tick or before."""
+    """Sources that have never found a file, in this tick or before."""
 
     @property
     def rows_open(self) -> int:
@@ -125,13 +125,19 @@ class Tally:
 
     @property
     def so_far(self) -> str:
-        """The committed rows, of those that the sources had if that is known. An estimate is called one."""
+        """The number of committed rows, and of all rows that the sources had, if that is known.
+
+        An estimate is marked.
+        """
         ahead, estimated = self.rows_ahead, self.rows_estimated
         whole = "" if ahead is None else f" of {counted(ahead, estimated or self.ahead_estimated)}"
         return counted(self.rows_committed, estimated) + whole
 
     def read(self, rows: int) -> None:
-        """Add rows that a source sent. If they are more than announced, new rows have arrived."""
+        """Add rows that a source sent.
+
+        If more rows come than the sources had, raise `rows_ahead`, since new rows have arrived.
+        """
         self.rows_read += rows
         if self.rows_ahead is not None:
             self.rows_ahead = max(self.rows_ahead, self.rows_read)
@@ -143,7 +149,7 @@ class Tally:
         self.rows_estimated += line.rows_estimated
 
     def restarted(self) -> None:
-        """Subtract the rows that no completed checkpoint covers: the next attempt reads them again."""
+        """Subtract the rows that no completed checkpoint covers, since the next attempt reads them again."""
         self.rows_read = min(self.rows_read, self.rows_committed)
 
     def rolled_forward(self, line: CheckpointLine) -> None:
@@ -152,7 +158,7 @@ class Tally:
 
 
 def warnings(event: Progress) -> tuple[str, ...]:
-    """Return the lines that a user should read of an event between checkpoints; none for a normal event."""
+    """Return the lines that a user should read about an event between checkpoints. A normal event has no lines."""
     match event:
         case Restarting():
             why = event.message or (event.reason.message if event.reason else "it failed")
@@ -181,7 +187,7 @@ def state_line(uses: CopyUses) -> str:
 
 
 def renaming_line(event: ColumnsRenamed) -> str:
-    """Return the line about a table whose files are written again under new names of columns."""
+    """Return the line about a table whose files are rewritten with new names of columns."""
     share = f"{size(event.done)} of {size(event.total)}"
     return f"{event.table}: {share} are written again under the new names of its columns"
 
@@ -189,7 +195,8 @@ def renaming_line(event: ColumnsRenamed) -> str:
 def failure_line(checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str, *, ends_tick: bool) -> str:
     """Return the line about a checkpoint that failed.
 
-    If the job fails for it, the error says why. No restart follows on a failure that is never tolerated.
+    If the job fails because of it, this line gives no reason, since the tick's error does. No restart follows a failure
+    that is never tolerated.
     """
     if ends_tick:
         return f"checkpoint {checkpoint} failed, and the {'tick ends' if reason in NEVER_TOLERATED else 'job with it'}"

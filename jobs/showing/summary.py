@@ -35,7 +35,7 @@ def render_lines(lines: Sequence[CheckpointLine]) -> RenderableType:
 
 
 def render_caught_up(pipeline: str, cut: int | None, never_found: Sequence[str] = ()) -> RenderableType:
-    """Return the sentence of a tick that found nothing to do; `cut` is the newest published cut, None without one.
+    """Return the sentence for a tick that found nothing to do. `cut` is the newest published cut, or None.
 
     `never_found` are the sources that have found no file yet.
     """
@@ -48,9 +48,9 @@ def render_caught_up(pipeline: str, cut: int | None, never_found: Sequence[str] 
 
 
 def render_finished(pipeline: str, newest: CheckpointRecord | None, typed: str) -> RenderableType:
-    """Return the sentence of a tick whose job has finished before.
+    """Return the sentence for a tick whose job had already finished.
 
-    `newest` is the entry that says so, and `typed` is the pipeline as the user named it.
+    `newest` is the entry with which the job finished, and `typed` is the pipeline as the user named it.
     """
     at = "" if newest is None else f", and checkpoint {newest.checkpoint} holds all their rows"
     said = f": its sources have ended{at}. To read one again, type 'tidemark reset {typed} SOURCE --to start'"
@@ -66,7 +66,7 @@ def render_done(
     failed: bool = False,
     failed_checkpoints: int = 0,
 ) -> RenderableType:
-    """Return one sentence on how the tick ended, and how many checkpoints failed if any did."""
+    """Return one sentence on how the tick ended, with the number of failed checkpoints if any failed."""
     rows = sum(line.rows for line in lines)
     shown = counted(rows, sum(line.rows_estimated for line in lines))
     work = f"{shown} {'row' if rows == 1 else 'rows'} in {plural(len(lines), 'checkpoint')}, {seconds(took_ms)}"
@@ -75,7 +75,7 @@ def render_done(
 
 
 def suite_lines(records: Sequence[CheckpointRecord], suites: Iterable[Suite]) -> Iterator[Text]:
-    """Yield a line for each suite: in how many of these checkpoints it was met, and why not judged in the others."""
+    """Yield a line for each suite: in how many of these checkpoints it was met, and why it was not judged in others."""
     verdicts = [verdict for record in records for verdict in verdicts_of(record, suites)]
     for suite in suites:
         own = [verdict for verdict in verdicts if verdict.table == suite.table]
@@ -113,7 +113,7 @@ def render_places(pipeline: str, warehouse: Root, graph: JobGraph) -> Renderable
 def reported(plan: JobPlan, root: Root) -> Iterator[RenderableType]:
     """Yield each report of the pipeline, rendered; nothing before the first cut.
 
-    If a report raises, it is replaced by a sentence that says so, since the tick itself succeeded.
+    If a report raises, a sentence about the error takes its place, since the tick itself succeeded.
     """
     if not plan.reports:
         return

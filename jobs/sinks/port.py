@@ -16,34 +16,38 @@ class SinkError(Exception):
 
 
 class SinkAwayError(SinkError):
-    """The target's server does not answer. No row is in the way: the next tick may succeed as it is."""
+    """The target's server does not answer.
+
+    The rows are not the cause, so the next tick may succeed without any change.
+    """
 
 
 class OutsideSink:
-    """What a `Sink` and an `UpsertSink` have in common: both may be asked before a checkpoint is committed."""
+    """The common base of `Sink` and `UpsertSink`: what the tick may ask before a checkpoint is committed."""
 
     def check(self, job: str, table: str, checkpoint: int, rows: "Iterable[pa.RecordBatch] | TableChanges") -> None:
-        """Raise SinkError, naming a row, if the target could not take these rows. Change nothing in the target.
+        """Raise SinkError, which names a row, if the target would refuse these rows. Change nothing in the target.
 
-        It is called before the checkpoint is committed. `rows` is what `publish` or `apply` will get. If it raises, the
-        checkpoint is declined. By default a sink is not asked. Without this method, a row that the target never takes
-        fails each tick from then on, until somebody mends the target or rolls the job back.
+        The tick calls this before the checkpoint is committed. `rows` is what `publish` or `apply` will get. If this
+        raises, the checkpoint is declined. By default a sink is not asked. Without this method, a row that the target
+        always refuses fails each further tick, until somebody changes the target or rolls the job back.
         """
         del job, table, checkpoint, rows
 
     def newest(self, job: str, table: str) -> int | None:
         """Return the newest checkpoint that the target has of this job's table, or 0. Change nothing.
 
-        None, the default, means that it cannot be told without `prepare`. A restore and `tidemark doctor` ask.
+        None, the default, means that this is unknown before `prepare`. A restore and `tidemark doctor` call this.
         """
         del job, table
         return None
 
     def take(self, job: str, table: str, warehouse: str, *, over: bool = False) -> bool:
-        """Store which warehouse publishes into the target. Raise SinkError if another one does, unless `over`.
+        """Store which warehouse publishes into the target. Raise SinkError if another warehouse does, unless `over`.
 
-        Return True if the target was another warehouse's and is empty now, so that it has no checkpoint any more. It is
-        called after `prepare`. By default nothing is stored, and two warehouses are noticed only by their numbers.
+        Return True if the target belonged to another warehouse and is empty now, so that it no longer has a checkpoint.
+        The tick calls this after `prepare`. By default nothing is stored, and a second warehouse is noticed only by its
+        checkpoint numbers.
         """
         del job, table, warehouse, over
         return False
@@ -57,15 +61,16 @@ class OutsideSink:
 class Sink(OutsideSink, ABC):
     """A target outside the warehouse, for the rows of one append table.
 
-    The target stores the number of the newest checkpoint that it has, for each job and table. One tick at a time calls
-    it, in the tick's process. A tick that was taken over may still call `publish` for a checkpoint that is there.
+    The target stores the number of the newest checkpoint that it has, for each job and table. Only one tick at a time
+    calls the sink, in the tick's process. But a tick whose job was taken over may still call `publish`, for a
+    checkpoint that the target already has.
     """
 
     @abstractmethod
     def prepare(self, job: str, table: str, schema: pa.Schema) -> int:
         """Create or check the target, and return the newest checkpoint that it has of this job's table, or 0.
 
-        It is called before the tick claims the job. Raises SinkError if the target does not fit the columns in
+        The tick calls this before it claims the job. Raises SinkError if the target does not fit the columns in
         `schema`. Then the tick does not begin.
         """
         ...
@@ -75,21 +80,25 @@ class Sink(OutsideSink, ABC):
         """Write the rows and the checkpoint's number, in one transaction.
 
         If the target has this checkpoint or a newer one, do nothing. `rows` may be read several times, and are read
-        from files only then. Whatever it raises, the checkpoint stays committed, and the next tick calls it again.
+        from files each time. If this raises any error, the checkpoint stays committed, and the next tick calls this
+        again.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What has changed in an upsert table since a checkpoint: new and changed rows, and the keys that are gone."""
+    """What has changed in an upsert table since a checkpoint: new and changed rows, and the deleted keys."""
 
     rows: pa.Table
     deleted: pa.Table
 
 
 class TableChanges(ABC):
-    """How an upsert table is at a checkpoint. `keys` are its key columns. Files are read when a method is called."""
+    """The content of an upsert table at a checkpoint. `keys` are its key columns.
+
+    Each method reads files when called.
+    """
 
     keys: tuple[str, ...]
 
@@ -105,10 +114,10 @@ class TableChanges(ABC):
 
 
 class UpsertSink(OutsideSink, ABC):
-    """A target outside the warehouse that shows an upsert table. It follows a rollback of the table too.
+    """A target outside the warehouse that shows an upsert table. It also follows a rollback of the table.
 
-    The target stores the number of the newest checkpoint that it shows, for each job and table, and nobody else changes
-    its rows. `apply` is called for every checkpoint, in their order.
+    The target stores the number of the newest checkpoint that it shows, for each job and table. No other program may
+    change its rows. `apply` is called for every checkpoint, in order.
     """
 
     @abstractmethod
@@ -118,10 +127,11 @@ class UpsertSink(OutsideSink, ABC):
 
     @abstractmethod
     def apply(self, job: str, table: str, checkpoint: int, changes: TableChanges) -> None:
-        """Let the target show this checkpoint, and store its number, in one transaction.
+        """Make the target show this checkpoint, and store the checkpoint's number, in one transaction.
 
-        If the target has this checkpoint or a newer one, do nothing. If `changes` know what has changed since the one
-        that it has, apply that. Else replace all its rows. Errors mean the same as in `Sink.publish`.
+        If the target has this checkpoint or a newer one, do nothing. If `changes.since` returns what has changed since
+        the target's checkpoint, apply that. Or else replace all rows of the target. Errors have the same effect as in
+        `Sink.publish`.
         """
         ...
 
@@ -129,20 +139,20 @@ class UpsertSink(OutsideSink, ABC):
 class TwoPhaseSink(ABC):
     """A `Sink` or `UpsertSink` that commits in two phases (Flink: `TwoPhaseCommitSinkFunction`).
 
-    It writes a checkpoint's rows before the checkpoint is committed, so it can decline the checkpoint. Tidemark decides
-    which transaction is committed or rolled back, and when (`checkpointing.commit.outside_sinks`).
+    The sink writes a checkpoint's rows before the checkpoint is committed, so it can decline the checkpoint. Tidemark
+    decides which transaction is committed or rolled back, and when (`checkpointing.commit.outside_sinks`).
     """
 
     two_phase: bool = True
-    """False: it votes on no checkpoint. Transactions from before are still ended."""
+    """False: the sink does not vote on checkpoints. Transactions that it has pre-committed before are still ended."""
 
     @abstractmethod
     def pre_commit(self, transaction: SinkTransaction, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
         """Write the rows and the checkpoint's number into a transaction that can be committed in any case from now on.
 
-        `rows` is what `publish` or `apply` would get. Nobody may see them yet. If the target has this checkpoint, or
-        has pre-committed this transaction, do nothing. If it raises, the checkpoint is declined. The message should
-        name the row.
+        `rows` is what `publish` or `apply` would get. No reader may see the rows yet. If the target has this
+        checkpoint, or has pre-committed this transaction, do nothing. If this raises, the checkpoint is declined. The
+        error's message should name the row.
         """
         ...
 
@@ -155,21 +165,24 @@ class TwoPhaseSink(ABC):
         ...
 
     def left_elsewhere(self, job: str, table: str) -> Iterable[tuple[SinkTransaction, str]]:
-        """Return transactions of the job in other targets of this place, each with its name and how a user ends it.
+        """Return transactions of the job in other targets of this server, each with its name and how a user ends it.
 
-        Such as those of a former target, which no tick ends. `tidemark doctor` shows them.
+        An example are the transactions of a former target, which no tick ends. `tidemark doctor` shows them.
         """
         del job, table
         return ()
 
     @abstractmethod
     def commit(self, transaction: SinkTransaction) -> None:
-        """Commit a transaction. If it is gone, do nothing. `publish` or `apply` comes next and reads the number."""
+        """Commit a transaction, if it still exists.
+
+        The tick then calls `publish` or `apply`, which reads the stored number.
+        """
         ...
 
     @abstractmethod
     def roll_back(self, transaction: SinkTransaction) -> None:
-        """Drop a transaction. If it is gone, do nothing."""
+        """Roll a transaction back, if it still exists."""
         ...
 
 
@@ -196,14 +209,14 @@ TableSink = AppendedTable | UpsertedTable
 
 
 # ------------------------------------------------------------------
-# What a pipeline says of an output table: comments and properties.
+# What a pipeline declares about an output table: comments and properties.
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
     """The comment of a table, the comments of its columns by name, and its properties by name.
 
-    An empty comment, a column that is not named, and a property that is not named are not written.
+    An empty comment is not written. Nothing is written about columns and properties that are not named here.
     """
 
     comment: str = ""

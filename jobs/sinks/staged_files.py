@@ -1,7 +1,7 @@
 """Writes staged Parquet files, inside Spark's tasks.
 
-A file gets its name when it is whole, so that it is never seen half written. Nothing is overwritten or deleted. A
-retried task leaves its first files as orphans.
+A file gets its name only when it is whole, so nobody sees it half written. Nothing is overwritten or deleted. A retried
+task leaves its first files as orphans.
 """
 
 import base64
@@ -31,7 +31,7 @@ from jobs.storage.address import StoreUrl, parsed
 from jobs.storage.place import storage_at
 
 # ------------------------------------------------------------------
-# Measures a Spark task from inside: how long it runs, and how long of that it writes files (E6).
+# Measures a Spark task from inside: how long it runs, and how much of this time it writes files (E6).
 
 
 _NS: Final = 1_000_000
@@ -44,7 +44,7 @@ def _now_ns() -> int:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Runs from its creation. Not for several threads."""
+    """A stopwatch that runs from its creation. Only one thread may use it."""
 
     _started_ns: int = field(default_factory=_now_ns)
     _writing_ns: int = 0
@@ -59,13 +59,13 @@ class Stopwatch:
             self._writing_ns += _now_ns() - began
 
     def work(self, rows: int) -> TaskWork:
-        """Return what the task has measured until now; `rows` it received."""
+        """Return what the task has measured until now. `rows` is how many rows it received."""
         ran_ns = _now_ns() - self._started_ns
         return TaskWork(task_ms=ran_ns // _NS, sync_ms=self._writing_ns // _NS, rows=rows)
 
 
 # ------------------------------------------------------------------
-# Chooses the rows that an overwrite table may show, inside Spark's tasks, and writes down their version.
+# Chooses the rows that an overwrite table may show, inside Spark's tasks, and records their version.
 
 
 class VersionError(ValueError):
@@ -73,7 +73,7 @@ class VersionError(ValueError):
 
 
 def require_versions(table: TableName, rows: pa.Table, column: str) -> None:
-    """Raise VersionError if a row has no version: nobody could say whether it is newer than another row."""
+    """Raise VersionError if a row has no version, since it could not be compared with other rows."""
     lacking = rows.column(column).null_count
     if lacking:
         raise VersionError(
@@ -83,9 +83,10 @@ def require_versions(table: TableName, rows: pa.Table, column: str) -> None:
 
 
 def newest_rows(table: TableName, rows: pa.Table, column: str) -> tuple[TableVersion, pa.Table]:
-    """Return the greatest version of these rows (at least one), and its rows in their order. No version is null.
+    """Return the greatest version of these rows, and the rows of that version in their order.
 
-    Raises VersionError for a version that makes a folder's name too long, or a date that no text can have.
+    There must be at least one row, and no version may be null. Raises VersionError for a version that makes a folder's
+    name too long, or a date that cannot be written as text.
     """
     values = rows.column(column)
     greatest = pc.max(values)
@@ -124,25 +125,25 @@ def _version(table: TableName, column: str, value: pa.Scalar) -> TableVersion:
 # ------------------------------------------------------------------
 # Splits rows into the partitions of a table, inside Spark's tasks.
 #
-# A file has the partition columns too, although the log says their values. So a later vertex, a suite,
-# a sink and a restored range get whole rows from a staged file's path.
+# A file has the partition columns too, although the log has their values. So a later vertex, a suite, a sink and a
+# restored range get whole rows from a staged file.
 
 
 PARTITIONS_MAX: Final = 10_000
-"""A task writes at most so many partitions of a table in one micro-batch, since each is a file of its own."""
+"""The most partitions of a table that a task may write in one micro-batch, since each is a file of its own."""
 
 MEAN_NULL: Final = ("", NO_VALUE)
-"""Texts that mean null in a partition column. Delta's protocol says so of the first, and Hive of the other."""
+"""Texts that stand for null in a partition column. The first is from Delta's protocol, and the second from Hive."""
 
 
 class PartitionError(ValueError):
-    """Rows cannot be laid out as the pipeline says. The message names the table, the column and the way out."""
+    """Rows cannot be partitioned as the pipeline declares. The message names the table, the column and the way out."""
 
 
 def partitions(table: TableName, rows: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
     """Yield the folder and the rows of each partition, in order of the values. Rows keep their order.
 
-    The texts `MEAN_NULL` become null, as Spark writes them. Raises PartitionError.
+    The texts `MEAN_NULL` become null, as in Spark. Raises PartitionError.
     """
     whole = _with_nulls(rows, by)
     order = pc.sort_indices(whole.select(by), sort_keys=[(name, "ascending") for name in by])
@@ -159,7 +160,7 @@ def partitions(table: TableName, rows: pa.Table, by: tuple[str, ...]) -> Iterato
 
 
 def _with_nulls(rows: pa.Table, by: tuple[str, ...]) -> pa.Table:
-    """Return the rows with null in place of texts that mean null in these columns."""
+    """Return the rows with null in place of the texts `MEAN_NULL` in these columns."""
     for name in by:
         column, at = rows.column(name), rows.schema.get_field_index(name)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -181,7 +182,10 @@ def _begins(ordered: pa.Table, by: tuple[str, ...]) -> list[int]:
 
 
 def _texts(table: TableName, column: str, values: pa.ChunkedArray) -> list[str | None]:
-    """Return values as Delta's protocol writes those of partition columns. Raises PartitionError if it has no text."""
+    """Return values as Delta's protocol writes them for partition columns.
+
+    Raises PartitionError if that is impossible.
+    """
     try:
         return [None if value is None else _text(value) for value in values.to_pylist()]
     except (ValueError, OverflowError) as error:
@@ -207,24 +211,24 @@ def _folder(table: TableName, by: tuple[str, ...], values: tuple[str | None, ...
 
 
 _SAMPLE: Final = 2_000
-"""So many rows say whether a column's values repeat."""
+"""The number of rows that are examined to decide whether a column's values repeat."""
 
 
 class Encoding(Enum):
-    """How values are stored in a file. Texts are stored with a dictionary, except in a channel's."""
+    """How values are stored in a file. Texts are stored with a dictionary, except where `CHANNEL` does without one."""
 
     PLAIN = "plain"
-    """Plain and compressed: every engine reads it."""
+    """Plain values, compressed. Every engine reads them."""
     DIFFERENCES = "differences"
-    """Differences from one value to the next (Parquet: DELTA_BINARY_PACKED), in half the time and three quarters of the
-    space. Spark, delta-rs, DuckDB and Polars read it. Some older engines do not, so only state uses it."""
+    """Differences from one integer to the next (Parquet: DELTA_BINARY_PACKED), in half the time and three quarters of
+    the space. Spark, delta-rs, DuckDB and Polars read them. Some older engines do not, so only state uses them."""
     CHANNEL = "channel"
     """For files that are read once, and soon: LZ4 instead of zstd, and a dictionary only for texts that repeat. Writing
-    and reading take two thirds of the time, and files up to twice the space. In a store, space counts more."""
+    and reading take two thirds of the time, and files up to twice the space. In a store, space matters more."""
 
 
 class StagedFileError(OSError):
-    """A staged file could not be written: names the path and what the operating system said."""
+    """A staged file could not be written. The message has the path and the operating system's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +246,7 @@ class StagedFiles:
     watch: Stopwatch = field(default_factory=Stopwatch, compare=False, repr=False)
 
     def timed(self) -> "StagedFiles":
-        """Return the same writer with a stopwatch that starts now; a task calls this first."""
+        """Return the same writer with a stopwatch that starts now. A task calls this first."""
         return replace(self, watch=Stopwatch())
 
     def write(
@@ -265,8 +269,8 @@ class StagedFiles:
         """Write rows for the vertices behind this one to one file, each part as a row group, and return its handle.
 
         Only one part and the file's bytes are in memory, here and where the file is read. A keyed vertex writes parts
-        of at most 65,536 rows. A task of a stateless one writes all its rows as one part, since it holds them anyway.
-        Nobody asks for bounds of the values. Raises as `write` does.
+        of at most 65,536 rows. A task of a stateless vertex writes all its rows as one part, since it holds them
+        anyway. The handle has no bounds of the values, since no reader needs them. Raises what `write` raises.
         """
         with self.watch.writing():
             of_store = isinstance(parsed(self.root), StoreUrl)
@@ -278,8 +282,8 @@ class StagedFiles:
     def write_partitions(self, table: TableName, rows: pa.Table, by: tuple[str, ...]) -> tuple[FileHandle, ...]:
         """Write rows (at least one) to one file for each partition by these columns. Return the files' handles.
 
-        Without columns that is one file. An empty text in a partition column becomes null, as with Spark.
-        Raises StagedFileError, and PartitionError for rows that cannot be laid out so.
+        Without columns, there is one file. An empty text in a partition column becomes null, as with Spark. Raises
+        StagedFileError, and PartitionError for rows that cannot be partitioned by these columns.
         """
         if not by:
             return (self.write(table, rows),)
@@ -290,9 +294,9 @@ class StagedFiles:
     ) -> tuple[FileHandle, ...]:
         """Write the rows that an overwrite table may show, and return the files' handles.
 
-        In each partition by these columns, they are the rows with the greatest value of the `version` column. All other
-        rows are left out, since rows of a greater version are among these. Raises StagedFileError, PartitionError, and
-        VersionError for rows without a version, or with one that no folder can have.
+        In each partition by these columns, these are the rows with the greatest value of the `version` column. All
+        other rows are left out, since rows of a greater version replace them. Raises StagedFileError, PartitionError,
+        and VersionError for rows without a version, or with a version that cannot be in the name of a folder.
         """
         require_versions(table, rows, version)
         parts = partitions(table, rows, by) if by else [("", rows)]
@@ -320,8 +324,8 @@ class StagedFiles:
     ) -> FileHandle:
         """Write rows to one file in the folder of their partition, each part as a row group, and return its handle.
 
-        The file gets this `path`, or a staged file's. Only one part and the file's bytes are in memory. Raises as
-        `write` does, and what `parts` raises.
+        The file gets this `path`, or else the path of a new staged file. Only one part and the file's bytes are in
+        memory. Raises what `write` and `parts` raise.
         """
         by = tuple(column for column, _ in values_of(folder))
         statistics = FileStatistics(by)
@@ -333,7 +337,7 @@ class StagedFiles:
         return handle
 
     def inline(self, table: TableName, rows: pa.Table) -> FileHandle:
-        """Return a handle that carries the file which `write` would have written; nothing is written."""
+        """Return a handle that contains the file that `write` would write. Nothing is written."""
         with self.watch.writing():
             content = _parquet(rows, Encoding.DIFFERENCES)
             return replace(self._handle(table, rows, content), inline=base64.b64encode(content).decode("ascii"))
@@ -370,7 +374,7 @@ def _parquet(rows: pa.Table, encoding: Encoding) -> pa.Buffer:
 def _in_parts(
     parts: Iterable[pa.Table], schema: pa.Schema, encoding: Encoding, statistics: FileStatistics | None = None
 ) -> tuple[int, pa.Buffer]:
-    """Return the number of rows, and the bytes of a file that has each part as a row group. Counts all statistics."""
+    """Return the number of rows, and a file's bytes, with each part as a row group. Add all rows to `statistics`."""
     rows, sink, every = 0, pa.BufferOutputStream(), iter(parts)
     first = next(every, schema.empty_table())
     with pq.ParquetWriter(sink, schema, **_options(first, encoding)) as writer:
@@ -383,9 +387,10 @@ def _in_parts(
 
 
 def _options(rows: pa.Table, encoding: Encoding) -> dict[str, Any]:
-    """Return how a file that begins with these rows is written. A dictionary is worth its cost for texts only.
+    """Return Parquet's options for a file that begins with these rows. A dictionary is worth its cost only for texts.
 
-    A file says no bounds of doubles: Arrow leaves NaN out of them, and Spark and DuckDB would then miss such rows.
+    The footer has no bounds of floating point columns. Arrow leaves NaN out of such bounds, and Spark and DuckDB would
+    then miss the rows with NaN.
     """
     kinds = {field.name: field.type for field in rows.schema}
     texts = [name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
@@ -405,7 +410,7 @@ def _options(rows: pa.Table, encoding: Encoding) -> dict[str, Any]:
 
 
 def _repeats(values: pa.ChunkedArray) -> bool:
-    """Return whether values occur twice on average."""
+    """Return whether a value occurs at least twice on average."""
     return bool(2 * pc.count_distinct(values, mode="all").as_py() <= len(values))
 
 

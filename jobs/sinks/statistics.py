@@ -2,13 +2,13 @@
 
 A column gets bounds only if all engines agree on its order. Nested and binary columns get none. Some values have no
 bound that every reader understands: NaN, an infinity, a date or moment outside of the years 1 to 9999, and a text that
-is no UTF-8. A file with such a value gets no bounds at all. For if a file has some bounds but lacks those of a column,
-the dataset of delta-rs takes the lacking ones for null, and skips the file. So booleans get bounds too, which Spark
-ignores. A bound never lies inside the values:
+is not UTF-8. A file with such a value gets no bounds at all. The reason is that if a file has bounds of some columns
+only, the dataset of delta-rs takes the missing bounds for null, and skips the file. So booleans get bounds too, which
+Spark ignores. A bound never lies inside the values:
 
 - Decimals are written with all their digits.
 - Timestamps have microseconds in memory and milliseconds in statistics, so the upper bound is rounded up.
-- Some engines hold -0.0 to be less than 0.0. So a lower bound of zero is -0.0, and an upper one 0.0.
+- For some engines, -0.0 is less than 0.0. So a lower bound of zero is -0.0, and an upper bound of zero is 0.0.
 """
 
 import json
@@ -31,7 +31,7 @@ _A_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _MILLISECONDS: Final = 10**3
 
 _Bound = str | int | float | Decimal
-"""A bound. Dates and moments are texts, which have the order of their values."""
+"""A bound. Dates and moments are texts, which sort like the values."""
 
 _ORDERED = (
     pa.types.is_boolean,
@@ -48,7 +48,7 @@ _ORDERED = (
 def statistics_json(rows: pa.Table, *, besides: Collection[str] = ()) -> str:
     """Return the statistics of a file that holds exactly these rows.
 
-    The partition columns `besides` get none, because the log says their values.
+    The partition columns `besides` get none, because the log has their values.
     """
     statistics = FileStatistics(besides)
     statistics.add(rows)
@@ -65,10 +65,10 @@ class FileStatistics:
         self._nulls: Counter[str] = Counter()
         self._lowest: dict[str, _Bound | None] = {}
         self._highest: dict[str, _Bound | None] = {}
-        """The bounds of each column that has values, or None if it has none that a log can hold."""
+        """The bound of each column that has values, or None if a log cannot hold it."""
 
     def add(self, rows: pa.Table) -> None:
-        """Count these rows too. They have the same columns as those before."""
+        """Add these rows to the statistics. They have the same columns as the rows before."""
         self._rows += rows.num_rows
         named = [name for name in rows.column_names if name not in self._besides]
         for name in named[:_COLUMNS_MAX]:
@@ -90,7 +90,7 @@ class FileStatistics:
 
 
 def logged_statistics(rows: int | None, least: pa.Scalar, greatest: pa.Scalar, nulls: Mapping[str, object]) -> str:
-    """Return the statistics of an add action, as `DeltaTable.get_add_actions` shows it; what it lacks stays absent.
+    """Return the statistics of an add action of `DeltaTable.get_add_actions`. What the action lacks stays absent.
 
     `least` and `greatest` are structs of the columns' bounds, or nulls.
     """
@@ -102,9 +102,10 @@ def logged_statistics(rows: int | None, least: pa.Scalar, greatest: pa.Scalar, n
 
 
 def leaves_out(column: pa.ChunkedArray, least: Any, greatest: Any) -> bool:  # noqa: ANN401 - of JSON
-    """Return whether a value of a column lies outside of the bounds that a log says of it. None is no bound.
+    """Return whether a value of a column lies outside of the column's bounds in a log. None stands for no bound.
 
-    A moment may be up to a millisecond after its upper bound: other writers round it down, and readers know that.
+    A moment may be up to a millisecond after its upper bound, since other writers round the bound down and readers
+    allow for that.
     """
     if not any(is_kind(column.type) for is_kind in _ORDERED) or column.null_count == len(column):
         return False
@@ -116,7 +117,7 @@ def leaves_out(column: pa.ChunkedArray, least: Any, greatest: Any) -> bool:  # n
 
 
 def _in_type(said: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - of JSON
-    """Return a bound as a column of this type has it. Decimals keep all digits, and a text is as it is."""
+    """Return a bound of the log as a value of this type. Decimals keep all digits, and texts stay as they are."""
     return pa.scalar(float(said), kind).as_py() if isinstance(said, Decimal) and pa.types.is_floating(kind) else said
 
 
@@ -143,7 +144,7 @@ def _json(value: object) -> str:
 
 
 def _fields(bounds: pa.Scalar) -> dict[str, pa.Scalar]:
-    """Return the bounds that a log has. Those of nested columns are left out."""
+    """Return the bounds that a log has, without the bounds of nested columns."""
     found = bounds.items() if bounds.is_valid else ()
     return {name: each for name, each in found if each.is_valid and not pa.types.is_nested(each.type)}
 
@@ -157,7 +158,10 @@ def _extremes(column: pa.ChunkedArray) -> tuple[_Bound | None, _Bound | None]:
 
 
 def _bound(value: pa.Scalar, *, up: bool) -> _Bound | None:
-    """Return a value, or the next greater one (`up`) or lesser one that a log can hold. None if it can hold none."""
+    """Return a value as a log can hold it, rounded up (`up`) or down if necessary.
+
+    None: a log cannot hold a bound of it.
+    """
     kind = value.type
     try:
         if pa.types.is_timestamp(kind):
@@ -173,7 +177,10 @@ def _bound(value: pa.Scalar, *, up: bool) -> _Bound | None:
 
 
 def _moment(value: int, kind: pa.TimestampType, *, up: bool) -> str:
-    """Return a moment or local time in milliseconds. Raises OverflowError outside of the years 1 to 9999."""
+    """Return the text of a moment or local time, in milliseconds.
+
+    Raises OverflowError outside of the years 1 to 9999.
+    """
     unit = _A_SECOND[kind.unit]
     milliseconds = -(-value * _MILLISECONDS // unit) if up else value * _MILLISECONDS // unit
     text = (_ZERO_HOUR + timedelta(milliseconds=milliseconds)).replace(tzinfo=None).isoformat(timespec="milliseconds")
@@ -185,7 +192,10 @@ def _lower(value: _Bound | None) -> _Bound | None:
 
 
 def _upper(value: _Bound | None) -> _Bound | None:
-    """Return the bound. A longer text becomes one of 33 characters that no text with its beginning exceeds, or None."""
+    """Return an upper bound.
+
+    A longer text is cut, and one character is added so that the bound stays above the text.
+    """
     if not isinstance(value, str) or len(value) <= _TEXT_MAX:
         return value
     return value[:_TEXT_MAX] + _HIGHEST if value[_TEXT_MAX] != _HIGHEST else None

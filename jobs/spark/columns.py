@@ -1,6 +1,6 @@
-"""Names columns to Spark. Spark reads a dot in a name as the field of a struct, and a back quote as a mark.
+"""Quotes columns' names for Spark, which takes a dot for a struct's field and a back quote for the end of a name.
 
-PySpark does so too where it passes the columns of a frame to a function of ours (`DataFrame.mapInArrow`).
+PySpark does the same where it passes the columns of a frame to a function of Tidemark's (`DataFrame.mapInArrow`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,21 +16,21 @@ OWN_NAMES: Final = "_tidemark_"
 """The beginning of the names of columns that Tidemark adds to a frame. No column of a user has such a name."""
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What `DataFrame.mapInArrow` takes."""
+"""A function that `DataFrame.mapInArrow` takes."""
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column as Spark SQL has it."""
+    """Return the name of a column in Spark SQL's quotes."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def named(name: str) -> Column:
-    """Return the column of that name, which is no path into a struct."""
+    """Return the column of exactly that name, which is not taken for a path into a struct."""
     return F.col(quoted(name))
 
 
 def map_in_arrow(rows: DataFrame, run: ArrowFunction, schema: StructType) -> DataFrame:
-    """Return what `run` makes of the rows, lazily. It sees the columns under their own names, whatever these are."""
+    """Return the rows that `run` makes of the rows, lazily. `run` gets the columns with their own names."""
     names = rows.columns
     if all(name.isidentifier() for name in names):
         return rows.mapInArrow(run, schema)
@@ -39,7 +39,7 @@ def map_in_arrow(rows: DataFrame, run: ArrowFunction, schema: StructType) -> Dat
 
 @dataclass(frozen=True, slots=True)
 class _Renamed:
-    """Gives the columns of each batch their own names back."""
+    """Restores the own names of the columns of each batch."""
 
     names: list[str]
     function: ArrowFunction

@@ -30,7 +30,7 @@ _MAIN: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 class ConnectServerError(RuntimeError):
-    """The server did not start. The message has its last output, and says where the rest is."""
+    """The server did not start. The message has the end of its output, and names the file with all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,8 @@ class ConnectServer:
 def connect_server(config: SparkConfig, log_file: Path, *, port: int | None = None) -> Iterator[ConnectServer]:
     """Start a server with the settings of a session of this configuration, and stop it when the block ends.
 
-    It listens only on this machine, on this port or a free one. On a cluster its workers run the Python that
-    PYSPARK_PYTHON names. Raises ConnectServerError if it ends early, or is not ready within
-    `START_S` seconds.
+    The server listens only on this machine, on this port or a free one. On a cluster, its workers run the Python that
+    PYSPARK_PYTHON names. Raises ConnectServerError if the server ends early, or is not ready within `START_S` seconds.
     """
     port = port or _free_port()
     log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +136,7 @@ def _signal_group(process: subprocess.Popen[bytes], what: signal.Signals) -> Non
 
 
 def main(jar_sets: list[str]) -> None:
-    """Keep a server with these sets of jars warm until Ctrl-C, and print how a tick joins it."""
+    """Run a warm server with these sets of jars until Ctrl-C, and print how a tick joins it."""
     log_file = private_folder() / f"connect-{os.getpid()}.log"
     with connect_server(SparkConfig(jar_sets=tuple(jar_sets)), log_file) as server:
         sys.stdout.write(f"export TIDEMARK_SPARK_CONNECT_URL={server.url}\n")

@@ -44,9 +44,9 @@ CARRIED_BY_SPARK: Final = (
     "org.slf4j:*",
     "org.xerial.snappy:*",
 )
-"""Packages depend on these, and Spark has them too, mostly in newer versions.
+"""Jars on which packages depend, but which Spark has too, mostly in newer versions.
 
-The class path must have only one version.
+The class path must have only one version of each.
 """
 
 
@@ -63,7 +63,7 @@ class JarSet:
     left_out: tuple[str, ...] = CARRIED_BY_SPARK
     """The packages that Ivy must leave out."""
     apart: bool = False
-    """True for jars that a process of their own needs, and that no Spark session may have on its class path."""
+    """True for jars that run in a process of their own, and that no Spark session may have on its class path."""
 
 
 DELTA: Final = "delta"
@@ -119,7 +119,7 @@ _KAFKA_OF_SPARK: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "4.2": _KAFKA_4_2,
     "4.3": _KAFKA_4_2,
 }
-"""The release of Spark's connector to Kafka for each release of Spark, and its jars."""
+"""For each release of Spark, the release of its connector to Kafka, and the connector's jars."""
 
 _HADOOP_3_5: Final = (
     "3.5.0",
@@ -148,7 +148,7 @@ _HADOOP_OF_SPARK: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "4.2": _HADOOP_3_5,
     "4.3": _HADOOP_3_5,
 }
-"""The release of Hadoop in each release of Spark, and the jars of that Hadoop's reader of S3."""
+"""For each release of Spark, its release of Hadoop, and the jars of that Hadoop's reader of S3."""
 _AWS_SDK: Final = {
     "annotations-2.35.4.jar": "6f36bd87155d1dd85d6efbdd29e532e3759a022211feb71affebee1aa34f04b8",
     "apache-client-2.35.4.jar": "6eade21b482724ed0a4613eaa95d20e47e7a81304bd28538ac427fece94a7740",
@@ -275,16 +275,18 @@ _DEBEZIUM: Final = JarSet(
 )
 """Debezium's engine with its connectors to MariaDB and MySQL, for a process of its own.
 
-3.5.0 is the newest version of which all parts are published. What is left out serves Kafka Connect's web server.
+3.5.0 is the newest version of which all parts are published. The packages that are left out serve Kafka Connect's web
+server.
 """
 
 
 def sets_of(release: str) -> dict[str, JarSet]:
-    """Return the sets that fit a release of Spark ("4.1"), by their names. Some have none for a newer Spark.
+    """Return the sets that fit a release of Spark ("4.1"), by their names. A newer Spark may lack some of them.
 
     `delta` is for a session with Delta's own SQL. A tick does not need it, because delta-rs publishes its tables.
     `kafka` is Spark's connector, for a tick that reads a `KafkaSource`. `s3a` is Hadoop's reader of S3, for a tick
-    whose warehouse lies there. Hadoop asks for the whole AWS SDK, 686 MB in one jar. It only uses these parts, 13 MB.
+    whose warehouse lies there. Hadoop declares the whole AWS SDK, 686 MB in one jar, but uses only the parts that this
+    set has, 13 MB.
     """
     found = []
     if release in _DELTA_OF_SPARK:
@@ -338,7 +340,7 @@ def spark_environment() -> dict[str, str]:
 
 
 def spark_release() -> str:
-    """Return the first two numbers of the installed Spark's version, as in "4.1"; an empty text without a pyspark."""
+    """Return the first two numbers of the installed Spark's version, as in "4.1", or an empty text without pyspark."""
     try:
         return release_of(version("pyspark"))
     except PackageNotFoundError:
@@ -363,7 +365,7 @@ class JarsError(Exception):
 def jars_folder() -> Path:
     """Return the folder of the jars: TIDEMARK_JARS, or `.jars` of the checkout, or a folder in the Python environment.
 
-    An installed package has no folder of its own, and may not be writable.
+    An installed Tidemark has no folder of its own, and the place where it is installed may not be writable.
     """
     named = os.environ.get(JARS_VARIABLE)
     above = Path(__file__).resolve().parents[2]
@@ -408,7 +410,7 @@ def fetch_command(jars: JarSet) -> str:
 
 
 def not_fetched(names: Iterable[str]) -> tuple[JarSet, ...]:
-    """Return the sets that lack a jar. Raise JarsError for a name of no set."""
+    """Return those of the named sets that lack a jar. Raise JarsError for a name that no set has."""
     return tuple(each for each in map(jar_set, names) if not all(path.exists() for path in _paths(each)))
 
 
@@ -422,10 +424,10 @@ def fetch(folder: Path, jars: JarSet) -> int:
 
 
 def fetch_locked(folder: Path, locked: Mapping[str, str], resolve: Callable[[Path], Mapping[str, Path]]) -> int:
-    """Fetch the missing ones of these jars into `folder`, and check their SHA-256. Return how many were fetched.
+    """Fetch those of these jars that are missing into `folder`, and check their SHA-256. Return how many were fetched.
 
-    `resolve` brings jars into an empty folder, and returns their paths by name. A rename puts each whole jar into its
-    place. Raises JarsError for a jar that did not come, or that is another one.
+    `resolve` puts jars into an empty folder, and returns their paths by name. Each whole jar is then renamed into its
+    place. Raises JarsError for a jar that `resolve` did not bring, or whose SHA-256 differs.
     """
     missing = [name for name in locked if not (folder / name).exists()]
     if not missing:
@@ -446,7 +448,7 @@ def _paths(jars: JarSet) -> tuple[Path, ...]:
 
 
 def _resolve(ivy: Path, jars: JarSet) -> dict[str, Path]:
-    """Let spark-submit resolve the packages into `ivy`. Return the jars by their names without the group."""
+    """Run spark-submit, which resolves the packages into `ivy`. Return the jars by their names without the group."""
     command = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--packages", ",".join(jars.coordinates)),
@@ -473,9 +475,9 @@ def _checked(name: str, fetched: Mapping[str, Path], sha256: str) -> Path:
 
 
 def main(names: list[str]) -> None:
-    """Fetch the named sets, or Delta's if none is named, and say how long it took.
+    """Fetch the named sets, or Delta's set if none is named, and print how long that took.
 
-    If it fails, say why and exit with 1.
+    On failure, print the reason and exit with 1.
     """
     console = Console(stderr=True, markup=False, emoji=False)
     folder = jars_folder()

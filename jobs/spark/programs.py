@@ -48,8 +48,8 @@ class Program:
 def must_start_spark(*, workers_here: bool = True) -> None:
     """Raise UnfitProgramError if Spark cannot start its JVM here, and its Python workers if they run here too.
 
-    The Python of a cluster's workers need not be on this machine: `jobs.spark.programs` looks at it on theirs. Raises
-    UnsafeFolderError if Spark's log and temporary files have no private folder.
+    The Python of a cluster's workers need not be on this machine. `must_suit` checks it on the machines of the workers.
+    Raises UnsafeFolderError if Spark's log and temporary files have no private folder.
     """
     private_folder()
     for found in (java(), worker_python()) if workers_here else (java(),):
@@ -108,7 +108,7 @@ def _by_release(path: str) -> re.Match[str] | None:
 
 
 def _say(program: str, *options: str) -> str:
-    """Return a program's output, empty if it fails. Without options, ask for its version."""
+    """Return a program's output, or an empty text if the program fails. Without options, ask for its version."""
     asked = options if "-c" in options else (*options, "-version")
     try:
         done = subprocess.run(  # noqa: S603 - the program that Spark would start
@@ -130,11 +130,11 @@ def _say(program: str, *options: str) -> str:
 
 _LOOKS_PER_CORE: Final = 2
 _PAUSE_S: Final = 0.2
-"""Each check takes at least this long. Otherwise, one free worker could take all of them."""
+"""The least duration of a check. If checks were shorter, one free worker could take all of them."""
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<name>\w+)")
 _NO_PROGRAM: Final = re.compile(r'Cannot run program "(?P<name>[^"]+)"')
 _OTHER_PYTHON: Final = re.compile(r"Python in worker has different version: (?P<found>\d+\.\d+)")
-"""Spark's messages if it cannot even start the check."""
+"""Spark's messages if a worker cannot even start the check."""
 _NAME_ITS_PYTHON: Final = "name the worker's own Python in PYSPARK_PYTHON"
 _WAY_OUT: Final = f"install the same versions there, or {_NAME_ITS_PYTHON}"
 _log = structlog.get_logger(__name__)
@@ -150,7 +150,7 @@ def must_suit(session: SparkSession, warehouse: Root, folder: str, cores: int, o
     """Raise UnfitWorkerError unless the workers have the versions `ours` and can read the warehouse's `folder`.
 
     Spark decides which workers run the checks. There are twice as many checks as `cores`. On a busy cluster, a worker
-    may still get none. `must_agree` compares it when its first task reports.
+    may still get no check. `must_agree` compares its versions when its first task reports.
     """
     look = _look(dict(ours), PYTHON, place_in.__module__, str(warehouse), folder, _PAUSE_S)
     looks = max(1, cores) * _LOOKS_PER_CORE
@@ -186,7 +186,7 @@ def _must_have(host: str, found: Mapping[str, str], ours: Mapping[str, str]) -> 
 
 
 def _lacking(error: Exception) -> UnfitWorkerError | None:
-    """Return what a worker lacks if it could not even start the check. Return None for any other error."""
+    """Return what a worker lacks if this error says that it could not even start the check, or else None."""
     program, package = _NO_PROGRAM.search(str(error)), _MISSING.search(str(error))
     python = _OTHER_PYTHON.search(str(error))
     if python is not None:
@@ -204,7 +204,7 @@ def _differs(host: str, name: str, theirs: str, ours: str) -> str:
 def _look(
     ours: dict[str, str], python: str, storage_module: str, warehouse: str, folder: str, pause_s: float
 ) -> Callable[[Batches], Batches]:
-    """Return the function that checks a worker: a closure, so that Spark sends its code."""
+    """Return the function that checks a worker. It is a closure, so that Spark sends its code."""
 
     def look(batches: Batches) -> Batches:
         import json  # noqa: PLC0415 - on the worker

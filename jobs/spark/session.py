@@ -40,8 +40,8 @@ from jobs.warehouse.refusals import TickRefusedError
 # ------------------------------------------------------------------
 # Lets Spark's JVM and its Python workers talk through Unix domain sockets instead of TCP.
 #
-# Over TCP, each task waits some 40 ms for nothing: one side delays its acknowledgement, and the other sends no more
-# before it comes (Nagle's algorithm). Several functions in one job wait one after another. Spark can use Unix domain
+# Over TCP, each task loses some 40 ms: one side delays its acknowledgement, and until it comes the other side sends no
+# more (Nagle's algorithm). If a job has several functions, they wait one after another. Spark can use Unix domain
 # sockets since 4.1 (SPARK-51688).
 
 
@@ -49,15 +49,16 @@ ENABLED: Final = "spark.python.unix.domain.socket.enabled"
 FOLDER: Final = "spark.python.unix.domain.socket.dir"
 
 _PATH_BYTES_MAX: Final = 103
-"""The longest path of a socket that every system takes. Linux takes 107 bytes, macOS 103."""
+"""The greatest length of a socket's path that every system allows. Linux allows 107 bytes, and macOS 103."""
 _NAME: Final = ".00000000-0000-0000-0000-000000000000.sock"
-"""A name as Spark gives its sockets."""
+"""A name of the form that Spark gives its sockets."""
 
 
 def socket_settings(folder: Path) -> dict[str, str]:
     """Return the settings for sockets in this folder of this machine, which only this user can open.
 
-    There are none if the folder cannot hold sockets, for example because its path is too long. Then Spark uses TCP.
+    There are no settings if the folder cannot hold sockets, for example because its path is too long. Then Spark uses
+    TCP.
     """
     if not _holds_sockets(folder / _NAME):
         return {}
@@ -79,14 +80,14 @@ def _holds_sockets(path: Path) -> bool:
 # ------------------------------------------------------------------
 # Keeps Spark's log and temporary folders in a private folder of this user, outside the warehouse.
 #
-# The private folder lies among temporary files, where others may write too. So it must be a real folder that this user
-# owns and nobody else can open. Spark removes its own folders when it ends in order. Those of a killed tick stay until
-# the next tick that starts Spark. A note beside each names its process. A folder is removed only if that process is
-# certainly dead.
+# The private folder lies in the folder for temporary files, where other users may write too. So it must be a real
+# folder that this user owns and nobody else can open. Spark removes its own folders when it ends normally. The folders
+# of a killed tick stay until the next tick that starts Spark. A note beside each folder names its process. A folder is
+# removed only if that process is certainly dead.
 
 
 LOG_BYTES_MAX: Final = 10 * 1024 * 1024
-"""A log of Spark that is larger when it is opened is renamed, and a new one begins."""
+"""If Spark's log is larger than this when it is opened, it is renamed and a new log begins."""
 
 _OWNER_SUFFIX: Final = ".owner.json"
 _OPEN_TO_OTHERS: Final = 0o077
@@ -97,7 +98,7 @@ class UnsafeFolderError(TickRefusedError):
 
 
 def private_path() -> Path:
-    """Return the path of this user's private folder. It creates nothing."""
+    """Return the path of this user's private folder. Nothing is created."""
     return Path(tempfile.gettempdir()) / f"tidemark-{os.getuid()}"
 
 
@@ -121,7 +122,7 @@ def private_folder() -> Path:
 def open_log(path: Path) -> int:
     """Return a descriptor that appends to a log file. Raise OSError for a link, which could lead anywhere.
 
-    A log that is too large first becomes `<name>.1`, which replaces an older one.
+    A log that is too large is first renamed to `<name>.1`, which replaces an older file of that name.
     """
     if path.exists() and path.lstat().st_size > LOG_BYTES_MAX:
         path.replace(path.with_name(f"{path.name}.1"))
@@ -165,20 +166,25 @@ def _owner(folder: Path) -> Path:
 _log = structlog.get_logger(__name__)
 
 CLASS_ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
-"""`jobs.tick.class_archive` keeps the classes of a JVM in this file. It contains paths of this environment."""
+"""The file in which `jobs.tick.class_archive` keeps the classes of a JVM.
+
+The file contains paths of this environment.
+"""
 
 TEMPORARY: Final = "spark.local.dir"
 """Folders for data that does not fit into memory, and for files that Spark's processes exchange."""
 
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
-"""A JVM ignores an archive that does not fit, and prints nothing about it."""
+"""Options with which a JVM prints nothing about an archive that does not fit. It ignores such an archive."""
 LATE_C2: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
     "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
 )
-"""The thorough compiler (C2) begins forty times later than by default. The planning of small micro-batches runs a lot
-of code a few thousand times. To compile it thoroughly took more CPU than it saved. Loops over rows still get there.
+"""With these options, the thorough compiler (C2) begins forty times later than by default.
+
+The planning of small micro-batches runs a lot of code a few thousand times. To compile that code thoroughly took more
+CPU time than it saved. Loops over rows still run often enough to be compiled.
 """
 
 _PACKED: Final = "tidemark"
@@ -191,7 +197,7 @@ _LOCALES: Final = ("LC_ALL", "LC_CTYPE", "LANG")
 """The variables that decide the encoding of file names, the strongest first."""
 
 _NO_BOUND: Final = 2**31 - 1
-"""Spark's writer of Arrow batches takes this number of bytes for no bound (BatchedPythonArrowInput)."""
+"""The number of bytes that Spark's writer of Arrow batches takes for no bound (BatchedPythonArrowInput)."""
 
 _LOGGERS_OF_ERRORS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
@@ -214,7 +220,7 @@ CONNECT_S: Final = 15.0
 """A Connect server that has not answered after this time counts as unreachable."""
 _RETRIES: Final = 9
 _BACKOFF_MS: Final = 5_000
-"""With these, PySpark asks a server that went away for about half a minute. By default it asks for ten minutes."""
+"""With these settings, PySpark retries for about half a minute if its server goes away. The default is ten minutes."""
 
 _OUTPUT: Final = (1, 2)
 _SAID_MAX: Final = 64 * 1024
@@ -234,11 +240,11 @@ class SparkNotStartedError(RuntimeError):
 class SparkConfig:
     """The Spark session to open.
 
-    With `connect_url` (`sc://host:port`) the session joins a running Connect server. Then only `cores` and `archive`
-    count besides. `archive` is a file that `tidemark package` built: the workers run its Python. Without a
-    `connect_url`, this process starts or joins `master`. `memory` is the JVM's heap in Spark's notation (`2g`). A
-    delta-spark jar among `jars` switches on Delta's SQL. `jar_sets` are names of `jobs.spark.jars`. The JVM's
-    output goes to `log_file`, or to stderr if that is None. `settings` overrides any Spark setting.
+    With `connect_url` (`sc://host:port`), the session joins a running Connect server. Of the other fields, only `cores`
+    and `archive` are used then. `archive` is a file that `tidemark package` built: the workers run its Python. Without
+    a `connect_url`, this process starts or joins `master`. `memory` is the JVM's heap in Spark's notation (`2g`). A
+    delta-spark jar among `jars` switches on Delta's SQL. `jar_sets` are names of `jobs.spark.jars`. The JVM's output
+    goes to `log_file`, or to stderr if that is None. `settings` overrides any Spark setting.
     """
 
     cores: int = field(default_factory=_cores)
@@ -255,10 +261,9 @@ class SparkConfig:
 def open_session(config: SparkConfig) -> SparkSession:
     """Return a session of this configuration. A classic session that is open in this process is used again.
 
-    The caller stops the session, unless somebody else has opened it (`finds_open`).
-
-    Raises JarsError if a set of jars was not fetched. It switches off PySpark's own log of errors, which prints each
-    error with its Java stack, even a caught one.
+    The caller stops the session, unless other code has opened it (`finds_open`). Raises JarsError if a set of jars was
+    not fetched. This also switches off PySpark's own log of errors, which prints each error with its Java stack, even
+    an error that is caught.
     """
     for name in _LOGGERS_OF_ERRORS:
         PySparkLogger.getLogger(name).disabled = True
@@ -320,7 +325,7 @@ def _joined(config: SparkConfig, url: str) -> SparkSession:
 def _must_be_alike(url: str, session: SparkSession) -> None:
     """Raise SparkNotStartedError if the server's Spark is another release than this client's.
 
-    Its workers run functions that this client has pickled, in the forms of its own release.
+    The server's workers run functions that this client has pickled with its own release.
     """
     theirs = session.version
     if release_of(theirs) != release_of(pyspark.__version__):
@@ -333,7 +338,7 @@ def _must_be_alike(url: str, session: SparkSession) -> None:
 
 
 def _why_no_jvm(config: SparkConfig, log: tuple[Path, int] | None) -> str:
-    """Return why no JVM came, from what it said last, and the way out."""
+    """Return why no JVM started, from its last output, and the way out."""
     said = ""
     if log is not None:
         path, begin = log
@@ -353,13 +358,13 @@ def _why_no_jvm(config: SparkConfig, log: tuple[Path, int] | None) -> str:
 
 
 def finds_open(config: SparkConfig) -> bool:
-    """Return True if `open_session` returns a session that somebody else has opened in this process."""
+    """Return True if `open_session` would return a session that other code has opened in this process."""
     return config.connect_url is None and SparkContext._active_spark_context is not None  # noqa: SLF001 - no other way
 
 
 @contextmanager
 def stopped_at_end(config: SparkConfig) -> Iterator[Callable[[], SparkSession]]:
-    """Return a function that opens a session. It is stopped at the end, unless somebody else has opened it."""
+    """Yield a function that opens a session. The session is stopped at the end, unless other code has opened it."""
     with ExitStack() as stack:
 
         def session() -> SparkSession:
@@ -372,7 +377,7 @@ def stopped_at_end(config: SparkConfig) -> Iterator[Callable[[], SparkSession]]:
 
 
 def _quiet_accumulators(session: SparkSession) -> None:
-    """Let PySpark's server of accumulators end without a traceback when its JVM dies."""
+    """Make PySpark's server of accumulators end without a traceback when its JVM dies."""
     server = session.sparkContext._accumulatorServer  # noqa: SLF001 - PySpark offers no other way
     vars(server)["handle_error"] = lambda *_: _log.info("the JVM hung up on the accumulators")
 
@@ -386,7 +391,7 @@ def is_alive(session: SparkSession) -> bool:
 
 
 def abandon(session: SparkSession) -> None:
-    """Give up a dead session, so that the next session of this process gets a new JVM.
+    """Discard a dead session, so that the next session of this process gets a new JVM.
 
     PySpark keeps its connection to a JVM for as long as the process lives. Stopping a dead session fails halfway.
     """
@@ -406,11 +411,11 @@ def abandon(session: SparkSession) -> None:
 
 
 def session_settings(cores: int) -> dict[str, str]:
-    """Return the settings that can still change in a running session, also on a Connect server.
+    """Return the settings that can still be changed in a running session, even on a Connect server.
 
     Adaptive execution is off, because it would merge the Spark partitions that are subtasks. Spark starts no job to
-    list files, because all files are known. Arrow batches have only a bound in rows, Spark's default. For a bound in
-    bytes, Spark adds up the sizes of all columns after each row, which takes an eighth of an epoch.
+    list files, because all files are known. Arrow batches are limited only in rows, by Spark's default. For a limit in
+    bytes, Spark would add up the sizes of all columns after each row, which takes an eighth of an epoch.
     """
     return {
         "spark.sql.shuffle.partitions": str(cores),
@@ -431,7 +436,7 @@ def is_local(config: SparkConfig) -> bool:
 
 
 def places(config: SparkConfig) -> dict[str, str]:
-    """Return where a Spark of this machine keeps its temporary files and sockets: in a new folder.
+    """Return the settings by which a Spark of this machine keeps its temporary files and sockets in a new folder.
 
     A cluster decides that itself. Raises UnsafeFolderError.
     """
@@ -464,7 +469,8 @@ def classic_settings(config: SparkConfig) -> dict[str, str]:
     if jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
     if any(jar.name.startswith("delta-spark") for jar in jars):
-        # Delta's own fifty are for logs of millions of files: a small table opens in a fraction of the time.
+        # Delta's default of fifty is for logs of millions of files. With fewer, a small table opens in a fraction of
+        # the time.
         settings |= _DELTA | {"spark.databricks.delta.snapshotPartitions": str(config.cores)}
     return settings | dict(config.settings)
 
@@ -476,7 +482,7 @@ def _unpacked(archive: Path) -> str:
 
 @contextmanager
 def _locale_of_children() -> Iterator[None]:
-    """Let child processes read file names as UTF-8, also in the C locale, as Python does."""
+    """Make child processes read file names as UTF-8, as Python does, even in the C locale."""
     given = next((value for name in _LOCALES if (value := os.environ.get(name))), "C")
     if given not in {"C", "POSIX"}:
         yield
@@ -494,10 +500,10 @@ def _locale_of_children() -> Iterator[None]:
 
 @contextmanager
 def _output_of_children(log_file: Path | None) -> Iterator[tuple[Path, int] | None]:
-    """Let child processes append their output to a file. Yield it, and where they begin in it.
+    """Make child processes append their output to a file. Yield the file, and its size before their output.
 
-    The JVM announces an incubator module whenever it starts, and no option silences that. It says on stdout that there
-    is no memory for it.
+    The JVM always announces an incubator module when it starts, and no option silences that. If it gets no memory, it
+    says so on stdout.
     """
     if log_file is None:
         yield None
@@ -523,15 +529,15 @@ def _output_of_children(log_file: Path | None) -> Iterator[tuple[Path, int] | No
 #
 # Spark's own reader of S3 is Hadoop's `s3a`. Its endpoint and region come from the variables that delta-rs reads. None
 # of these settings has credentials: Hadoop's default chain takes them from the environment of its JVM, or from the
-# machine's role. Other stores are read by tasks, with the library that writes there. What only Spark can read, such as
-# CSV, needs a connector there, which the user adds to Spark.
+# machine's role. Other stores are read by tasks, with the library that writes there. Formats that only Spark can read,
+# such as CSV, need a connector to these stores, which the user adds to Spark.
 
 
 _S3A: Final = "spark.hadoop.fs.s3a."
 
 
 def spark_reads(root: Root) -> bool:
-    """Return whether Spark reads files there itself. Otherwise tasks read them."""
+    """Return whether Spark itself reads files at this address. Otherwise tasks read them."""
     return not isinstance(root, StoreUrl) or root.scheme == "s3"
 
 

@@ -1,4 +1,4 @@
-"""Says what differs between the versions of Spark that Tidemark runs on. No other module asks for a version.
+"""Handles what differs between the versions of Spark that Tidemark runs on. No other module checks a version.
 
 | Spark     | difference                                                                                           |
 |-----------|------------------------------------------------------------------------------------------------------|
@@ -34,9 +34,9 @@ def to_arrow(columns: StructType) -> pa.Schema:
 
 
 def repartition_by_id(rows: DataFrame, count: int, column: str, landing: Callable[[int], Sequence[int]]) -> DataFrame:
-    """Return the rows in `count` partitions: each row in the one whose number is in this column.
+    """Return the rows in `count` partitions. This column has the number of each row's partition.
 
-    `landing` gives a number for each partition that Spark's hash sends there. Only Spark 4.0 needs it.
+    `landing` has a number for each partition that Spark's hash maps to this partition. Only Spark 4.0 needs it.
     """
     if hasattr(DataFrame, "repartitionById"):
         return rows.repartitionById(count, functions.col(column))
@@ -45,18 +45,19 @@ def repartition_by_id(rows: DataFrame, count: int, column: str, landing: Callabl
 
 
 def do_without_pandas() -> None:
-    """Let `DataFrame.mapInArrow` work where pandas is not installed.
+    """Make `DataFrame.mapInArrow` work where pandas is not installed.
 
-    In each of these versions PySpark asks for pandas when it wraps the function, and does not use it.
+    In each of these versions, PySpark requires pandas when it wraps the function, but does not use it.
     """
     if find_spec("pandas") is None:
         vars(pandas_functions)["require_minimum_pandas_version"] = lambda: None
 
 
 def read_limit(reader: DataSourceStreamReader, *, all_rows: bool) -> object:
-    """Return the limit with which a reader of a Python data source is asked for its newest offset.
+    """Return the read limit with which a reader of a Python data source is asked for its newest offset.
 
-    It is the reader's own, or none with `all_rows`. Before Spark 4.2 there are no limits, and this returns None.
+    This is the reader's own limit, or no limit with `all_rows`. Before Spark 4.2 there are no limits, and this returns
+    None.
     """
     if find_spec("pyspark.sql.streaming.datasource") is None:
         return None
