@@ -1,7 +1,7 @@
 """Makes messages about a name that does not exist: lists the existing names, the nearest first.
 
-All messages about a missing pipeline, table, operator, source or checkpoint are made here, so that they read alike. The
-two classes of errors here have an exit code each.
+All messages about a missing pipeline, table, operator, source or checkpoint are made here, so that they have the same
+form. Each of the two classes of errors here has its own exit code.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 
 class NotThereError(LookupError):
-    """Nothing has this name or number; the message lists what exists."""
+    """Nothing has this name or number. The message lists what exists."""
 
 
 class WrongInputError(ValueError):
@@ -17,7 +17,7 @@ class WrongInputError(ValueError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that the word most looks like, None if it looks like none."""
+    """Return the known name that is most like the word, or None if no name is like it."""
     return next(iter(get_close_matches(word, sorted(known), n=1)), None)
 
 

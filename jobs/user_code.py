@@ -1,7 +1,7 @@
 """Turns errors of a user's code into messages: a sentence with file and line, and below it the traceback.
 
-A user's function may fail in this process or in a Python worker, whose traceback Spark passes on as text. Both give the
-same message. Its first line is the sentence, and the other lines are the traceback.
+A user's function may fail in this process or in a Python worker, whose traceback Spark passes on as text. The message
+is the same in both cases. Its first line is the sentence, and the other lines are the traceback.
 """
 
 import re
@@ -17,7 +17,7 @@ import jobs
 from jobs.credentials import without_credentials
 
 TRACEBACK_CHARS_MAX: Final = 8_000
-"""A longer traceback loses its beginning, because the trace of a tick stores every message."""
+"""The limit for a traceback. A longer one loses its beginning, because the trace of a tick stores every message."""
 
 _WORKERS: Final = "Traceback (most recent call last)"
 _FRAME: Final = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
@@ -27,13 +27,13 @@ _OURS: Final = tuple(f"{_ROOT.parent / package}/" for package in ("jobs", "check
 _EXAMPLES: Final = (f"{_ROOT / 'pipelines' / 'flights.py'}", f"{_ROOT / 'pipelines' / 'offsets_100_105.py'}")
 _STDLIB: Final = (f"{sysconfig.get_path('stdlib')}/", "<frozen ")
 OUR_MODULES: Final = (f"{checkpointing.__name__}.", f"{jobs.__name__}.")
-"""How the names of our modules begin; a wheel puts all packages into one."""
+"""The beginnings of the names of Tidemark's modules. In a wheel, all packages are in one package."""
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/pyspark.zip/")
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a traceback: where the code was, and how the traceback shows it."""
+    """One call in a traceback: where the code is, and how the traceback shows it."""
 
     file: str
     line: int
@@ -48,7 +48,7 @@ class Frame:
 
     @property
     def is_own(self) -> bool:
-        """Whether the file is the user's: not Python's, not a package's, not Tidemark's."""
+        """Whether the file is the user's own, and does not belong to Python, to a package or to Tidemark."""
         if self.file in _EXAMPLES:
             return True
         return not self.file.startswith((*_OURS, *_STDLIB)) and not any(part in self.file for part in _INSTALLED)
@@ -57,7 +57,7 @@ class Frame:
 def message_of(error: BaseException, way_out: str = "") -> str:
     """Return an error as a message: kind, text, file and line in the first line, the traceback below it.
 
-    The way out is added if the user's own code raised it. Tidemark's own errors name their way out themselves.
+    The way out is added if the user's own code raised the error. Tidemark's own errors name their way out themselves.
     """
     text = str(error)
     if _WORKERS not in text:
@@ -72,7 +72,7 @@ def message_of(error: BaseException, way_out: str = "") -> str:
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the full name of an error's type; of an error in a Python worker, the name that its traceback shows."""
+    """Return the full name of an error's type. For an error in a Python worker, its traceback has the name."""
     words = _last_words(str(error)) if _WORKERS in str(error) else None
     return f"{type(error).__module__}.{type(error).__qualname__}" if words is None else words[0]
 
@@ -83,7 +83,7 @@ def sentence_of(message: str) -> str:
 
 
 def traceback_of(message: str) -> str:
-    """Return the traceback below a message's sentence; empty if there is none."""
+    """Return the traceback below a message's sentence, or an empty text if there is none."""
     return message.partition("\n")[2]
 
 

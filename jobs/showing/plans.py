@@ -1,4 +1,4 @@
-"""Renders what a restore would do: where each split goes on, and what each operator, table and hook gets."""
+"""Renders what a restore would do: from where each split goes on, and what each operator, table and hook gets."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 

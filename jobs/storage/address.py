@@ -38,7 +38,7 @@ class StoreUrl:
 
 
 Root = Path | StoreUrl
-"""The place of a warehouse, or of input."""
+"""The address of a warehouse, or of input: a path or a URL."""
 
 
 def parsed(text: str) -> Root:
@@ -63,7 +63,7 @@ def parsed(text: str) -> Root:
 
 
 def _plain(part: str, *, of: str) -> str:
-    """Return a part of a URL's prefix; raise InvalidAddressError if not every library reads it alike."""
+    """Return a part of a URL's prefix. Raise InvalidAddressError for a part that libraries read in different ways."""
     if part in (".", "..") or not _PART.fullmatch(part):
         raise InvalidAddressError(
             f"{_shown(part)!r} in the prefix of {of} is not plain: write it of letters, digits and the characters "
@@ -73,12 +73,12 @@ def _plain(part: str, *, of: str) -> str:
 
 
 def is_same(one: Root, other: Root) -> bool:
-    """Return True if two addresses name the same place, also through links."""
+    """Return True if two addresses name the same place, even through symbolic links."""
     return resolved(one) == resolved(other)
 
 
 def is_inside(one: Root, other: Root) -> bool:
-    """Return True if an address names the other place, or one below it."""
+    """Return True if an address names the other place, or a place below it."""
     inner, outer = resolved(one), resolved(other)
     if isinstance(inner, Path) and isinstance(outer, Path):
         return inner.is_relative_to(outer)
@@ -86,7 +86,7 @@ def is_inside(one: Root, other: Root) -> bool:
 
 
 def resolved(root: Root) -> Root:
-    """Return the absolute path without links, or the URL."""
+    """Return the absolute path with its symbolic links resolved, or the URL."""
     return root.resolve() if isinstance(root, Path) else root
 
 

@@ -1,7 +1,8 @@
-"""Makes a savepoint's copy whole or not at all, and deletes one.
+"""Makes a savepoint's copy, which appears whole or not at all, and deletes such a copy.
 
-A folder is made beside its place, and renamed into it when everything in it is durable. An object store cannot rename.
-There the copy is made in place, and until it is whole a note in it names the process that makes it.
+A folder is made beside its final place, and renamed into this place when everything in it is durable. An object store
+cannot rename. There the copy is made in place. Until the copy is whole, it has a note that names the process that makes
+it.
 """
 
 import os
@@ -23,7 +24,7 @@ from jobs.storage.port import Storage
 _MAKER: Final = "maker.json"
 
 IsDead = Callable[[StoragePlace], bool]
-"""Takes the note of a process that makes a copy. Returns True if the process is certainly dead."""
+"""Takes the note that names the process of a copy. Returns True if this process is certainly dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Unfinished:
 
 @contextmanager
 def made_whole(to: Root, maker: bytes) -> Iterator[Unfinished]:
-    """Lend an empty storage that becomes `to` when the block ends. `maker` says which process writes it.
+    """Yield an empty storage that becomes `to` when the block ends. `maker` is the note that names this process.
 
     If the block raises, no file is left. Raises OSError.
     """
@@ -61,7 +62,7 @@ def made_whole(to: Root, maker: bytes) -> Iterator[Unfinished]:
 
 
 def drop_unfinished_copies(to: Root, is_dead: IsDead) -> None:
-    """Delete the unfinished copies of killed processes, at `to` and beside it. `is_dead` decides about each process."""
+    """Delete the unfinished copies of killed processes, at `to` and beside it. `is_dead` tells if a process is dead."""
     others = to.parent.glob(f".{to.name}.*.partial") if isinstance(to, Path) else (to,)
     for each in others:
         if is_dead(place_in(each, _MAKER)):
@@ -69,7 +70,7 @@ def drop_unfinished_copies(to: Root, is_dead: IsDead) -> None:
 
 
 def is_free(to: Root, is_dead: IsDead) -> bool:
-    """Return True if nothing lies there, or only the unfinished copy of a killed process."""
+    """Return True if nothing lies at this address, or only the unfinished copy of a killed process."""
     if isinstance(to, Path):
         return not to.exists() or (to.is_dir() and not any(to.iterdir()))
     return not place_in(to, "").is_folder() or is_dead(place_in(to, _MAKER))
@@ -86,7 +87,7 @@ def delete_at_once(root: Root) -> None:
 
 
 def free_bytes(root: Root) -> int | None:
-    """Return the free space of the disk on which a folder lies or would lie. An object store has None."""
+    """Return the free space of the disk on which a folder lies or would lie, or None for an object store."""
     if not isinstance(root, Path):
         return None
     there = root.absolute()
@@ -110,8 +111,8 @@ _CHUNK_BYTES: Final = 1024 * 1024
 def transferred(source: StoragePlace, target: StoragePlace, *, link: bool = False) -> tuple[int, int]:
     """Copy a file durably, replace the target, and return the size and the checksum of the bytes that were read.
 
-    With `link`, the file is linked if both places lie on one file system. In a folder, the name of the target is not
-    durable yet (`synced.sync_above`). Raises FileNotFoundError, and OSError.
+    With `link`, the file is linked if both places lie on one file system. In a folder, the copy's bytes are durable,
+    but its name is not yet (`synced.sync_above`). Raises FileNotFoundError, and OSError.
     """
     if isinstance(source.storage, Folder) and isinstance(target.storage, Folder):
         here, there = source.storage.path(source.name), target.storage.path(target.name)

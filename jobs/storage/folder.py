@@ -1,8 +1,8 @@
 """A warehouse in a folder: the storage port on a local file system.
 
-A file is written under a temporary name, and then linked or renamed to its own. That is atomic, also for delta-rs and
-Spark, which see the same folder. Files that must survive a power cut are synced, and so are the folders that hold their
-names. A folder can do some things that an object store cannot. Callers get them by `folder_of`.
+A file is written under a temporary name, and then linked or renamed to its own name. That is atomic, even for delta-rs
+and Spark, which see the same folder. Files that must survive a power cut are synced, and so are the folders that hold
+their names. A folder has some operations that an object store lacks. Callers get them by `folder_of`.
 """
 
 import fcntl
@@ -41,7 +41,10 @@ class Folder:
         return self.root / name
 
     def read(self, name: str, *, start: int = 0, most: int | None = None) -> Content:
-        """Read a file; see the port. It never waits for a writer, although opening a named pipe would."""
+        """Read a file; see the port.
+
+        For a named pipe this raises at once, where a plain open would wait for a writer.
+        """
         path = self.root / name
         if most == 0:
             return _described(b"", _regular(path, os.stat(path)))  # noqa: PTH116 - one system call
@@ -86,7 +89,7 @@ class Folder:
     def list(self, name: str, *, deep: bool = False) -> Iterator[Listed]:
         """Yield the entries of a folder; see the port.
 
-        It reads no file's state, and follows no link if it goes deep.
+        The state of the files is not read. If the listing goes deep, it follows no symbolic links.
         """
         for inner, entry in _walked(self.root / name, deep=deep):
             yield _Entry(inner, entry)
@@ -96,7 +99,7 @@ class Folder:
         (self.root / name).unlink(missing_ok=True)
 
     def copy(self, source: str, target: str) -> None:
-        """Link a file to another name, or copy it where the file system has no hard links between the two."""
+        """Give a file another name by a hard link, or copy the file if no such link is possible."""
         old, new = self.root / source, self.root / target
         new.parent.mkdir(parents=True, exist_ok=True)
         new.unlink(missing_ok=True)
@@ -110,7 +113,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An entry of a listed folder. It asks for the file's state only when a caller needs it."""
+    """An entry of a listed folder. The file's state is read only when a caller needs it."""
 
     name: str
     entry: "os.DirEntry[str]"
@@ -129,7 +132,7 @@ class _Entry:
 
 
 def link_to(storage: Storage, name: str) -> str | None:
-    """Return the symbolic link inside a table's folder that a name leads through, if there is one.
+    """Return the symbolic link inside a table's folder through which a name leads, or None.
 
     The first two parts of a name, a schema and a table, may be links, so that a table can lie on another disk. Only
     Tidemark makes folders below them, so a link there leads to files that are not the job's. An object store has no
@@ -170,7 +173,7 @@ def _walked(folder: Path, *, deep: bool) -> "Iterator[tuple[str, os.DirEntry[str
 
 
 def _new_folders(path: Path, *, durable: bool) -> list[Path]:
-    """Make the folders above a file. Return those whose names must be made durable with it."""
+    """Make the folders above a file. Return the folders whose names must be made durable together with the file."""
     new = [folder for folder in path.parents if not folder.exists()] if durable else []
     path.parent.mkdir(parents=True, exist_ok=True)
     return new
@@ -198,9 +201,9 @@ def _sync_names(path: Path, new: list[Path], *, durable: bool) -> None:
 
 
 def _replace_unchanged(beside: Path, path: Path, tag: str) -> None:
-    """Rename a file into the place of one that still has this tag.
+    """Replace a file by renaming another one, if the file still has this tag.
 
-    The folder's lock keeps other processes out meanwhile.
+    The folder's lock excludes other processes meanwhile.
     """
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:

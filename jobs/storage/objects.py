@@ -1,8 +1,11 @@
-"""A warehouse in an object store: the storage port by obstore, the Rust library on which delta-rs is built too.
+"""A warehouse in an object store: the storage port, implemented with obstore.
+
+Like delta-rs, obstore is built on Rust's object_store.
 
 Options and credentials come from the environment and the machine's role, under the names that delta-rs reads. A request
-without an answer, or with an answer 5xx, is repeated for some seconds, with longer and longer pauses. A repeated put
-may find that its first try has succeeded. So every new object carries a word, by which the put recognizes it.
+without an answer, or with an answer 5xx, is repeated for some seconds, with growing pauses. A repeated put may find
+that its first try has succeeded. So every new object has a random word in its metadata, by which the put recognizes its
+own object.
 """
 
 import os
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------
-# Words an error of an object store as one sentence, with the way out and without secrets.
+# Turns an error of an object store into one sentence, with the way out and without secrets.
 
 
 _KINDS: Final = (
@@ -96,7 +99,7 @@ _VARIABLES: Final = {
         "endpoint": "AZURE_STORAGE_ENDPOINT, if you have set it,",
     },
 }
-"""The environment variables that ways out name, for each kind of store."""
+"""The environment variables that messages name, for each kind of store."""
 _GONE: Final = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
 
 
@@ -127,7 +130,7 @@ def store_error(url: StoreUrl, tried: str, name: str) -> Iterator[None]:
 
 
 def worded(url: StoreUrl, tried: str, name: str, said: str) -> StoreError:
-    """Return the error for a client's answer to a request. Of an unknown error, it has only the first line."""
+    """Return the error for a client's error at a request. For an unknown cause, it quotes the first line."""
     known = known_failure(url, tried, name, said)
     if known is not None:
         return known
@@ -136,7 +139,7 @@ def worded(url: StoreUrl, tried: str, name: str, said: str) -> StoreError:
 
 
 def known_failure(url: StoreUrl, tried: str, name: str, said: str) -> StoreError | None:
-    """Return the error for a client's answer to a request, or None if the answer names no cause that is known."""
+    """Return the error for a client's error at a request, or None if its cause is unknown."""
     for words, cause, way_out in _KINDS:
         if re.search(words, said):
             return StoreError(
@@ -159,15 +162,15 @@ _BACKOFF: Final["BackoffConfig"] = {
     "max_backoff": timedelta(seconds=4),
     "base": 3,
 }
-"""Pauses that are drawn between the first one and three times the last one: about five seconds in all."""
+"""Each pause is random, between the first pause and three times the last one: about five seconds in all."""
 DELTA_CLIENT: Final = {"retry_timeout": f"{_TIMEOUT.seconds}s"}
-"""The same for delta-rs, which else repeats a request without an answer for three minutes.
+"""The limit for delta-rs, which by default repeats a request without an answer for three minutes.
 
-Polars gets these options with a table of delta-rs. It wants numbers where delta-rs wants texts, and passes over names
-that it does not know. So no name is here that Polars knows too.
+Polars gets these options together with a table of delta-rs. It ignores names that it does not know, but it needs
+numbers where delta-rs needs texts. So only names that Polars does not know are here.
 """
 _BROKEN_OFF: Final = "response body error"
-"""What the client says of an answer that it got in part."""
+"""The client's error for an answer of which it got only a part."""
 _Answer = TypeVar("_Answer")
 
 
@@ -183,7 +186,7 @@ class Object(Listed):
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """The objects below a URL. It holds no secret, so it can be sent to a task. Each process makes its own client."""
+    """The objects below a URL. This holds no secret, so it can be sent to a task. Each process makes its own client."""
 
     root: StoreUrl
 
@@ -196,7 +199,7 @@ class ObjectStore:
 
     @property
     def look_ms(self) -> int:
-        """Return two seconds, because a LIST costs money."""
+        """Return two seconds. A shorter time would cost more money for LIST requests."""
         return 2_000
 
     def read(self, name: str, *, start: int = 0, most: int | None = None) -> Content:
@@ -216,7 +219,7 @@ class ObjectStore:
             except GenericError as error:
                 if "416 Range Not Satisfiable" not in str(error):
                     raise
-            # An empty object has no range, and nothing lies behind the end of another.
+            # An empty object has no range, and a range may begin behind the end of any other object.
             return _described(b"", obstore.head(self._client, name))
 
     def write(self, name: str, content: bytes | memoryview, *, durable: bool = True) -> None:
@@ -285,9 +288,10 @@ class ObjectStore:
             _answered(lambda: obstore.copy(self._client, source, target))
 
     def _condition(self, name: str, tag: str) -> "UpdateVersion":
-        """Return the condition that an object still has this ETag. Raise ChangedError if it is known to be changed.
+        """Return the condition that an object still has this ETag. Raise ChangedError if it has already changed.
 
-        Google Cloud Storage compares generations only. So its present generation must have that ETag.
+        Google Cloud Storage can compare only generations. So its condition is the present generation, if that has the
+        ETag.
         """
         import obstore  # noqa: PLC0415 - an extra
 
@@ -304,7 +308,7 @@ class ObjectStore:
 
 
 def _answered(call: Callable[[], _Answer]) -> _Answer:
-    """Return the answer to a request. The client repeats it if it fails, but not if the answer breaks off."""
+    """Return the answer to a request, and repeat the request if the answer breaks off. The client itself does not."""
     for _ in range(_RETRIES):
         try:
             return call()
@@ -315,7 +319,7 @@ def _answered(call: Callable[[], _Answer]) -> _Answer:
 
 
 def _all_below(client: "Client", prefix: str | None) -> "Iterator[ObjectMeta]":
-    """Yield all objects of a prefix, as far as they are asked for. A list that breaks off goes on where it was."""
+    """Yield all objects of a prefix, lazily. If a list breaks off, it goes on after the last object."""
     import obstore  # noqa: PLC0415 - an extra
 
     last: str | None = None
@@ -346,7 +350,10 @@ def _client_of(url: str) -> "Client":
 
 
 def _allows_http() -> bool:
-    """Return the setting from the environment. obstore does not look there once it gets other options."""
+    """Return whether the environment allows HTTP.
+
+    obstore does not read this variable itself if it gets other options.
+    """
     return any(os.environ.get(f"{kind}_ALLOW_HTTP", "").lower() in {"1", "true"} for kind in ("AWS", "AZURE", "GOOGLE"))
 
 

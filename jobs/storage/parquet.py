@@ -14,7 +14,7 @@ from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace, place_in
 
 FOOTER_TAIL: Final = 8
-"""Bytes behind a Parquet file's footer: its length in four, little-endian, and the magic word."""
+"""The bytes after a Parquet file's footer: four with the footer's length (little-endian), and four magic ones."""
 _GUESSED: Final = 64 * 1024
 
 
@@ -24,10 +24,10 @@ def parquet_of(place: StoragePlace) -> "str | pa.BufferReader":
 
 
 def footer_of(place: StoragePlace, size: int | None = None) -> bytes:
-    """Return a Parquet file's footer and the bytes behind it: as long as Arrow looks for metadata alone, all it reads.
+    """Return a Parquet file's footer and the bytes after it, which are all that Arrow reads if it needs only metadata.
 
-    Of a file that is no Parquet file, or a part of one, some bytes are returned, and Arrow says what is wrong. Raises
-    OSError. With its `size`, one request is enough for most files.
+    For a file that is not a Parquet file, or only a part of one, some bytes are returned, so that Arrow reports the
+    error. Raises OSError. With its `size`, one request is enough for most files.
     """
     size = place.described().size if size is None else size
     end = place.storage.read(place.name, start=max(0, size - _GUESSED), most=_GUESSED).bytes
@@ -38,19 +38,19 @@ def footer_of(place: StoragePlace, size: int | None = None) -> bytes:
 
 
 # ------------------------------------------------------------------
-# Reads a part of a Parquet file by columns. A task does so itself where no step in Spark comes before it.
+# Reads a part of a Parquet file by columns. A task itself does so if Spark computes nothing before the task.
 
 
 _BATCH_ROWS: Final = 64 * 1024
 
 
 class ScanError(Exception):
-    """A file cannot be read. The message names it, and says what to do."""
+    """A file cannot be read. The message names the file and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """The columns that a source adds: the split of the rows, their positions, and if it is asked for, their file.
+    """The columns that a source adds: the split of the rows, their positions, and their file if that is requested.
 
     `first` is the position of the file's row 0.
     """
@@ -64,13 +64,15 @@ class Numbering:
 
     @property
     def constants(self) -> dict[str, str]:
-        """Return the columns that have one value in all rows."""
+        """Return the columns that have the same value in all rows, with this value."""
         return {self.split_column: self.split} | ({self.file_column: self.file} if self.file_column else {})
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """The rows of a part of a file that are read: a bit for each row, 1 if it is read, and the number of the others.
+    """The rows that are read of a part of a file.
+
+    A bit for each row is 1 if it is read, and `left_out` counts the others.
 
     Positions count only rows that are read.
     """
@@ -83,9 +85,9 @@ class KeptRows:
 class FileScan:
     """The rows `first` to `end` (exclusive) of a Parquet file. `root` is the address of a storage, `name` a file there.
 
-    `bytes` is the size of the whole file. With a `numbering`, its columns are not read, but made. `names` has the name
-    in the file of each column that may have another one there. Without `kept`, all rows of the part are read. A file is
-    `staged` if a vertex has written it.
+    `bytes` is the size of the whole file. With a `numbering`, the numbering's columns are computed, not read. `names`
+    has the name in the file of each column that may be called otherwise there. Without `kept`, all rows of the part are
+    read. A file is `staged` if a vertex has written it.
     """
 
     root: str
@@ -100,16 +102,16 @@ class FileScan:
 
     @property
     def rows(self) -> int:
-        """Return how many rows the part has."""
+        """Return how many rows are read."""
         return self.end - self.first - (0 if self.kept is None else self.kept.left_out)
 
     @property
     def may_repeat(self) -> bool:
-        """Return whether each reader reads the columns that it needs. An object of a store is read whole."""
+        """Return whether several readers may each read their own columns. An object of a store is always read whole."""
         return not isinstance(parsed(self.root), StoreUrl)
 
     def stored(self, columns: Sequence[str]) -> pa.Schema | None:
-        """Return the schema of a staged file from which these columns are read as they are; else None.
+        """Return the schema of a staged file whose columns can be read without change, or None if these columns cannot.
 
         Raises ScanError.
         """
@@ -120,7 +122,9 @@ class FileScan:
         return schema if set(columns) <= set(schema.names) else None
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in `schema`. A column that the file lacks is null, and a narrower type is widened.
+        """Yield the rows with the columns of `schema`.
+
+        A column that the file lacks is null, and a narrower type is widened.
 
         Raises ScanError.
         """
@@ -138,7 +142,7 @@ class FileScan:
             raise ScanError(f"{place} cannot be read ({why}): put it back as it was") from error
 
     def _parts(self, file: pq.ParquetFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of the asked rows, each with the number of its first row in the file."""
+        """Yield batches of the rows from `first` to `end`, each with the number of its first row in the file."""
         made = () if self.numbering is None else (*self.numbering.constants, self.numbering.position_column)
         stored = dict(self.names)
         asked = (stored.get(name, name) for name in schema.names if name not in made)
@@ -151,7 +155,10 @@ class FileScan:
             at += batch.num_rows
 
     def _kept(self, parts: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield what is read of each batch, and the number that its first row has if only rows that are read count."""
+        """Yield the rows of each batch that are read.
+
+        Number the first of them as if the file had only rows that are read.
+        """
         if self.kept is None:
             yield from parts
             return
@@ -181,7 +188,7 @@ class FileScan:
 
 
 def _groups(file: pq.ParquetFile, first: int, end: int) -> tuple[list[int], int]:
-    """Return the row groups that hold rows from `first` to `end`, and the number of the first of their rows."""
+    """Return the row groups that hold rows from `first` to `end`, and the number of the first row in these groups."""
     groups: list[int] = []
     begins, at = first, 0
     for number in range(file.metadata.num_row_groups):

@@ -24,7 +24,7 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoragePlace:
-    """A file or folder, which need not exist. Its text is the path or URL by which other libraries open it."""
+    """A file or folder, which need not exist. Its `str()` is the path or URL by which other libraries open it."""
 
     storage: Storage
     name: str = ""
@@ -43,7 +43,7 @@ class StoragePlace:
         return self.name.rpartition("/")[2]
 
     def read(self, most: int | None = None) -> bytes:
-        """Read at most `most` bytes of the file. Raises OSError as the port says."""
+        """Read at most `most` bytes of the file. Raises OSError as the storage port does."""
         return self.storage.read(self.name, most=most).bytes
 
     def chunks(self) -> Iterator[bytes]:
@@ -74,7 +74,7 @@ class StoragePlace:
         return True
 
     def described(self) -> Content:
-        """Return the file's size and time, without its bytes; raises OSError as the port says."""
+        """Return the file's size and time, without its bytes. Raises OSError as the storage port does."""
         return self.storage.read(self.name, most=0)
 
     def write(self, content: bytes | memoryview, *, durable: bool = True) -> None:
@@ -136,10 +136,10 @@ def drop_unfinished(folder: StoragePlace, *, before_ms: int) -> None:
 
 
 # ------------------------------------------------------------------
-# Asks a storage several independent questions at the same time.
+# Sends a storage several independent requests at the same time.
 #
-# In an object store, each question takes a round trip, so they are asked in parallel. In a folder, an answer takes
-# microseconds, which is less than a thread costs. So there they are asked one after another.
+# In an object store, each request takes a round trip, so requests are sent in parallel. In a folder, an answer takes
+# microseconds, which is less than a thread costs. So there the requests are made one after another.
 
 
 AT_A_TIME: Final = 32
@@ -150,18 +150,18 @@ _Answer = TypeVar("_Answer")
 
 
 def together(storage: Storage, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
-    """Return the answers of `call` in the order of the questions, or raise the first error.
+    """Return the results of `call` in the order of the arguments, or raise the first error.
 
-    It returns or raises only after all calls have ended. Each call may run in another thread.
+    This returns or raises only after all calls have ended. Each call may run in another thread.
     """
     each = list(asked)
     return list(in_threads(1 if isinstance(storage, Folder) else len(each), call, each))
 
 
 def in_threads(threads: int, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> Iterator[_Answer]:
-    """Yield the answers of `call` in the order of `asked`. It uses this many threads, but at most `AT_A_TIME`.
+    """Yield the results of `call` in the order of `asked`. This many threads are used, but at most `AT_A_TIME`.
 
-    Raises the first error. After an error, or if the caller wants no further answer, no new call begins. Calls that
+    Raises the first error. After an error, or if the caller wants no further result, no new call begins. Calls that
     have begun run to their end.
     """
     if threads <= 1:
@@ -176,7 +176,7 @@ def in_threads(threads: int, call: Callable[[_Asked], _Answer], asked: Iterable[
 
 
 def both(storage: Storage, one: Callable[[], _Asked], other: Callable[[], _Answer]) -> tuple[_Asked, _Answer]:
-    """Return the answers of two calls. In a folder they run one after the other. Raise the first error."""
+    """Return the results of two calls. In a folder they run one after the other. Raise the first error."""
     calls: tuple[Callable[[], object], ...] = (one, other)
     first, second = together(storage, lambda call: call(), calls)
     return cast("tuple[_Asked, _Answer]", (first, second))
@@ -186,7 +186,7 @@ def both(storage: Storage, one: Callable[[], _Asked], other: Callable[[], _Answe
 def beside(call: Callable[[], _Answer]) -> Iterator[Callable[[], _Answer]]:
     """Run a call in another thread. Yield a function that waits for its end.
 
-    That function returns the call's answer, or raises its error. The context ends only after the call has ended.
+    That function returns the call's result, or raises its error. The context ends only after the call has ended.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="beside") as pool:
         yield pool.submit(call).result
@@ -197,9 +197,9 @@ def beside(call: Callable[[], _Answer]) -> Iterator[Callable[[], _Answer]]:
 
 
 LISTED_FROM: Final = 20
-"""A folder with this many files to look up, or more, is listed instead.
+"""If this many files of one folder are to be looked up, the folder is listed instead.
 
-One LIST returns a thousand sizes, but costs more money.
+One LIST returns a thousand sizes, but costs more money than one lookup.
 """
 
 
@@ -224,7 +224,7 @@ def _files_in(storage: Storage, folder: str) -> dict[str, int]:
 
 
 # ------------------------------------------------------------------
-# Finds the storage that a warehouse's address stands for.
+# Finds the storage of a warehouse's address.
 
 
 def storage_of(root: Root) -> Storage:
@@ -257,7 +257,7 @@ class SyncedNames:
     """Syncs files, and remembers the folders whose names are durable. It does nothing for an object store."""
 
     def __init__(self, storage: Storage) -> None:
-        """Begin without a durable name."""
+        """Begin without any folder whose name is durable."""
         self._folder = storage if isinstance(storage, Folder) else None
         self._named: set[Path] = set()
 
@@ -286,7 +286,10 @@ def sync_files(places: Iterable[StoragePlace]) -> None:
 
 
 def new_folders(folder: StoragePlace) -> tuple[Path, ...]:
-    """Return this folder, the missing folders above it, and the first existing one. Their names are not durable yet."""
+    """Return this folder, the missing folders above it, and the first existing folder.
+
+    Their names are not durable yet.
+    """
     if not isinstance(folder.storage, Folder):
         return ()
     path = folder.storage.path(folder.name)
@@ -315,11 +318,11 @@ def _sync_all(paths: Iterable[Path]) -> None:
 
 
 # ------------------------------------------------------------------
-# Lets one process at a time do something in a warehouse. Safety never depends on this lock.
+# Locks a name in a warehouse, so that one process at a time works there. Safety never depends on this lock.
 
 
 _COUNTS_MS: Final = 30_000
-"""A lock in an object store counts only for this long, because its holder may have died."""
+"""How long a lock in an object store is valid. It lapses because its holder may have died."""
 _LOOK_S: Final = 0.2
 
 
@@ -327,7 +330,7 @@ _LOOK_S: Final = 0.2
 def locked(place: StoragePlace) -> Iterator[None]:
     """Hold the lock of that name until the block ends. Wait while another process holds it. Raises OSError.
 
-    In an object store the lock is an object that is written if absent. It counts for 30 s.
+    In an object store, the lock is an object that is written only if it is absent. The lock is valid for 30 s.
     """
     if isinstance(place.storage, Folder):
         path = place.storage.path(place.name)
@@ -347,7 +350,7 @@ def locked(place: StoragePlace) -> Iterator[None]:
 
 
 def _took(place: StoragePlace, mine: bytes) -> bool:
-    """Take the lock if it is free or its holder's time is over. Return True if this process has it now."""
+    """Take the lock if it is free or has lapsed. Return True if this process has the lock now."""
     try:
         place.write(mine)
     except FileExistsError:
@@ -362,14 +365,14 @@ def _took(place: StoragePlace, mine: bytes) -> bool:
 
 
 # ------------------------------------------------------------------
-# Places files of an object store's warehouse on this machine: a trace, which is written bit by bit, and copies.
+# Puts files of a warehouse in an object store on this machine: a trace, which is written bit by bit, and copies.
 
 
 def local_path(place: StoragePlace) -> Path:
     """Return the path on this machine at which a process writes a file bit by bit.
 
-    In a folder this is the file's own place. For an object it lies in a temporary folder, which goes when the process
-    ends. The process then copies the file to its place from time to time (`is_copied`).
+    In a folder this is the file's own place. For an object, this path lies in a temporary folder, which is deleted when
+    the process ends. The process then copies the file to its place from time to time (`is_copied`).
     """
     folder = place.storage.root if isinstance(place.storage, Folder) else _working_copies()
     return folder / place.name
@@ -389,6 +392,6 @@ def _working_copies() -> Path:
 
 @contextmanager
 def scratch_folder() -> Iterator[StoragePlace]:
-    """Lend an empty folder of this machine, and delete it at the end."""
+    """Yield an empty folder of this machine, and delete it at the end."""
     with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
         yield local(Path(folder))

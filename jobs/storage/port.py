@@ -2,8 +2,8 @@
 
 A name is relative to the warehouse, with `/` between its parts. Every implementation promises:
 
-- A file is whole or does not exist. A reader never sees a part of one.
-- A file that was written, replaced or copied is durable on return, unless the caller does without (`durable=False`).
+- A file is whole or does not exist. A reader never sees a part of a file.
+- A file that was written or replaced is durable on return, unless the caller waives that (`durable=False`).
 - If several processes write one name at the same moment, exactly one succeeds.
 - A read or list that begins after a write has returned sees that write.
 - A list has no order.
@@ -17,11 +17,11 @@ from jobs.storage.address import Root
 
 
 class ChangedError(OSError):
-    """A file was not replaced, because somebody had changed it since it was read. The message names it."""
+    """A file was not replaced, because another process had changed it since it was read. The message names the file."""
 
 
 class NotARegularFileError(OSError):
-    """A named pipe, a folder or a device has the name of a file. The message names it."""
+    """A named pipe, a folder or a device lies in the place of a file. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,17 @@ class Listed(Protocol):
 
     @property
     def is_folder(self) -> bool:
-        """Return True for a folder. A list that goes deep has only files."""
+        """Return True for a folder. A list of all files below a folder has no folders."""
 
     @property
     def size(self) -> int:
-        """Return its size in bytes. Raises FileNotFoundError if it was deleted meanwhile."""
+        """Return the file's size in bytes. Raises FileNotFoundError if the file was deleted meanwhile."""
 
     @property
     def changed_ms(self) -> int:
         """Return the time of the last write, in ms since the epoch.
 
-        Raises FileNotFoundError if it was deleted meanwhile.
+        Raises FileNotFoundError if the file was deleted meanwhile.
         """
 
 
@@ -66,7 +66,7 @@ class Located(Protocol):
 
     @property
     def look_ms(self) -> int:
-        """Return the shortest time between two looks of a process that waits for a file, in ms."""
+        """Return the shortest interval, in ms, at which a process may look for a file for which it waits."""
 
 
 class Storage(Located, Protocol):
@@ -84,10 +84,10 @@ class Storage(Located, Protocol):
     def replace(
         self, name: str, content: bytes | memoryview, *, unchanged: str | None = None, durable: bool = True
     ) -> None:
-        """Write a file, and replace the one of that name if there is one.
+        """Write a file. If a file of that name exists, replace it.
 
-        `unchanged` is the tag of an earlier read. If it is given, raise ChangedError if the file was replaced or
-        deleted since.
+        `unchanged` is the tag of an earlier read. If this tag is given, raise ChangedError if the file was replaced or
+        deleted since that read.
         """
 
     def list(self, name: str, *, deep: bool = False) -> Iterator[Listed]:
@@ -97,7 +97,7 @@ class Storage(Located, Protocol):
         """Delete a file if it exists."""
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file to another name, and replace a file that has it. The copy is not durable.
+        """Copy a file to another name, and replace any file of that name. The copy is not durable.
 
         Raises FileNotFoundError.
         """

@@ -24,14 +24,14 @@ class Obstacle:
     way_out: str
 
     def __str__(self) -> str:
-        """Return both as a sentence."""
+        """Return the reason and the way out as a sentence."""
         return f"{self.what}: {self.way_out}"
 
 
 # ------------------------------------------------------------------
 # Finds out why a process cannot write into a warehouse's folder.
 #
-# The check leaves nothing behind: it writes a file that never has a name.
+# The check leaves nothing behind, since it writes a file that never has a name.
 
 
 PROBE_BYTES: Final = 64 * 1024
@@ -63,7 +63,7 @@ def folder_obstacles(folder: Folder, names: Iterable[str]) -> Iterator[Obstacle]
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of thing at a path in the words of a message, or None if there is nothing."""
+    """Return what lies at a path, in the words of a message, or None if nothing does."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - one system call
     except (FileNotFoundError, NotADirectoryError):
@@ -72,7 +72,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def _existing(root: Path) -> Path:
-    """Return the warehouse, or the folder in which it would be made."""
+    """Return the warehouse's folder, or the folder in which it would be created."""
     return next(folder for folder in (root, *root.parents) if kind_of(folder) is not None)
 
 
@@ -99,7 +99,7 @@ def _probe(folder: Path) -> None:
 
 
 # ------------------------------------------------------------------
-# Finds out why a process cannot use a warehouse in an object store, and whether the store breaks its promise.
+# Finds out why a process cannot use a warehouse in an object store, and whether conditional puts fail there.
 #
 # A check writes, reads, lists and deletes a probe object. A race lets several writers write one object at the same
 # time. If two of them succeed, two ticks could both commit one version of `checkpoints`, and rows would be lost.
@@ -108,16 +108,16 @@ def _probe(folder: Path) -> None:
 WRITERS: Final = 8
 RACES: Final = 12
 RACE_BYTES: Final = 64 * 1024
-"""With more bytes, a store that checks first and puts later takes longer between the two.
+"""The size of the object in a race. It is large so that the race sooner finds a store without atomic conditional puts.
 
-So the race finds it sooner.
+Such a store checks the condition first and writes later. The more bytes, the more time lies between the two.
 """
 
 
 def store_obstacles(store: ObjectStore, folder: str) -> Iterator[Obstacle]:
     """Yield the reasons why a process cannot use a store.
 
-    It writes, reads, lists and deletes one object in `folder`.
+    The check writes, reads, lists and deletes one object in `folder`.
     """
     probe = StoragePlace(store, f"{folder}/probe-{uuid4().hex}")
     try:
@@ -134,7 +134,7 @@ def store_obstacles(store: ObjectStore, folder: str) -> Iterator[Obstacle]:
 
 
 def broken_promises(store: ObjectStore, folder: str) -> Iterator[Obstacle]:
-    """Yield an obstacle if several writers of one object succeed. Nothing stays in `folder`."""
+    """Yield an obstacle if several writers of one object succeed. Nothing is left in `folder`."""
     winners = max(_race(StoragePlace(store, f"{folder}/race-{uuid4().hex}")) for _ in range(RACES))
     if winners != 1:
         yield Obstacle(

@@ -1,1 +1,1 @@
-"""What the tests of a user's pipeline need. Public as `tidemark.testing`."""
+"""Classes for the tests of a user's pipeline. They are public as `tidemark.testing`."""

@@ -1,7 +1,8 @@
 """The promises of a source, as tests that any source can run: derive a class from `SourceContract`, and pytest runs it.
 
-The tests of `SourceContract` poll and read in this process. Those of `SurvivesKills` run real ticks in processes of
-their own, kill them (SIGKILL) and compare the tables with what the source gives. Nothing here needs pytest by itself.
+The tests of `SourceContract` poll and read in this process. The tests of `SurvivesKills` run real ticks in processes of
+their own, kill them (SIGKILL), and compare the tables with the rows of the source. This module itself does not import
+pytest.
 """
 
 import json
@@ -50,7 +51,7 @@ Row = tuple[Any, ...]
 
 
 class BrokenPromiseError(AssertionError):
-    """A source that breaks a promise: says which one, in which split and where."""
+    """A source breaks a promise. The message names the promise, the split and the position."""
 
 
 def promised(kept: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
@@ -60,24 +61,24 @@ def promised(kept: bool, what: str) -> None:  # noqa: FBT001 - reads as a senten
 
 
 class SourceUnderTest:
-    """What the tests of a source share: how it is made, and what can be read of it."""
+    """The base of the tests of a source: it makes the source, and reads rows from it."""
 
     largest_slices: ClassVar[tuple[int, ...]] = (1, 3, 1_000_000)
     """The `max_rows` with which each split is polled to its end."""
     may_exceed: ClassVar[bool] = False
-    """Whether a slice may have more than `max_rows` rows, since its split may not be cut everywhere."""
+    """Whether a slice may have more than `max_rows` rows, since its split cannot be cut at every row."""
 
     @staticmethod
     def source(folder: Path) -> Source:
-        """Return the source under test, a new object each time; the test class must define it.
+        """Return the source under test, a new object at each call. The test class must define this method.
 
-        It has at least one split with some ten rows, and every split ends. What the source reads may lie in the folder:
-        the first call makes it there, and every later call, also in another process, finds the same rows.
+        The source has at least one split with some ten rows, and every split ends. The source's data may lie in the
+        folder. Then the first call writes the data, and every later call, even in another process, finds the same rows.
         """
         raise BrokenPromiseError(f"define `source(folder)` in the test class: it returns the source over {folder}")
 
     def _read(self, source: Source, slices: list[SourceSlice]) -> list[Row]:
-        """Return rows as Spark reads them: split and position first, in their order."""
+        """Return rows as Spark reads them, in the order of split and position, which come first in each row."""
         if not slices:
             return []
         return _rows_of(source, source.read(_session(source), slices))
@@ -102,7 +103,7 @@ def _plain(row: Row) -> Row:
 
 @dataclass
 class Walk:
-    """A split, polled to its end with a largest slice."""
+    """A split that is polled to its end, with `max_rows` as the limit of a slice."""
 
     source: Source
     split: SplitId
@@ -111,7 +112,7 @@ class Walk:
 
     @cached_property
     def slices(self) -> list[SourceSlice]:
-        """The slices, one behind the other."""
+        """The slices, in order."""
         return list(self._polled())
 
     def _polled(self) -> Iterator[SourceSlice]:
@@ -129,7 +130,7 @@ class SourceContract(SourceUnderTest):
     """The promises of `tidemark.Source`, and of the optional protocols that the source has."""
 
     def test_its_splits_are_listed(self, tmp_path: Path) -> None:
-        """In order, each once, and the same ones again."""
+        """Splits are listed in order and each once, and a new object lists the same splits."""
         source = self.source(tmp_path)
         splits = source.splits()
         promised(list(splits) == sorted(set(splits)), f"splits() is not sorted, or has one twice: {splits}")
@@ -138,7 +139,10 @@ class SourceContract(SourceUnderTest):
         close_all({NAME: source})
 
     def test_slices_follow_each_other(self, tmp_path: Path) -> None:
-        """Each starts where the one before it ended, and moves on; none has more rows than were asked for."""
+        """Each slice begins where the slice before it ended, and ends later.
+
+        No slice has more rows than were asked for.
+        """
         for walk in self._walks(tmp_path):
             position = walk.begun
             for piece in walk.slices:
@@ -152,7 +156,7 @@ class SourceContract(SourceUnderTest):
                 position = piece.end
 
     def test_a_position_names_the_same_rows_for_ever(self, tmp_path: Path) -> None:
-        """A new object polls the same slices from each position on, and positions and slices survive JSON."""
+        """From each position on, a new object polls the same slices. Positions and slices survive JSON."""
         for walk in self._walks(tmp_path):
             again = Walk(self.source(tmp_path), walk.split, walk.max_rows)
             promised(again.slices == walk.slices, f"split {walk.split} is polled otherwise the second time")
@@ -168,7 +172,7 @@ class SourceContract(SourceUnderTest):
                     break
 
     def test_slices_of_any_size_hold_the_same_rows(self, tmp_path: Path) -> None:
-        """Read one by one, all at once, and by another object; `_position` is unique and rises."""
+        """Slices of any size have the same rows, even if another object reads them. `_position` is unique and rises."""
         source = self.source(tmp_path)
         for split in source.splits():
             read: dict[int, list[Row]] = {}
@@ -190,7 +194,10 @@ class SourceContract(SourceUnderTest):
         close_all({NAME: source})
 
     def test_each_slice_is_read_by_itself(self, tmp_path: Path) -> None:
-        """One slice gives its own rows alone, behind those of the slice before it; many give the rows of all."""
+        """A slice gives only its own rows, which follow the rows of the slice before it.
+
+        Several slices give all their rows.
+        """
         source = self.source(tmp_path)
         pieces = [piece for split in source.splits() for piece in Walk(source, split, 3).slices[:3]]
         alone = [self._read(source, [piece]) for piece in pieces]
@@ -204,7 +211,7 @@ class SourceContract(SourceUnderTest):
         close_all({NAME: source})
 
     def test_its_columns_are_those_of_its_schema(self, tmp_path: Path) -> None:
-        """And the two columns that every source adds, of the right types."""
+        """The columns are the ones of the schema and the two that every source adds, with the right types."""
         source = self.source(tmp_path)
         piece = next(found for split in source.splits() for found in Walk(source, split, 3).slices[:1])
         found = {field.name: field.dataType for field in source.read(_session(source), [piece]).schema.fields}
@@ -213,7 +220,7 @@ class SourceContract(SourceUnderTest):
         close_all({NAME: source})
 
     def test_its_positions_are_explained(self, tmp_path: Path) -> None:
-        """Names of positions are short lines; words and counts of rows agree with what polling finds."""
+        """The name of a position is printable. `start`, `end` and counts of rows agree with what polling finds."""
         source = self.source(tmp_path)
         for split in source.splits():
             slices = Walk(source, split, 3).slices
@@ -239,7 +246,7 @@ class SourceContract(SourceUnderTest):
         close_all({NAME: source})
 
     def test_its_lag_is_what_is_left_to_read(self, tmp_path: Path) -> None:
-        """At the start all rows, at the end none."""
+        """The lag is all rows at the start, and no rows at the end."""
         source = self.source(tmp_path)
         for layer in layers(source):
             if isinstance(layer, DescribesItself):
@@ -273,7 +280,7 @@ class SourceContract(SourceUnderTest):
         close_all({NAME: source})
 
     def test_tasks_read_the_rows_of_its_slices(self, tmp_path: Path) -> None:
-        """Where tasks read slices themselves, they find the rows that Spark reads (`OffersScans`)."""
+        """If tasks read slices themselves, they find the rows that Spark reads (`OffersScans`)."""
         source = self.source(tmp_path)
         slices = [piece for split in source.splits() for piece in Walk(source, split, 4).slices]
         scans = source.scans(slices) if isinstance(source, OffersScans) else None
@@ -285,7 +292,7 @@ class SourceContract(SourceUnderTest):
         close_all({NAME: source})
 
     def test_it_can_be_closed_at_any_time(self, tmp_path: Path) -> None:
-        """Twice, before anything was asked, and in the middle; what is asked next opens it again."""
+        """A source can be closed twice, before its first use, and between polls. The next call opens it again."""
         source = self.source(tmp_path)
         for _ in range(2):
             close_all({NAME: source})
@@ -296,7 +303,7 @@ class SourceContract(SourceUnderTest):
         close_all({NAME: source})
 
     def _walks(self, folder: Path) -> Iterator[Walk]:
-        """Yield each split with each largest slice; close the source at the end."""
+        """Yield each split with each limit in `largest_slices`. Close the source at the end."""
         source = self.source(folder)
         for split in source.splits():
             for most in self.largest_slices:
@@ -305,22 +312,22 @@ class SourceContract(SourceUnderTest):
 
 
 MANY: Final = 20
-"""From so many positions of a split it is polled again."""
+"""The number of positions of a split from which the split is polled again."""
 
 
 class SurvivesKills(SourceUnderTest):
-    """Ticks of a small pipeline over the source are killed; nothing is lost, and nothing counts twice.
+    """Kills ticks of a small pipeline over the source, and tests that no row is lost and no row counts twice.
 
     The pipeline keeps every row in a table, and counts them by split. `kills` are the boundaries at which the ticks are
-    killed, one after the other, in one warehouse. A boundary that a tick does not reach is passed over: the tick ends.
-    A source that reads a server can have it killed too (`around`).
+    killed, one after the other, in one warehouse. If a tick ends without reaching its boundary, the boundary is
+    skipped. If the source reads a server, a test class can kill the server too (`around`).
     """
 
     kills: ClassVar[tuple[str, ...]] = ("after:PollSource#2", "before:AppendRow", "after:AppendRow", "after:RecordCut")
     settings: ClassVar[dict[str, object]] = {"every_rows": 5, "slice_rows_max": 3, "retained": 2, "spark_cores": 1}
 
     def test_nothing_is_lost_or_doubled_by_a_kill(self, tmp_path: Path) -> None:
-        """Whatever a killed tick leaves, the next ones end with every row once."""
+        """Whatever a killed tick leaves, the next ticks end with every row once."""
         trial = Trial(self._importable(tmp_path), tmp_path)
         trial.data.mkdir()
         source = self.source(trial.data)
@@ -337,9 +344,9 @@ class SurvivesKills(SourceUnderTest):
         promised(counts == Counter(row[0] for row in due), f"after kills at {struck} the counts are {counts}")
 
     def around(self, trial: Trial) -> AbstractContextManager[object]:
-        """Return what surrounds each tick of the trial: nothing, unless a test class defines it.
+        """Return the context in which each tick of the trial runs. It does nothing, unless a test class overrides this.
 
-        It may kill the server that the source reads, and start it again, while the tick is at work.
+        The context may kill the server that the source reads, and start it again, while the tick is at work.
         """
         del trial
         return nullcontext()
@@ -355,7 +362,10 @@ class SurvivesKills(SourceUnderTest):
         return True
 
     def _importable(self, folder: Path) -> str:
-        """Write the module of the pipeline where both this process and the ticks' find it; return its name."""
+        """Write the pipeline's module where this process and the ticks' processes can import it.
+
+        Return its reference.
+        """
         import sys  # noqa: PLC0415 - to find the folder in this process
 
         name = f"contract_of_{type(self).__name__.lower()}"
@@ -384,6 +394,6 @@ def build(data):
 
 
 def _differences(due: Counter[Row], shown: Counter[Row]) -> str:
-    """Return what is lost and what is too much, a few rows of each."""
+    """Return how many rows are lost and how many are too many, with a few examples."""
     lost, doubled = list((due - shown).elements()), list((shown - due).elements())
     return f"{len(lost)} rows are lost, like {lost[:3]}; {len(doubled)} are too many, like {doubled[:3]}"

@@ -32,18 +32,18 @@ Frame: TypeAlias = "pl.DataFrame | pd.DataFrame | pa.Table"
 
 
 def session_for(sources: Iterable[Source], settings: TickSettings) -> SparkSession:
-    """Return this process's Spark session as a tick over these sources has it; fetch the jars that are missing."""
+    """Return this process's Spark session, with the settings of a tick over these sources. Fetch missing jars."""
     config = with_needed_jars(spark_config(settings), sources)
     fetch_missing_jars(config, TickListener())
     return open_session(config)
 
 
 class TickFailedError(AssertionError):
-    """A tick that failed: says why, as the command line would."""
+    """A tick failed. The message gives the reason, as the command line would."""
 
 
 class NotKilledError(AssertionError):
-    """A tick that was to be killed and ended by itself: says what it said last."""
+    """A tick that was to be killed ended by itself. The message has the last line of its output."""
 
 
 class Trial:
@@ -56,12 +56,12 @@ class Trial:
         """Name the pipeline, as `build` or as "module:attribute", and a folder: pytest's `tmp_path`, say."""
         self._pipeline = pipeline
         self.data = folder / "data"
-        """What the pipeline's function is given."""
+        """The input folder, which the pipeline's function gets."""
         self.warehouse = folder / "warehouse"
-        """Where the tables are."""
+        """The warehouse, in which the tables are."""
 
     def deliver(self, split: str, rows: Frame) -> Path:
-        """Write rows as the next Parquet file of a split, a folder below `data` such as "orders/berlin"; return it."""
+        """Write rows as the next Parquet file of a split, which is a folder below `data`. Return the file."""
         folder = self.data / split
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{len(list(folder.glob('*.parquet'))):06}.parquet"
@@ -85,8 +85,8 @@ class Trial:
     def kill(self, at: str, **settings: object) -> None:
         """Run one tick in a process of its own that is killed (SIGKILL) at a boundary, such as "after:AppendRow#2".
 
-        `#2` means the second time that the tick comes there. The pipeline must be one that another process can import.
-        Raises NotKilledError if the tick ended without coming there.
+        `#2` means the second time that the tick reaches the boundary. Another process must be able to import the
+        pipeline. Raises NotKilledError if the tick ended without reaching it.
         """
         command = [sys.executable, "-m", "tidemark", "run", self._reference(), *self._folders()]
         given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
@@ -97,7 +97,7 @@ class Trial:
             raise NotKilledError(f"the tick was not killed at {at}, it ended with {done.returncode}: {' '.join(said)}")
 
     def boundaries(self) -> tuple[str, ...]:
-        """Return every boundary at which a tick of the pipeline may be killed; few ticks come to all of them."""
+        """Return every boundary at which a tick of the pipeline may be killed. Few ticks reach all of them."""
         return boundary_names(self._launched({}).plan.graph)
 
     @property
@@ -113,7 +113,7 @@ class Trial:
         return "--data", str(self.data), "--warehouse", str(self.warehouse)
 
     def _reference(self) -> str:
-        """Return the pipeline as another process finds it; raise ValueError if none can."""
+        """Return the reference by which another process finds the pipeline. Raise ValueError if there is none."""
         if isinstance(self._pipeline, str):
             return self._pipeline
         name = getattr(self._pipeline, "__qualname__", "<a Pipeline>")
