@@ -1,9 +1,9 @@
-"""Lays out the wheel: every package of the checkout becomes a part of `tidemark`.
+"""Builds the layout of the wheel: every package of the checkout becomes a part of `tidemark`.
 
-In the checkout `checkpointing`, `jobs`, `orchestration` and `spec` lie beside `tidemark`. These are names that many
-projects use for folders of their own, and Python knows only one package of a name. So the wheel installs
-`tidemark.jobs` instead of `jobs`, and so on. The sources are the same, except for the names of modules: in imports,
-and in the strings and comments that name a module. An editable install is the checkout as it lies.
+In the checkout `checkpointing`, `jobs`, `orchestration` and `spec` lie beside `tidemark`. Many projects use these names
+for folders of their own, and Python can have only one package of each name. So the wheel installs `tidemark.jobs`
+instead of `jobs`, and so on. The sources are the same, except for the names of modules in imports, strings and
+comments. An editable install uses the checkout as it is.
 """
 
 import atexit
@@ -26,18 +26,18 @@ _SKIPPED: Final = {tokenize.NL, tokenize.COMMENT}
 _TEXTS: Final = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 _Edit = tuple[tuple[int, int], tuple[int, int], str]
-"""Where a token begins and ends, and what takes its place."""
+"""Where a token begins and ends, and the text that replaces it."""
 
 
 class NotMovableError(Exception):
-    """An import that would mean another module in the wheel: names the line, and what to write instead."""
+    """An import would find another module in the wheel. The message names the line, and what to write instead."""
 
 
 class WheelLayout(BuildHookInterface[Any]):
-    """Fills the wheel, unless it is the one of an editable install."""
+    """Fills the wheel, unless it is the wheel of an editable install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Write the sources of the wheel into a temporary folder, and let hatchling take them from there."""
+        """Write the sources of the wheel into a temporary folder, from which hatchling takes them."""
         if version == "editable":
             return
         folder = Path(tempfile.mkdtemp(prefix="tidemark-wheel-"))
@@ -47,7 +47,7 @@ class WheelLayout(BuildHookInterface[Any]):
 
 
 def lay_out(root: Path, package: Path) -> None:
-    """Write the sources of a checkout as the one package that the wheel installs; raise NotMovableError."""
+    """Write the sources of a checkout as the one package that the wheel installs. Raise NotMovableError."""
     for top in (PUBLIC, *MOVED):
         for source in sorted((root / top).rglob("*")):
             inside = source.relative_to(root / PUBLIC if top == PUBLIC else root)
@@ -61,7 +61,7 @@ def lay_out(root: Path, package: Path) -> None:
 
 
 def _moved(text: str, source: Path, root: Path) -> str:
-    """Return a module's text with every module that moves under its new name."""
+    """Return a module's text in which every module that moves has its new name."""
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -91,6 +91,6 @@ def _edits(tokens: list[tokenize.TokenInfo], source: Path, root: Path) -> Iterat
 
 
 def _renamed(found: re.Match[str], root: Path) -> str:
-    """Return a dotted name as the wheel has it; text that only looks like a module's name stays as it is."""
+    """Return a dotted name as the wheel has it. A text that only looks like a module's name stays as it is."""
     module = root / found["top"] / found["next"]
     return f"{PUBLIC}.{found[0]}" if module.is_dir() or module.with_suffix(".py").is_file() else found[0]

@@ -1,6 +1,6 @@
 """Fetches Azurite, Microsoft's emulator of Azure, which tests start: once, by npm. No package's script runs.
 
-Without npm it fetches nothing, and says that the tests on Azure are left out.
+Without npm, nothing is fetched, and a message says that the tests on Azure are left out.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from tests.cloud_stores import AZURITE, without_azurite
 
 
 def main() -> None:
-    """Fetch it unless it is there; on failure say why and exit 1."""
+    """Fetch Azurite unless it is there. On failure, print the reason and exit 1."""
     npm, folder = shutil.which("npm"), jars_folder() / f"azurite-{AZURITE}"
     missing = without_azurite()
     if missing and npm:

@@ -1,6 +1,6 @@
-"""Fetches the jars of Flink that `spec.oracle` asks: once, by Ivy as Spark ships it, and checked.
+"""Fetches the jars of Flink that `spec.oracle` runs: once, by the Ivy that Spark ships, and with a check.
 
-`spark-submit --packages` knows no classifier, and Flink's test harnesses have one. So Ivy runs by itself.
+`spark-submit --packages` takes no classifier, but Flink's test harnesses need one. So Ivy is started directly.
 """
 
 import subprocess
@@ -22,11 +22,11 @@ MODULES = (
     ("org.apache.flink:flink-shaded-netty:4.2.6.Final-21.0", ("",)),
     ("org.slf4j:slf4j-api:1.7.36", ("",)),
 )
-"""Maven coordinates, each with the classifiers of its jars."""
+"""The Maven coordinates, each with the classifiers of its jars."""
 
 
 def main() -> None:
-    """Fetch what is missing of the locked jars; on failure say why and exit 1."""
+    """Fetch the locked jars that are missing. On failure, print the reason and exit 1."""
     try:
         fetch_locked(folder(), LOCKED, lambda work: retrieve(work, MODULES))
     except JarsError as error:
@@ -40,9 +40,9 @@ SETTINGS = """<ivysettings><settings defaultResolver="central"/><resolvers>
 def retrieve(
     work: Path, modules: Iterable[tuple[str, tuple[str, ...]]], kind: str = "jar", *, poms: bool = True
 ) -> dict[str, Path]:
-    """Let Ivy bring these modules into a folder. Return their files by name. Raise JarsError if it cannot.
+    """Make Ivy fetch these modules into a folder. Return their files by name. Raise JarsError if Ivy fails.
 
-    `kind` is the ending of the files' names. Without `poms`, Ivy asks for no description of a module.
+    `kind` is the ending of the files' names. Without `poms`, Ivy does not fetch the modules' POM files.
     """
     (work / "ivy.xml").write_text(_ivy_module(modules, kind, "master" if poms else "default"), encoding="utf-8")
     (work / "settings.xml").write_text(SETTINGS, encoding="utf-8")

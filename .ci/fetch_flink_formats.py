@@ -1,6 +1,6 @@
 """Puts the jars that Flink SQL needs to read Parquet and Kafka into the environment of the benchmark's peer.
 
-Flink's own comes by Ivy, and checked. Hadoop's client is that of PySpark.
+Flink's own jars are fetched by Ivy and checked. Hadoop's client is taken from PySpark.
 """
 
 import sys
@@ -23,7 +23,7 @@ LOCKED = {
 
 
 def main(environment: Path) -> None:
-    """Fetch what is missing; on failure say why and exit 1."""
+    """Fetch the jars that are missing. On failure, print the reason and exit 1."""
     (lib,) = environment.glob("lib/python*/site-packages/pyflink/lib")
     try:
         fetch_locked(lib, LOCKED, lambda work: fetch_flink.retrieve(work, MODULES))

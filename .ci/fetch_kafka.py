@@ -7,7 +7,7 @@ from tests.kafka_jars import BROKER
 
 
 def main() -> None:
-    """Fetch the jars unless they are there; on failure say why and exit 1."""
+    """Fetch the jars unless they are there. On failure, print the reason and exit 1."""
     try:
         fetch(jars_folder() / BROKER.name, BROKER)
     except JarsError as error:

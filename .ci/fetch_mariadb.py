@@ -10,13 +10,13 @@ PACKAGES = "mariadb-server-core mariadb-client-core"
 
 
 def missing() -> list[str]:
-    """Return the programs that are not here."""
+    """Return the programs that this machine lacks."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
     return [name for name in PROGRAMS if shutil.which(name, path=path) is None]
 
 
 def main() -> None:
-    """Install the package unless the programs are here; on failure say why and exit 1."""
+    """Install the package unless the programs are here. On failure, print the reason and exit 1."""
     if not missing():
         return
     if os.geteuid() == 0 and shutil.which("apt-get"):

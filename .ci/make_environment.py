@@ -1,8 +1,8 @@
 """Fill the virtual environment that runs this script with exactly what the lock files name.
 
-pip installs `uv` and the build backends; `uv` installs the rest, three times as fast, and then this
-project. Nothing is fetched that no lock file names: builds run without isolation. Needs nothing but
-the standard library and the environment's own pip.
+pip installs `uv` and the build backends; `uv` installs the rest, three times as fast, and then this project. Only what
+a lock file names is fetched, since builds run without isolation. This script needs nothing but the standard library and
+the environment's own pip.
 
 `make_environment.py locks/spark-4.0.lock` takes the packages in that file instead of those of the same name in
 `requirements.lock`.
@@ -32,14 +32,14 @@ UV_NAMES = {
     "timeout": "UV_HTTP_TIMEOUT",
     "default-timeout": "UV_HTTP_TIMEOUT",
 }
-"""pip's settings and what uv calls them: uv reads neither pip's files nor its variables."""
+"""The names of pip's settings in uv, which reads neither pip's files nor pip's variables."""
 
 STORED = "pyspark:--build-option=--compression=stored"
 """pyspark comes as source: its 450 MB of jars, compressed already, are not compressed again to be unpacked at once."""
 
 
 def pip_settings() -> dict[str, str]:
-    """Return pip's settings, from its files and from the environment, the latter winning."""
+    """Return pip's settings from its files and from the environment, which wins."""
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True)
     settings: dict[str, str] = {}
     for line in sorted(listed.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
@@ -49,7 +49,7 @@ def pip_settings() -> dict[str, str]:
 
 
 def uv_environment() -> dict[str, str]:
-    """Return the environment for uv: the present one, and pip's settings where uv has none of its own."""
+    """Return the environment for uv: this process's own, and pip's settings where uv has no setting of its own."""
     environment = dict(os.environ)
     for name, value in pip_settings().items():
         if name in UV_NAMES:
@@ -61,7 +61,7 @@ def uv_environment() -> dict[str, str]:
 
 
 def step(what: str, command: list[str], environment: dict[str, str] | None = None) -> None:
-    """Run one step and say how long it took; end with the step's exit code if it fails."""
+    """Run one step, and print how long it took. If the step fails, end with a message."""
     started = time.monotonic()
     print(f"environment: {what}", file=sys.stderr, flush=True)  # noqa: T201 - this is a command
     code = subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode  # noqa: S603 - the fixed commands below

@@ -2,9 +2,9 @@
 
 `locks` has a file for each version, with the packages that differ from `requirements.lock`.
 
-Without a word it runs the Spark tests of the small share on all of them, one after the other. With `today` it runs a
-few telling tests on one of them, which changes daily. Each environment lies in `.spark-versions`. It is made
-when it is first needed, and brought up to date when a lock has changed.
+Without an argument, this runs the Spark tests of the small share on all versions, one after the other. With `today`, it
+runs a few representative tests on one version, which changes daily. The environments lie in `.spark-versions`. Each is
+made when it is first needed, and made again when a lock has changed.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ROOT / ".spark-versions"
 PYTHONS = {"4.0": "3.12", "4.1": "3.11", "4.3": "3.13"}
-"""The Python for each version of Spark, where this machine has it. Otherwise it is the Python of `.venv`."""
+"""The Python for each version of Spark. If this machine lacks it, the Python of `.venv` is used."""
 SMALL_SHARE = ["--share", "small", "-m", "(spark or kill) and not dear and not browser"]
 TELLING = [
     "tests/scenarios/test_input_formats.py",
@@ -29,11 +29,11 @@ TELLING = [
     "tests/scenarios/runtime/test_tick.py",
     "tests/scenarios/faults/test_epochs_and_races.py",
 ]
-"""Types of every format, keyed state, joins, ticks in processes of their own that are killed, and Spark Connect."""
+"""Tests of the types of every format, of keyed state, joins, ticks in processes that are killed, and Spark Connect."""
 
 
 def main(words: list[str]) -> None:
-    """Test on one version or on all. Exit with 1 if a test fails, and name the versions."""
+    """Test on one version or on all. If a test fails, name the versions and exit with 1."""
     versions = list(PYTHONS)
     if words == ["today"]:
         versions = [versions[datetime.now(UTC).toordinal() % len(versions)]]
@@ -82,13 +82,13 @@ def program(version: str) -> str:
 
 
 def shown(python: Path) -> str:
-    """Return what a Python says of itself, or an empty text if it does not start."""
+    """Return the version of a Python, or an empty text if the Python does not start."""
     done = subprocess.run([python, "--version"], check=False, capture_output=True, text=True)  # noqa: S603 - the same
     return done.stdout.strip()
 
 
 def say(what: str) -> None:
-    """Tell the user on stderr."""
+    """Print a message on stderr."""
     print(what, file=sys.stderr, flush=True)  # noqa: T201 - this is a command
 
 

@@ -20,7 +20,7 @@ from bench.report import reached, write
 from bench.rows import ROWS, Figures, Row
 
 NEXMARK: Final = "NEXMARK"
-"""Stands in `--only` for the rows that are measured apart."""
+"""The word in `--only` for the rows that are measured apart."""
 
 
 def main(
@@ -79,7 +79,7 @@ def _run_all(console: Console, rows: Sequence[Row], extent: Extent, *, resume: b
 def _run_one(
     console: Console, name: str, extent: Extent, results: dict[str, list[Result]], number: int, *, resume: bool
 ) -> bool:
-    """Run a program in a round, unless one round of it is enough. Return True if it gave a result."""
+    """Run a program in a round, unless one round of it is enough. Return True if the program gave a result."""
     asked, measured = program(name, extent), Measured(ROOT / "measured")
     if asked.once and name in results:
         return True

@@ -1,4 +1,4 @@
-"""Reads the table to which the keyed sums are appended, ours or a peer's, and computes the totals of its rows."""
+"""Reads the table to which our program or a peer appends the keyed sums, and computes the totals of its rows."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from jobs.storage.address import StoreUrl
 def totals_shown(table: Path | StoreUrl) -> Totals:
     """Return the totals of a table of changed keys (key, n, total).
 
-    The newest row of a key has its largest count. It has the largest sum too, because no value is negative.
+    The newest row of a key has the key's largest count. It has the largest sum too, because no value is negative.
     """
     rows = pl.from_arrow(DeltaTable(str(table)).to_pyarrow_table(columns=["key", "n", "total"]))
     if not isinstance(rows, pl.DataFrame):

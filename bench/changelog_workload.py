@@ -1,4 +1,4 @@
-"""Writes the changes of orders and of customers (P22), and says what the joined sums are after all of them.
+"""Writes the changes of orders and of customers (P22), and computes the joined sums after all changes.
 
 Each change is the whole new row of a key, as in a compacted Kafka topic. `seq` is its place in the order, and
 `gone` says whether the key is deleted. An order belongs to a customer, and a customer to a region. Both may change.
@@ -28,7 +28,7 @@ _FEW: Final = 1_000
 
 
 class WrongSumsError(RuntimeError):
-    """A program's sums are not those of its input, so none of its figures counts."""
+    """A program's sums differ from the sums of its input, so none of its figures counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Changes:
 
 
 def lay_out_changelog(changes: int, root: Path, *, csv: bool = False) -> Path:
-    """Return a folder with two others: `few` for a start, and `whole` with all changes.
+    """Return a folder with two folders: `few` for a start, and `whole` with all changes.
 
-    Each has `orders/all` and `customers/all` with a file for each epoch, and `sums.parquet`.
+    Each of the two has `orders/all` and `customers/all` with a file for each epoch, and `sums.parquet`.
     """
     folder = root / f"changelog-{changes}{'-csv' if csv else ''}"
     if not (folder / "whole" / "sums.parquet").exists():

@@ -12,7 +12,7 @@ TWO: Final = "cluster:2"
 
 
 def two_workers(results: Mapping[str, Sequence[Result]], extent: Extent) -> dict[str, Any]:
-    """Compare the times of an epoch. `cpu_s` are the CPU seconds of each part, with one worker and with two."""
+    """Compare the times of an epoch. `cpu_s` has the CPU seconds of each part, with one worker and with two."""
     del extent
     (one,), (two,) = results[ONE], results[TWO]
     alone, together = (middle(_epochs(result["seconds"])) for result in (one, two))
@@ -21,5 +21,5 @@ def two_workers(results: Mapping[str, Sequence[Result]], extent: Extent) -> dict
 
 
 def _epochs(series: Sequence[float]) -> list[float]:
-    """Return the figures that count: the last epoch may be short."""
+    """Return the figures that count, without the last epoch, which may be short."""
     return steady(series[:-1], WARM_UP_CLUSTER)

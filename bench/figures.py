@@ -1,4 +1,4 @@
-"""Computes how fast checkpoints get into PostgreSQL and Kafka, against Spark's own writers."""
+"""Computes how fast checkpoints are written to PostgreSQL and Kafka, compared with Spark's own writers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,7 +17,7 @@ _ROWS: Final = 500_000
 
 
 def into_targets(results: Results, extent: Extent) -> Figures:
-    """Return the figures for PostgreSQL, with those for Kafka beside them."""
+    """Return the figures for PostgreSQL, and beside them the figures for Kafka."""
     del extent
     postgres, kafka = (_into(results[f"sink:ours:{kind}"], results[f"sink:peer:{kind}"]) for kind in KINDS)
     return {**postgres, "kafka": kafka}
@@ -44,14 +44,14 @@ def _batch(results: Sequence[Result], figure: str) -> float:
 
 
 # ------------------------------------------------------------------
-# Computes what an upsert of a large table costs, against a MERGE.
+# Computes what an upsert of a large table costs, compared with a MERGE.
 
 
 UPSERTS: Final = tuple(f"upserts:{by}:{which}" for which in (RANDOM, RECENT) for by in ("ours", "peer"))
 
 
 def upserted(results: Results, extent: Extent) -> Figures:
-    """Return the figures for random keys, with those for keys that changed last beside them."""
+    """Return the figures for random keys, and beside them the figures for keys that changed last."""
     del extent
     return {**_of(results, RANDOM), "recent": _of(results, RECENT)}
 
@@ -80,7 +80,7 @@ CHANGELOG: Final = ("changelog", *(f"flink:changelog:{backend}" for backend in _
 
 
 def flink_sums(results: Results, extent: Extent) -> Figures:
-    """Return the figures of the keyed sums with RocksDB, with those of hashmap beside them."""
+    """Return the figures of the keyed sums with RocksDB, and beside them the figures with hashmap."""
     del extent
     ours = middle([result["work_s"] for result in results["ours"]])
     whole = middle([result["process_s"] for result in results["ours"]])
@@ -105,7 +105,7 @@ def flink_sums(results: Results, extent: Extent) -> Figures:
 
 
 def flink_changelog(results: Results, extent: Extent) -> Figures:
-    """Return the figures of the joined changes with RocksDB, with those of hashmap beside them."""
+    """Return the figures of the joined changes with RocksDB, and beside them the figures with hashmap."""
     del extent
     ours, rocksdb, hashmap = (middle([one["total_s"] for one in results[name]]) for name in CHANGELOG)
     return {
@@ -118,7 +118,7 @@ def flink_changelog(results: Results, extent: Extent) -> Figures:
 
 
 # ------------------------------------------------------------------
-# Computes what a checkpoint, an epoch and a restore cost by the size of the state.
+# Computes what a checkpoint, an epoch and a restore cost at different sizes of the state.
 
 
 SMALL_KEYS: Final = 10_000

@@ -1,9 +1,9 @@
-"""Measures how long a record that is written to Kafka takes until a reader of the tables sees it.
+"""Measures the time from the write of a record to Kafka until a reader of the tables sees it.
 
 `python -m bench.freshness SERVERS SECONDS` writes a record every 10 ms. Each record has its time of writing from
-Kafka's client. Each of the two programs, ours and the peer's, notes when a commit was complete, and up to which offset
-it goes. Each begins together with its writer and runs for the same time. The records of the first commits do not count,
-because Spark starts and the JVM compiles during them.
+Kafka's client. Each of the two programs, ours and the peer's, records when a commit was complete, and up to which
+offset the commit goes. Each program starts together with its writer, and both run for the same time. The records of the
+first commits do not count, because Spark starts and the JVM compiles during them.
 """
 
 import sys
@@ -22,18 +22,18 @@ TOPIC: Final = "ticks"
 EVERY_S: Final = 0.01
 KEYS: Final = 100
 WARM_UP_S: Final = 45.0
-"""A program runs this much longer than it is measured."""
+"""How much longer a program runs than it is measured."""
 WARM_UP_COMMITS: Final = 5
-"""Records that were written before this many commits were complete do not count."""
+"""The number of commits of the warm-up. Records that were written before the last of them do not count."""
 
 _WAIT_S: Final = 10.0
 _AT_ONCE: Final = 10_000
 _LEAST_RECORDS: Final = 1_000
-"""The 99th percentile of fewer records says little."""
+"""The least number of records for a useful 99th percentile."""
 
 
 class TooFewRecordsError(RuntimeError):
-    """A program took so long to warm up, or committed so rarely, that its figures say nothing."""
+    """A program took so long to warm up, or committed so rarely, that its figures are useless."""
 
 
 def writing(servers: str, seconds: float) -> "Popen[bytes]":
@@ -42,7 +42,7 @@ def writing(servers: str, seconds: float) -> "Popen[bytes]":
 
 
 def latencies(servers: str, commits: Sequence[tuple[int, int]]) -> list[int]:
-    """Return how long each record after the warm-up took, in ms.
+    """Return how long each record after the warm-up took until a commit had it, in ms.
 
     `commits` are pairs in order: the offset up to which the tables have the records, and the time of completion in ms.
     Records after the last commit do not count. Raises TooFewRecordsError.

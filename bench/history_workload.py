@@ -1,7 +1,7 @@
-"""Says what happens to the accounts whose history P23 keeps, and judges the tables that a program made of it.
+"""Makes the changes of the accounts whose history P23 keeps, and checks the tables that a program made of them.
 
 Each change adds something to one account's balance, so each begins a version. The changes go through all accounts in
-turn, in a scattered order. An account belongs to a branch for ever.
+turn, in a scattered order. An account never changes its branch.
 """
 
 import argparse
@@ -34,7 +34,7 @@ END $$
 
 
 class WrongHistoryError(RuntimeError):
-    """A program's tables are not what the changes make, so none of its figures counts."""
+    """A program's tables differ from the result of the changes, so none of its figures counts."""
 
 
 def accounts() -> pl.DataFrame:
@@ -67,7 +67,7 @@ def lay_out_changes(count: int, root: Path) -> Path:
 
 
 def require_history(history: pl.DataFrame, totals: pl.DataFrame, count: int) -> None:
-    """Raise WrongHistoryError unless both tables are what so many changes make.
+    """Raise WrongHistoryError unless both tables are the result of this many changes.
 
     `history` has (aid, bid, balance, valid_from, valid_to, current), and each version ends where the next one begins.
     `totals` has (bid, versions, balances) of all versions.
@@ -86,13 +86,13 @@ def require_history(history: pl.DataFrame, totals: pl.DataFrame, count: int) -> 
 
 
 def lay_out_bank(connection: psycopg.Connection) -> None:
-    """Create the accounts, and a procedure `load` that makes so many changes in transactions of ten."""
+    """Create the accounts, and a procedure `load` that makes a given number of changes in transactions of ten."""
     made = _TABLES.format(branches=BRANCHES, accounts=ACCOUNTS, more=_MORE, step=_STEP)
     connection.execute(made.encode())
 
 
 def arguments(about: str | None) -> argparse.Namespace:
-    """Return what both programs are asked: number of changes, and folders."""
+    """Return the arguments of both programs: number of changes, and folders."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--changes", type=int, required=True)
     parser.add_argument("--data", type=Path, required=True)

@@ -10,7 +10,7 @@ from bench.programs import Result
 LARGE_CORE: Final = "core:100000"
 LIVE: Final = ("live:1000", "live:100000")
 PHASES: Final = ("compose_s", "append_s", "publish_s", "cut_s")
-"""What `bench.ours.live_files` tells of each checkpoint, in seconds."""
+"""The figures that `bench.ours.live_files` prints for each checkpoint, in seconds."""
 
 
 def many_acknowledgements(results: Mapping[str, Sequence[Result]], extent: Extent) -> dict[str, Any]:

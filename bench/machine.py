@@ -12,7 +12,7 @@ _PACKAGES: Final = ("pyspark", "deltalake", "polars", "pyarrow", "dagster")
 
 
 def machine() -> dict[str, str]:
-    """Return a description of the machine. Facts that the machine does not tell are left out."""
+    """Return a description of the machine. Facts that the machine does not reveal are left out."""
     memory_kb = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal:")), None)
     processor = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), None)
     found = {
@@ -26,7 +26,10 @@ def machine() -> dict[str, str]:
 
 
 def versions(peers: Mapping[str, Path]) -> dict[str, str]:
-    """Return the versions of everything measured. `peers` are packages, each with the Python of its environment."""
+    """Return the versions of all measured software.
+
+    `peers` has the Python of the environment of each peer's package.
+    """
     found = {"python": platform.python_version(), "java": _java()} | {name: version(name) for name in _PACKAGES}
     for package, python in peers.items():
         if python.exists():

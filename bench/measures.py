@@ -21,14 +21,14 @@ class FailedTickError(RuntimeError):
 
 
 class Laps(TickListener):
-    """Receives a tick's progress, and notes when each checkpoint was complete and published."""
+    """Receives a tick's progress, and records when each checkpoint was complete and published."""
 
     def __init__(self) -> None:
-        """Begin with the present time."""
+        """Start at the present time."""
         self._at = [time.monotonic()]
         self._cpu = [cpu_seconds(os.getpid())]
         self.spark_start_s = 0.0
-        """The time that Spark's start took. It counts for no row."""
+        """The time that Spark's start took. It is left out of the figures of every row of the results."""
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
         """Note the time and the CPU time."""
@@ -43,7 +43,7 @@ class Laps(TickListener):
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds from one completion to the next. The first ones count from the start."""
+        """Seconds from one completion to the next. The first figure begins at the start."""
         return differences(self._at)
 
     @property
@@ -83,7 +83,7 @@ def print_result(result: Mapping[str, object]) -> None:
 def caught_up(report: TickReport) -> TickReport:
     """Return the report of a measured tick.
 
-    Raise FailedTickError unless it caught up, or its sources ended, because then no figure counts.
+    Raise FailedTickError unless the tick caught up, or its sources ended, since otherwise no figure counts.
     """
     if report.outcome not in (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED):
         raise FailedTickError(f"{report.outcome.value}: {report.message}")

@@ -20,9 +20,9 @@ PATHWAY_PYTHON: Final = ROOT / "pathway" / "bin" / "python"
 _PATHWAY: Final = {"PATHWAY_THREADS": "2"}
 _LARGE_HEAP: Final = {"JVM_ARGS": "-Xmx12g"}
 _FILL_THE_HEAP: Final = ("q4", "q7", "q9", "q18", "q19", "q20", "q23")
-"""Queries whose state in memory fills the heap that Java takes by itself, a quarter of 24 GB, over 10M events."""
+"""Queries whose state in memory, over 10M events, fills Java's default heap, which is a quarter of 24 GB."""
 _HEAP_EVENTS: Final = 3_000_000
-"""Up to so many events, the state of every query fits into that heap."""
+"""Up to this many events, the state of every query fits into Java's default heap."""
 
 _FLIGHTS: Final = {"ours": "bench.ours.flights_medallion", "peer": "bench.peers.foreach_batch_flights"}
 _KAFKA: Final = {"ours": "bench.ours.kafka_sums", "peer": "bench.peers.kafka_foreach_batch"}
@@ -34,13 +34,13 @@ _TIMED: Final = {"ours": "bench.ours.timed_rows", "streaming": "bench.peers.stru
 _ROWS: Final = 500_000
 _KEYS: Final = 1_000_000
 WARM_UP: Final = 3
-"""The first epochs and batches of a program. They do not count."""
+"""How many of a program's first epochs or batches do not count."""
 WARM_UP_FLIGHTS: Final = 4
 WARM_UP_PRICE: Final = 3
 WARM_UP_SINKS: Final = 2
 WARM_UP_UPSERTS: Final = 3
 WARM_UP_CLUSTER: Final = 2
-"""The first epochs on a cluster."""
+"""How many of the first epochs on a cluster do not count."""
 _OF_EPOCHS: Final = {
     "dagster": ("bench.ours.dagster_epochs", "--by"),
     "reporters": ("bench.ours.reported_epochs", "--reporters"),
@@ -61,7 +61,7 @@ _ONCE: Final = (
     "open",
     "expired",
 )
-"""Programs that measure often enough in one round, so that later rounds leave them out."""
+"""Programs that take enough measurements in one round, so that later rounds leave them out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ Figures = Mapping[str, Any]
 
 
 def against_pathway(results: Results, extent: Extent) -> Figures:
-    """Return how many times longer Pathway takes for all rows."""
+    """Return how many times longer than ours Pathway takes for all rows."""
     del extent
     ours, peer = (
         middle([result[figure] for result in results[name]])
@@ -22,7 +22,7 @@ def against_pathway(results: Results, extent: Extent) -> Figures:
 
 
 def price(results: Results, name: str, rows: int) -> Figures:
-    """Return what an epoch of so many rows costs. The last one may be short, so it does not count."""
+    """Return what an epoch of this many rows costs. The last epoch may be short, so it does not count."""
     (found,) = results[name]
     by_kind = {kind: middle(steady(each[:-1], WARM_UP_PRICE)) for kind, each in found["cpu_by_kind"].items()}
     return {

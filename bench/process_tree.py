@@ -1,6 +1,6 @@
 """Measures a program with all its child processes: CPU seconds and peak memory, as Linux counts them.
 
-A Spark program is a tree of processes (Python, the JVM, Python workers), so no single process has the whole cost.
+A Spark program is a tree of processes (Python, the JVM, Python workers), so no single process shows the whole cost.
 """
 
 import os
@@ -10,9 +10,9 @@ from typing import Final
 
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _AFTER_NAME: Final = 2
-"""A line of `/proc/<pid>/stat` is split after the name in brackets.
+"""How many fields a line of `/proc/<pid>/stat` has up to the name in brackets, after which the line is split.
 
-The first field after it is the third of the line.
+So the first field after the split is the third of the line.
 """
 
 
@@ -75,7 +75,7 @@ def _processes() -> list[_Process]:
 
 
 def _process(folder: Path) -> _Process | None:
-    """Return the process of a folder of /proc, or None if it has ended in the meantime."""
+    """Return the process of a folder of /proc, or None if the process has ended in the meantime."""
     try:
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
     except OSError:

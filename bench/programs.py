@@ -1,4 +1,4 @@
-"""Runs the programs that the rows need, each as a command in a process of its own. A person could type it too."""
+"""Runs the programs that the rows need, each in a process of its own, by a command that a person could type too."""
 
 import json
 import os
@@ -41,17 +41,17 @@ def module(name: str, *arguments: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Keeps results of programs in a folder, so that a run that was cut goes on.
+    """Keeps results of programs in a folder, so that a run that was interrupted can go on.
 
-    A result counts for its round as long as the program has the same command, the files of its code below `root` are
-    the same, and the machine has not started again. Only Linux says when it has.
+    A result is valid for its round as long as the program has the same command, the files of its code below `root` are
+    the same, and the machine has not been restarted. A restart is noticed only on Linux.
     """
 
     folder: Path
     root: Path = _ROOT
 
     def find(self, program: Program, in_round: int = 1) -> Result | None:
-        """Return what the program has measured in a round; None if it has not."""
+        """Return the result that the program has had in a round, or None."""
         path = self._path(program, in_round)
         return json.loads(path.read_text()) if path.exists() else None
 
@@ -74,7 +74,7 @@ _OURS: Final = ("bench", "checkpointing", "jobs", "orchestration", "tidemark", "
 
 
 def _hashed(root: Path, places: Iterable[str]) -> str:
-    """Return a hash of the files at these places, without compiled ones and the bench's own results."""
+    """Return a hash of the files at these paths, without compiled files and the bench's own results."""
     found = sha256()
     for place in places:
         for path in sorted([root / place, *(root / place).rglob("*")]):

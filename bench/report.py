@@ -11,12 +11,15 @@ from bench.rows import Figures, Row
 NEXMARK: Final = "P40"
 """The row that has the figures of each Nexmark query."""
 FRESH: Final = "P47"
-"""The row that says how fresh each Nexmark query is."""
+"""The row with the freshness of each Nexmark query."""
 _DIGITS = 4
 
 
 def write(folder: Path, rows: Sequence[Row], found: Mapping[str, Figures], about: Mapping[str, Any]) -> None:
-    """Write both files. A row that was not measured now keeps its earlier figure, and a missing peer its version."""
+    """Write both files.
+
+    A row that was not measured this time keeps its earlier figures, and a missing peer keeps its version.
+    """
     path = folder / "results.json"
     earlier = _earlier(path)
     figures = {**earlier.get("rows", {}), **{name: _rounded(one) for name, one in found.items()}}
@@ -49,7 +52,7 @@ def markdown(rows: Sequence[Row], figures: Mapping[str, Figures], about: Mapping
 
 
 def reached(row: Row, figures: Figures) -> str:
-    """Return the verdict as a word."""
+    """Return in a word whether the row's bar was reached."""
     return "yes" if row.reached(figures) else "**no**"
 
 

@@ -1,8 +1,8 @@
 """Defines all rows: what each compares, the bar that it must reach, and how its figure is computed.
 
-A figure is a ratio. For most rows it says how many times faster ours is: the peer's time divided by ours. For P5 it is
-the share of the throughput that is left. For P7, P8, P9, P11, P29 and P30 it is the cost of the larger case divided
-by that of the smaller one. For P18 it is the age of our records divided by the age of the peer's.
+A figure is a ratio. For most rows it tells how many times faster our program is: the peer's time divided by ours. For
+P5, it is the share of the throughput that remains. For P7, P8, P9, P11, P29 and P30, it is the cost of the larger case
+divided by the cost of the smaller one. For P18, it is the age of our records divided by the age of the peer's records.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,8 +54,8 @@ _SINGLE: Final = (
 class Row:
     """One line of the table. `reached` judges the figures. `programs` depend on the extent of the measurement.
 
-    A row `apart` is measured only if it is named, as its programs take hours. It has the figures of those programs that
-    gave a result, and it is reached only if none is `lacking`.
+    A row `apart` is measured only if it is named, as its programs take hours. It has the figures of the programs that
+    gave a result. Its bar is reached only if no program is `lacking`.
     """
 
     id: str
@@ -121,7 +121,7 @@ def _many_commits(results: Results, extent: Extent) -> Figures:
 
 
 def _many_files(results: Results, extent: Extent) -> Figures:
-    """Return the figures of the reader that our files cost most."""
+    """Return the figures of the reader whose time our files increase most."""
     del extent
     (result,) = results["many"]
     ratios = {how: found["ours_s"] / found["once_s"] for how, found in result["reads"].items()}
@@ -197,7 +197,7 @@ def _changes(results: Results, extent: Extent) -> Figures:
 
 
 def _timed(work: str) -> Callable[[Results, Extent], Figures]:
-    """Return the figures of work in event time against Structured Streaming, with those against Flink beside them."""
+    """Return the figures of work in event time against Structured Streaming, and beside them those against Flink."""
     ours = f"timed:ours:{work}"
     against = _against(ours, f"timed:streaming:{work}", WARM_UP)
 

@@ -1,10 +1,10 @@
 """A job with the tables and states of the flights, and an S3 server that takes 30 ms for each request.
 
 The job's micro-batches run in this process without Spark (`tiny_job`), because only its checkpoints and stores are
-measured. The server and a proxy before it have processes of their own, so neither uses this process's time.
+measured. The server and a proxy in front of it run in processes of their own, so they use no time of this process.
 
-The server is versitygw, which stores objects as files, if that program is installed. It answers requests at the same
-time, as every store does that people run. Otherwise it is moto, which answers one after the other.
+If versitygw is installed, it is the server. It stores objects as files, and answers requests in parallel, as every real
+store does. Otherwise the server is moto, which answers one request after the other.
 """
 
 import os
@@ -38,7 +38,7 @@ _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of random name is mad
 
 
 def job(epochs: int) -> JobPlan:
-    """Return a job with this many epochs. It has nine tables, and three of them are states."""
+    """Return a job with this many epochs. It has nine tables, of which three are state tables."""
     config = CheckpointConfig(every_rows=ROWS, rows_of=("flights",), slice_rows_max=ROWS, retained=3)
     pipeline = Pipeline("flights", config=config, parallelism=2)
     source = SequenceSource({"all": ROWS * epochs}, keys=ROWS)
@@ -69,15 +69,15 @@ def server_name() -> str:
 
 
 def scratch_folder() -> Path | None:
-    """Return a folder that lies in memory, where syncing a file costs nothing; None for the usual place."""
+    """Return a folder that lies in memory, where the sync of a file costs nothing. Return None for the usual place."""
     return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
 @contextmanager
 def slow_store(holding: Path | None = None) -> Iterator[Proxy]:
-    """Yield the proxy before a server with a bucket. Both are stopped at the end, by their process ids.
+    """Yield the proxy in front of a server with a bucket. Both are stopped at the end, by their process ids.
 
-    The bucket begins with the files of the folder `holding`/BUCKET, or empty.
+    At first, the bucket has the files of the folder `holding`/BUCKET, or is empty.
     """
     start = serving if server_name() == "moto" else _versitygw
     with tempfile.TemporaryDirectory(dir=scratch_folder()) as empty:

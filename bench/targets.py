@@ -1,4 +1,4 @@
-"""Starts the servers that P24 writes into, and computes the totals of what they have.
+"""Starts the servers into which P24 writes, and computes the totals of the rows that they have.
 
 A server is a child of the program that is measured, so its CPU seconds count as the program's.
 """
@@ -19,14 +19,14 @@ from tests.kafka_broker import running_broker
 from tests.postgres_server import PostgresServer
 
 NAME: Final = "events"
-"""The table or the topic."""
+"""The name of the table or the topic."""
 KINDS: Final = ("postgres", "kafka")
 _CHUNK: Final = 100_000
 _WAIT_S: Final = 30.0
 
 
 class Target(ABC):
-    """A server, and what it has."""
+    """A server, and the rows that it has."""
 
     address: str
 
@@ -40,7 +40,7 @@ class Table(Target):
     """A table of a PostgreSQL server."""
 
     def __init__(self, server: PostgresServer) -> None:
-        """Take a server that runs."""
+        """Use a server that already runs."""
         self.address = server.url()
 
     def totals(self) -> Totals:

@@ -27,17 +27,17 @@ class CommitTimes:
     """The moments of one checkpoint in their order, in ms since the epoch."""
 
     worked_ms: int
-    """The last micro-batch that the checkpoint waited for ended. The time after it is the checkpoint's own."""
+    """The last micro-batch for which the checkpoint waited has ended. The time after this is the checkpoint's own."""
     checked_ms: int
-    """All subtasks have acknowledged. The tick looks at the tables."""
+    """All subtasks have acknowledged. The tick checks the tables."""
     sent_ms: int
-    """The append of its entry begins."""
+    """The append of the checkpoint's entry begins."""
     appended_ms: int
-    """THE COMMIT POINT."""
+    """The append has ended: THE COMMIT POINT."""
     published_ms: int
-    """The last of its tables is published."""
+    """The last of the checkpoint's tables is published."""
     recorded_ms: int
-    """Its cut is recorded."""
+    """The checkpoint's cut is recorded."""
 
     @property
     def whole_ms(self) -> int:
@@ -55,9 +55,9 @@ def commits(trace: Path) -> list[CommitTimes]:
 
 
 def _commits(entries: Iterator[TraceEntry]) -> Iterator[CommitTimes]:
-    """Yield the moments.
+    """Yield the moments of each checkpoint.
 
-    A checkpoint's own time begins with its last micro-batch, or when the one before it is done.
+    A checkpoint's own time begins at the end of its last micro-batch, or when the checkpoint before it is done.
     """
     worked_ms, at = 0, dict[type, int]()
     for entry in entries:

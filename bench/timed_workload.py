@@ -1,7 +1,7 @@
 """Writes rows with times for the measurements in event time (P25 to P28), and computes the answer of each.
 
-Times go on evenly over `HOURS` hours, and rows come up to `DISORDER_S` seconds out of order. Keys are uniform. One row
-in twenty has the id of a row up to 100,000 rows before. The same numbers always give the same rows.
+Times are spread evenly over `HOURS` hours, and rows come up to `DISORDER_S` seconds out of order. Keys are uniform. One
+row in twenty has the id of a row up to 100,000 rows before. The same numbers always give the same rows.
 """
 
 import json
@@ -22,9 +22,9 @@ DISORDER_S: Final = 5
 DELAY: Final = "10 seconds"
 GAP: Final = "10 minutes"
 WITHIN: Final = "1 hour"
-"""Doubles of a row come within this time, which is also the delay where they are left out."""
+"""Doubles of a row come within this time, which is also the delay of the work that drops doubles."""
 REACH: Final = "5 minutes"
-"""So far apart are rows of the two streams that are joined, at most."""
+"""The greatest difference in time between two rows that are joined."""
 KEYS: Final = 100_000
 _WARM_UP_FILES: Final = 2
 _ROWS: Final = 500_000
@@ -42,20 +42,23 @@ class _Side(NamedTuple):
 
 
 def lay_out_times(files: int, root: Path, *, csv: bool = False) -> Path:
-    """Return the folder with so many files of 500,000 rows (key, value, at, id). Write them if they are missing."""
+    """Return the folder with this many files of 500,000 rows (key, value, at, id).
+
+    Write the files if they are missing.
+    """
     return _laid_out(root / f"timed-{files}{'-csv' if csv else ''}", [_Side("", _SEED)], files, csv=csv)
 
 
 def lay_out_sides(files: int, root: Path, *, csv: bool = False) -> Path:
-    """Return the folder with two streams of so many files each: `left` and `right`. Write them if they are missing."""
+    """Return the folder with two streams, `left` and `right`, of this many files each. Write files that are missing."""
     sides = [_Side("left", _SEED), _Side("right", _SEED + 1)]
     return _laid_out(root / f"sides-{files}{'-csv' if csv else ''}", sides, files, csv=csv)
 
 
 def first_files(folder: Path) -> Path:
-    """Return the folder beside a laid out one with links to the first files of each stream. Make it if it is missing.
+    """Return a folder beside this one, with links to the first files of each stream. Make it if it is missing.
 
-    Programs run over it first, so that their start is not in what is measured.
+    Programs run over these files first, so that their start is not measured.
     """
     to = folder.with_name(f"{folder.name}-first")
     for split in sorted(each for each in folder.rglob(SPLIT) if each.is_dir()):
@@ -99,7 +102,7 @@ def _rows(place: int, files: int, seed: int = _SEED) -> pl.DataFrame:
 
 
 def _require_windows(kind: str, folder: Path, table: Path) -> None:
-    """Raise WrongTotalsError unless a table (window_end, n, total) has the windows that had closed by its last one."""
+    """Raise WrongTotalsError unless a table (window_end, n, total) has all windows up to its last one."""
     found = pl.from_arrow(DeltaTable(str(table)).to_pyarrow_table(columns=["window_end", "n", "total"]))
     if not isinstance(found, pl.DataFrame) or found.is_empty():
         raise WrongTotalsError(f"{table} has no windows")
@@ -166,4 +169,4 @@ REQUIRED: Final[Mapping[str, Callable[[Path, Path], None]]] = {
     "doubles": _require_firsts,
     "joined": _require_pairs,
 }
-"""Raises WrongTotalsError unless a table has the batch answer of a folder, for each kind of work."""
+"""The check for each kind of work. It raises WrongTotalsError unless a table has the batch answer of a folder."""

@@ -29,7 +29,7 @@ ROWS: Final = 10
 
 
 def pipeline(epochs: int) -> Pipeline:
-    """Return a job with this many epochs. It writes numbers to one table, and their count by key to another."""
+    """Return a job with this many epochs. It writes numbers to one table, and their count by key to another table."""
     config = CheckpointConfig(every_rows=ROWS, slice_rows_max=ROWS, retained=3)
     tiny = Pipeline("tiny", config=config, parallelism=1)
     numbers = tiny.source("numbers", SequenceSource({"all": ROWS * epochs}, keys=ROWS)).table(

@@ -1,6 +1,6 @@
 """Writes the input of the upserts: files with every key once, then files of rows that change some keys.
 
-The keys that change are random, or always of the same fiftieth of the keys. These are then the keys that changed last.
+The keys that change are random, or they are always from the same fiftieth of the keys, which then changed last.
 """
 
 import argparse
@@ -19,12 +19,12 @@ _OF_A_HUNDRED: Final = 2
 
 
 def epoch_rows(keys: int) -> int:
-    """Return the rows of an epoch: one for each hundred keys."""
+    """Return the rows of an epoch: one row for every hundred keys."""
     return keys // 100
 
 
 def lay_out_upserts(keys: int, which: str, data: Path) -> tuple[Path, Path]:
-    """Return the folder with every key, and that with the changes."""
+    """Return the folder with every key, and the folder with the changes."""
     every = Workload(rows=min(keys, SEED_ROWS), files=-(-keys // SEED_ROWS), keys=keys, in_order=True)
     touched = keys * _OF_A_HUNDRED // 100 if which == RECENT else None
     some = Workload(rows=epoch_rows(keys), files=EPOCHS, keys=keys, touched=touched)
@@ -46,7 +46,7 @@ def require_sums(table: Path, every: Path, some: Path) -> None:
 
 
 def arguments(about: str | None) -> argparse.Namespace:
-    """Return what both programs are asked: number of keys, which of them change, folders, cores and memory."""
+    """Return the arguments of both programs: number of keys, which of them change, folders, cores and memory."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--keys", type=int, required=True)
     parser.add_argument("--which", choices=[RANDOM, RECENT], required=True)

@@ -1,4 +1,4 @@
-"""Reads the table of keyed sums with one row per key, ours or a peer's, and computes its totals."""
+"""Reads the table of keyed sums with one row per key, from our program or a peer's, and computes its totals."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from bench.workload import Totals, WrongTotalsError
 def sums_shown(table: Path, appended: int) -> Totals:
     """Return the totals of a table of (key, n, total).
 
-    Raises WrongTotalsError unless its counts add up to `appended`, the number of rows in the table of all rows.
+    Raises WrongTotalsError unless the counts add up to `appended`, the number of rows in the table of all rows.
     """
     rows = pl.read_delta(str(table))
     counted = int(rows["n"].sum())

@@ -1,7 +1,7 @@
 """Writes the keyed workload: files of rows (key, value, payload). The same numbers always give the same rows.
 
 Keys are uniform in [0, keys), and values in [0, 1000). The payload is a short text that no aggregate reads. A folder of
-the workload has a folder `all`. It is the only split of our source, and a peer reads it too.
+the workload has a folder `all`, which is the only split of our source. A peer reads the same folder.
 """
 
 import json
@@ -28,7 +28,7 @@ class Workload:
     """Describes the files: how many, with how many rows, over how many keys.
 
     With `in_order`, the files have every key once, with value 0, instead of random rows. Otherwise only the first
-    `touched` keys occur, or with None all of them.
+    `touched` keys occur, or all keys if `touched` is None.
     """
 
     rows: int
@@ -46,7 +46,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The correct totals of a program that has read every row once."""
+    """The totals of a program that has read every row once."""
 
     rows: int
     keys: int
@@ -54,7 +54,7 @@ class Totals:
 
 
 class WrongTotalsError(RuntimeError):
-    """A program's tables do not have the totals of its input, so none of its figures counts."""
+    """The totals of a program's tables differ from its input, so none of its figures counts."""
 
 
 def lay_out(workload: Workload, root: Path, *, csv: bool = False) -> Path:

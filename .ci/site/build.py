@@ -1,6 +1,7 @@
 """Builds the documentation site out of README and docs: `python .ci/site/build.py TO`.
 
-The pages lie as in the repository, so their links fit. mkdocs refuses a link to a page or a heading that is not there.
+The pages lie as in the repository, so their links stay valid. mkdocs refuses a link to a page or a heading that does
+not exist.
 """
 
 import os
@@ -40,7 +41,7 @@ CHAPTERS = {
         "CHANGELOG.md",
     ),
 }
-"""The pages of each chapter. Guides that are in none follow under `Run`, and everything else under `Inside`."""
+"""The pages of each chapter. Guides that no chapter names follow under `Run`, and all other pages under `Inside`."""
 
 
 def pages(source: Path) -> list[str]:
@@ -89,7 +90,7 @@ def navigation(found: list[str]) -> list[object]:
 
 
 def settings(source: Path, to: Path) -> dict[str, object]:
-    """Return what mkdocs reads."""
+    """Return the configuration of mkdocs."""
     fence = {"name": "mermaid", "class": "mermaid", "format": fence_code_format}
     return {
         "site_name": "Tidemark",
@@ -120,7 +121,7 @@ def settings(source: Path, to: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Build the site, and say where it is."""
+    """Build the site, and print where it is."""
     to = Path(sys.argv[1]).resolve()
     source = to.with_name("source")
     shutil.rmtree(source, ignore_errors=True)

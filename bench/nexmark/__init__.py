@@ -1,1 +1,1 @@
-"""Nexmark: the queries of an auction house, which every streaming engine answers."""
+"""Nexmark: the queries of an auction house, a benchmark of streaming engines."""

@@ -1,8 +1,8 @@
-"""Compute the answer of each Nexmark query over a whole data set, with DuckDB: what a stream must arrive at.
+"""Compute the answer of each Nexmark query over a whole data set with DuckDB. A stream must end with the same answer.
 
     python -m bench.nexmark.answers DATA OUT [--only q5,q7]
 
-DATA is what `bench.nexmark.generate` wrote. OUT/q5.parquet is the answer of q5, ordered by all of its columns.
+DATA is a data set of `bench.nexmark.generate`. OUT/q5.parquet is the answer of q5, ordered by all of its columns.
 """
 
 # ruff: noqa: S608 - the texts come from here

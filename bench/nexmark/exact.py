@@ -2,10 +2,10 @@
 
     make nexmark                                        # or NEXMARK='--only q5,q7 --events 200_000'
 
-Each query is a pipeline of its own, at parallelism 1 and 4. It is killed twice (SIGKILL), each time in another place,
-and goes on from there. Then its table must have exactly the rows that DuckDB answers over all input (`answers.py`).
-Once more each query reads rows out of order and late. Then the rows that came too late are in the late table, and the
-answer is that of all other rows.
+Each query is a pipeline of its own, at parallelism 1 and 4. It is killed twice (SIGKILL), each time at another
+boundary, and goes on after each kill. At the end, its table must have exactly the rows of DuckDB's answer over all
+input (`answers.py`). In another run, each query reads rows out of order and late. Then the late table must have the
+rows that came too late, and the answer must be that of all other rows.
 """
 
 import os
@@ -36,12 +36,12 @@ from tidemark import Cut, Pipeline
 from tidemark.testing import Trial
 
 NAMES: Final = "NEXMARK_QUERIES"
-"""The environment variable with the queries of the pipeline, so that another process declares the same."""
+"""The environment variable with the queries of the pipeline, so that another process declares the same queries."""
 ROOT: Final = Path(__file__).resolve().parents[2] / ".bench"
 DELAY_MS: Final = 4_000
 LONGEST_WINDOW_MS: Final = 10_000
 MEANS_DIFFER_BY: Final = 1e-9
-"""A mean of doubles depends on the order of additions."""
+"""The tolerance for means of doubles, which depend on the order of additions."""
 _KILLS: Final = (
     ("after:RunMicroBatch#5", "after:AppendRow#2"),
     ("before:AppendRow#3", "after:RunMicroBatch#7"),
@@ -96,7 +96,7 @@ def require_exact(name: str, wanted: pa.Table, found: pa.Table) -> None:
 
 
 def _plain(table: pa.Table) -> pl.DataFrame:
-    """Return the rows in order, with their columns by name. Types that differ between engines alone are the same."""
+    """Return the rows sorted, and their columns by name. Types that differ only between engines are made equal."""
     frame = pl.DataFrame(pl.from_arrow(table))
     frame = frame.with_columns(
         pl.col(pl.Datetime).dt.replace_time_zone(None).dt.cast_time_unit("us"),
@@ -120,7 +120,7 @@ def _turns(one: pl.DataFrame, other: pl.DataFrame) -> tuple[tuple[pl.DataFrame, 
 def judge(name: str, cut: Cut, data: Path) -> int:
     """Compare the table of a query with its answer, and return its number of rows. Raises InexactError.
 
-    Bids in its late table do not count for the answer. They must be those, and only those, that came too late.
+    Bids in its late table are left out of the answer. They must be exactly the bids that came too late.
     """
     found = pa.table(cut.arrow(f"nexmark/{name}"))
     rows = int(found.num_rows)
@@ -139,16 +139,16 @@ def judge(name: str, cut: Cut, data: Path) -> int:
 
 
 def _by_bidder(windows: pa.Table) -> pa.Table:
-    """Return the sums of the counts of q12. Which window a bid is in depends on when it was read."""
+    """Return the sums of the counts of q12 by bidder, since the window of a bid depends on when the bid was read."""
     counted = pl.DataFrame(pl.from_arrow(windows)).group_by("bidder").agg(pl.col("bid_count").sum())
     return counted.cast(pl.Int64).to_arrow()
 
 
 def _without_doubt(name: str, rows: pa.Table, bids: pl.DataFrame) -> pa.Table:
-    """Leave out the rows of q5 and q11 whose bids came after the delay, but before all that they belong to had closed.
+    """Leave out the rows of q5 and q11 with a bid that came after the delay, but when some of its windows were open.
 
-    Such a bid counts in the hops that were open, and not in the others. It begins a session where the one before it had
-    closed already.
+    Such a bid counts only in the hops that were still open. If the session before it had already closed, it begins a
+    new one.
     """
     frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(_micros(pl.col("starts", "ends")))
     doubtful = bids.filter(pl.col("dateTime") <= pl.col("before") - pl.duration(milliseconds=DELAY_MS))
@@ -164,7 +164,7 @@ def _without_doubt(name: str, rows: pa.Table, bids: pl.DataFrame) -> pa.Table:
 
 
 def _late_bids(name: str, cut: Cut) -> pl.DataFrame | None:
-    """Return the late bids of a query, with as many columns of them as it has read. None if none was late."""
+    """Return the late bids of a query, with the columns that the query has read. Return None if no bid was late."""
     if name not in _LATE_COLUMNS:
         return None
     table, columns = _LATE_COLUMNS[name]
@@ -182,7 +182,7 @@ def _micros(time: pl.Expr) -> pl.Expr:
 
 
 def _delivered(data: Path) -> pl.DataFrame:
-    """Return the bids as delivered, with the greatest time before each, and up to two files before its own."""
+    """Return the bids as delivered, each with the greatest time before it, and before the file before its own."""
     files = sorted((data / "bid").glob("*.parquet"))
     parts = [pl.read_parquet(file).with_columns(pl.lit(number).alias("file")) for number, file in enumerate(files)]
     bids = pl.concat(parts).with_columns(_micros(pl.col("dateTime")))
@@ -193,9 +193,9 @@ def _delivered(data: Path) -> pl.DataFrame:
 
 
 def _split(bids: pl.DataFrame, late: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the bids without the late ones, and the late ones. Raise InexactError for a late row that is no bid."""
+    """Return the bids that are not late, and the late bids. Raise InexactError for a late row that is no bid."""
     on, nth = late.columns, pl.int_range(pl.len())
-    # Of bids that are alike in these columns, those that were delivered last are the late ones.
+    # Of bids that are equal in these columns, the ones that were delivered last are taken for late.
     marked = bids.with_columns(nth.reverse().over(on).alias("\0nth"))
     known = late.group_by(on).agg(pl.len().alias("\0late"))
     both = marked.join(known, on=on, how="left", maintain_order="left").with_columns(pl.col("\0late").fill_null(0))
@@ -207,11 +207,12 @@ def _split(bids: pl.DataFrame, late: pl.DataFrame) -> tuple[pl.DataFrame, pl.Dat
 
 
 def _require_late(name: str, bids: pl.DataFrame, late: pl.DataFrame) -> None:
-    """Raise InexactError if a bid within the delay is in the late table, or one is missing that was too late for all.
+    """Raise InexactError if a bid within the delay is in the late table, or if a certainly late bid is not.
 
-    A bid may be late if a bid before it has a time that is more than the delay after its own. It must be if a window of
-    its time has closed by the bids that lie more than a file before it. In between, it depends on where epochs ended.
-    That holds if no epoch is longer than a file. A session of q11 stays open as long as its bidder goes on.
+    A bid may be late if the time of a bid before it is more than the delay after its own time. It is certainly late if
+    even the longest window of its time was closed by bids more than a file before it. In between, it depends on where
+    epochs ended. This holds if no epoch is longer than a file. For q11 missing bids are no error, since a session stays
+    open as long as its bidder goes on.
     """
     delay, window = pl.duration(milliseconds=DELAY_MS), pl.duration(milliseconds=LONGEST_WINDOW_MS)
     early = late.filter(pl.col("before").is_null() | (pl.col("dateTime") > pl.col("before") - delay))
@@ -241,7 +242,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run. Without a `wrong`, all tables are exact."""
+    """The result of a run. Without a `wrong`, all tables are exact."""
 
     run: Run
     rows: int
@@ -265,7 +266,7 @@ def played(run: Run, folder: Path) -> Cut:
 
 
 def outcome(run: Run, scratch: Path) -> Outcome:
-    """Run the queries, and judge their tables."""
+    """Run the queries, and compare their tables with the answers."""
     started = time.monotonic()
     shutil.rmtree(scratch, ignore_errors=True)
     rows, epochs, wrong = 0, 0, ""
@@ -291,7 +292,7 @@ def runs(names: Sequence[str], extent: Extent, data: Path, *, kills: bool = True
 
 
 def in_flink(names: Sequence[str], data: Path, scratch: Path) -> Iterator[Outcome]:
-    """Let Flink SQL run the queries (`bench.peers.nexmark_flink`), and judge its rows. `make bench` sets Flink up."""
+    """Run the queries in Flink SQL (`bench.peers.nexmark_flink`), and check its rows. `make bench` sets Flink up."""
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     program = Path(__file__).parents[1] / "peers" / "nexmark_flink.py"
@@ -346,7 +347,7 @@ def main(
 
 
 def _shown(done: Sequence[Outcome]) -> Group:
-    """Return the table of all runs, and below it what is wrong."""
+    """Return the table of all runs, and below it the errors."""
     table = Table(title="Nexmark")
     for column in ("query", "rows are", "parallelism", "rows", "epochs", "kills", "seconds", "exact"):
         table.add_column(column, justify="left" if column in ("query", "rows are", "exact") else "right")

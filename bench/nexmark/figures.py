@@ -1,6 +1,6 @@
 """Computes the figures of Nexmark against Flink SQL, Structured Streaming and DuckDB, as rows, a table and a picture.
 
-Of Flink's plans (with and without mini-batches), the one with fewer seconds counts, query by query.
+Flink runs each query with two plans, with and without mini-batches. For each query, the faster plan counts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ NAMES: Final = tuple(QUERIES)
 IN_FLINK: Final = tuple(name for name in NAMES if name != "q6")
 """Flink's OVER takes no updates (FLINK-19059), so it has no q6."""
 STREAMED: Final = ("q0", "q1", "q2", "q3", "q8", "q10", "q11", "q13", "q14", "q20", "q21", "q22", "q23")
-"""The queries that Structured Streaming can run. `bench.peers.nexmark_streaming` says why it cannot run the others."""
+"""The queries that Structured Streaming can run. `bench.peers.nexmark_streaming` tells why not the others."""
 ROW, MINI_BATCH = "row", "mini-batch"
 ROCKSDB, HASHMAP, STREAMING, OURS = "rocksdb", "hashmap", "streaming", "ours"
 TITLES: Final = {
@@ -28,12 +28,15 @@ TITLES: Final = {
     STREAMING: ("Structured Streaming, RocksDB", "#d9a441"),
 }
 _BOTH_UP_TO: Final = 3_000_000
-"""Up to so many events, each query runs in Flink with both plans. Beyond, it runs with the one that took less there."""
+"""Up to this many events, Flink runs each query with both plans.
+
+With more events, it runs the plan that was faster there.
+"""
 _ROW_BY_ROW: Final = {
     ROCKSDB: ("q1", "q2", "q7", "q10", "q16", "q18", "q20", "q21"),
     HASHMAP: ("q4", "q7", "q8", "q9", "q13", "q15", "q16", "q20", "q21", "q22"),
 }
-"""The queries for which the plan without mini-batches took less over 3M events."""
+"""The queries for which the plan without mini-batches was faster over 3M events."""
 LIVE: Final = ("q1", "q5", "q7", "q9")
 """The queries whose freshness is measured."""
 ON_DISK: Final = ("q9", "q20")
@@ -46,7 +49,7 @@ def ours(names: Sequence[str] = NAMES) -> tuple[str, ...]:
 
 
 def in_flink(backend: str, events: int) -> tuple[str, ...]:
-    """Return the programs that run the queries over so many events in Flink."""
+    """Return the programs that run the queries over this many events in Flink."""
     return tuple(
         f"nexmark:flink:{backend}:{plan}:{name}"
         for name in IN_FLINK
@@ -104,7 +107,7 @@ def against(peer: str, names: Sequence[str], *, worst: bool = False) -> Callable
 
 
 def memory(results: Results, extent: Extent) -> Figures:
-    """Return the memory of the query that takes most, over that of Flink with RocksDB in its own worst query."""
+    """Return the memory of our worst query, divided by the memory of Flink with RocksDB in its own worst query."""
     del extent
     queries = by_query(results)
     mine, theirs = (
@@ -121,7 +124,7 @@ def memory(results: Results, extent: Extent) -> Figures:
 
 
 def disk(results: Results, extent: Extent) -> Figures:
-    """Return the bytes of the warehouse over those of the rows, read and answered, as Parquet: the worse query."""
+    """Return the warehouse's bytes, divided by the Parquet bytes of input and answer, for the worst query."""
     del extent
     answers = results[DUCKDB][0]["by_query"]
     ran = {
@@ -134,7 +137,7 @@ def disk(results: Results, extent: Extent) -> Figures:
 
 
 def cpu_over_batch(results: Results, extent: Extent) -> Figures:
-    """Return the CPU seconds of all queries over those of DuckDB's batch answers."""
+    """Return the CPU seconds of all queries, divided by the CPU seconds of DuckDB's batch answers."""
     del extent
     queries, batch = by_query(results), results[DUCKDB][0]["by_query"]
     ran = [name for name in NAMES if OURS in queries.get(name, {})]
@@ -157,9 +160,9 @@ def fresh() -> tuple[str, ...]:
 
 
 def freshness(results: Results, extent: Extent) -> Figures:
-    """Return the seconds until a bid is in a cut, by query and system: none for a system that does not keep up.
+    """Return the seconds until a bid is in a cut, by query and system. A system that does not keep up has no figure.
 
-    The ratio is the worst of p50 over Flink's.
+    The ratio is our p50 divided by Flink's, for the worst query.
     """
     del extent
     found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in LIVE}
@@ -254,7 +257,7 @@ _LEAST, _MOST = 0.5, 64.0
 
 
 def picture(figures: Figures) -> str:
-    """Return a picture (SVG): how many times longer each system takes for each query, on a scale of doublings."""
+    """Return a picture (SVG) of how many times longer each system takes for each query, on a logarithmic scale."""
     bars, y = [], float(_TOP)
     for name, ran in figures["by_query"].items():
         peers = [system for system in TITLES if system in ran and OURS in ran]
@@ -281,7 +284,7 @@ def picture(figures: Figures) -> str:
 
 
 def _x(ratio: float) -> float:
-    """Return the place of a ratio. What lies beyond the scale is at its end."""
+    """Return the position of a ratio in the picture. A ratio beyond the scale is at its end."""
     share = log2(min(max(ratio, _LEAST), _MOST) / _LEAST) / log2(_MOST / _LEAST)
     return _LEFT + share * (_WIDTH - _LEFT - 60)
 

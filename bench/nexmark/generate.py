@@ -46,7 +46,7 @@ _TIME = pa.timestamp("ms", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many events there are, at how many a second of event time, and how they are delivered."""
+    """How many events there are, how many come in a second of event time, and how they are delivered."""
 
     events: int = 1_000_000
     rate: int = 10_000
@@ -68,7 +68,7 @@ def last_person(ids: Ids) -> Ids:
 
 
 def last_auction(ids: Ids) -> Ids:
-    """Return the newest auction (from 0) when each event is made; -1 before the first."""
+    """Return the newest auction (from 0) when each event is made, or -1 before the first auction."""
     epoch, offset = ids // ALL, ids % ALL
     before = offset < PERSONS
     number = np.where(before | (offset >= PERSONS + AUCTIONS), AUCTIONS - 1, offset - PERSONS)
@@ -77,7 +77,7 @@ def last_auction(ids: Ids) -> Ids:
 
 @dataclass(slots=True)
 class Drawn:
-    """What the rows are drawn from."""
+    """The random texts and numbers of which the rows are made."""
 
     extent: Extent
     rng: np.random.Generator = field(init=False)
@@ -117,7 +117,7 @@ class Drawn:
         return of.take(pa.array(self.rng.integers(0, len(of), n)))
 
     def prices(self, n: int) -> Ids:
-        """Return prices in cents: most are low."""
+        """Return prices in cents, most of which are low."""
         return np.round(10.0 ** (self.rng.random(n) * 6.0) * 100.0).astype(np.int64)
 
     def extras(self, n: int, average: int) -> pa.Array:
@@ -261,7 +261,7 @@ def write(extent: Extent, out: Path) -> None:
 def first_files(data: Path) -> Path:
     """Return the folder beside a data set with links to the first files of each kind. Make it if it is missing.
 
-    It is a data set of its own. Programs run over it first, so that their start is not in what is measured.
+    This folder is a data set of its own. Programs run over it first, so that their start is not measured.
     """
     to = data.with_name(f"{data.name}-first")
     for kind in (*KINDS, "value"):

@@ -1,8 +1,8 @@
-"""Brings the events of Nexmark into Kafka as they happen, and measures how long a bid takes until a cut has it.
+"""Writes the events of Nexmark into Kafka in real time, and measures how long a bid takes until a cut has it.
 
 `python -m bench.nexmark.live SERVERS FOLDER` writes 50,000 events a second: bids into two partitions, auctions into
 one. FOLDER has a file of JSON lines for each second and kind (`lay_out_seconds`). Each record has its time of writing
-from Kafka's client. A program notes up to which offsets each of its commits goes, and when it was complete.
+from Kafka's client. A program records up to which offsets each of its commits goes, and when the commit was complete.
 """
 
 import sys
@@ -27,21 +27,21 @@ RATE: Final = 50_000
 EVERY_MS: Final = 200
 """The interval of checkpoints, in each of the programs."""
 WARM_UP_S: Final = 45
-"""Bids of the first seconds do not count: Spark and Flink start, and the JVM compiles."""
+"""How many seconds bids do not count at first, since Spark and Flink start then, and the JVM compiles."""
 _SLICES: Final = 100
 _WAIT_S: Final = 10.0
 _LEAST_RECORDS: Final = 100_000
 
 
 class Commit(NamedTuple):
-    """A commit: for each partition of the bids the offset up to which it goes, and when it was complete, in ms."""
+    """A commit: the offset up to which it goes in each partition of the bids, and when it was complete, in ms."""
 
     offsets: Mapping[int, int]
     at_ms: int
 
 
 def lay_out_seconds(seconds: int, root: Path) -> Path:
-    """Return the folder with the events of so many seconds. Write it if it is missing."""
+    """Return the folder with the events of this many seconds. Write the folder if it is missing."""
     folder = root / f"nexmark-live-{seconds}"
     if not (folder / "complete").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,9 +86,9 @@ def latencies(servers: str, commits: Sequence[Commit]) -> NDArray[np.int64]:
 
 
 def figures(program: str, servers: str, commits: Sequence[Commit]) -> dict[str, object]:
-    """Return what a program prints: p50 and p99 in seconds, and of how many bids and commits.
+    """Return what a program prints: p50 and p99 in seconds, and the numbers of bids and commits that were measured.
 
-    A program that does not keep up may never come to the bids after the warm-up. Then it is `behind`. Raises
+    A program that does not keep up may never reach the bids after the warm-up. Then it is `behind`. Raises
     TooFewRecordsError if no commit had a bid.
     """
     waited = latencies(servers, commits)
@@ -99,7 +99,7 @@ def figures(program: str, servers: str, commits: Sequence[Commit]) -> dict[str, 
 
 
 def main() -> None:
-    """Write the events of each second in slices, at their time."""
+    """Write the events of each second in slices, each at its time."""
     servers, folder = sys.argv[1], Path(sys.argv[2])
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, "queue.buffering.max.messages": 10 * RATE})
     files = zip(*(sorted(folder.glob(f"{kind}-*.ndjson")) for kind in PARTITIONS), strict=True)

@@ -1,20 +1,20 @@
-"""The queries of Nexmark, each as part of a pipeline: a function of the auction house that writes its answer.
+"""The queries of Nexmark. Each is a function of the auction house that adds the query to its pipeline.
 
-Windows and time ranges take rows up to 4 s out of order, as the public suite does. Rows that come later go to the table
-`late/<query>` or, in a join, to the table `late/<query>_joined`.
+Windows and time ranges accept rows that are up to 4 s out of order, as the public suite does. Rows that come later go
+to the table `late/<query>` or, in a join, to the table `late/<query>_joined`.
 
-Where one of them is longer than Flink's SQL of the query, it is for these reasons:
+Some functions are longer than Flink's SQL of the same query, for these reasons:
 
 - A computed column has a type, since a pipeline is checked before Spark runs. Columns of both sides of a join need
-  different names, because its result is a table. So q4, q9, q20 and q23 rename some.
-- A session of ours ends a gap after its last row, and a row at that very moment still belongs to it, as in Spark and
-  Flink. The answer begins a new one there, so the gap of q11 is a millisecond less.
-- q4, q6 and q9 say how long an auction is open at most. In return, the join forgets a bid after that time, and Flink's
-  join keeps all bids for ever.
+  different names, because its result is a table. So q4, q9, q20 and q23 rename some columns.
+- A session of Tidemark ends a gap after its last row, and a row at exactly that moment still belongs to it, as in Spark
+  and Flink. In the expected answer, such a row begins a new session. So the gap of q11 is a millisecond less.
+- q4, q6 and q9 declare the longest time that an auction is open. In return, the join forgets a bid after that time,
+  while Flink's join keeps all bids for ever.
 
-Others are shorter: q5 and q7 are the first rows of windows, where Flink's SQL joins each window with its maximum. q6
-has no answer in Flink, whose OVER takes no updates (FLINK-19059): here the winning bid is put out once, when its
-auction has closed.
+Other functions are shorter: q5 and q7 take the first rows of windows, where Flink's SQL joins each window with its
+maximum. q6 has no answer in Flink, whose OVER takes no updates (FLINK-19059). Here the winning bid is emitted once,
+when its auction has closed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ from tidemark import (
 )
 
 LONGEST_AUCTION: Final = "1m"
-"""At most so long an auction is open. At 60 events a second or more, all of the generator's are."""
+"""The longest time that an auction is open. At 60 events a second or more, the generator makes no longer auction."""
 _BEST: Final = ("price desc", "bid_dateTime", "bidder", "bid_extra")
 
 
@@ -95,10 +95,10 @@ VALUES: Final = _columns(key=LongType, value=StringType)
 
 
 class AuctionHouse:
-    """The streams of one pipeline. Each is read once somebody asks for it."""
+    """The streams of one pipeline. A stream is declared when a query first uses it."""
 
     def __init__(self, pipeline: Pipeline, data: Path, *, ends: bool = False) -> None:
-        """Read the files below `data`. If the data `ends`, everything that waits for a time is due after them."""
+        """Read the files below `data`. If the data `ends`, all rows that wait for a time are emitted at the end."""
         self._pipeline, self._data, self._ends = pipeline, data, ends
         self._read: dict[str, Stream] = {}
 
@@ -114,17 +114,17 @@ class AuctionHouse:
 
     @property
     def persons(self) -> Stream:
-        """Those who have registered."""
+        """The people who have registered."""
         return self._stream("person", PERSONS)
 
     @property
     def auctions(self) -> Stream:
-        """What is sold."""
+        """The auctions, in which things are sold."""
         return self._stream("auction", AUCTIONS)
 
     @property
     def bids(self) -> Stream:
-        """What is offered for it."""
+        """The bids on the auctions."""
         return self._stream("bid", BIDS)
 
     @property
@@ -154,7 +154,7 @@ def q2(house: AuctionHouse) -> None:
 
 
 def q3(house: AuctionHouse) -> None:
-    """Who sells in category 10, of three states."""
+    """The sellers from three states, with their auctions of category 10."""
     persons = house.persons.where("state IN ('OR', 'ID', 'CA')").select("id", "name", "city", "state")
     auctions = house.auctions.where("category = 10").rename({"id": "auction"}).select("auction", "seller")
     sold = join(auctions.key_by("seller"), persons.key_by("id"), "q3_sold")
@@ -162,7 +162,7 @@ def q3(house: AuctionHouse) -> None:
 
 
 def bids_in_time(house: AuctionHouse, name: str, of_auction: Sequence[str], of_bid: Sequence[str]) -> Stream:
-    """Return the auctions with each bid that came while they were open, with these columns of theirs."""
+    """Return each auction with each bid that came while the auction was open, with these columns of both."""
     auctions = house.auctions.select("id", "dateTime", "expires", *of_auction).key_by("id")
     bids = house.bids.select("auction", "dateTime", "price", *of_bid)
     bids = bids.rename({each: f"bid_{each}" for each in ("dateTime", "extra") if each in bids.schema.names})
@@ -205,7 +205,7 @@ def q7(house: AuctionHouse) -> None:
 
 
 def q8(house: AuctionHouse) -> None:
-    """Who registered and opened an auction in the same 10 s."""
+    """The people who registered and opened an auction in the same 10 s."""
     persons = house.persons.select("id", "name", "dateTime").key_by("id").window(tumbling("10s"))
     auctions = house.auctions.select("seller", "dateTime").rename({"dateTime": "opened"})
     auctions = auctions.key_by("seller").window(tumbling("10s"))
@@ -253,7 +253,7 @@ def q13(house: AuctionHouse) -> None:
 
 
 def q14(house: AuctionHouse) -> None:
-    """Bids of a price range, with the time of day, and how often `c` occurs in them."""
+    """Bids of a price range, with the time of day, and how often `c` occurs in the text `extra`."""
     bids = house.bids.with_column("price", "0.908 * price", DecimalType(23, 3))
     bids = bids.where("price > 1000000 AND price < 50000000")
     hour = "hour(dateTime)"
@@ -381,9 +381,9 @@ _WITHOUT_BIDS: Final = ("q3", "q8")
 
 
 def epochs_of(names: Iterable[str], bids: int) -> dict[str, object]:
-    """Return the settings with which an epoch of these queries ends after so many bids have been made.
+    """Return the settings with which an epoch of these queries ends after this many bids have been made.
 
-    Where no query reads bids, as many auctions are counted as are opened meanwhile.
+    If no query reads bids, the settings count auctions, as many as are opened in the same time.
     """
     if set(names) <= set(_WITHOUT_BIDS):
         return {"rows_of": "auction", "every_rows": max(bids * generate.AUCTIONS // generate.BIDS, 1)}

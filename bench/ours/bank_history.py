@@ -1,8 +1,8 @@
 """Measures a tick that reads changes of a PostgreSQL server into bronze, a history of all versions and an aggregate.
 
 `python -m bench.ours.bank_history --changes N` starts a server from a wheel, reads the accounts, and makes N changes.
-Then a tick reads these. It prints the seconds and CPU seconds from one published checkpoint of 50,000 changes to the
-next. All three tables are in the same cut.
+Then a tick reads the changes. The program prints the seconds and CPU seconds from one published checkpoint of 50,000
+changes to the next. All three tables are in the same cut.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Measures a changelog: orders and customers change, are joined, and the joined rows are summed by region.
 
 `python -m bench.ours.changelog_sums FOLDER` runs one tick over few rows, so that Spark has started. Then it runs
-another one over all rows. It compares their tables with the sums of the input. It prints the seconds of the second
-tick, and those from each completed checkpoint to the next.
+another tick over all rows. It compares the tables of both with the sums of the input. It prints the seconds of the
+second tick, and the seconds from each completed checkpoint to the next.
 """
 
 import argparse

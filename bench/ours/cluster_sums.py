@@ -40,10 +40,10 @@ Cpu = Callable[[], Mapping[str, float]]
 
 
 class PartLaps(Laps):
-    """Notes the CPU seconds of each part of the system when each checkpoint was published."""
+    """Records the CPU seconds of each part of the system when each checkpoint was published."""
 
     def __init__(self, cpu: Cpu) -> None:
-        """Begin with the present figures."""
+        """Record the present figures."""
         super().__init__()
         self._now = cpu
         self._parts = [cpu()]
@@ -116,9 +116,9 @@ def _environment(to: Path) -> Path:
 
 
 def _cpu(server: Server, cluster: spark_cluster.Cluster) -> Cpu:
-    """Return a function that returns the CPU seconds of each part so far. All of them are descendants of this process.
+    """Return a function that returns the CPU seconds of each part so far. All parts are descendants of this process.
 
-    The executors are the workers' children. Master and workers themselves, which only start them, count as driver.
+    The executors are the children of the workers. Master and workers only start them, and count as driver.
     """
 
     def now() -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Measures the core alone: one checkpoint of many subtasks from trigger to completion, without I/O or a clock.
 
 `python -m bench.ours.core_acknowledgements` prints the acknowledgements per second for each checkpoint of a series that
-one coordinator takes. It counts CPU seconds, since nothing is waited for. The making of the facts does not count.
-Python's garbage collector visits all live objects, and the facts are among them. So its seconds are shown separately.
+one coordinator takes. It counts CPU seconds, since the core never waits. The time to make the facts is left out.
+Python's garbage collector visits all live objects, among them the facts. So its seconds are shown separately.
 """
 
 import argparse
@@ -108,9 +108,7 @@ def _seconds(coordinator: CheckpointCoordinator, facts: list[told.TaskAcknowledg
 
 
 def _state(task: SubtaskId, checkpoint: CheckpointId) -> AcknowledgedState:
-    """Return a state of two shared files.
-
-    One belongs to every checkpoint, and the other one only to this checkpoint.
+    """Return a state of two shared files. One is in every checkpoint, and the other is only in this checkpoint.
     """
     name = f"{task.vertex}/{task.index}"
     return AcknowledgedState(

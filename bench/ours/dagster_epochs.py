@@ -1,7 +1,7 @@
-"""Measures what Dagster adds to an epoch: a tick of the tiny job by its Dagster job, or as the command line runs it.
+"""Measures what Dagster adds to an epoch: a tick of the tiny job runs as a Dagster job, or as the command line runs it.
 
 `python -m bench.ours.dagster_epochs --by dagster|command` prints the seconds from one recorded cut to the next. The
-last figure lasts until the tick returns, because its listener may run later than the cut.
+last figure ends when the tick returns, because the tick's listener may run after the cut is recorded.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def build(data: Path) -> Pipeline:
 
 
 class _Runner:
-    """Runs ticks without Spark, and notes when their cuts are recorded."""
+    """Runs ticks without Spark, and keeps the times at which their cuts are recorded."""
 
     def __init__(self) -> None:
         self.cuts_s: list[float] = []

@@ -26,17 +26,17 @@ _MOVED: Final = ("inputBytes", "shuffleReadBytes", "shuffleWriteBytes")
 
 
 class Prices(Laps):
-    """Notes at each completed checkpoint what all processes and Spark have done so far."""
+    """Records at each completed checkpoint what all processes and Spark have done so far."""
 
     def __init__(self) -> None:
-        """Begin with nothing done."""
+        """Start without any checkpoint."""
         super().__init__()
         self._cpu_by_kind: list[Mapping[str, float]] = []
         self._jobs: list[int] = []
         self._moved: list[int] = []
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note it."""
+        """Record what has been done."""
         super().completed(record, notes, versions)
         self._cpu_by_kind.append(cpu_seconds_by_kind(os.getpid()))
         new = _bytes_moved_by_jobs(self._jobs[-1] if self._jobs else 0)
@@ -61,7 +61,7 @@ class Prices(Laps):
 
 
 def _bytes_moved_by_jobs(after: int) -> list[int]:
-    """Return for each job but the first `after` ones how many bytes its stages have read and exchanged so far."""
+    """Return how many bytes the stages of each job have read and exchanged so far, without the first `after` jobs."""
     context = SparkContext._active_spark_context  # noqa: SLF001 - the tick keeps its session to itself
     if context is None:
         return []

@@ -1,7 +1,7 @@
-"""Measures the bytes of state that live after many days of event time, with a time to live of a day, and a drain (P30).
+"""Measures the bytes of live state after many days of event time, with a time to live of a day, and a drain (P30).
 
-`python -m bench.ours.expired_state --days N` reads a file of new keys for each day, with a checkpoint behind each, and
-drains the job. It prints the bytes of the state files that the last cut names.
+`python -m bench.ours.expired_state --days N` reads a file of new keys for each day, takes a checkpoint after each file,
+and drains the job. It prints the bytes of the state files that the last cut names.
 """
 
 import argparse
@@ -35,12 +35,12 @@ _BEGIN_MS: Final = 1_767_225_600_000
 
 
 class _Last(Laps):
-    """Keeps the newest record too."""
+    """Also keeps the newest checkpoint's entry."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
-        """The bytes of the state files that the newest record names."""
+        """The bytes of the state files that the newest entry names."""
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
         """Note the bytes of the live state."""
@@ -58,7 +58,7 @@ def build(data: Path) -> Pipeline:
 
 
 def main() -> None:
-    """Measure one number of days."""
+    """Measure the state after one number of days."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, required=True)
     parser.add_argument("--cores", type=int, default=2)

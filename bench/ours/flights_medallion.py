@@ -1,7 +1,7 @@
 """Measures bronze, silver and gold of the flights in a tick: two appends and an upsert, a checkpoint for each batch.
 
 `python -m bench.ours.flights_medallion FOLDER` prints the seconds and CPU seconds from each completed checkpoint to the
-next. Before that it checks the three tables.
+next. Before it prints, it checks the three tables.
 """
 
 import argparse

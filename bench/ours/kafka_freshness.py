@@ -1,7 +1,7 @@
 """Measures how fresh three tables of a Kafka topic are if checkpoints are taken as often as possible.
 
 `python -m bench.ours.kafka_freshness` starts a broker and a writer (`bench.freshness`), and runs one tick for some
-time. For the time from a record's writing until a completed cut has it, the program prints p50 and p99 in seconds.
+time. The program prints p50 and p99, in seconds, of the time from a record's writing until a completed cut has it.
 """
 
 import argparse
@@ -35,10 +35,10 @@ _SCHEMA: Final = StructType().add("key", LongType()).add("value", LongType())
 
 
 class Commits(TickListener):
-    """Notes up to which offset each cut goes, and when the cut was complete."""
+    """Records up to which offset each cut goes, and when the cut was complete."""
 
     def __init__(self) -> None:
-        """Begin without a complete cut."""
+        """Start without a complete cut."""
         self.seen: list[tuple[int, int]] = []
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:

@@ -3,8 +3,8 @@
 `python -m bench.ours.live_files --live 100000` commits checkpoints of a job with 10 operators of 1,000 subtasks each.
 The commit protocol and the stores are the real ones, without Spark. Each checkpoint composes its entry, appends it,
 publishes the ten state tables and records the cut. Before each checkpoint, files of a thousand subtasks are replaced.
-It prints the seconds of each checkpoint's phases, and the bytes that the checkpoint adds to the job's own tables and
-manifests.
+The program prints the seconds of each checkpoint's phases, and the bytes that the checkpoint adds to the job's own
+tables and manifests.
 """
 
 import argparse
@@ -75,7 +75,7 @@ class State:
     def __post_init__(self) -> None:
         """Give each subtask the same number of files.
 
-        If there are too few, only the first subtasks of an operator get one.
+        If there are too few files, only the first subtasks of an operator get one.
         """
         each, subtasks = max(1, self.live // (OPERATORS * SUBTASKS)), min(SUBTASKS, self.live // OPERATORS)
         for name in _NAMES:
@@ -90,7 +90,7 @@ class State:
                 subtasks[index] = LiveFiles((*subtasks[index].state[1:], self._file(name, index)))
 
     def snapshots(self) -> tuple[VertexRecord, ...]:
-        """Return what the subtasks hand over."""
+        """Return the snapshots of the subtasks."""
         source = VertexRecord(
             vertex=_SOURCE, micro_batch=0, splits=("all",), subtasks=(SubtaskSnapshot(position=str(self._written)),)
         )
@@ -145,7 +145,7 @@ class Job:
         self._last: tuple[CheckpointId, ...] = ()
 
     def commit(self, checkpoint: CheckpointId, vertices: tuple[VertexRecord, ...]) -> dict[str, float]:
-        """Commit a checkpoint that subsumes the one before. Return the seconds of each phase."""
+        """Commit a checkpoint that subsumes the checkpoint before. Return the seconds of each phase."""
         draft = Draft(checkpoint, vertices, Statistics(triggered_ms=0, committed_ms=0, rows=0), subsumed=self._last)
         taken = dict.fromkeys(PHASES, 0.0)
         waiting: list[CommitEffect] = []

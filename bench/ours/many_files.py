@@ -1,8 +1,9 @@
-"""Measures how many files thousands of checkpoints leave in a table, and how long it takes to read the table whole.
+"""Measures how many files thousands of checkpoints leave in a table, and how long a read of the whole table takes.
 
 `python -m bench.ours.many_files --checkpoints N` runs a small pipeline of an append table and an upsert table, a
-thousand rows for each checkpoint. From time to time it counts the files of both. At the end three readers read the
-append table, and the table of a second job, which has written the same rows with a single checkpoint. They take turns.
+thousand rows for each checkpoint. From time to time it counts the files of both. At the end, three readers read the
+append table, and the table of a second job, which has written the same rows with a single checkpoint. The readers
+alternate between the two tables.
 """
 
 import argparse
@@ -30,26 +31,26 @@ ROWS: Final = "bronze/rows"
 TOTALS: Final = "gold/totals"
 _EPOCH: Final = 1_000
 _LOOKS: Final = 80
-"""How often the files are counted."""
+"""How many times the files are counted."""
 _READS: Final = 7
 
 
 class WrongRowsError(RuntimeError):
-    """A table does not have the rows of the input, so no figure counts."""
+    """A table lacks rows of the input, so no figure counts."""
 
 
 class FileCounts(Laps):
     """Also counts the files of the tables, from time to time."""
 
     def __init__(self, warehouse: Path, every: int) -> None:
-        """Count after every `every` checkpoints."""
+        """Count the files after every `every` checkpoints."""
         super().__init__()
         self._warehouse = warehouse
         self._every = every
         self.files: dict[str, list[int]] = {ROWS: [], TOTALS: []}
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note the time, and the files when it is due."""
+        """Record the time, and the number of files if a count is due."""
         super().completed(record, notes, versions)
         if record.checkpoint % self._every == 0:
             for table, counts in self.files.items():
@@ -57,7 +58,7 @@ class FileCounts(Laps):
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline. The data folder's name says how many checkpoints it has, and of how many rows each."""
+    """Return the pipeline. The name of the data folder gives the number of checkpoints, and of rows in each."""
     checkpoints, epoch = map(int, data.name.split("-"))
     config = CheckpointConfig(every_rows=epoch, slice_rows_max=min(epoch, 1_000_000))
     pipeline = Pipeline("many_files", config=config, parallelism=1)
@@ -113,7 +114,7 @@ def _require_rows(warehouse: Path, rows: int) -> None:
 
 
 def _compared(read: Callable[[Path], object], ours: Path, once: Path) -> dict[str, float]:
-    """Return the medians of both tables, read in turn, after a first time that does not count."""
+    """Return the median time of a read of each of both tables, read in turn. The first read of each does not count."""
     took: dict[Path, list[float]] = {ours: [], once: []}
     for turn in range(_READS + 1):
         for table, seconds in took.items():

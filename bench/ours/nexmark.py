@@ -1,8 +1,8 @@
-"""Measures a query of Nexmark in a tick: a checkpoint after so many bids, tables in Delta.
+"""Measures a query of Nexmark in a tick: a checkpoint every so many bids, tables in Delta.
 
-`python -m bench.ours.nexmark DATA --query q5` runs the query over the first files, so that Spark has
-started. Then it runs over all files in a new warehouse, and prints the seconds and CPU seconds of that tick. It
-compares the table with DuckDB's answer: each row of up to `EXACT_ROWS` bids, and else the number of rows.
+`python -m bench.ours.nexmark DATA --query q5` runs the query over the first files, so that Spark has started. Then it
+runs over all files in a new warehouse, and prints the seconds and CPU seconds of that tick. It compares the table with
+DuckDB's answer: up to `EXACT_ROWS` bids every row, and above only the number of rows.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def _launched(asked: argparse.Namespace, data: Path, warehouse: Path) -> Launch:
 
 
 def _checked(asked: argparse.Namespace, warehouse: Path) -> int:
-    """Return the number of rows of the table. Raise InexactError if they are not those of the answer."""
+    """Return the number of rows of the table. Raise InexactError if the rows differ from the answer."""
     cut = Cuts(warehouse, "nexmark").latest()
     bids = sum(pq.read_metadata(file).num_rows for file in (asked.folder / "bid").glob("*.parquet"))
     if bids <= EXACT_ROWS:

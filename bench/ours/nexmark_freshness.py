@@ -1,7 +1,7 @@
 """Measures how fresh the answer of a Nexmark query is while bids come, with a checkpoint every 200 ms.
 
 `python -m bench.ours.nexmark_freshness --query q7` starts a broker and a writer (`bench.nexmark.live`), and runs one
-tick. For the time from a bid's writing until a completed cut has it, the program prints p50 and p99 in seconds.
+tick. The program prints p50 and p99, in seconds, of the time from a bid's writing until a completed cut has it.
 """
 
 import argparse
@@ -42,10 +42,10 @@ class LiveAuctions(AuctionHouse):
 
 
 class Commits(TickListener):
-    """Notes up to which bids each cut goes, and when it was complete."""
+    """Records up to which bids each cut goes, and when the cut was complete."""
 
     def __init__(self) -> None:
-        """Begin without a complete cut."""
+        """Start without a complete cut."""
         self.seen: list[Commit] = []
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:

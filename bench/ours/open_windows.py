@@ -1,7 +1,8 @@
 """Measures an epoch that closes 1,000 windows while many others stay open (P29).
 
-`python -m bench.ours.open_windows --open N` opens N windows in one tick. In each epoch of the next tick, 1,000 of them
-close and 1,000 new ones open. It prints the time of each epoch, and compares the table with the windows that closed.
+`python -m bench.ours.open_windows --open N` opens N windows in one tick. In each epoch of the next tick, 1,000 of these
+windows close and 1,000 new ones open. The program prints the time of each epoch, and compares the table with the
+windows that closed.
 """
 
 import argparse
@@ -45,7 +46,7 @@ def build(data: Path) -> Pipeline:
 
 
 def main() -> None:
-    """Measure one number of open windows."""
+    """Measure epochs with one number of open windows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--open", type=int, required=True)
     parser.add_argument("--cores", type=int, default=2)

@@ -1,8 +1,8 @@
 """Measures a tick that reads files into a Delta table, and gives each checkpoint of 500,000 rows to an outside sink.
 
-`python -m bench.ours.outside_sinks FOLDER --to kafka` starts a broker, or with `--to postgres` a server from a wheel.
-It runs one tick in a new warehouse, and compares what the server has with the totals of the input. It prints the
-seconds and CPU seconds from each checkpoint to the next.
+`python -m bench.ours.outside_sinks FOLDER --to kafka` starts a Kafka broker, or with `--to postgres` a PostgreSQL
+server from a wheel. It runs one tick in a new warehouse, and compares what the server has with the totals of the input.
+It prints the seconds and CPU seconds from each checkpoint to the next.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Measures what reporters add to an epoch: a tick of the tiny job without any, or with all, one of which hangs.
+"""Measures what reporters add to an epoch: a tick of the tiny job has none, or all, of which one hangs.
 
 `python -m bench.ours.reported_epochs --reporters none|all` prints the seconds from one recorded cut to the next. All
-are Prometheus by a file and a push gateway, OpenTelemetry, OpenLineage, a catalog, and a reporter that never returns. A
-server in a process of its own takes what they send. The last figure lasts until the tick returns.
+reporters are Prometheus by a file and a push gateway, OpenTelemetry, OpenLineage, a catalog, and a reporter that never
+returns. A server in a process of its own receives what they send. The last figure ends when the tick returns.
 """
 
 import argparse
@@ -48,13 +48,13 @@ server.serve_forever()
 
 
 class _Cpu(TickListener):
-    """Notes the CPU seconds of this process at each checkpoint."""
+    """Records the CPU seconds of this process at each checkpoint."""
 
     def __init__(self) -> None:
         self.at_s: list[float] = []
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note them."""
+        """Record them."""
         del record, notes, versions
         self.at_s.append(time.process_time())
 
@@ -68,10 +68,10 @@ class Hangs:
         threading.Event().wait()
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing, because nothing waits."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Measures what the size of the state costs: one tick writes every key, another changes some, and others restore.
+"""Measures the cost of state by size: a tick writes every key, another changes some keys, and others restore them.
 
 `python -m bench.ours.state_size --keys N --touched M` takes checkpoints of 100,000 rows over M of the N keys. It prints
 the time of each checkpoint after its last micro-batch, the seconds from one checkpoint to the next, and the time from
@@ -34,7 +34,7 @@ _SEED_ROWS: Final = 1_000_000
 
 
 def main() -> None:
-    """Measure one state size."""
+    """Measure one size of the state."""
     asked = _arguments()
     every = Workload(
         rows=min(asked.keys, _SEED_ROWS), files=-(-asked.keys // _SEED_ROWS), keys=asked.keys, in_order=True
@@ -91,7 +91,7 @@ def _tick(scratch: Path, spark: SparkSession, laps: Laps, *, rows: int) -> TickR
 
 
 def _bring(scratch: Path, files: list[Path], prefix: str) -> None:
-    """Add these files to the source's split, after the files that it has."""
+    """Add these files to the source's split, after the files that the split has."""
     for file in files:
         shutil.copyfile(file, scratch / "in" / SPLIT / f"{prefix}-{file.name}")
 

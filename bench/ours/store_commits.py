@@ -1,9 +1,9 @@
 """Measures checkpoints on an object store that takes 30 ms for each request: their time, and their chains of requests.
 
 `python -m bench.ours.store_commits --checkpoints N` prints two figures for each checkpoint of the flights' tables and
-states. One is the time from its last micro-batch to its cut, in ms. The other one is the longest chain of requests, in
-which each request begins after the one before has ended. Requests for the lease, the trace and savepoint requests are
-left out, because no checkpoint waits for them.
+states. The first figure is the time from the checkpoint's last micro-batch to its cut, in ms. The second is the length
+of the longest chain of requests, in which each request begins after the request before it has ended. Requests for the
+lease, the trace and savepoint requests are left out, because no checkpoint waits for them.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Measures how long a tick on an object store (30 ms a request) takes to its first micro-batch, after many checkpoints.
 
-`python -m bench.ours.store_starts --checkpoints N` takes N checkpoints of the flights in a folder, from which the store
-then takes its files. The folder lies in memory if the machine has such a place. Each further tick takes one checkpoint,
-and leaves the clean-up out. For each of these ticks, it prints the seconds from its start to its first micro-batch, and
-the longest chain of requests in that time.
+`python -m bench.ours.store_starts --checkpoints N` takes N checkpoints of the flights in a folder, which then becomes
+the content of the store. The folder lies in memory if the machine has such a place. Each further tick takes one
+checkpoint, without a clean-up. For each of these ticks, it prints the seconds from its start to its first micro-batch,
+and the longest chain of requests in that time.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def _lay_out(planned: JobPlan, root: Path, checkpoints: int) -> None:
 def _start(planned: JobPlan, slow: Proxy) -> tuple[float, int, dict[str, int]]:
     """Run a tick of one checkpoint.
 
-    Return the time and the longest chain of requests of its start, and all requests.
+    Return the time of its start, the longest chain of requests in this time, and all requests.
     """
     started = time.time()
     began = first_micro_batch_ms(_tick(planned, _URL, 1, reader_grace_ms=None).trace) / 1000

@@ -1,9 +1,9 @@
 """Measures work in event time in a tick, appended to a Delta table (P25 to P28).
 
-`hourly` and `sessions` count and sum by key and window. `doubles` leaves out rows whose id has come before. `joined`
-joins two streams of rows by key and time. `python -m bench.ours.timed_rows FOLDER --work hourly` runs a tick over the
-first files, so that Spark has started. Then it runs one over all files in a new warehouse, and compares its table with
-the batch answer. It prints the seconds and CPU seconds from each completed checkpoint to the next.
+`hourly` and `sessions` count and sum by key and window. `doubles` drops rows whose id has come before. `joined` joins
+two streams of rows by key and time. `python -m bench.ours.timed_rows FOLDER --work hourly` runs a tick over the first
+files, so that Spark has started. Then it runs a tick over all files in a new warehouse, and compares the tick's table
+with the batch answer. It prints the seconds and CPU seconds from each completed checkpoint to the next.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def sessions(data: Path) -> Pipeline:
 
 
 def doubles(data: Path) -> Pipeline:
-    """Return the pipeline that passes the first row of each id."""
+    """Return the pipeline that keeps the first row of each id."""
     pipeline = _pipeline()
     events = _rows(pipeline, "events", data, *_COLUMNS, "id").event_time("at", delay="1h")
     distinct(events.key_by("id"), "once", within="1h", late="late/events").table(TABLE)

@@ -2,11 +2,11 @@
 
 `python -m bench.ours.tiny_commits` runs many ticks with the job door and real Delta commits, without Spark. It prints
 the ms of each checkpoint. From time to time it also prints the bytes and files of the job's own tables, and the entries
-in its tables' logs. Nobody reads in the meantime, so there is no grace period: each tick deletes at its end what no
+in its tables' logs. There are no readers, and so no grace period: at its end, each tick deletes the files that no
 retained checkpoint needs.
 
 The speed of a machine changes by tens of per cent within minutes. So the last checkpoints are compared with the first
-ones of another job, and the ticks of the two jobs take turns.
+checkpoints of another job, and the ticks of the two jobs alternate.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _COMPARED: Final = 2
 
 
 class DiskLaps(Laps):
-    """Also notes, from time to time, the size of the job's own tables and of the other tables' logs."""
+    """Also records, from time to time, the size of the job's own tables and of the other tables' logs."""
 
     def __init__(self, folder: Path, logs: Mapping[str, Path], every: int) -> None:
         """Look at the job's folder and these logs after every `every` checkpoints."""
@@ -47,7 +47,7 @@ class DiskLaps(Laps):
         self.disk: list[dict[str, int]] = []
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note the time, and the disk when it is due."""
+        """Record the time, and the disk space if a look is due."""
         super().completed(record, notes, versions)
         if record.checkpoint % self._every == 0:
             looked = {"checkpoint": int(record.checkpoint)}
@@ -58,7 +58,7 @@ class DiskLaps(Laps):
 
 
 def main() -> None:
-    """Measure ticks of a hundred checkpoints each. Late ticks of an old job and first ticks of a new job take turns."""
+    """Measure ticks of a hundred checkpoints each. Late ticks of an old job alternate with first ticks of a new job."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoints", type=int, default=2_000)
     parser.add_argument("--scratch", type=Path)
@@ -97,7 +97,7 @@ class Job:
     laps: DiskLaps = field(init=False)
 
     def __post_init__(self) -> None:
-        """Find its logs."""
+        """Find the logs of the job's tables."""
         logs = {f"{table.name}_log": self.root / table.name / "_delta_log" for table in self.planned.graph.tables()}
         self.laps = DiskLaps(self.root / "_tidemark" / self.planned.job, logs, max(1, self.look_every))
 

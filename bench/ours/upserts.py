@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _tick(scratch: Path, spark: SparkSession, files: Sequence[Path], prefix: str, rows: int) -> Laps:
-    """Add these files to the source's split, and run a tick with an epoch for each."""
+    """Add these files to the source's split, and run a tick with an epoch for each file."""
     (scratch / "in" / SPLIT).mkdir(parents=True, exist_ok=True)
     for file in files:
         shutil.copyfile(file, scratch / "in" / SPLIT / f"{prefix}-{file.name}")

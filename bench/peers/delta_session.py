@@ -1,4 +1,4 @@
-"""The Spark session of the peers. It has the same Spark, Delta jars and number of cores as ours."""
+"""The Spark session of the peers, with the same Spark, Delta jars and number of cores as our programs."""
 
 from collections.abc import Mapping
 

@@ -2,7 +2,7 @@
 
 This program runs in Flink's own environment, which `make bench` creates. So it imports nothing of this project. Flink
 writes no table here, which is an advantage for Flink. It prints the seconds from the job's submission to its end. With
-`--warm-up` it runs a job over another folder before, so that Flink has started.
+`--warm-up`, it first runs a job over another folder, so that Flink has started.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def _seconds(asked: argparse.Namespace, folder: Path, scratch: str) -> float:
 
 
 def _query(tables: TableEnvironment, folder: Path, work: str | None) -> str:
-    """Return the query, after its tables are there."""
+    """Create the tables of the query, and return the query."""
     if work is None:
         tables.execute_sql(_EVENTS.format(folder=folder / "all"))
         tables.execute_sql(_SUMS)

@@ -1,7 +1,7 @@
 """Measures bronze, silver and gold of the flights in one foreachBatch, as a careful engineer writes it today.
 
 It has two appends and a MERGE, each exactly once by `txnAppId`, with one file for each micro-batch. It prints the
-seconds and CPU seconds of each micro-batch. Before that it checks the three tables.
+seconds and CPU seconds of each micro-batch. Before it prints, it checks the three tables.
 """
 
 import argparse

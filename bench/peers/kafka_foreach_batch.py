@@ -1,7 +1,7 @@
 """Measures Structured Streaming from Kafka to a Delta table and a keyed sum: one foreachBatch, an append and a MERGE.
 
-Both are exactly once by Delta's transaction ids. It compares both tables with the input, and prints the seconds and CPU
-seconds of each micro-batch.
+Both writes are exactly once by Delta's transaction ids. The program compares both tables with the input, and prints the
+seconds and CPU seconds of each micro-batch.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Measures how fresh a Delta table of a Kafka topic is with Structured Streaming and its default trigger.
 
 `python -m bench.peers.kafka_freshness` starts a broker and a writer (`bench.freshness`), and runs one query for some
-time. For the time from a record's writing to its Delta commit, it prints p50 and p99 in seconds.
+time. It prints p50 and p99, in seconds, of the time from a record's writing to its Delta commit.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main() -> None:
 def _run(spark: SparkSession, servers: str, scratch: Path, ends_s: float) -> list[tuple[int, int]]:
     """Run the query up to that moment.
 
-    Return up to which offset each commit goes, and when Delta's log had the commit, in ms.
+    Return up to which offset each Delta commit goes, and when the commit was in Delta's log, in ms.
     """
     records = (
         spark.readStream.format("kafka")
@@ -85,7 +85,7 @@ def _end(planned: Path) -> int:
 
 
 def committed(table: Path) -> dict[int, int]:
-    """Return when Delta's log had each batch, in ms. This is the time of the log entry's file."""
+    """Return when each batch was in Delta's log, in ms. This is the time of the log entry's file."""
     found = {}
     for entry in sorted((table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in entry.read_text().splitlines()]

@@ -1,8 +1,8 @@
 """Measures a foreachBatch that appends changes to bronze, and merges them into a history and an aggregate.
 
-It reads the changes of P23 from files, so it is spared the PostgreSQL server. Each account exists before, so each first
-change of a batch ends a version, and the query needs no look at the table before. It prints the seconds and CPU seconds
-of each micro-batch. Before that it checks the tables.
+The query reads the changes of P23 from files, so it needs no PostgreSQL server. Every account already exists. So each
+account's first change in a batch ends a version, and the query need not look that up in the table. The program checks
+the tables, and prints the seconds and CPU seconds of each micro-batch.
 """
 
 import os

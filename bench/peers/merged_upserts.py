@@ -1,7 +1,7 @@
 """Measures upserts of a large table by a MERGE in foreachBatch, as Delta's documentation shows it.
 
-The table is written once with every key, in files of about the size that OPTIMIZE makes of them. Then each micro-batch
-has the rows of one file. It prints the seconds and CPU seconds of each micro-batch. Before that it checks the table.
+The table is written once with every key, in files of about the size that OPTIMIZE makes. Then each micro-batch has the
+rows of one file. The program checks the table, and prints the seconds and CPU seconds of each micro-batch.
 """
 
 import os

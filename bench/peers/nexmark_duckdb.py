@@ -1,4 +1,4 @@
-"""Measures DuckDB's batch answers of all Nexmark queries over the same files: the nearest thing to a limit.
+"""Measures DuckDB's batch answers of all Nexmark queries over the same files, as an estimate of the lower limit.
 
 It writes each answer as Parquet. It prints, by query, the seconds, the CPU seconds and the bytes of the answer.
 """

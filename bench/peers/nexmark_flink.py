@@ -1,15 +1,17 @@
-"""Measures a query of Nexmark in Flink SQL, over Parquet files. `nexmark/<query>.sql` is what it asks.
+"""Measures a query of Nexmark in Flink SQL, over Parquet files. The query is in `nexmark/<query>.sql`.
 
-This program runs in Flink's own environment, which `make bench` creates. It imports only what has no packages.
+This program runs in Flink's own environment, which `make bench` creates. It imports only modules that need no further
+packages.
 
-Flink reads files in no order, and drops rows that are late for their windows. So it gets the same rows in one file for
-each core, in the order of event time: one row to each file in turn.
+Flink reads files in no particular order, and drops rows that are late for their windows. So it gets the same rows in
+one file for each core: in the order of event time, each row goes to the next file in turn.
 
-It writes into a black hole, which is an advantage for Flink, but q10 into files by day and minute. It runs the query
-over the files of `--warm-up` first, so that Flink has started, and sets the interval of checkpoints by the rate of that
-run: as many bids as asked go by between two. It prints the seconds of the second run, from its submission to its end.
-With `--answers` it writes the rows that are left of all changes into this folder instead, for several queries. With
-`--servers` it reads Kafka until somebody ends it (`bench.peers.nexmark_flink_freshness`).
+It writes into a black hole, which is an advantage for Flink. Only q10 writes files, by day and minute. The program
+first runs the query over the files of `--warm-up`, so that Flink has started. From the rate of this run it computes the
+interval of checkpoints, so that the requested number of bids lies between two checkpoints. It prints the seconds of the
+second run, from its submission to its end. With `--answers`, it instead writes the rows that remain after all changes
+into this folder, for several queries. With `--servers`, it reads Kafka until another process ends it
+(`bench.peers.nexmark_flink_freshness`).
 """
 
 import argparse
@@ -65,8 +67,8 @@ _KEYS: Final = {
     "q18": ("bidder", "auction"),
     "q19": ("auction", "rank_number"),
 }
-"""The columns that tell rows apart which Flink changes. Its sink of files takes no changes, so these answers go into a
-black hole. All others become Parquet files."""
+"""The key columns of answers whose rows Flink changes. Its file sink takes no changes, so these answers go into a black
+hole. All other answers become Parquet files."""
 _INTERVAL_S: Final = (0.5, 60.0)
 """The shortest and the longest interval of checkpoints."""
 
@@ -120,7 +122,7 @@ def _arranged(folder: Path, cores: int) -> Path:
 
 
 def _run_on(asked: argparse.Namespace) -> None:
-    """Run the query over what comes into Kafka, into a black hole, until somebody ends this process."""
+    """Run the query over the records that come into Kafka, into a black hole, until another process ends this one."""
     tables = _environment(asked, str(asked.scratch), asked.interval_ms / 1000)
     for kind, columns in _COLUMNS.items():
         source = _KAFKA.format(kind=kind, servers=asked.servers, group=asked.group)
@@ -182,7 +184,7 @@ def _write_answer(tables: TableEnvironment, folder: Path, name: str, to: Path) -
 
 
 def _environment(asked: argparse.Namespace, scratch: str, interval_s: float) -> TableEnvironment:
-    """Return Flink as its experts set it up: RocksDB in memory if there is room, objects used again, UTC."""
+    """Return Flink with an expert's settings: RocksDB's files in memory if there is room, object reuse, UTC."""
     fast = tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else scratch)  # noqa: S108
     settings = {
         "execution.checkpointing.interval": f"{round(interval_s * 1000)} ms",

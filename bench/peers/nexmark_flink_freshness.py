@@ -1,8 +1,9 @@
 """Measures how fresh the answer of a Nexmark query is in Flink SQL while bids come, with a checkpoint every 200 ms.
 
 `python -m bench.peers.nexmark_flink_freshness --query q7` starts a broker, a writer (`bench.nexmark.live`) and Flink
-(`nexmark_flink.py`, in its own environment). Once a checkpoint is complete, Flink commits its offsets to Kafka. This
-program asks Kafka for them every few milliseconds: a reader who wants each result once sees a bid's no earlier.
+(`nexmark_flink.py`, in its own environment). When a checkpoint is complete, Flink commits the checkpoint's offsets to
+Kafka. This program asks Kafka for these offsets every few milliseconds. A reader who wants each result exactly once
+cannot see the result of a bid earlier.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 def _commits(servers: str, seconds: float, flink: "subprocess.Popen[bytes]") -> list[Commit]:
-    """Ask Kafka what Flink has committed until the time is over. Return each change."""
+    """Poll the offsets that Flink has committed to Kafka, until the time is over. Return each change."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": GROUP, "enable.auto.commit": "false"})
     partitions = [TopicPartition("bid", number) for number in range(PARTITIONS["bid"])]
     found: list[Commit] = []

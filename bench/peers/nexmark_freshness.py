@@ -1,8 +1,8 @@
 """Measures how fresh Nexmark's q1 is in Structured Streaming while bids come, with a micro-batch every 200 ms.
 
 `python -m bench.peers.nexmark_freshness` starts a broker and a writer (`bench.nexmark.live`), and runs one query into a
-Delta table. It cannot run q5, q7 and q9 (`bench.peers.nexmark_streaming`). For the time from a bid's writing to its
-Delta commit, it prints p50 and p99 in seconds.
+Delta table. Structured Streaming cannot run q5, q7 and q9 (`bench.peers.nexmark_streaming`). The program prints p50 and
+p99, in seconds, of the time from a bid's writing to its Delta commit.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _commits(scratch: Path) -> list[Commit]:
-    """Return up to which offsets each batch goes, by the query's own log, and when Delta's log had it."""
+    """Return up to which offsets each batch goes, by the query's own log, and when the batch was in Delta's log."""
     planned = scratch / "checkpoint" / "offsets"
     return [
         Commit({int(place): at for place, at in ends["bid"].items()}, at_ms)

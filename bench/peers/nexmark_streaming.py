@@ -1,10 +1,10 @@
 """Measures a query of Nexmark in Structured Streaming: state in RocksDB, its changelog on, tables in Delta.
 
-`QUERIES` has those that it can run: into a table, by itself. A query whose rows change would need a foreachBatch with a
-MERGE, which is the user's program and not Structured Streaming's answer. That is why q4, q9, q15 to q19 are not here.
-It has no join of a window with its own maximum, and no processing time in windows that are appended (q5, q7, q12).
-
-It runs the query over the first files before, so that Spark has started.
+`QUERIES` has the queries that Structured Streaming can write into a table without further code. A query whose rows
+change would need a foreachBatch with a MERGE, which is the user's program and not Structured Streaming's answer. So q4,
+q9, q15 to q19 are not here. Nor are q5, q7 and q12: Structured Streaming has no join of a window with its own maximum,
+and cannot append windows in processing time. The program first runs the query over the first files, so that Spark has
+started.
 """
 
 # ruff: noqa: S608 - the texts come from here

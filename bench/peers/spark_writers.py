@@ -1,8 +1,8 @@
 """Measures Spark's own writers: each micro-batch of a file goes by JDBC to PostgreSQL, or as JSON records to Kafka.
 
-Both writers write at least once: a batch that is repeated is in the target twice. Two tasks write at a time. JDBC sends
-many rows in one statement (`reWriteBatchedInserts`). The program compares what the server has with the totals of the
-input, and prints the seconds and CPU seconds of each micro-batch.
+Both writers write at least once: if a batch is repeated, its rows are in the target twice. Two tasks write at a time.
+JDBC sends many rows in one statement (`reWriteBatchedInserts`). The program compares what the server has with the
+totals of the input, and prints the seconds and CPU seconds of each micro-batch.
 """
 
 import argparse

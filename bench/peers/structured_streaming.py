@@ -1,7 +1,7 @@
 """Measures keyed sums, or work in event time, in Structured Streaming: a file for each micro-batch, appended to Delta.
 
-It is exactly once by Delta's `txnAppId`. With RocksDB, its changelog is on. It compares the table with the totals of
-the input, and prints the seconds and CPU seconds of each micro-batch.
+The writes are exactly once by Delta's `txnAppId`. RocksDB runs with its changelog. The program compares the table with
+the totals of the input, and prints the seconds and CPU seconds of each micro-batch.
 """
 
 import argparse

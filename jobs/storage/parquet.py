@@ -1,4 +1,4 @@
-"""Hands Parquet files of a storage to Arrow: a path, of which Arrow reads what it needs, or a whole object's bytes."""
+"""Opens Parquet files of a storage for Arrow: by a path, of which Arrow reads what it needs, or by whole bytes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

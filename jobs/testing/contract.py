@@ -265,7 +265,7 @@ class SourceContract(SourceUnderTest):
         close_all({NAME: source})
 
     def test_its_own_state_comes_back(self, tmp_path: Path) -> None:
-        """A new object that gets the state of a checkpoint gives the same state, and the same rows (`KeepsState`)."""
+        """A new object with the state of a checkpoint returns the same state and the same slices (`KeepsState`)."""
         source, again = self.source(tmp_path), self.source(tmp_path)
         if keeps_state(source):
             splits = source.splits()

@@ -53,7 +53,7 @@ class Trial:
     """
 
     def __init__(self, pipeline: PipelineReference, folder: Path) -> None:
-        """Name the pipeline, as `build` or as "module:attribute", and a folder: pytest's `tmp_path`, say."""
+        """Name the pipeline, as a function or as "module:attribute", and a folder, such as pytest's `tmp_path`."""
         self._pipeline = pipeline
         self.data = folder / "data"
         """The input folder, which the pipeline's function gets."""
