@@ -31,7 +31,7 @@ def cpu_seconds(root: int) -> float:
 
 
 def cpu_seconds_by_kind(root: int) -> dict[str, float]:
-    """Return the CPU time so far of the process itself (`driver`), of JVMs (`jvm`) and of all others (`workers`)."""
+    """Return the CPU time so far of the process itself (`driver`), of JVMs (`jvm`) and of the rest (`workers`)."""
     ticks: dict[str, int] = {}
     for process in _tree(root):
         kind = "driver" if process.pid == root else _kind(process.pid)
