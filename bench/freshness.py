@@ -1,9 +1,9 @@
 """Measures the time from the write of a record to Kafka until a reader of the tables sees it.
 
-`python -m bench.freshness SERVERS SECONDS` writes a record every 10 ms. Each record has its time of writing from
-Kafka's client. Each of the two programs, ours and the peer's, records when a commit was complete, and up to which
-offset the commit goes. Each program starts together with its writer, and both run for the same time. The records of the
-first commits do not count, because Spark starts and the JVM compiles during them.
+`python -m bench.freshness SERVERS SECONDS` writes a record every 10 ms. Kafka's client stamps each record with its time
+of writing. Each of the two programs, ours and the peer's, records when a commit was complete, and up to which offset
+the commit goes. Each program starts together with its writer, and both run for the same time. The records of the first
+commits do not count, because Spark starts and the JVM compiles during them.
 """
 
 import sys

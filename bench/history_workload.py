@@ -1,7 +1,7 @@
 """Makes the changes of the accounts whose history P23 keeps, and checks the tables that a program made of them.
 
-Each change adds something to one account's balance, so each begins a version. The changes go through all accounts in
-turn, in a scattered order. An account never changes its branch.
+Each change adds something to one account's balance, so each change begins a version of the account. The changes go
+through all accounts in turn, in a scattered order. An account never changes its branch.
 """
 
 import argparse

@@ -252,7 +252,7 @@ def launchpad_layer(values: Mapping[str, object]) -> Layer:
 
 
 def folder(name: Literal["data", "warehouse"], *given: Layer, project: Project | None = None) -> Root:
-    """Return a folder that must be known before the pipeline is: the last layer of `given` that sets it decides.
+    """Return a folder that is needed before the pipeline is loaded. The last layer of `given` that sets it decides.
 
     If no layer does, the environment decides, then the project (None: the project of the working directory), and then
     the default. Raises InvalidProjectError, InvalidSettingsError for an environment variable that names no setting.

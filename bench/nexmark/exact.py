@@ -207,7 +207,7 @@ def _split(bids: pl.DataFrame, late: pl.DataFrame) -> tuple[pl.DataFrame, pl.Dat
 
 
 def _require_late(name: str, bids: pl.DataFrame, late: pl.DataFrame) -> None:
-    """Raise InexactError if a bid within the delay is in the late table, or if a certainly late bid is not.
+    """Raise InexactError if a bid within the delay is in the late table, or a certainly late bid is not.
 
     A bid may be late if the time of a bid before it is more than the delay after its own time. It is certainly late if
     even the longest window of its time was closed by bids more than a file before it. In between, it depends on where

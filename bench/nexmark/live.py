@@ -1,8 +1,9 @@
 """Writes the events of Nexmark into Kafka in real time, and measures how long a bid takes until a cut has it.
 
 `python -m bench.nexmark.live SERVERS FOLDER` writes 50,000 events a second: bids into two partitions, auctions into
-one. FOLDER has a file of JSON lines for each second and kind (`lay_out_seconds`). Each record has its time of writing
-from Kafka's client. A program records up to which offsets each of its commits goes, and when the commit was complete.
+one. FOLDER has a file of JSON lines for each second and kind (`lay_out_seconds`). Kafka's client stamps each record
+with its time of writing. A program records up to which offsets each of its commits goes, and when the commit was
+complete.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Measures a keyed count and sum in a tick. The changed keys go to a Delta table, with a checkpoint every so many rows.
+"""Measures a keyed count and sum in a tick. The changed keys go to a Delta table. A checkpoint has some rows each.
 
 `python -m bench.ours.keyed_sums FOLDER` runs one tick in a new warehouse, and compares its table with the totals of the
 input. It prints the seconds and CPU seconds from each completed checkpoint to the next.

@@ -1,4 +1,4 @@
-"""Measures a query of Nexmark in a tick: a checkpoint every so many bids, tables in Delta.
+"""Measures a query of Nexmark in a tick: a checkpoint after a number of bids, tables in Delta.
 
 `python -m bench.ours.nexmark DATA --query q5` runs the query over the first files, so that Spark has started. Then it
 runs over all files in a new warehouse, and prints the seconds and CPU seconds of that tick. It compares the table with

@@ -178,7 +178,7 @@ def ran_in(root: "Root") -> tuple[str, ...]:
 
 
 def completed(incomplete: str) -> list[str]:
-    """Return the pipelines that begin with these letters, for completion; nothing if the project cannot be read."""
+    """Return the pipelines that begin with these letters, for completion, or none if the project cannot be read."""
     with suppress(Exception):
         from jobs.settings import flags_layer  # noqa: PLC0415 - imports pydantic
 

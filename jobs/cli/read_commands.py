@@ -370,7 +370,7 @@ def _document(found: Examination) -> dict[str, object]:
 
 
 def cleanup(pipeline: str, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
-    """Delete a job's unneeded files, or with `dry_run` show them; FAILED if a file could not be deleted."""
+    """Delete a job's unneeded files, or with `dry_run` show them. Return FAILED if a file could not be deleted."""
     grace_ms = resolve({}, given).reader_grace_ms
     warehouse = warehouse_of(pipeline, given)
     done = plan_cleanup(warehouse, grace_ms) if dry_run else clean_up(warehouse, grace_ms)

@@ -132,7 +132,7 @@ def _lease(warehouse: Warehouse) -> Iterator[Finding]:
 
 
 def catalog_sections(stores: JobStores, rows: tuple[Row, ...], settings: CatalogSettings | None) -> Iterator[Section]:
-    """Yield a section about the catalog that the settings name; nothing without one."""
+    """Yield a section about the catalog that the settings name, or nothing if they name none."""
     newest = newest_checkpoint(rows)
     if settings is None or newest is None:
         return

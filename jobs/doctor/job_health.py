@@ -156,7 +156,7 @@ def _minute(ms: int) -> str:
 def _readers(warehouse: Warehouse) -> Iterator[tuple[str, str]]:
     """Yield the jobs that read this job's cuts.
 
-    For each one, say until when the cut that it has read last is kept (A10).
+    Each text has the time until which the cut that the job has read last is kept (A10).
     """
     for file in ReservationStore(warehouse).by_jobs():
         until = file.reservation(None).ends_ms

@@ -90,7 +90,7 @@ class NotPackableError(Exception):
 def contents(project: Path | None, installed: Iterable[Distribution] | None = None) -> dict[str, Path]:
     """Return the files to pack, by their names below a folder of Python's path. Raises NotPackableError.
 
-    `project` is the folder of the user's own modules. `installed` are by default the packages that this process can
+    `project` is the folder of the user's own modules. By default, `installed` has the packages that this process can
     import. Of two packages with the same name the first one wins, as in Python.
     """
     packed: dict[str, Path] = {}

@@ -74,7 +74,7 @@ class Verdict(_Kept):
     def unjudged(self) -> str | None:
         """Why no expectation of the suite looked at a value, or None if one did.
 
-        In older entries such a verdict has none.
+        In older entries, such a verdict has no expectations.
         """
         whys = [each.unjudged for each in self.expectations]
         return NO_ROWS if not whys else whys[0] if None not in whys else None

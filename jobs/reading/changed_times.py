@@ -28,10 +28,10 @@ def changed_times(
 ) -> tuple[datetime, ...]:
     """Return each quarter of an hour in which the version `until` has other rows than the version `after`.
 
-    `time` is the column with the rows' times, and how many ms the times lie before the column's values. Rows whose
-    value in the column is more than that after `before` (UTC) are left out. If no file was removed, as in an append
-    table, only this column is read, and files whose statistics say that all their rows are later are not read. Raises
-    OSError if a file or an entry of the log has been deleted.
+    `time` is the column with the rows' times, and how many ms the times lie before the column's values. Times that are
+    not before `before`, in UTC, are left out. If no file was removed, as in an append table, only this column is read,
+    and files whose statistics say that all their rows are later are not read. Raises OSError if a file or an entry of
+    the log has been deleted.
     """
     folder = warehouse.place(warehouse.paths.table(table))
     column, before_ms = time

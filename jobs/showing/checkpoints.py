@@ -404,7 +404,7 @@ def _as_json(record: CheckpointRecord, cuts: frozenset[CheckpointId]) -> dict[st
 
 
 def _measured(shown: list[CheckpointRecord]) -> Iterator[RenderableType]:
-    """Yield the distribution of the completed checkpoints' numbers, and what the newest entry counts."""
+    """Yield the distribution of the completed checkpoints' numbers, and the counts in the newest entry."""
     ticks = [record for record in shown if record.kind in (RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.HELD)]
     if len(ticks) > 1:
         yield history_grid(ticks)
@@ -484,7 +484,7 @@ def state_files(record: CheckpointRecord) -> tuple[FileHandle, ...]:
 
 
 _WIDTH: Final = 30
-"""Columns of the drawn time line."""
+"""The width of the drawn time line, in characters."""
 _HOOK_WIDTH: Final = 200
 """Characters of a master hook's state that are shown."""
 

@@ -180,7 +180,7 @@ def splits_grid(splits: Sequence[SplitBack], words: PositionWords) -> Grid:
 
 
 def rows_again(splits: Sequence[SplitBack], words: PositionWords) -> list[int | None]:
-    """Return how many rows of each split will be read again. A negative number is skipped, and None is unknown."""
+    """Return how many rows of each split will be read again. A negative number counts skipped rows. None: unknown."""
     return [words.rows_between(split.source, split.split, split.then, split.now) for split in splits]
 
 

@@ -192,9 +192,10 @@ def _lower(value: _Bound | None) -> _Bound | None:
 
 
 def _upper(value: _Bound | None) -> _Bound | None:
-    """Return an upper bound.
+    """Return an upper bound, or None if there is none.
 
-    A longer text is cut, and one character is added so that the bound stays above the text.
+    A long text is cut to 32 characters. The highest character is added, so that no text with this beginning exceeds the
+    bound.
     """
     if not isinstance(value, str) or len(value) <= _TEXT_MAX:
         return value

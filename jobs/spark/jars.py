@@ -77,7 +77,7 @@ _DELTA_OF_SPARK: Final = {
     "4.1": "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
     "4.2": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
 }
-"""The SHA-256 of Delta's jar for each release of Spark. Delta has published none for Spark 4.3."""
+"""The SHA-256 of Delta's jar for each release of Spark. Delta has published no jar for Spark 4.3."""
 _DELTA_OF_ALL: Final = {
     "delta-storage-4.4.0.jar": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
     "delta-kernel-api-4.4.0.jar": "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",

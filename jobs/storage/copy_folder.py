@@ -175,7 +175,7 @@ _buffers: Final = threading.local()
 
 
 def measured(place: StoragePlace) -> tuple[int, int]:
-    """Return the size and the CRC-32 of a file. Raises the errors of reading it."""
+    """Return the size and the CRC-32 of a file. Raises what reading the file raises."""
     if isinstance(place.storage, Folder):
         return _of_path(place.storage.path(place.name))
     size, crc32 = 0, 0

@@ -61,7 +61,10 @@ class Trial:
         """The warehouse, in which the tables are."""
 
     def deliver(self, split: str, rows: Frame) -> Path:
-        """Write rows as the next Parquet file of a split, which is a folder below `data`. Return the file."""
+        """Write rows as the next Parquet file of a split, and return the file.
+
+        The split is a folder below `data`, such as "orders/berlin".
+        """
         folder = self.data / split
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{len(list(folder.glob('*.parquet'))):06}.parquet"
