@@ -31,13 +31,13 @@ class Laps(TickListener):
         """The time that Spark's start took. It is left out of the figures of every row of the results."""
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note the time and the CPU time."""
+        """Record the time and the CPU time."""
         del record, notes, versions
         self._at.append(time.monotonic())
         self._cpu.append(cpu_seconds(os.getpid()))
 
     def progress(self, progress: Progress) -> None:
-        """Note the time that Spark's start took."""
+        """Record the time that Spark's start took."""
         if isinstance(progress, SparkStarted):
             self.spark_start_s += progress.duration_ms / 1000
 

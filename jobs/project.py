@@ -64,7 +64,7 @@ def here() -> Project | None:
 
 
 def working_directory() -> Path | None:
-    """Return the folder that this process works in, None if somebody has deleted it."""
+    """Return the folder in which this process works, or None if the folder has been deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:

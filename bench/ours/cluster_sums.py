@@ -49,7 +49,7 @@ class PartLaps(Laps):
         self._parts = [cpu()]
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note the time and the CPU times."""
+        """Record the time and the CPU times."""
         super().completed(record, notes, versions)
         self._parts.append(self._now())
 

@@ -62,7 +62,7 @@ def main() -> None:
 
 @contextmanager
 def _collecting() -> Iterator[list[float]]:
-    """Note the CPU seconds of every garbage collection inside the context."""
+    """Record the CPU seconds of every garbage collection inside the context."""
     seconds: list[float] = []
 
     def note(phase: str, _: dict[str, int]) -> None:

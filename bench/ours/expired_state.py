@@ -43,7 +43,7 @@ class _Last(Laps):
         """The bytes of the state files that the newest entry names."""
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note the bytes of the live state."""
+        """Record the bytes of the live state."""
         super().completed(record, notes, versions)
         subtasks = (each for vertex in record.vertices for each in vertex.subtasks)
         self.bytes = sum(keyed.file.bytes for each in subtasks for keyed in each.state)

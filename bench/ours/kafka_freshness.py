@@ -42,7 +42,7 @@ class Commits(TickListener):
         self.seen: list[tuple[int, int]] = []
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note the offset and the time."""
+        """Record the offset and the time."""
         del notes, versions
         (source,) = (vertex for vertex in record.vertices if vertex.splits)
         position = source.subtasks[0].position

@@ -49,7 +49,7 @@ class Commits(TickListener):
         self.seen: list[Commit] = []
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note the offsets and the time."""
+        """Record the offsets and the time."""
         del notes, versions
         (bids,) = (vertex for vertex in record.vertices if vertex.vertex == "bid")
         offsets = {

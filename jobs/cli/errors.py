@@ -88,7 +88,7 @@ def with_pipeline(message: str, typed: str, job: str) -> str:
 
 @contextmanager
 def naming_pipeline(typed: str, job: str) -> Iterator[None]:
-    """Let the commands in an error's message name the pipeline as the user typed it."""
+    """Rewrite the commands in an error's message, so that they name the pipeline as the user typed it."""
     try:
         yield
     except Exception as error:

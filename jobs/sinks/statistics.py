@@ -59,7 +59,7 @@ class FileStatistics:
     """The statistics of a file that is written part by part."""
 
     def __init__(self, besides: Collection[str] = ()) -> None:
-        """Begin without rows. The partition columns `besides` get no statistics."""
+        """Start without rows. The partition columns `besides` get no statistics."""
         self._besides = besides
         self._rows = 0
         self._nulls: Counter[str] = Counter()

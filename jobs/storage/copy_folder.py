@@ -66,7 +66,7 @@ def drop_unfinished_copies(to: Root, is_dead: IsDead) -> None:
     others = to.parent.glob(f".{to.name}.*.partial") if isinstance(to, Path) else (to,)
     for each in others:
         if is_dead(place_in(each, _MAKER)):
-            delete_folder(place_in(each, ""), _MAKER)  # until it is gone, it says that the other files are left over
+            delete_folder(place_in(each, ""), _MAKER)  # deleted last: until then, it marks the other files as left over
 
 
 def is_free(to: Root, is_dead: IsDead) -> bool:

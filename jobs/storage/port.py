@@ -58,7 +58,7 @@ class Listed(Protocol):
 
 
 class Located(Protocol):
-    """Says where a storage lies, and how often a process may look for a file in it."""
+    """The properties of a storage: where it lies, and how often a process may look for a file in it."""
 
     @property
     def root(self) -> Root:

@@ -85,7 +85,10 @@ def _unwritable(folder: Path) -> Iterator[Obstacle]:
 
 
 def _probe(folder: Path) -> None:
-    """Write a file without a name into a folder. The file is gone at once. Raise OSError if this is impossible."""
+    """Write a file without a name into a folder. The file vanishes when it is closed.
+
+    Raise OSError if this is impossible.
+    """
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
     except (AttributeError, IsADirectoryError, OSError) as error:
