@@ -1,4 +1,4 @@
-"""The rules that every run must fulfil. Each knows what happened in a run, and not how the product came to it."""
+"""The rules that every run must fulfil. Each rule sees what happened in a run, and not how the product decided it."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def rule(name: str) -> Callable[[R], R]:
-    """Register a function, or a judge of doors, under the rule's id. Its docstring is the rule's sentence."""
+    """Register a function, or a judge of doors, under the rule's id. The docstring states the rule."""
 
     def register(judge: R) -> R:
         if isinstance(judge, type):

@@ -37,14 +37,20 @@ Unit = SourceSlice | str
 
 @dataclass(slots=True)
 class _Counted:
-    """What one end of an edge sent or ran, each unit with its micro-batch; an entry counts those up to its own."""
+    """What one end of an edge sent or ran, each unit with its micro-batch.
+
+    An entry counts the units up to its own micro-batch.
+    """
 
     upto: int = 0
     counted: list[tuple[int, Unit]] = field(default_factory=list)
     waiting: list[tuple[int, Unit]] = field(default_factory=list)
 
     def move(self, to: int) -> Iterator[tuple[Unit, int]]:
-        """Count up to this micro-batch. Yield each unit that counts now (1), or no longer (-1)."""
+        """Count the units up to this micro-batch.
+
+        Yield each unit that is newly counted (1), or no longer counted (-1).
+        """
         if to < self.upto:
             yield from ((unit, -1) for number, unit in self.counted if number > to)
             self.waiting += [each for each in self.counted if each[0] > to]
@@ -57,7 +63,7 @@ class _Counted:
             yield from ((unit, 1) for _, unit in now)
 
     def drop(self, number: int) -> Iterator[tuple[Unit, int]]:
-        """Forget a micro-batch. Yield each of its units that counted."""
+        """Forget a micro-batch. Yield each of its units that was counted."""
         self.waiting = [each for each in self.waiting if each[0] != number]
         if number <= self.upto:
             yield from ((unit, -1) for ran, unit in self.counted if ran == number)
@@ -72,16 +78,16 @@ class _Slices:
     upto: int = 0
     sent: list[SourceSlice] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
-    """How many slices lie before a position. If two slices end there, the first one tells."""
+    """How many slices lie before a position. If two slices end there, the first one decides."""
 
     def sends(self, slice_: SourceSlice) -> None:
-        if self.sent or slice_.start != slice_.end:  # else it says where a split begins that is read at `latest`
+        if self.sent or slice_.start != slice_.end:  # else it only says where a split read at `latest` begins
             self.places.setdefault(slice_.start, len(self.sent))  # a slice without rows may have led there
         self.sent.append(slice_)
         self.places.setdefault(slice_.end, len(self.sent))
 
     def move(self, reached: str | None) -> Iterator[tuple[Unit, int]]:
-        """Count up to this position; up to an unknown one, all that was sent. Yield as `_Counted.move` does."""
+        """Count the slices up to this position, or all slices if it is unknown. Yield as `_Counted.move` does."""
         began = reached is None or reached == self.started_at
         to = 0 if began else self.places.get(reached or "", len(self.sent))
         yield from ((unit, 1) for unit in self.sent[self.upto : to])
@@ -93,7 +99,7 @@ class _Slices:
 class _Edge:
     """One edge: what its two ends sent and ran, and which units the newest entry has on one side only.
 
-    Each entry goes on from the one before it. So a long run is judged in a time that grows with its length.
+    The counts go on from one entry to the next. So the time to judge a run is proportional to its length.
     """
 
     edge: EdgeId
@@ -109,7 +115,7 @@ class _Edge:
     """How often each unit was sent, less how often it ran."""
 
     def sends(self, event: SegmentSent) -> None:
-        """Note a segment that the upstream vertex sent."""
+        """Record a segment that the upstream vertex sent."""
         if not self.from_source:
             self.sent.waiting += [(event.micro_batch, unit) for unit in units_of(event.segment)]
         elif isinstance(event.segment, SourceSlice):
@@ -124,7 +130,7 @@ class _Edge:
                 del self.open[unit]
 
     def judge(self, record: CheckpointRecord, mode: CheckpointingMode) -> Iterator[str]:
-        """Count up to an entry. Yield what it lacks, and what it holds too much."""
+        """Count up to an entry. Yield the units that it lacks, and the units that it holds in excess."""
         if self.from_source:
             reached = _positions(record, self.edge.upstream)
             self.add(each for name, known in self.splits.items() for each in known.move(reached.get(name)))
@@ -157,12 +163,12 @@ class _Traffic:
             self._out_of.setdefault(name.upstream, []).append(edge)
 
     def sends(self, event: SegmentSent) -> None:
-        """Note a segment that a vertex sent."""
+        """Record a segment that a vertex sent."""
         for edge in self._out_of.get(event.vertex, ()):
             edge.sends(event)
 
     def runs(self, event: SegmentsRun) -> None:
-        """Note the segments of a micro-batch."""
+        """Record the segments of a micro-batch."""
         for edge in self._into.get(event.vertex, ()):
             for entry in event.inputs:
                 if (entry.upstream, entry.input) == (edge.edge.upstream, edge.edge.input):
@@ -182,9 +188,9 @@ class _Traffic:
 
 @rule("alignment")
 def misaligned(history: History) -> Iterator[str]:
-    """Yield every edge of every committed entry that holds more or less than what lay before the barrier.
+    """Yield every edge on which a committed entry holds more or less than what lay before its barrier.
 
-    At least once, more is allowed. Entries of generations of which nothing else is known are skipped.
+    In at-least-once mode, more is allowed. An entry is skipped if the history does not show its generation begin.
     """
     generations: dict[Generation, _Traffic] = {}
     for event in history.events:
@@ -250,7 +256,7 @@ def _brief(units: Counter[Unit]) -> str:
 
 
 NOWHERE = 0
-"""The place of a segment that nobody was seen to send."""
+"""The place of a segment if the history does not show who sent it."""
 
 
 @dataclass(slots=True)
@@ -259,23 +265,26 @@ class _Door:
 
     graph: JobGraph
     places: dict[tuple[EdgeId, Unit], list[tuple[int, int]]] = field(default_factory=dict)
-    """(edge, unit) -> (the sender's subtask, its place on that channel). A slice has two if a reset sent it again."""
+    """(edge, unit) -> (the sender's subtask, its place on that channel).
+
+    A slice has two places if it was sent again after a reset.
+    """
     outputs: Counter[tuple[VertexId, int]] = field(default_factory=Counter)
     """(vertex, micro-batch) -> how many of its subtasks have sent what they wrote."""
     sent_so_far: int = 0
     reached: dict[tuple[EdgeId, int], int] = field(default_factory=dict)
     """The place that the reader of a channel has reached."""
     before: dict[VertexId, dict[tuple[EdgeId, int], int]] = field(default_factory=dict)
-    """The same before the last micro-batch of each vertex."""
+    """By vertex, the places that it had reached before its last micro-batch."""
 
     def sends(self, edge: EdgeId, sender: int, segment: Segment) -> None:
-        """Note a segment at the end of a channel."""
+        """Record a segment as the newest one of a channel."""
         for unit in units_of(segment):
             self.sent_so_far += 1
             self.places.setdefault((edge, unit), []).append((sender, self.sent_so_far))
 
     def sent(self, event: SegmentSent) -> None:
-        """Note a segment on every edge that leaves the vertex."""
+        """Record a segment on every edge that leaves the vertex."""
         segment = event.segment
         if isinstance(segment, SourceSlice):
             sender = self.graph.vertex(event.vertex).splits.index(segment.split)
@@ -287,7 +296,7 @@ class _Door:
                 self.sends(edge, sender, segment)
 
     def runs(self, edge: EdgeId, segment: Segment) -> Iterator[str]:
-        """Take a segment of a micro-batch. Yield it if the vertex has run over a later one already."""
+        """Process a segment of a micro-batch. Report it if the vertex has run over a later one already."""
         for unit in units_of(segment):
             known = self.places.get((edge, unit), [(0, NOWHERE)])
             ahead = (at for at in known if at[1] >= self.reached.get((edge, at[0]), 0))
@@ -298,11 +307,11 @@ class _Door:
             self.reached[edge, sender] = max(place, self.reached.get((edge, sender), 0))
 
     def begins(self, vertex: VertexId) -> None:
-        """Note the places of a vertex before a micro-batch."""
+        """Save the places that a vertex has reached before a micro-batch."""
         self.before[vertex] = {at: place for at, place in self.reached.items() if at[0].downstream == vertex}
 
     def takes_back(self, vertex: VertexId) -> None:
-        """Set a vertex back to its last places, because its micro-batch could not be written."""
+        """Set a vertex back to the saved places, because its micro-batch could not be written."""
         others = {at: place for at, place in self.reached.items() if at[0].downstream != vertex}
         self.reached = others | self.before[vertex]
 
@@ -332,7 +341,7 @@ def fifo(history: History) -> Iterator[str]:
 
 
 def _opened(event: DoorStarted) -> _Door:
-    """Begin with what the restored cut holds in flight. Its channel may belong to another subtask now."""
+    """Return a door with what the restored cut holds in flight. A channel may belong to another subtask now."""
     door = _Door(event.graph)
     for vertex in event.restored.vertices if event.restored else ():
         for snapshot in vertex.subtasks:
@@ -344,7 +353,7 @@ def _opened(event: DoorStarted) -> _Door:
 
 
 # ------------------------------------------------------------------
-# Judges a job that reads another job's cuts: at each entry it must stand at one of them (A10).
+# Judges a job that reads another job's cuts: at each entry, it must stand at one of these cuts (A10).
 
 
 Split = tuple[str, str]
@@ -352,10 +361,10 @@ Split = tuple[str, str]
 
 @rule("at-one-cut")
 def at_one_cut(history: History) -> Iterator[str]:
-    """At every entry, all splits that read tables of one upstream job stand at one and the same cut of it (A10).
+    """At every entry, all splits that read tables of one upstream job stand at the same cut of that job (A10).
 
     Only a source understands its positions. So a cut is recognized by the slices that reached it, and the restored
-    entry's positions count as one cut. Splits without a read row stand at the cut before the first.
+    entry's positions are taken as one cut. Splits that have read no row stand before the first cut.
     """
     reached: dict[tuple[Split, str | None], set[str]] = {}
     groups: dict[Generation, Mapping[VertexId, str]] = {}
@@ -401,22 +410,25 @@ def _positions_of_at_one_cut(
 
 @rule("cut-announced")
 class Announced(DoorJudge):
-    """Judges sources of cuts: they read on to a cut that a barrier waits for, and ask for one there (A10).
+    """Judges sources of cuts: they read on to the cut that a barrier waits for, and ask for a barrier there (A10).
 
-    The judge takes the group's next poll as the sign that a barrier was sent. After checkpoints have failed, a pause
-    comes before the next one, or the interval brings it.
+    The judge takes the group's next poll as the sign that a barrier was sent. After a failed checkpoint, the next one
+    comes after a pause, or when the interval triggers it.
     """
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
         self._on_the_way: dict[str, set[WatchedSplit]] = {}
-        """By group, who has reached the cut that somebody of it has rows of; no entry if nobody has yet."""
+        """By group, the splits that have reached its next cut.
+
+        A group is listed once one of its splits has rows of that cut.
+        """
         self._since: dict[str, CheckpointId] = {}
-        """The next id when the first of a group had rows of its cut."""
+        """By group, the next checkpoint id at the time when the first of its splits had rows of the cut."""
         self._failures = 0
         """How many checkpoints in a row have failed."""
         self._again_ms = 0
-        """When the pause after them is over."""
+        """When the pause after the failures is over."""
 
     def told(self, fact: Begun | Fact) -> None:
         if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice) and fact.slice.cut is not None:
@@ -458,7 +470,7 @@ class Announced(DoorJudge):
             self.wrong(f"all tables of {group} are at a cut, and no checkpoint is asked for")
 
     def _barrier_waits(self, since: CheckpointId) -> bool:
-        """Return whether a checkpoint that was begun after the first rows of a cut has told the sources."""
+        """Return whether a checkpoint that began after the first rows of a cut has reached the sources."""
         door = self.door
         told = any(checkpoint >= since for checkpoint in door.pending) and not door.asked_hooks
         return told and not (door.is_troubled or door.restoring or door.is_over)

@@ -16,9 +16,9 @@ Names = frozenset[str]
 
 @rule("columns-of-cut")
 def columns_of_cut(history: History) -> Iterator[str]:
-    """Yield every table that shows other columns than the entry of its checkpoint lists, or those of no entry.
+    """Yield every table with other columns than its checkpoint's entry lists, or published columns that no entry lists.
 
-    Columns that no entry ever listed belong to others, and may exist or not.
+    Other columns that no entry ever listed belong to other programs. They may exist or not.
     """
     rows: dict[CheckpointId, Mapping[TableName, Names]] = {}
     ours: dict[TableName, set[str]] = {}
@@ -62,10 +62,11 @@ def _others(
 def columns_follow(history: History) -> Iterator[str]:
     """Yield every entry whose columns do not follow from its parent's and from what its pipeline declares.
 
-    An append or overwrite table has all columns of both, but those that the pipeline drops from an append table, and
-    renamed ones under their new names. The names of dropped columns are remembered, and no new column takes one of
-    them. Another table has the declared columns, but as long as a file of the parent's cut is live it has the parent's.
-    A new column counts since the parent, and a renamed one since the old one. A rollback has its parent's columns.
+    An append or overwrite table has all columns of both. It lacks columns that the pipeline drops from an append table,
+    and has renamed columns under their new names. The entry keeps the names of dropped columns, and no new column takes
+    one of them. A table of another mode has the parent's columns as long as a file of the parent's cut is live, and
+    else the declared ones. A new column is valid since the parent, and a renamed column since its old name was. An
+    entry that no tick wrote has its parent's columns.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}
@@ -138,7 +139,7 @@ def _called_now(vertex: Vertex, was: Names, declared: Names) -> Names:
 def _badly_dropped(
     vertex: Vertex, table: Table, record: CheckpointRecord, parent: CheckpointRecord | None
 ) -> Iterator[str]:
-    """Yield each dropped column whose name is forgotten, or that a new column takes."""
+    """Yield each dropped column whose name the entry forgets, or whose name a new column takes."""
     was, now = _said(parent).get(table.name, frozenset()), _said(record).get(table.name, frozenset())
     renamed = _called_now(vertex, was, frozenset(column.name for column in table.columns))
     due = _dropped(parent).get(table.name, frozenset()) | (was - now - renamed)

@@ -1,4 +1,4 @@
-"""The invariants of an entry that is in: its tables were checked, its files judged, its barrier aligned (J3)."""
+"""The invariants of a committed entry: its tables were checked, its files judged, its barrier aligned (J3)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -50,22 +50,25 @@ from spec.rules.sources_and_timers import positions_of
 
 _Of = tuple[Generation, CheckpointId]
 _Files = Mapping[TableName, frozenset[str]]
-"""The paths of files by their table."""
+"""The paths of files, by table."""
 
 
 def _watched(history: History) -> frozenset[Generation]:
-    """Return the generations whose facts and effects are in the history. Of the others, only the stores are known."""
+    """Return the generations whose facts and effects are in the history.
+
+    Of other generations, the history shows only the stores.
+    """
     return frozenset(event.generation for event in history.events if isinstance(event, SegmentSent))
 
 
 @rule("tables-are-checked")
 def tables_are_checked(history: History) -> Iterator[str]:
-    """Yield every checkpoint that is in although its tables were not all checked, or had problems.
+    """Yield every checkpoint that was committed although its tables were not all checked, or had problems.
 
     The check also looks at every file that the checkpoint takes out of a table.
 
-    Plain savepoints publish nothing, so they are not judged. Neither are fenced generations, and those whose checks
-    nobody saw.
+    Plain savepoints publish nothing, so they are not judged. Fenced generations are not judged either, and neither are
+    generations whose checks the history does not show.
     """
     newest: Generation | None = None
     graphs: dict[Generation, JobGraph] = {}
@@ -96,7 +99,7 @@ def tables_are_checked(history: History) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Suites:
-    """What suites were asked about, and what they accepted."""
+    """The files that suites were asked about, and the files that they accepted."""
 
     asked: dict[tuple[_Of, str], frozenset[str]] = field(default_factory=dict)
     passed: dict[_Of, frozenset[str]] = field(default_factory=dict)
@@ -110,10 +113,10 @@ class _Suites:
 
 @rule("files-are-judged")
 def files_are_judged(history: History) -> Iterator[str]:
-    """Yield every file that a tick publishes in a judged table, and that no suite accepted for its entry.
+    """Yield every file that a tick's entry adds to a judged table although no suite accepted it for that entry.
 
     A renamed table is published whole. Its files have been accepted under its old name. Of an overwrite table, only
-    files that its parent did not show must have been accepted.
+    files that the entry's parent did not show must have been accepted.
     """
     judged: dict[Generation, frozenset[TableName]] = {}
     shown: dict[CheckpointId, _Files] = {}
@@ -142,7 +145,7 @@ def files_are_judged(history: History) -> Iterator[str]:
 
 
 def _set_whole(record: CheckpointRecord) -> _Files:
-    """Return the files of the tables of which an entry names all files, without those of states."""
+    """Return the files of each table of which an entry names all files. Files of states are left out."""
     return {
         own.table: frozenset(keyed.file.path for keyed in own.files)
         for was in record.vertices
@@ -168,9 +171,9 @@ def _not_let_through(
 
 @rule("empty-is-judged")
 def empty_is_judged(history: History) -> Iterator[str]:
-    """Yield every entry whose vertex worked on rows and left none for a table, without a verdict on that.
+    """Yield every entry that adds nothing to a table although its vertex had rows, and no suite was asked about that.
 
-    Only tables are meant whose suite says something of no rows.
+    Only tables whose suite also judges an empty epoch are looked at.
     """
     graphs: dict[Generation, JobGraph] = {}
     worked: dict[tuple[Generation, VertexId], set[int]] = {}
@@ -233,7 +236,7 @@ def _flying(record: CheckpointRecord) -> list[str]:
 
 @rule("durable")
 def taken_by_power_cuts(history: History) -> Iterator[str]:
-    """Yield every recorded version and every file of an entry that a power cut took."""
+    """Yield every version of a recorded cut, and every file of an entry, that a power cut destroyed."""
     for event in history.without_flow:
         if isinstance(event, PowerLost):
             yield from (f"file {path} had gone, and a row names it" for path in event.files)
@@ -245,7 +248,7 @@ def taken_by_power_cuts(history: History) -> Iterator[str]:
 def synced_first(history: History) -> Iterator[str]:
     """Yield every file that an entry names and that nobody had made durable before the entry was appended.
 
-    A power cut need not strike for that. So each seed judges each entry.
+    The rule needs no power cut. So each seed judges each entry.
     """
     for event in history.of(NamedTooEarly):
         yield f"row {event.checkpoint} names {event.paths[0]}, which is not durable"
@@ -283,14 +286,17 @@ def cuts_hold(history: History) -> Iterator[str]:
 
 @rule("cuts-stay")
 def cuts_stay(history: History) -> Iterator[str]:
-    """Yield every dropped cut that an entry needs: its own, or that of the entry from which it continues."""
+    """Yield every dropped cut that an entry needs: its own cut, or the cut of the entry from which it continues."""
     for event in history.without_flow:
         if isinstance(event, CutsDropped):
             yield from (f"the cut of {checkpoint} was dropped, and an entry needs it" for checkpoint in event.needed)
 
 
 def _same_rows(history: History, files: frozenset[str], others: frozenset[str]) -> bool:
-    """Return whether two sets of files hold the same rows. A neighbour may have merged files that are single again."""
+    """Return whether two sets of files hold the same rows.
+
+    A neighbour may have merged files, and the merge may have been undone.
+    """
     return history.multiset(files) == history.multiset(others)
 
 
@@ -300,7 +306,7 @@ def _same_rows(history: History, files: frozenset[str], others: frozenset[str]) 
 
 @rule("formats-keep-their-meaning")
 def formats_keep_their_meaning(history: History) -> Iterator[str]:
-    """Yield every entry of some format that does not say what it said in that format."""
+    """Yield every entry of any format that is read differently from how it was meant."""
     for event in history.without_flow:
         if isinstance(event, EntryTranslated) and event.differs:
             yield f"a {event.kind} entry of format {event.format} is read otherwise: {event.differs}"
@@ -379,7 +385,7 @@ def manifests_stay(history: History) -> Iterator[str]:
 def state_is_described(history: History) -> Iterator[str]:
     """Yield each vertex of a committed entry that lacks the meanings or upsert keys which its graph declared.
 
-    An entry that no tick wrote describes the same as the entry from which it was made.
+    An entry that no tick wrote describes its state exactly as its parent does.
     """
     graphs: dict[int, JobGraph] = {}
     rows: dict[int, CheckpointRecord] = {}
@@ -422,8 +428,9 @@ def _of_row(record: CheckpointRecord, graph: JobGraph) -> Iterator[str]:
 def files_go(history: History) -> Iterator[str]:
     """Yield every file that no entry names, and that no table shows now or at a remaining cut.
 
-    Also yield every remaining cut that nobody can ask for. A cut stays with its entry, and with an entry that continues
-    from it and has no cut of its own: a plain savepoint, or a savepoint of a stop that was abandoned unpublished.
+    Also yield every remaining cut that nobody can ask for. A cut stays as long as its entry, and as long as an entry
+    that continues from it without a cut of its own: a plain savepoint, or a savepoint of a stop that was abandoned
+    unpublished.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.without_flow:
@@ -450,7 +457,7 @@ def files_go(history: History) -> Iterator[str]:
 
 @rule("reserved-stays")
 def reserved_stays(history: History) -> Iterator[str]:
-    """Yield every file that was deleted while a reader counted on its reservation."""
+    """Yield every file that was deleted while a reader's reservation covered it."""
     for event in history.without_flow:
         if isinstance(event, ReservedGone):
             yield f"{event.path} was deleted, and a reader had reserved it"
@@ -462,7 +469,7 @@ def reserved_stays(history: History) -> Iterator[str]:
 
 @rule("held")
 def held_wrongly(history: History) -> Iterator[str]:
-    """Yield every second release of a holder, every entry after a release, and every used id that a release names."""
+    """Yield every second release of a holder, every entry after a release, and every release that names a used id."""
     newest, highest = Generation(0), NO_CHECKPOINT
     released = set[Generation]()
     for event in history.without_flow:
@@ -493,12 +500,12 @@ def held_wrongly(history: History) -> Iterator[str]:
 def recovered_in_order(history: History) -> Iterator[str]:
     """Yield leftovers that were deleted before a committed entry had a cut, and entries that came before the deletion.
 
-    Also yield leftovers that a process deleted although its claim is not in.
+    Also yield leftovers that a process deleted although its claim was not appended.
 
-    If nobody was seen to delete leftovers, as in a trace, the second part is not judged. If a rollback leaves an entry
-    behind that it could not publish, it deletes none. In two cases it wrongly believes so, and deletes none either: it
-    has recorded that entry's cut and the reply was lost, or a stale list lacked that cut. A zombie knows only entries
-    of older generations.
+    If the history shows no deletion of leftovers, as in a trace, the second part is not judged. A rollback deletes no
+    leftovers if it leaves an entry behind that it could not publish. In two cases it wrongly believes that it does: the
+    entry's cut was recorded but the reply was lost, or a stale list lacked that cut. A zombie knows only entries of
+    older generations.
     """
     watched = bool(history.of(LeftoversGone))
     recorded = {NO_CHECKPOINT, *history.baseline}
@@ -542,7 +549,7 @@ def recovered_in_order(history: History) -> Iterator[str]:
 def nonces_differ(history: History) -> Iterator[str]:
     """Yield every entry, claim and release with the nonce of another one.
 
-    A store that is asked again would find the other.
+    A process that searches the store for its nonce would find the other one.
     """
     known: dict[str, str] = {}
     for event in history.without_flow:
@@ -561,12 +568,12 @@ def nonces_differ(history: History) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------
-# The invariant of jobs that have finished: nothing follows, until somebody moves a source or goes back (B4).
+# The invariant of jobs that have finished: nothing follows until somebody resets a source or rolls the job back (B4).
 
 
 @rule("finished-is-final")
 def finished_is_final(history: History) -> Iterator[str]:
-    """Yield every split that went on behind its end, and everything that a tick did with a job that has finished."""
+    """Yield every split that went on after its end, and every tick that ran a finished job or wrongly found one."""
     rows: dict[CheckpointId, CheckpointRecord] = {}
     over: CheckpointRecord | None = None
     """The finished entry, once its cut is recorded and its job is released."""
@@ -608,7 +615,7 @@ def finished_is_final(history: History) -> Iterator[str]:
 
 
 def _follows(record: CheckpointRecord, parent: CheckpointRecord, graph: JobGraph | None) -> Iterator[str]:
-    """Yield what went on behind its end. If a source has no end any more in this pipeline, its splits may go on."""
+    """Yield each split that went on after its end. It may go on if its source is not bounded in this pipeline."""
     if record.kind in (RowKind.RESET, RowKind.ROLLBACK):
         return
     ended = ended_at(parent) & (ended_before(graph, parent) if graph is not None else ended_at(parent))

@@ -1,4 +1,4 @@
-"""Loads all rules and applies them to a run. Holds the rules of contents and of the commit."""
+"""Loads all rules and applies them to a run. Also holds the rules of tables' contents and of the commit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ def badly_driven(history: History, name: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that a run broke, by its id, and how."""
+    """The id of an invariant that a run broke, and how the run broke it."""
 
     invariant: str
     what: str
@@ -111,7 +111,7 @@ NEED_CONTENTS = frozenset(
         "windows-are-exact",
     }
 )
-"""Invariants that open files, and know the small pipeline of the simulator, its rows and their times."""
+"""Invariants that open files. They know the simulator's small pipeline, its rows and the rows' times."""
 
 
 def violations(history: History, *, contents: bool = True) -> tuple[Violation, ...]:
@@ -133,8 +133,8 @@ def violations(history: History, *, contents: bool = True) -> tuple[Violation, .
 def cut_is_exact(history: History) -> Iterator[str]:
     """At cut n every table shows the effect of the rows before barrier n once, except rows in flight at n.
 
-    The same holds at a plain savepoint, with the tables of its parent's cut and its net files. At least once, each row
-    counts at least once.
+    The same holds at a plain savepoint, for the tables of its parent's cut with the savepoint's net files. In
+    at-least-once mode, each row counts once or more often.
     """
     compare = pipeline.differences if history.mode is CheckpointingMode.EXACTLY_ONCE else pipeline.shortfalls
     drains = drained_rows(history)
@@ -159,7 +159,7 @@ def state_is_exact(history: History) -> Iterator[str]:
 
 @rule("cut-is-one")
 def cut_is_one(history: History) -> Iterator[str]:
-    """Every tick records the same cut of a checkpoint. Its upsert and state tables are the entry's files."""
+    """All ticks record the same cut of a checkpoint. Its upsert and state tables consist of the entry's files."""
     seen: dict[CheckpointId, CutWritten] = {}
     records = {event.record.checkpoint: event.record for event in history.of(RowCommitted)}
     for event in history.of(CutWritten):

@@ -1,7 +1,7 @@
 """Checks that what an entry says of each vertex could be measured at its door: times, rows, micro-batches (C7, E6).
 
-A micro-batch that failed counts nowhere. If the checkpoint before has failed, its vertices may have passed its barrier
-or not. Then the work since the newest entry is only an upper limit.
+A micro-batch that failed counts nowhere. If the checkpoint before the entry has failed, the vertices may or may not
+have passed that checkpoint's barrier. Then the work since the newest entry is only an upper limit.
 """
 
 from collections import Counter
@@ -65,7 +65,7 @@ class Measured(DoorJudge):
         """The bytes of state that each micro-batch wrote, by subtask."""
         self._newest = CheckpointId(door.next_id - 1)
         self._ran: dict[VertexId, list[tuple[int, int]]] = {}
-        """When each vertex ran over bytes, and how many it had run over then. Bytes that are taken back run again."""
+        """When each vertex ran over bytes, and its total until then. Bytes that a vertex takes back are subtracted."""
         self._running: dict[VertexId, int] = {}
         self._known_ms: dict[VertexId, set[int]] = {}
         """When micro-batches of each vertex ended."""
@@ -79,7 +79,7 @@ class Measured(DoorJudge):
         self._sent_at: dict[tuple[Split, str | None], tuple[int, int]] = dict.fromkeys(restored.items(), (0, 0))
         """How many rows and bytes a split had sent when it was at this position."""
         self._sent_before: dict[Split, tuple[int, int]] = {}
-        """The same at the barrier of the newest entry."""
+        """How many rows and bytes each split had sent at the barrier of the newest entry."""
 
     def told(self, fact: Begun | Fact) -> None:
         if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice):
@@ -156,9 +156,9 @@ class Measured(DoorJudge):
     def _judge_moments(self, where: str, checkpoint: CheckpointId, vertex: VertexStatistics) -> None:
         """Judge when a vertex took its snapshot and acknowledged it.
 
-        A vertex takes its snapshot when the barrier passes its gate. If it runs a micro-batch then, it takes it when
-        that ends. It acknowledges when its suites have judged. In unaligned mode, it also waits for the last barrier,
-        because only then all overtaken rows are known.
+        A vertex takes its snapshot when the barrier passes its gate. If a micro-batch is running then, the vertex takes
+        its snapshot when the micro-batch ends. It acknowledges when its suites have judged. In unaligned mode, it also
+        waits for the last barrier, because only then all overtaken rows are known.
         """
         at = [barrier.at_ms for barrier in vertex.barriers]
         if not at:
@@ -176,8 +176,8 @@ class Measured(DoorJudge):
     def _judge_processed(self, record: CheckpointRecord, vertex: VertexStatistics) -> None:
         """Judge the bytes that the gate let through from the first barrier to the last.
 
-        What the vertex ran over before the first barrier is not among them. What it ran over between its snapshot and
-        the last barrier is, because all that it had taken before was in its snapshot.
+        Bytes that the vertex ran over before the first barrier are not among them. Bytes that it ran over between its
+        snapshot and the last barrier are, because all that it had taken before was in its snapshot.
         """
         if vertex.bytes_processed is None or not vertex.barriers:
             return
@@ -216,7 +216,7 @@ class Measured(DoorJudge):
             self.wrong(f"checkpoint {record.checkpoint} at {vertex.vertex}: {said}, its micro-batches did {due}")
 
     def _judge_subtasks(self, record: CheckpointRecord, vertex: VertexStatistics, last: int) -> None:
-        """Judge what the subtasks wrote: together as much as their vertex, and of state what their micro-batches did.
+        """Judge what the subtasks wrote: in total as much as their vertex, and as much state as their micro-batches.
 
         An entry may lack these columns. Then nobody measured them.
         """
@@ -236,7 +236,7 @@ class Measured(DoorJudge):
             self.wrong(f"{where}: {said} bytes of state, their micro-batches wrote {due}")
 
     def _judge_sources(self, record: CheckpointRecord) -> None:
-        """Judge what each source sent. Rows before the barrier of a failed checkpoint counted there, or count here."""
+        """Judge what each source sent. Rows before a failed checkpoint's barrier may count for it or for this entry."""
         exact = record.checkpoint == self._newest + 1
         at = positions_of(record)
         now = {split: self._sent_at.get((split, place), (0, 0)) for split, place in at.items()}
@@ -285,7 +285,7 @@ class _Tick:
     """Rows of a split that were sent up to a position."""
     failed: int = 0
     failed_before: dict[CheckpointId, int] = field(default_factory=dict)
-    """How many had failed when a checkpoint was triggered."""
+    """How many checkpoints had failed when this one was triggered."""
     rows: dict[CheckpointId, Rows] = field(default_factory=dict)
     """Rows that were sent in this tick before an entry's barrier. For the restored entry there are none."""
 
@@ -307,7 +307,7 @@ class _Tick:
 
 @rule("epochs-are-counted")
 def epochs_are_counted(history: History) -> Iterator[str]:
-    """Yield every entry of a tick that counts other rows than its sources sent since its parent's barrier.
+    """Yield every entry of a tick with a row count other than what its sources have sent since its parent's barrier.
 
     Also yield every entry that counts fewer failed checkpoints than there were at its trigger, or that was committed
     before it was acknowledged. A fenced generation is not judged.
@@ -377,11 +377,11 @@ class _Generation:
 
 @rule("statistics-are-true")
 def statistics_are_true(history: History) -> Iterator[str]:
-    """Yield every number of an entry that was not measured so, and every count that does not add up.
+    """Yield every number of an entry that differs from the measured one, and every count that does not add up.
 
-    An entry has the work since the last barrier. If that barrier's checkpoint failed, its vertices may have passed it
-    or not. Then the work since the last entry is only an upper limit. Entries of a fenced generation are skipped,
-    because `one-generation` names them.
+    An entry has the work since the last barrier. If that barrier's checkpoint failed, the vertices may or may not have
+    passed it. Then the work since the last entry is only an upper limit. Entries of a fenced generation are skipped,
+    because `one-generation` reports them.
     """
     generations: dict[Generation, _Generation] = {}
     newest: Generation | None = None

@@ -1,7 +1,7 @@
 """The invariants of rollbacks and resets: the line of entries, and what a rollback brings back (K2).
 
-To an observer a rollback is an entry like any other: it is appended, tables change, a cut is written. So the predicates
-read the same history as all others. They also judge a history without rollbacks, whose entries form one line.
+To an observer, a rollback is an entry like any other: it is appended, tables change, a cut is written. So these rules
+read the same history as all other rules. They also judge a history without rollbacks, whose entries form one line.
 """
 
 from collections import Counter
@@ -37,12 +37,12 @@ from spec.rules import rule
 
 
 def goes_back(record: CheckpointRecord) -> bool:
-    """Return whether an entry continues from one that is not the end of the line. It may be a savepoint's."""
+    """Return whether an entry may continue from an entry before the end of the line, or from a savepoint's."""
     return record.kind is RowKind.ROLLBACK
 
 
 def at_rest(record: CheckpointRecord) -> bool:
-    """Return whether no tick wrote the entry. Such an entry takes the job back, moves a source, or erases rows."""
+    """Return whether no tick wrote the entry. Such an entry rolls the job back, resets a source, or erases rows."""
     return record.kind in {RowKind.ROLLBACK, RowKind.RESET, RowKind.FORGET}
 
 
@@ -68,7 +68,7 @@ class Line:
         return {row.parent for row in self.there.values() if not row.commits}
 
     def turn(self, record: CheckpointRecord) -> Turned | None:
-        """Return what an entry does to the existing ones, or None if it does not go back."""
+        """Return what an entry does to the existing ones, or None if it is no rollback to one of them."""
         if not goes_back(record) or record.parent not in self.there:
             return None
         off = self._off_after(record.parent)
@@ -80,22 +80,22 @@ class Line:
         )
 
     def take(self, record: CheckpointRecord, kept: tuple[CheckpointId, ...]) -> None:
-        """Note an entry that is in, and which entries the table holds then."""
+        """Record a committed entry, and which entries the table holds afterwards."""
         if self.turn(record) is not None:
             self.off = self._off_after(record.parent)
         self.there = {each: row for each, row in self.there.items() if each in kept} | {record.checkpoint: record}
         self.off &= self.there.keys()
 
     def drop(self, checkpoint: CheckpointId) -> None:
-        """Note that a savepoint was disposed of."""
+        """Record that a savepoint was disposed of."""
         self.there.pop(checkpoint, None)
         self.off.discard(checkpoint)
 
     def _off_after(self, to: CheckpointId) -> set[CheckpointId]:
         """Return which entries are off the line once it ends in this existing entry.
 
-        Below the oldest existing entry of the line, it is not known which entry continues from which. Entries there
-        stay as they were. The line ends at an entry whose parent is not older, since such an entry breaks another rule.
+        Below the oldest existing entry of the line, the entries' parents are unknown. Entries there stay on or off the
+        line as they were. The line ends at an entry whose parent is not older, since such an entry breaks another rule.
         """
         line, at = [to], self.there[to].parent
         while at in self.there and at < line[-1]:
@@ -112,9 +112,9 @@ def off_the_line(history: History) -> Iterator[str]:
     """Yield every tick that began from another entry than the end of the line, and every wrong rollback.
 
     A rollback is wrong if its id is not above all others (also for a reset), if its parent did not exist, if entries
-    stayed that nobody had pinned, or if savepoints went. Entries from before the history are unknown: the first one
-    seen ends the line. A tick that was overtaken before it began is not judged. `parent-line` judges the parents of
-    other entries.
+    stayed that nobody had pinned, or if savepoints were deleted. Entries from before the history are unknown, so the
+    line begins with the first one in it. A tick whose job was taken over before it began is not judged. `parent-line`
+    judges the parents of other entries.
     """
     line = Line()
     highest, newest, holder = NO_CHECKPOINT, NO_CHECKPOINT, Generation(0)
@@ -156,7 +156,7 @@ def _turned_wrongly(record: CheckpointRecord, turn: Turned | None, kept: tuple[C
 def marks(history: History) -> Iterator[str]:
     """Yield every commit after which entries off the line are not marked as abandoned, or entries on it are (K2).
 
-    Entries that are older than the history are not judged, because it does not say on which line they are.
+    Entries that are older than the history are not judged, because the history does not show on which line they are.
     """
     line, told = Line(), set[CheckpointId]()
     for event in history.without_flow:
@@ -175,10 +175,11 @@ def marks(history: History) -> Iterator[str]:
 
 @rule("retention")
 def retention(history: History) -> Iterator[str]:
-    """Yield every commit after which other checkpoints are kept than the newest `retained` ones, without savepoints.
+    """Yield every commit after which the kept checkpoints, savepoints aside, are not the newest `retained` ones.
 
-    A checkpoint also stays if an existing plain savepoint stands on it. A rollback only drops what it leaves behind, an
-    approval only the held cut, and a reset drops nothing. The next checkpoint drops the rest.
+    A checkpoint also stays if an existing plain savepoint was taken right after it. A rollback drops only the
+    checkpoints that it abandons. An approval drops only the held cut, and a reset drops nothing. The next checkpoint
+    drops the rest.
     """
     line, retained, savepoints = Line(), list(history.baseline), set(history.pinned)
     held: set[CheckpointId] = set()
@@ -212,8 +213,8 @@ def retention(history: History) -> Iterator[str]:
 def way_back_stays(history: History) -> Iterator[str]:
     """Yield every entry whose commit drops the one that it continues from.
 
-    The entry may never be published, because a table or an outside sink refuses it for good. Then the job goes back to
-    the one before it.
+    The entry may never be published, because a table or an outside sink refuses it for good. Then a rollback needs the
+    entry before it.
     """
     kept = {*history.baseline, *history.pinned}
     for event in history.without_flow:
@@ -228,7 +229,7 @@ def way_back_stays(history: History) -> Iterator[str]:
 def gone_back(history: History) -> Iterator[str]:
     """Yield each part of a rollback that differs from its parent: positions, state or ranges, files in its cut.
 
-    A plain savepoint has no cut for a comparison. What it restores is judged in `savepoints`.
+    A rollback to a plain savepoint has no cut of its parent to compare with. `savepoints` judges what it restores.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     cuts: dict[CheckpointId, CutWritten] = {}
@@ -255,14 +256,14 @@ def _erased_from(cut: CutWritten, event: RowsErased) -> CutWritten:
 
 
 def _cut_of(record: CheckpointRecord) -> dict[str, tuple[SubtaskSnapshot, ...]]:
-    """Return the cut as a restore reads it. Staged files belong to the tables."""
+    """Return the cut as a restore reads it, without staged files. These belong to the tables."""
     return {
         vertex.vertex: tuple(replace(snapshot, staged=()) for snapshot in vertex.subtasks) for vertex in record.vertices
     }
 
 
 def _other_files(history: History, cut: CutWritten, parent: CutWritten) -> Iterator[str]:
-    """Yield every table with other files, unless they hold the same rows. A neighbour may have compacted them."""
+    """Yield every table with other files, unless these hold the same rows. A neighbour may have compacted the files."""
     before = dict(parent.active)
     for table, active in cut.active:
         then = before.get(table, frozenset())
@@ -273,8 +274,8 @@ def _other_files(history: History, cut: CutWritten, parent: CutWritten) -> Itera
 # ------------------------------------------------------------------
 # The invariants of resets: exactly the positions that somebody asked for move, and nothing else changes (K2).
 #
-# To an observer a reset is an entry like any other. The reference says what tables hold afterwards
-# (`reference.contents`): rows that are sent again count again, and skipped rows never count.
+# To an observer, a reset is an entry like any other. The reference (`reference.contents`) determines what tables hold
+# afterwards: rows that are sent again count again, and skipped rows never count.
 
 
 Splits = dict[tuple[str, str], str | None]
@@ -283,9 +284,9 @@ Splits = dict[tuple[str, str], str | None]
 
 @rule("only-positions-move")
 def only_positions_move(history: History) -> Iterator[str]:
-    """Yield what a reset changed in its entry or its cut besides the positions that were asked for.
+    """Yield what a reset changed in its entry or its cut besides the positions that the user asked it to move.
 
-    If nobody was seen to ask for a reset, it must at least move splits of one source only.
+    If the history does not show who asked for a reset, the reset must at least move splits of one source only.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     cuts: dict[CheckpointId, dict[TableName, int]] = {}
@@ -345,7 +346,7 @@ def _splits(record: CheckpointRecord) -> Splits:
 
 
 def _moved_cut(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
-    """Return the cut without its positions and ends. Staged files belong to the tables, not to the snapshots."""
+    """Return the cut without positions, ends and staged files. Staged files belong to the tables."""
     return tuple(
         vertex.model_copy(
             update={
@@ -364,13 +365,14 @@ def _moved_cut(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
 
 
 _KINDS: Final = (RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.RESET, RowKind.FORGET)
-"""The kinds of entries that are published at once. At rest, only approvals and imports append entries of checkpoints.
-Imports do not count."""
+"""The kinds of entries that are published at once.
+
+At rest, only approvals and imports append checkpoints, and the rule leaves imports out."""
 
 
 @rule("published-at-once")
 def published_at_once(history: History) -> Iterator[str]:
-    """Yield each entry whose cut was not recorded when its process ended well."""
+    """Yield each entry whose cut was not recorded although its process ended without a failure."""
     recorded, importers = set(), set()
     for event in history.without_flow:
         match event:
@@ -386,10 +388,10 @@ def published_at_once(history: History) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------
-# The invariant of erasures: no reader of any cut, and no entry, finds a row of the key. Nothing else changes (K6).
+# The invariant of erasures: afterwards no cut and no entry leads to a row of the key, and nothing else changes (K6).
 #
-# The judge reads the files that entries and cuts lead to, before and afterwards. It shares nothing with the core's own
-# replacement of files in entries. `cut-is-exact` judges what later ticks make of what is left.
+# The judge reads the files that entries and cuts lead to, before and afterwards. It shares no code with the core's own
+# replacement of files in entries. `cut-is-exact` judges what later ticks compute from the remaining rows.
 
 
 @dataclass(slots=True)
@@ -405,9 +407,10 @@ class _Erased:
 
 @rule("forgotten-is-gone")
 def forgotten_is_gone(history: History) -> Iterator[str]:
-    """After rows were erased, no version of a table and no entry of a checkpoint or savepoint leads to one.
+    """After an erasure, no version of a table and no entry of a checkpoint or savepoint leads to an erased row.
 
-    All other rows are where they were. No table shows an erased file ever again, and at rest none is left.
+    All other rows are where they were. No table shows an erased file ever again, and when the job has come to rest, no
+    erased file is left.
     """
     erased, deleted = _Erased(), frozenset[str]()
     for event in history.without_flow:
@@ -454,7 +457,7 @@ def _not_as_due(
 
 
 def _lines(history: History, paths: Iterable[str]) -> Counter[tuple[int, tuple[object, ...] | None]]:
-    """Return the rows of files, and what they say of keys of state, each with its key. A source row is one number."""
+    """Return the rows of files, and the state entries in them, each with its key. A source row is one number."""
     found: Counter[tuple[int, tuple[object, ...] | None]] = Counter()
     for path in (path for path in paths if "/manifests/" not in path):
         found.update((key_of(row[0]) if len(row) == 1 else row[0], row) for row in history.rows(path))
@@ -469,10 +472,10 @@ def _lines(history: History, paths: Iterable[str]) -> Counter[tuple[int, tuple[o
 
 @rule("imports-are-new")
 def imports_are_new(history: History) -> Iterator[str]:
-    """Yield every import whose numbers the other warehouse has used, and every entry that says something new.
+    """Yield every import whose numbers the other warehouse has used, and every one that differs from the original.
 
     The entry is an ordinary checkpoint without a parent. It has the positions, state, rows in flight, columns, renames
-    and hooks' states of the original. No outside sink gets anything of it. What its tables show is judged as for any
+    and hooks' states of the original. No outside sink gets rows from it. What its tables show is judged as for any
     other cut.
     """
     begun: dict[int, ImportBegun] = {}
@@ -502,7 +505,7 @@ def _other_than(record: CheckpointRecord, original: CheckpointRecord) -> Iterato
 
 
 def _content(record: CheckpointRecord) -> tuple[object, ...]:
-    """Return what a restore reads. Staged files belong to the tables."""
+    """Return what a restore reads, without staged files. These belong to the tables."""
     vertices = {
         was.vertex: (was.splits, was.meanings, tuple(replace(each, staged=()) for each in was.subtasks))
         for was in record.vertices

@@ -36,8 +36,8 @@ Request = tuple[Generation, str]
 def drained_rows(history: History) -> tuple[CheckpointRecord, ...]:
     """Return the entries at which every key of the join had ended, in order.
 
-    That is the pinned checkpoint of a generation that was asked to drain. And it is every entry that says so of the
-    join, because all sources had ended.
+    These are the pinned checkpoints of generations that were asked to drain. They are also the entries in which a
+    subtask of the join is finished, because all sources had ended.
     """
     waiting: dict[Request, SavepointKind] = {}
     found = []
@@ -64,7 +64,7 @@ def _has_ended_keys(record: CheckpointRecord) -> bool:
 
 
 def plain_savepoints(history: History) -> Iterator[tuple[CheckpointRecord, CutWritten]]:
-    """Yield every plain savepoint with the cut that its restore makes: its parent's, and its net files."""
+    """Yield every plain savepoint with the cut that its restore produces: its parent's cut with its own net files."""
     cuts: dict[CheckpointId, CutWritten] = {}
     for event in history.without_flow:
         if isinstance(event, CutWritten):
@@ -83,7 +83,7 @@ def plain_savepoints(history: History) -> Iterator[tuple[CheckpointRecord, CutWr
 
 @rule("savepoint-is-silent")
 def savepoint_is_silent(history: History) -> Iterator[str]:
-    """Yield what a plain savepoint changed or told. It must publish nothing, have no cut, and notify nobody."""
+    """Yield what a plain savepoint changed or announced. It must publish nothing, have no cut, and notify nobody."""
     saved = {
         event.record.checkpoint
         for event in history.without_flow
@@ -105,7 +105,7 @@ def savepoint_is_silent(history: History) -> Iterator[str]:
 
 @rule("pinned-stays")
 def pinned_stays(history: History) -> Iterator[str]:
-    """Yield every savepoint that did not stay and was not disposed of, and every file of one that was deleted."""
+    """Yield every savepoint that disappeared although nobody disposed of it, and every deleted file of a savepoint."""
     pinned: dict[CheckpointId, frozenset[str]] = {}
     for event in history.without_flow:
         match event:
@@ -128,9 +128,9 @@ def pinned_stays(history: History) -> Iterator[str]:
 
 @rule("cut-of-a-savepoint-stays")
 def cut_of_a_savepoint_stays(history: History) -> Iterator[str]:
-    """Yield every plain savepoint whose cut did not stay: the entry of the checkpoint that it stands on, or a file.
+    """Yield every plain savepoint whose cut lost its entry or a file. That cut is the checkpoint before the savepoint.
 
-    Its tables are those of this cut, and only this entry says what the operators' state was there.
+    The savepoint's tables are those of this cut, and only the cut's entry describes the operators' state there.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     stands: dict[CheckpointId, CheckpointId] = {}
@@ -159,7 +159,7 @@ def cut_of_a_savepoint_stays(history: History) -> Iterator[str]:
 
 @rule("requests-are-answered")
 def requests_are_answered(history: History) -> Iterator[str]:
-    """Yield every request that was answered twice, or never asked, or not answered by a tick that ended by itself."""
+    """Yield every request answered twice or left open by a tick that ended, and every answer that nobody asked for."""
     asked: dict[Generation, list[str]] = {}
     answered: set[Request] = set()
     over: set[Generation] = set()
@@ -185,9 +185,10 @@ def requests_are_answered(history: History) -> Iterator[str]:
 
 @rule("answers-are-true")
 def answers_are_true(history: History) -> Iterator[str]:
-    """Yield every wrong answer: the entry was not in, was of another kind, or the stop did not stop there.
+    """Yield every wrong answer: the entry was not committed or of another kind, or the tick did not stop at it.
 
-    The end of a tick that no longer holds the job is not judged, because other processes have gone on, or back.
+    The end of a tick that no longer holds the job is not judged, because other processes may have continued the job or
+    rolled it back.
     """
     kinds: dict[Request, SavepointKind] = {}
     rows: dict[CheckpointId, CheckpointRecord] = {}
@@ -228,9 +229,10 @@ def _untrue(checkpoint: CheckpointId, record: CheckpointRecord | None, *, plain:
 
 
 # ------------------------------------------------------------------
-# The invariants of held cuts: nobody sees one before it is approved, nothing of it is lost, a rejected one is gone.
+# The invariants of held cuts: no held cut is visible before its approval, none loses anything, and a rejected one is
+# deleted.
 #
-# They share nothing with the core's own decision of what a held cut stops.
+# They share no code with the core, which decides what a held cut blocks.
 
 
 @dataclass(slots=True)
@@ -239,19 +241,19 @@ class _Cuts:
 
     waiting: dict[CheckpointId, CheckpointRecord] = field(default_factory=dict)
     hidden: dict[CheckpointId, frozenset[str]] = field(default_factory=dict)
-    """The own files of the cuts that wait, or were rejected."""
+    """By held cut, waiting or rejected, the files that no other entry named."""
     rejected: set[CheckpointId] = field(default_factory=set)
     ever: set[CheckpointId] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     there: dict[CheckpointId, frozenset[str]] = field(default_factory=dict)
-    """What each entry names that is there now."""
+    """By existing entry, the files that it names."""
     newest: int = 0
     """The generation of the newest claim. An older one that wakes up is fenced."""
     holders: set[Generation] = field(default_factory=set)
     """The generations that are to hold their checkpoint."""
 
     def note(self, event: Event) -> None:
-        """Take an event, after it was judged."""
+        """Process an event after it was judged."""
         match event:
             case JobClaimed(claim):
                 self.newest = max(self.newest, claim.generation)
@@ -278,7 +280,7 @@ class _Cuts:
 
 @rule("held-is-invisible")
 def held_is_invisible(history: History) -> Iterator[str]:
-    """Yield what showed, told or continued from a held cut. Only its approval makes its content visible."""
+    """Yield whatever showed, announced or continued from a held cut. Only an approval makes its content visible."""
     cuts = _Cuts()
     for event in history.without_flow:
         match event:
@@ -307,10 +309,10 @@ def held_is_invisible(history: History) -> Iterator[str]:
 
 @rule("held-is-kept")
 def held_is_kept(history: History) -> Iterator[str]:
-    """Yield every held cut that went otherwise than by approval or rejection, and every file of one that was deleted.
+    """Yield every held cut that disappeared without approval or rejection, and every deleted file of a waiting one.
 
-    The job must not move on while a cut waits. Its approval is the same cut as a checkpoint, after the same parent,
-    with what was measured. It has no counts, since they are those of the generation that held the cut.
+    The job must not go on while a cut waits. An approval appends the same cut as a checkpoint, with the same parent and
+    the same measurements. It has no counts, because these belong to the generation that held the cut.
     """
     cuts = _Cuts()
     for event in history.without_flow:
@@ -344,7 +346,7 @@ def _approves(record: CheckpointRecord, held: CheckpointRecord) -> bool:
 
 @rule("rejected-leaves-nothing")
 def rejected_leaves_nothing(history: History) -> Iterator[str]:
-    """Yield every file of a rejected cut that is still there when the job has come to rest, and that no entry names.
+    """Yield every file of a rejected cut that no entry names and that still exists when the job has come to rest.
 
     A savepoint that was taken while the cut waited may share a manifest with it.
     """

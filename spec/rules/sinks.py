@@ -29,12 +29,13 @@ from spec.rules import rule
 
 @rule("outside-follows")
 def outside_follows(history: History) -> Iterator[str]:
-    """Yield every publication of an outside sink before its commit point, of other files, twice, or out of order.
+    """Yield every publication to an outside sink that comes before its commit point, out of order, or with wrong files.
 
-    A publication that a target passes over must be one that it has taken before: else its rows are lost. A rollback
-    abandons the entries after its target. A process that was taken over may still publish the rows of such an entry.
-    The entry of a rollback names the same outside sinks as the newest entry before it. If the user leaves outside sinks
-    as they are, it does not name the sinks of upsert tables.
+    No publication may come twice. A target may skip only a publication that it got before, because else the rows are
+    lost. A rollback abandons the entries after the one that it restores. A process whose job was taken over may still
+    publish the rows of such an entry. The entry of a rollback names the same outside sinks as the newest entry before
+    it. If the user asks the rollback to leave outside sinks as they are, its entry does not name the sinks of upsert
+    tables.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     taken: dict[TableName, list[CheckpointId]] = {}
@@ -80,7 +81,7 @@ def _sinks_lost(rollback: CheckpointRecord, newest: CheckpointRecord, target: Ch
 
 @rule("outside-completely")
 def outside_completely(history: History) -> Iterator[str]:
-    """Yield every checkpoint whose cut is recorded before its outside sinks have its rows.
+    """Yield every checkpoint whose cut is recorded before the outside sinks have the checkpoint's rows.
 
     The next checkpoint waits for the cut, so nothing stays unpublished for good.
     """
@@ -104,7 +105,8 @@ def outside_completely(history: History) -> Iterator[str]:
 def outside_last(history: History) -> Iterator[str]:
     """Yield every outside sink that gets an entry before all tables of the entry show it.
 
-    A table may refuse the entry. Then nothing of it may be outside: a sink of an append table takes nothing back.
+    A table may refuse the entry. Then no outside sink may have its rows, because a sink of an append table cannot take
+    rows back.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     shown: dict[TableName, CheckpointId] = {}
@@ -123,7 +125,7 @@ def outside_last(history: History) -> Iterator[str]:
 
 
 def due_outside(record: CheckpointRecord) -> dict[TableName, tuple[str, ...]]:
-    """Return the files that each outside sink gets of an entry. That of an upsert table has these alone then.
+    """Return the files of an entry that each outside sink gets. The sink of an upsert table shows only these then.
 
     A rollback empties an upsert table that its target does not have, or has under another name.
     """
@@ -144,7 +146,7 @@ def due_outside(record: CheckpointRecord) -> dict[TableName, tuple[str, ...]]:
 # ------------------------------------------------------------------
 # The invariants of outside sinks that vote: a checkpoint needs their votes, and no transaction is lost or forgotten.
 #
-# A history knows which tables vote from the graph with which each generation began.
+# The graph with which each generation began shows which tables vote.
 
 
 _Of = tuple[CheckpointId, TableName]
@@ -220,9 +222,9 @@ def pre_committed_stays(history: History) -> Iterator[str]:
 
 @rule("pre-committed-goes")
 def pre_committed_goes(history: History) -> Iterator[str]:
-    """Yield every transaction that stays behind: a held cut's, a tick's that ended in order, an older generation's.
+    """Yield every open transaction of a held cut, of a tick that ended in order, or of an older generation.
 
-    A target has at most one of a table. So the locks of a transaction that failed never stop the next one.
+    A target has at most one open transaction of a table. So the locks of a failed transaction never block the next one.
     """
     left, orderly = _Left(), set[Generation]()
     for event in history.without_flow:

@@ -1,7 +1,7 @@
 """Checks pacing on any run: how many rows a door asks for in each poll, and between two barriers (A11).
 
-The rows between the barriers of two entries are counted from the positions in them. A failed checkpoint may have had a
-barrier too. So there are as many epochs between two entries as ids were used.
+The rows between the barriers of two entries are counted from the positions in them. A failed checkpoint may have sent a
+barrier too. So every used id between two entries may have begun an epoch.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ class Pacing(DoorJudge):
         self._at = positions_of(door.setup.restored)
         self._read: Counter[Split] = Counter()
         self._granted: Counter[Split] = Counter()
-        """The same without the rows that a slice had more than was asked for, since it could not be cut."""
+        """The rows sent, without the rows of a slice beyond what its poll asked for. Such a slice could not be cut."""
         self._reached: dict[tuple[Split, str | None], int] = dict.fromkeys(self._at.items(), 0)
         """How many granted rows a split had sent when it was at this position."""
         self._asked: dict[Split, int] = {}
@@ -59,11 +59,14 @@ class Pacing(DoorJudge):
         """How many rows each source had sent before the barrier of the newest entry."""
         self._limits = _limits(door)
         self._polled_more = False
-        """The step that is judged polls a split."""
+        """True if the judged step polls a split."""
         self._by_slice = False
-        """The step that is judged began with a slice of rows."""
+        """True if the judged step began with a slice of rows."""
         self._counted_at: dict[CheckpointId, int] = {CheckpointId(0): 0}
-        """How many rows the counted sources had sent at each trigger; one that was aborted may have had no barrier."""
+        """How many rows the counted sources had sent at each trigger.
+
+        Aborted checkpoints are removed: they may have had no barrier.
+        """
 
     def told(self, fact: Begun | Fact) -> None:
         if isinstance(fact, Begun):
@@ -105,9 +108,9 @@ class Pacing(DoorJudge):
                 self.wrong(f"{name}: {now - self._before[name]} rows since {self._newest}, {limit} are its epoch's")
 
     def _triggered(self, checkpoint: CheckpointId) -> None:
-        """A slice triggers a checkpoint only if the counted sources have sent enough rows since the last barrier.
+        """Judge a trigger. A slice causes one only if the counted sources have sent enough rows since the last barrier.
 
-        A source of another job's cuts asks for checkpoints itself (A10).
+        A source of another job's cuts may ask for checkpoints itself (A10).
         """
         every = self.door.setup.config.every_rows
         read: Counter[VertexId] = Counter()
@@ -135,7 +138,7 @@ class Pacing(DoorJudge):
     def _ran(self, effect: RunMicroBatch) -> None:
         """Note a micro-batch.
 
-        A vertex stops collecting once it has enough, but the first one also takes what was in flight.
+        A vertex stops collecting rows once it has enough. Its first micro-batch also takes what was in flight.
         """
         most = self.door.setup.config.micro_batch_rows_max
         rows = [segment.rows for entry in effect.inputs for segment in entry.segments]
@@ -176,7 +179,7 @@ def _counted(door: Watched) -> list[VertexId]:
 
 
 def _limits(door: Watched) -> dict[VertexId, int]:
-    """Return the limits that bind: a source of another job's cuts reads on to its cut whatever they say (A10)."""
+    """Return the limits that apply. No limit stops a source of another job's cuts before it reaches its cut (A10)."""
     of_cuts = set(door.setup.cut_groups)
     every, known = door.setup.config.every_rows, {source.id for source in door.setup.graph.sources()} - of_cuts
     limits = {source: rows for source, rows in door.setup.rows_per_epoch.items() if source in known}
@@ -198,25 +201,26 @@ def positions_of(record: CheckpointRecord | None) -> dict[Split, str | None]:
 
 
 # ------------------------------------------------------------------
-# Splits that cannot be read, on any run: a tick asks them again, and ends by name once they have failed too often.
+# Splits that cannot be read, on any run: a tick polls them again, and fails with the split's error once a split has
+# failed too often.
 #
-# Before it ends, it commits what it has read of the others, and asks that split no more. Of a tick that has a limit,
-# that holds its checkpoint, or that was asked to stop, less is said. The same is true of a tick that reads another
-# job's cuts: no barrier is sent while one of its tables cannot be read up to a cut (A10).
+# Before it ends, it commits what it has read of the other splits, and no longer polls the failed one. Less is checked
+# of a tick that has a limit, that holds its checkpoint, or that was asked to stop. The same is true of a tick that
+# reads another job's cuts: no barrier is sent while one of its tables cannot be read up to a cut (A10).
 #
-# `not-too-early` says when they are asked again, `credit` that the others are read meanwhile.
+# `not-too-early` judges when such splits are polled again. `credit` judges that the others are read meanwhile.
 
 
 @rule("splits-fail-alone")
 class FailingSplits(DoorJudge):
-    """Judges how a tick ends in which polls have failed."""
+    """Judges how a tick ends if polls have failed in it."""
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
         self._tolerated: set[str] = set()
-        """The errors of polls that did not fail too often."""
+        """The errors of failed polls that the tick must tolerate."""
         self._beyond: set[str] = set()
-        """The errors of polls that did."""
+        """The errors of polls that failed once too often."""
         self._given_up: set[Split] = set()
         self._sent: dict[Split, str] = {}
         """The positions up to which splits have sent rows that no completed checkpoint shows."""
@@ -257,17 +261,19 @@ class FailingSplits(DoorJudge):
 
 
 # ------------------------------------------------------------------
-# Checks the ends of bounded sources on any run: what a door does with a split that has ended, and when it finishes.
+# Checks the ends of bounded sources on any run: what a door does with a split that has ended, and when the job is
+# finished.
 
 
 @rule("inputs-end")
 class InputsEnd(DoorJudge):
     """Judges polls, entries and the end of the tick (B4).
 
-    A split that has ended is never polled again, and an entry says where it ended. Nothing of a part is polled before
-    all splits of the earlier parts have ended, and an entry with rows of the part says that they have. No key ends
-    before all splits have ended, unless somebody drains the job. An entry is finished only if all keys have ended. A
-    tick finishes exactly if all splits have ended and its newest cut is that of a finished entry.
+    A split that has ended is never polled again, and an entry records where it ended. A part is polled only when all
+    splits of the earlier parts have ended, and an entry with rows of the part records that they have. No key ends
+    before all splits have ended, unless the job is drained. An entry is finished only if all keys have ended. A tick
+    reports that the job has finished only if all splits have ended and its newest cut belongs to a finished entry. It
+    reports that the job has caught up only if some split has not ended.
     """
 
     def __init__(self, door: Watched) -> None:
@@ -276,12 +282,12 @@ class InputsEnd(DoorJudge):
         self._at = positions_of(restored)
         self._restored_at = dict(self._at)
         self._is_shown = restored is not None and says_finished(restored)
-        """True if the newest cut is that of a finished entry."""
+        """True if the newest cut belongs to a finished entry."""
         keyed = (each.id for each in door.setup.graph.operators() if each.kind is VertexKind.KEYED)
         self._holding = set() if self._is_shown else set(keyed)
         """The vertices that may hold rows back."""
         self._ending: set[VertexId] = set()
-        """The vertices that end their keys now."""
+        """The vertices whose running micro-batch ends their keys."""
         self._drafts: dict[CheckpointId, bool] = {}
 
     def told(self, fact: Begun | Fact) -> None:
@@ -317,7 +323,7 @@ class InputsEnd(DoorJudge):
         fires = effect.due_ms is not None and vertex.fires
         if not any(each.segments for each in effect.inputs) and not ((effect.end_of_input and holds_rows) or fires):
             self.wrong(f"{effect.vertex} runs a micro-batch without rows, and it is not the last one of a keyed vertex")
-        # A drain that fails behind its barrier fails the tick, which commits nothing more.
+        # If a drain fails after its barrier was sent, the tick fails and commits nothing more.
         drains = SavepointKind.DRAIN in self.door.requests.values() or self.door.is_troubled
         if effect.end_of_input:
             self._ending.add(effect.vertex)
@@ -351,10 +357,10 @@ class InputsEnd(DoorJudge):
 
 
 # ------------------------------------------------------------------
-# Checks that no door cuts a slice in two: a source may have given it out whole because a transaction is in it.
+# Checks that no door cuts a slice in two: it may hold a transaction that must stay whole.
 #
-# A position belongs to its source. So a position in an entry is one that the source gave out: the end of a slice, or
-# where the tick began. And a micro-batch runs slices as the source offered them.
+# Only the source understands a position. So each position in an entry is one that the source has given out: the end of
+# a slice, or the position at which the tick began. A micro-batch runs over slices exactly as the source offered them.
 
 
 @rule("slices-whole")
@@ -395,10 +401,10 @@ def _flying(record: CheckpointRecord) -> list[SourceSlice]:
 
 
 # ------------------------------------------------------------------
-# Checks timers on any run: nothing comes too early, and what is due comes (A1 to A3, C6).
+# Checks timers on any run: nothing happens before it is due, and what is due happens (A1 to A3, C6).
 #
-# A door is judged by the times that it was told. If it is not known from outside why a checkpoint was triggered, or
-# what holds a row back, nothing is judged.
+# A door is judged by the times in its facts. If the facts do not show why a checkpoint was triggered, or what holds a
+# row back, nothing is judged.
 
 
 @rule("not-too-early")
@@ -409,13 +415,16 @@ class TooEarly(DoorJudge):
         super().__init__(door)
         self._given_ms: dict[CheckpointId, int] = {}
         self._is_sure = True
-        """True if the next trigger can only be periodic: the tick had no reason for one, and no user asked."""
+        """True if the next trigger can only be periodic:
+
+        the tick itself had no reason for a checkpoint, and no user asked for one.
+        """
         self._periodic = 0
 
     def told(self, fact: Begun | Fact) -> None:
         """Note whether the tick itself may ask for a checkpoint, since a vertex could not write, or there is no work.
 
-        The tick may poll again in the same step, behind the barrier. Then it looks busy when it rests.
+        In the same step, the tick may send the barrier and poll again. Then it looks busy at the end of the step.
         """
         self._is_sure &= self.door.is_busy and not isinstance(fact, MicroBatchNotStaged)
 
@@ -472,13 +481,13 @@ class TooLate(DoorJudge):
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
         self._free_ms = door.now_ms
-        """Since when nothing has held a periodic trigger back."""
+        """The time since which nothing has held a periodic trigger back."""
         self._was_held_back = False
-        """Something held it back until the step that is judged."""
+        """True if something held a periodic trigger back until the judged step."""
         self._leaves: list[str] = []
         """Complaints about micro-batches of this step that leave segments although they may take more rows."""
         self._waits_ms: dict[VertexId, int] = {}
-        """Since when each vertex with segments could certainly have run over them."""
+        """By vertex, the time since which it could certainly have run over its waiting segments."""
 
     def told(self, fact: Begun | Fact) -> None:
         match fact:
@@ -500,7 +509,7 @@ class TooLate(DoorJudge):
             self._overdue(record)
 
     def _takes(self, effect: RunMicroBatch) -> None:
-        """Note a micro-batch that leaves segments although it may take more rows. A barrier excuses it."""
+        """Record a micro-batch that leaves segments although it may take more rows. A barrier may be the reason."""
         door, most = self.door, self.door.setup.config.micro_batch_rows_max
         taken = [segment for entry in effect.inputs for segment in entry.segments]
         left = door.channels.segments[effect.vertex] - len(taken)
@@ -540,7 +549,7 @@ class TooLate(DoorJudge):
         return stops or no_id or crowded or bool(door.is_troubled or door.restoring or door.asked_hooks)
 
     def _sent(self, vertex: VertexId, segments: int) -> None:
-        """Note that a vertex without segments begins to wait for more."""
+        """Restart the wait of each vertex that had no segments before these."""
         for edge in self.door.channels.out[vertex]:
             if self.door.channels.segments[edge.downstream] <= segments:
                 self._waits_ms[edge.downstream] = self.door.now_ms
@@ -548,7 +557,7 @@ class TooLate(DoorJudge):
     def _lingering(self) -> None:
         """Judge vertices whose segments wait.
 
-        Without a barrier on its way, they wait only for more segments and for credit.
+        If no barrier is on its way, vertices wait only for more segments and for credit.
         """
         door = self.door
         if door.pending or door.aborted or door.is_troubled or door.restoring:
@@ -576,7 +585,7 @@ class TooLate(DoorJudge):
 
 
 def _is_overdue(vertex: VertexStatistics, due_ms: int) -> bool:
-    """Return whether a checkpoint stayed aligned although a barrier was missing when its time was over."""
+    """Return whether a checkpoint stayed aligned although a barrier was missing at the alignment timeout."""
     return vertex.alignment is AlignmentType.ALIGNED and len(vertex.barriers) > 1 and _last_ms(vertex) > due_ms
 
 
@@ -588,7 +597,7 @@ def _last_ms(vertex: VertexStatistics) -> int:
 # Judges time limits. A late hook must fail its checkpoint, or the restore, at its limit and not before (A8).
 #
 # The door must also ask to be woken when a hook becomes late and when a checkpoint expires. Otherwise it would notice
-# either only with the next fact. And after each fact it must do at once all that it can. If then only time passes, it
+# these only with the next fact. After each fact, it must do at once all that it can. If only time passes after that, it
 # must do nothing until its timer is due.
 
 
@@ -682,7 +691,7 @@ class Wakes(DoorJudge):
             return
         awaited = {*door.restoring, *door.asked_hooks, *door.pending}
         self._due_ms = {what: due_ms for what, due_ms in self._due_ms.items() if what in awaited - self._committing}
-        # a checkpoint that waits for another one's commit may have all its answers already
+        # a checkpoint that waits for another checkpoint's commit may have all its answers already
         stands_behind = door.pending if door.reserving or not self._committing.isdisjoint(door.pending) else ()
         first = min((due_ms for what, due_ms in self._due_ms.items() if what not in stands_behind), default=None)
         if first is not None and first > door.now_ms and (door.wake_ms is None or door.wake_ms > first):
@@ -692,7 +701,7 @@ class Wakes(DoorJudge):
 
 @rule("at-rest")
 class AtRest(DoorJudge):
-    """Judges that a door has done all that it can after each fact. Otherwise work would wait for the next fact."""
+    """Judges that after each fact, a door does all that it can. Otherwise work would wait for the next fact."""
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
@@ -719,9 +728,8 @@ class AtRest(DoorJudge):
 # ------------------------------------------------------------------
 # The pause after a failed checkpoint: a second, and twice as long after each further failure in a row, up to a minute.
 #
-# It is judged only where every checkpoint is the tick's own: without an interval, a quota of rows, requests of users,
-# and cuts of other jobs. Then nothing else brings a checkpoint, so one comes neither before the pause is over nor
-# later.
+# The pause is judged only if the tick alone asks for checkpoints: there is no interval, no quota of rows, no request of
+# a user and no cut of another job. Then the next checkpoint must begin exactly when the pause is over.
 
 
 SECOND_MS: Final = 1_000
@@ -763,7 +771,10 @@ class Pauses(DoorJudge):
         self.rested(())
 
     def _is_due(self) -> bool:
-        """Return whether nothing moves. A tick that shows all rows would end, so the failed checkpoint's rows wait."""
+        """Return whether only the failed checkpoint's rows wait.
+
+        If the newest cut had all rows, the tick would have ended.
+        """
         door = self.door
         splits = ((source.id, split) for source in door.setup.graph.sources() for split in source.splits)
         idle = all(each in door.ended or (each in door.idle_since and each not in door.failed) for each in splits)
@@ -780,8 +791,8 @@ class Pauses(DoorJudge):
 class Credit(DoorJudge):
     """Judges polls and micro-batches: no vertex sends into a full channel, and credit comes back (C2).
 
-    A vertex that could not write its rows holds credit until a barrier reaches it. The vertices may then send without
-    it. A source of another job's cuts reads on to its cut without credit if a barrier waits for it.
+    A vertex that could not write its rows holds credit until a barrier reaches it. Meanwhile the vertices may send
+    without credit. If a barrier waits for a cut of another job, the source reads on to that cut without credit.
     """
 
     def __init__(self, door: Watched) -> None:
@@ -816,7 +827,7 @@ class Credit(DoorJudge):
                 self.wrong(f"split {split[1]} of {split[0]} has credit, and is not read")
 
     def _sleeps(self, split: Split) -> None:
-        """Judge whether the door wakes in time to ask an idle split again."""
+        """Judge whether the door wakes in time to poll an idle split again."""
         due_ms = self.door.idle_since[split] + self.door.setup.idle_poll_ms
         if self.door.wake_ms is None or self.door.wake_ms > due_ms:
             self.wrong(f"split {split[1]} of {split[0]} is idle until {due_ms}, the door wakes at {self.door.wake_ms}")

@@ -1,4 +1,4 @@
-"""The invariants of suites: which verdict lets an entry in, and when nobody waits for a verdict any more (J3, B2)."""
+"""The invariants of suites: which verdicts a commit needs, and when a judgement is cancelled (J3, B2)."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ from spec.history import (
 from spec.rules import rule
 
 _Judged = dict[VertexId, JudgementTold | JudgementBroke | JudgementCancelled | None]
-"""The judgements of one checkpoint by vertex, with the result of each first one. None: it is in progress."""
+"""The first judgement of each vertex for one checkpoint, with its result. None means that it is in progress."""
 
 
 @rule("judgements")
@@ -82,13 +82,13 @@ def _accepted(record: CheckpointRecord, known: _Judged) -> Iterator[str]:
 # ------------------------------------------------------------------
 # The invariants of master hooks (A8) and source coordinators (A7).
 #
-# A hook lives outside the job, and a coordinator in a source. So the job can only promise when it calls them, with
-# what, and what it keeps of the answer.
+# A hook lives outside the job, and a coordinator in a source. So the job can only promise when and with what it calls
+# them, and what it stores of their answers.
 
 
 @rule("hooks-restored")
 def hooks_restored(history: History) -> Iterator[str]:
-    """Yield every hook that was not restored once, to its tick's entry, before the tick read a row or asked a hook."""
+    """Yield every hook not restored exactly once, to its tick's entry, before the tick read a row or asked a hook."""
     waiting: dict[Generation, dict[str, tuple[CheckpointId | None, str | None]]] = {}
     called: set[tuple[Generation, str]] = set()
     for event in history.events:

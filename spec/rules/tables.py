@@ -71,12 +71,12 @@ _Versions = Mapping[TableName, int]
 
 @rule("tables-follow")
 def tables_follow(history: History) -> Iterator[str]:
-    """Yield every table of a tick's entry that names another version than its parent's cut, or other files than due.
+    """Yield every table of a tick's entry with a version other than in its parent's cut, or with other files than due.
 
-    If an upsert or state table consists of other files than at the parent, it is published as exactly its files; if it
-    has none any more, as empty. An append table gets no file that its parent's cut shows already. Entries that no tick
-    wrote say in another way what they do to a table. But any entry that takes files out of an append table says what
-    the table showed then. Without that, nobody notices if the table's log goes back before the entry is published.
+    If an upsert or state table has other files than at the parent, the entry publishes exactly these files, or an empty
+    table if none are left. An append table gets no file that the parent's cut shows already. Entries that no tick wrote
+    describe their changes in another way. But any entry that takes files out of an append table records the checkpoint
+    that the table showed then. Otherwise nobody would notice if the table's log lost entries before the publication.
     """
     began: dict[Generation, DoorStarted] = {}
     entries: dict[CheckpointId, CheckpointRecord] = {}
@@ -163,11 +163,10 @@ def _files(table: Table, vertex: VertexRecord | None) -> set[str]:
 
 @rule("names-follow")
 def names_follow(history: History) -> Iterator[str]:
-    """Yield every door whose cut differs from its entry in more than names, and every entry that breaks a rename rule.
+    """Yield every door that begins with a cut that differs from its entry in more than names, and every wrong rename.
 
-    An entry must tell every rename that was due. The first checkpoint after a rename publishes each table that its
-    parent does not have whole, under the new name. Every micro-batch finds the values of a renamed column in the older
-    files.
+    An entry must list every rename that its pipeline declares. The first checkpoint after a table's rename publishes
+    the whole table under the new name. Every micro-batch finds the values of a renamed column in the older files.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}
@@ -188,7 +187,7 @@ def names_follow(history: History) -> Iterator[str]:
 
 
 def _changed(row: CheckpointRecord, began: CheckpointRecord, graph: JobGraph) -> Iterator[str]:
-    """Yield each vertex of the entry that the door does not begin with, under its own or its declared name."""
+    """Yield each vertex of the entry that the door lacks at its beginning, under both its old and its declared name."""
     called = {rename.was: rename.now for rename in renames_of(graph) if rename.kind is RenameKind.VERTEX}
     there = {vertex.vertex: _held(vertex) for vertex in began.vertices}
     for vertex in row.vertices:
@@ -198,7 +197,7 @@ def _changed(row: CheckpointRecord, began: CheckpointRecord, graph: JobGraph) ->
 
 
 def _held(vertex: VertexRecord) -> tuple[object, ...]:
-    """Return what a vertex holds, without the names of itself, its tables and their files."""
+    """Return what a vertex holds, without the vertex's own name and the names of its tables and files."""
     return (
         vertex.splits,
         tuple(snapshot.position for snapshot in vertex.subtasks),
@@ -226,8 +225,8 @@ def _untold(record: CheckpointRecord, parent: CheckpointRecord | None, graph: Jo
 # ------------------------------------------------------------------
 # The invariant that a subtask has only files of its own key groups (D2).
 #
-# A restore at another parallelism cuts the ranges anew. A subtask that also gets files of other ranges computes the
-# right rows, but it reads all state, and keeps files alive that it does not need.
+# A restore at another parallelism divides the key groups into new ranges. A subtask that also gets files of other
+# ranges computes the right rows, but it reads all state, and keeps files alive that it does not need.
 
 
 @rule("state-in-range")
@@ -259,14 +258,14 @@ def _key_groups(vertex: VertexRecord, index: int, max_parallelism: int) -> Itera
 
 
 # ------------------------------------------------------------------
-# The invariant of tables that a pipeline did not have before.
+# The invariant of tables that are new in a pipeline.
 
 
 @rule("new-tables-begin-empty")
 def new_tables_begin_empty(history: History) -> Iterator[str]:
     """Yield every new table that shows a file which its first entry does not name.
 
-    A table of that name may have existed before. Its old content belongs to older cuts.
+    A table of that name may have existed before. The old content belongs to older cuts.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.without_flow:
@@ -298,11 +297,11 @@ def _renamed(record: CheckpointRecord) -> set[str]:
 
 @rule("compaction-keeps-rows")
 def compaction_keeps_rows(history: History) -> Iterator[str]:
-    """Yield every compaction that an entry may not name, and every publication that carries one out in part.
+    """Yield every compaction that an entry may not name, and every publication that applies only part of one.
 
-    Only a checkpoint of a tick names compactions, and only for append tables. A file takes the place of at least two
-    others, as many rows as they have. When the checkpoint is published, the file is in the table and the others are
-    not, or the table keeps all of the others that it had. Nothing else leaves the table, unless the entry says so.
+    Only a checkpoint of a tick names compactions, and only for append tables. A file replaces at least two others, and
+    has as many rows as these together. After the publication, the table shows the new file and none of the others, or
+    it still shows all others that it had. No other file leaves the table, unless the entry removes it.
     """
     shown: dict[TableName, tuple[int, frozenset[str]]] = {}
     rows: dict[str, int] = {}
@@ -340,10 +339,10 @@ def compaction_keeps_rows(history: History) -> Iterator[str]:
 
 @rule("compaction-is-committed")
 def compaction_is_committed(history: History) -> Iterator[str]:
-    """Yield every compaction of which a tick was told, and which its next checkpoints do not name.
+    """Yield every compaction that was reported to a tick and that the tick's next checkpoints do not name.
 
-    A checkpoint that was triggered after the tick was told may leave it out, if the one before it had it and was
-    declined meanwhile. The one after that names it.
+    One checkpoint that was triggered after the report may leave the compaction out: the one before it may have had the
+    compaction and been declined meanwhile. The next checkpoint must name the compaction.
     """
     waiting: dict[Generation, tuple[frozenset[str], list[CheckpointId]]] = {}
     left_out: dict[Generation, int] = {}
@@ -386,8 +385,8 @@ def _in_part(compactions: tuple[FileCompaction, ...], before: frozenset[str], ac
 # ------------------------------------------------------------------
 # The invariants of overwrite tables: a cut shows the rows of the greatest version of each partition, and no others.
 #
-# The judges know the rows and the deliveries of the small pipeline, and read folders' names themselves. They use
-# nothing of what decides it in the product.
+# The judges know the rows and the deliveries of the small pipeline, and parse the names of folders themselves. They use
+# none of the product's code for overwrite tables.
 
 
 _NUMBERED: Final = re.compile(r"(?P<folders>.*)/version\.number\.(?P<version>-?[0-9]+)/[^/]+")
@@ -396,10 +395,10 @@ _WORDED: Final = re.compile(r"(?P<folders>.*)/version\.(?:date|time|text)\.(?P<v
 
 @rule("overwrites-show-newest")
 def overwrites_show_newest(history: History) -> Iterator[str]:
-    """Yield every site of which a cut shows other rows than those of the greatest delivery that was read (F3).
+    """Yield every site for which a cut shows rows other than those of the greatest delivery that was read (F3).
 
-    At least once, rows behind the barrier may be in the table already. Then a cut may show a later delivery, or rows
-    more than once, but no two deliveries.
+    In at-least-once mode, the table may already have rows from after the barrier. Then a cut may show a later delivery,
+    or rows more than once, but never two deliveries.
     """
     exactly = history.mode is CheckpointingMode.EXACTLY_ONCE
     for record, cut in (*first_cuts(history), *plain_savepoints(history)):
@@ -415,7 +414,7 @@ def overwrites_show_newest(history: History) -> Iterator[str]:
 
 
 def _read(history: History, record: "CheckpointRecord") -> Counter[int]:
-    """Return the orders that were read before the cut, without those in flight to the table."""
+    """Return the orders that were read before the cut, without orders in flight to the table."""
     read = read_on(line_of(history, record))
     splits = (*SPLITS[ORDERS], LATER)
     rows = Counter(row for each in splits for begin, end in read.get(each, ()) for row in source_rows(each, begin, end))
@@ -449,9 +448,9 @@ def _told(rows: Counter[int]) -> str:
 
 @rule("overwrites-only-rise")
 def overwrites_only_rise(history: History) -> Iterator[str]:
-    """Yield every partition of an overwrite table in which an entry names two versions, or a smaller one than before.
+    """Yield every partition of an overwrite table where an entry names two versions, or a smaller one than its parent.
 
-    Only an entry that goes back to another one, or a reset of it, may have a smaller version than its parent.
+    Only a rollback may have a smaller version than its parent.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.without_flow:
@@ -483,7 +482,7 @@ def _smaller(
 
 
 def _versions(record: "CheckpointRecord") -> "dict[TableName, _VersionsOfOverwriting]":
-    """Return the versions of which an entry names files, by table and by the folders of the partition.
+    """Return the versions whose files an entry names, by table and by the folders of the partition.
 
     Only overwrite tables have such folders.
     """
@@ -499,7 +498,7 @@ def _versions(record: "CheckpointRecord") -> "dict[TableName, _VersionsOfOverwri
 
 
 def _place(inside: str) -> tuple[str, tuple[int, str]] | None:
-    """Return the folders before that of the version, and the version, by a path below `_data`."""
+    """Return the folders above the version's folder, and the version, from a path below `_data`."""
     numbered = _NUMBERED.fullmatch(inside)
     if numbered is not None:
         return numbered["folders"], (int(numbered["version"]), "")
@@ -508,7 +507,7 @@ def _place(inside: str) -> tuple[str, tuple[int, str]] | None:
 
 
 # ------------------------------------------------------------------
-# Judges when a tick asks to compact small files: at its first slice, and again when enough files have come.
+# Judges when a tick asks to compact small files: at its first slice, and again when enough files have been added.
 #
 # When a tick begins, it does not know how many small files its tables have. So all append tables are due at the first
 # slice. A table that the pipeline has renamed is not due until an entry has published it under its new name. Later, a
@@ -523,7 +522,7 @@ class CompactsFirst(DoorJudge):
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
         self._is_first = False
-        """The step that is judged brings the first slice."""
+        """True if the judged step offers the first slice."""
         self._has_read = False
         tables = (table for table in door.setup.graph.tables() if table.mode is TableMode.APPEND)
         self._due = {table.name for table in tables} - set(door.setup.renamed)
@@ -535,10 +534,10 @@ class CompactsFirst(DoorJudge):
         return self.door.setup.config.compact_files_min is not None
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note the first slice. A tick that stops drops slices, so only one that certainly reads is judged.
+        """Record the first slice. A tick that stops drops slices, so only a tick that certainly reads is judged.
 
-        If a checkpoint completed before that slice, nothing is judged here. Its entry may have published a renamed
-        table, which is then due. `CompactsAgain` judges that case.
+        If a checkpoint completed before that slice, nothing is judged here. The checkpoint's entry may have published a
+        renamed table, which is then due. `CompactsAgain` judges that case.
         """
         offered = isinstance(fact, SliceOffered)
         self._is_first = offered and not self._has_read and self.door.reads and not self.door.completed
@@ -567,11 +566,11 @@ class CompactsAgain(DoorJudge):
         self._added = {name: 0 if name in door.setup.renamed else self._min or 0 for name in tables}
         """How many files each table got since the last request to compact it."""
         self._runs = False
-        """A compaction is under way."""
+        """True while a compaction is under way."""
         self._waits = False
-        """The last compaction wrote files. The door may wait until a checkpoint has them before it asks again."""
+        """True if the last compaction wrote files that no checkpoint has yet. Meanwhile the door need not ask again."""
         self._reads = False
-        """The judged step offers rows to a door that goes on reading."""
+        """True if the judged step offers rows to a door that goes on reading."""
         self._entries: dict[CheckpointId, CheckpointRecord] = {}
 
     @property
@@ -617,7 +616,7 @@ class CompactsAgain(DoorJudge):
 
 
 # ------------------------------------------------------------------
-# The invariant of the positions that a completion tells: users may delete input up to them (F2).
+# The invariant of the positions in the notification of a completion: users may delete input up to them (F2).
 
 
 Split = tuple[str, str]
@@ -628,11 +627,11 @@ Slices = set[tuple[str, str]]
 
 @rule("positions-are-true")
 def positions_are_true(history: History) -> Iterator[str]:
-    """Yield every told position that contradicts its entry, and every position that should have been told.
+    """Yield every notified position that contradicts its entry, and every position missing from a notification.
 
-    A slice in flight is only described: its rows are in no table, no state and no file. So the told position lies
-    before it. Only a source can compare its positions. But each slice begins where the one before ends, and the slices
-    in flight lead from the told position to the entry's.
+    An entry only describes a slice in flight: its rows are in no table, no state and no file. So the notified position
+    lies before the slice. Only a source can compare its positions. But each slice begins where the one before it ends.
+    So the slices in flight must lead from the notified position to the entry's position.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.without_flow:
@@ -691,14 +690,18 @@ def _leads(position: str, slices: Slices, end: str | None) -> bool:
 
 
 # ------------------------------------------------------------------
-# Checks two rules of broadcast state (D1): every subtask holds all of it, and it counts the rows before the barrier.
+# Checks two rules of broadcast state (D1): every subtask holds the whole state, and the state counts the rows before
+# the barrier.
 #
 # The small pipeline has a vertex `totals`. Its broadcast state counts, for each key, the pairs that reach the vertex
 # at any subtask.
 
 
 def broadcast_tables(vertex: VertexRecord) -> frozenset[TableName]:
-    """Return the tables of the vertex's broadcast state. Unlike keyed state, its files are named in `ranges`."""
+    """Return the tables of the vertex's broadcast state.
+
+    Unlike the files of keyed state, its files are listed in `ranges`.
+    """
     return frozenset(own.table for each in vertex.subtasks for own in each.ranges if own.table.startswith("_tidemark/"))
 
 
@@ -724,7 +727,7 @@ def broadcast_is_whole(history: History) -> Iterator[str]:
 def broadcast_is_exact(history: History) -> Iterator[str]:
     """The broadcast state of entry n holds the effect of the rows before barrier n once, except rows in flight at n.
 
-    At least once, counts may be too high.
+    In at-least-once mode, counts may be too high.
     """
     drains, declared = drained_rows(history), set[tuple[Generation, TableName]]()
     for event in history.without_flow:
@@ -762,15 +765,15 @@ def _number(value: tuple[object, ...] | None) -> int:
 
 
 # ------------------------------------------------------------------
-# Judges what a publication says has changed in an upsert or state table since the parent's cut.
+# Judges the changes since the parent's cut that a publication of an upsert or state table lists.
 #
-# The store writes only these files if the table still shows the parent's cut. Without them, it compares all files. So
-# wrong changes can go unnoticed, and missing ones only cost time. This rule looks at the entries alone.
+# If the table still shows the parent's cut, the store commits only the listed changes. Without a list, it compares all
+# files. So a missing list only costs time, but a wrong list can go unnoticed. This rule looks at the entries alone.
 
 
 @rule("changes-said")
 class ChangesSaid(DoorJudge):
-    """Judges the publications of a door's own entries."""
+    """Judges the changes that a door lists when it publishes its own entries."""
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
@@ -806,7 +809,7 @@ class ChangesSaid(DoorJudge):
             yield f"the changes of {publication.table} count from version {said.version}"
 
     def _compares(self, entry: CheckpointRecord, parent: CheckpointRecord, table: TableName) -> bool:
-        """Return whether the parent published the table under its name, and no two subtasks share one of its files."""
+        """Return whether the parent published the table under this name, and no two subtasks share a file of it."""
         if parent.kind is not RowKind.CHECKPOINT or table in self.door.setup.renamed:
             return False
         operators = self.door.setup.graph.operators()
@@ -816,7 +819,7 @@ class ChangesSaid(DoorJudge):
 
 
 def _held_of_changes_said(row: CheckpointRecord, table: TableName, writers: set[VertexId]) -> Iterator[str]:
-    """Yield the files of a table as the subtasks have them."""
+    """Yield the files of a table, subtask by subtask. A file that two subtasks have comes twice."""
     for vertex in (each for each in row.vertices if each.vertex in writers):
         for subtask in vertex.subtasks:
             keyed = [each for entry in subtask.ranges if entry.table == table for each in entry.files]

@@ -1,4 +1,4 @@
-"""The invariants of how ticks end, and of what listeners are told."""
+"""The invariants of how ticks end, and of what is reported to listeners."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -82,7 +82,7 @@ _ALL_READ = (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED)
 
 @rule("triggers-end")
 def triggers_end(history: History) -> Iterator[str]:
-    """Yield every checkpoint that ended twice, or that did not end in a tick that caught up."""
+    """Yield every checkpoint that ended twice, or that never ended although its tick caught up."""
     triggered: dict[Generation, list[CheckpointId]] = {}
     ended: Counter[tuple[Generation, CheckpointId]] = Counter()
     rows = (event.record for event in history.of(RowCommitted))
@@ -107,7 +107,7 @@ def triggers_end(history: History) -> Iterator[str]:
 
 @rule("ends-settled")
 def ends_settled(history: History) -> Iterator[str]:
-    """Yield every checkpoint that a tick committed and did not publish, although it ended without a failure."""
+    """Yield every checkpoint that a tick committed and did not publish, although the tick ended without a failure."""
     waiting: dict[CheckpointId, Generation] = {}
     for event in history.without_flow:
         match event:
@@ -124,7 +124,7 @@ def ends_settled(history: History) -> Iterator[str]:
 
 @rule("told-truly")
 def told_truly(history: History) -> Iterator[str]:
-    """Yield every completion that was told too early, and every entry of a checkpoint that was told as aborted."""
+    """Yield every completion that was reported too early, and every committed checkpoint that was reported aborted."""
     recorded, committed = set[CheckpointId](), set[CheckpointId]()
     aborted: dict[CheckpointId, CheckpointFailureReason] = {}
     for event in history.without_flow:
@@ -147,7 +147,7 @@ def told_truly(history: History) -> Iterator[str]:
 
 @rule("one-generation")
 def one_generation(history: History) -> Iterator[str]:
-    """Yield every claim, door and commit of a generation whose turn it is not."""
+    """Yield every commit of a generation that no longer holds the job, every late claim, and every second door."""
     newest, started = Generation(0), set[Generation]()
     for event in history.without_flow:
         if isinstance(event, DoorStarted):
@@ -166,8 +166,8 @@ def one_generation(history: History) -> Iterator[str]:
 def caught_up_is_committed(history: History) -> Iterator[str]:
     """Yield what a tick that caught up left unread, or in flight. A split that has ended is read up to its end.
 
-    A zombie is not judged once another process has an entry of its own, because that one may have gone back, or moved a
-    source.
+    A zombie is not judged once a newer process has an entry, because that process may have rolled the job back or reset
+    a source.
     """
     sources: dict[Generation, tuple[Vertex, ...]] = {}
     for event in history.without_flow:
@@ -187,7 +187,10 @@ def caught_up_is_committed(history: History) -> Iterator[str]:
 
 
 def _ended(newest: CheckpointRecord, sources: Iterable[Vertex]) -> set[SplitId]:
-    """Return which splits of these sources have ended. A part that has ended does not read what it finds later."""
+    """Return which splits of these sources have ended.
+
+    A part of a source that has ended does not read rows that come later.
+    """
     return {
         split
         for vertex in newest.vertices
@@ -201,28 +204,28 @@ def _ended(newest: CheckpointRecord, sources: Iterable[Vertex]) -> set[SplitId]:
 # ------------------------------------------------------------------
 # Judges that a tick ends soon if it must stop, cannot go on, or has all its checkpoints.
 #
-# It must read no more and begin no checkpoint. It only waits until no entry is in doubt. If it began another
-# checkpoint, that one would be in doubt next, and the tick could go on for long. Flink stops periodic triggering when
-# a job fails (CheckpointCoordinatorDeActivator).
+# Such a tick must read no more and begin no checkpoint. It only waits until no entry is in doubt. Another checkpoint
+# would be in doubt next, so the tick could go on for long. Flink stops periodic triggering when a job fails
+# (CheckpointCoordinatorDeActivator).
 #
-# A tick that reads another job's cuts may still ask its splits, because they may be on their way to a cut (A10).
+# A tick that reads another job's cuts may still poll its splits, because they may be on their way to a cut (A10).
 
 
 @rule("ends-soon")
 class EndsSoon(DoorJudge):
-    """Judges what a tick begins although it is to end."""
+    """Judges what a tick begins although it must end."""
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
         self._why = ""
         self._is_late = False
-        """When the tick last came to rest, its time was over and no user's request was open."""
+        """True if after the last step the tick's time was over and no user's request was open."""
         self._holds: set[str] = set()
         """The nonces of cuts that are held for approval."""
         self._is_held = False
-        """The entry of a held cut has been appended."""
+        """True if the entry of a held cut has been appended."""
         self._begun_before = CheckpointId(0)
-        """The checkpoints below it had an id when the tick had to end. One more may have waited for a block of ids."""
+        """Checkpoints below this id had begun when the tick had to end, or one of them waited for a block of ids."""
 
     def told(self, fact: Begun | Fact) -> None:
         self._is_held |= isinstance(fact, RowAppended) and fact.nonce in self._holds
@@ -237,7 +240,7 @@ class EndsSoon(DoorJudge):
             self._begun_before = CheckpointId(self.door.next_id + waits_for_id)
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge the triggers. Note whether the tick has all its checkpoints, and whether its time is over.
+        """Judge the triggers. Record whether the tick has all its checkpoints, and whether its time is over.
 
         If it has all its checkpoints, it must end, unless one is pending or it is reserving ids.
         """
@@ -257,7 +260,7 @@ class EndsSoon(DoorJudge):
     def asked(self, effect: Effect) -> None:
         """Judge which splits are asked, and which checkpoints commit.
 
-        Without an interval, every checkpoint was requested.
+        Without an interval, no commit is judged, because every checkpoint was requested.
         """
         match effect:
             case AppendRow(CheckpointRecord(kind=RowKind.HELD) as record):
@@ -280,24 +283,24 @@ class EndsSoon(DoorJudge):
 # ------------------------------------------------------------------
 # Judges whether a pending checkpoint can still make progress.
 #
-# Only work that is not done yet may hold up a barrier: a poll, a micro-batch, a suite, a hook, a store, or a vertex
-# that collects rows before it runs. If there is no such work, nobody sends the barrier on, and the checkpoint can only
-# expire. Once a newer checkpoint has completed, the barriers of older ones have passed all vertices. So an older
-# checkpoint then waits only for suites, hooks and stores.
+# Only unfinished work may hold up a barrier: a poll, a micro-batch, a suite, a hook, a store, or a vertex that collects
+# rows before it runs. If there is no such work, nothing forwards the barrier, and the checkpoint can only expire. Once
+# a newer checkpoint has completed, the barriers of older ones have passed all vertices. So an older checkpoint then
+# waits only for suites, hooks and stores.
 
 
 @rule("checkpoints-go-on")
 class GoesOn(DoorJudge):
-    """Judges a door that has a pending checkpoint and waits for nothing."""
+    """Judges a door that has a pending checkpoint although no work is under way."""
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
         self._asked: set[object] = set()
-        """What the door has asked of stores and suites, and what has no answer yet."""
+        """The requests to stores and suites that have no answer yet."""
         self._newest = CheckpointId(0)
         """The newest checkpoint that has completed."""
         self._since_ms: int | None = None
-        """Since when a checkpoint has been pending without any work under way, or None."""
+        """The time since which a checkpoint has been pending without any work under way, or None."""
 
     def told(self, fact: Begun | Fact) -> None:
         match fact:
@@ -354,9 +357,9 @@ class GoesOn(DoorJudge):
 
 
 # ------------------------------------------------------------------
-# Checks on any run that a tick whose job was taken over looks for the other claim, and ends (G5).
+# Checks on any run that a tick looks for another claim after a failure, and ends if its job was taken over (G5).
 #
-# `one-generation` says that such a tick commits nothing. This rule says that it does not go on in vain.
+# `one-generation` judges that such a tick commits nothing. This rule judges that it does not go on in vain.
 
 
 _OF_THE_JOB: Final = (
@@ -366,13 +369,13 @@ _OF_THE_JOB: Final = (
     Reason.CHECKPOINT_DECLINED,
     Reason.FINALIZE_CHECKPOINT_FAILURE,
 )
-"""Failures for which the tick must look. Other reasons belong to the normal life of a job."""
+"""The failures after which the tick must look for another claim. Other reasons occur in a job's normal life."""
 _COMMITTED: Final = (RowAppended, RowRefused, RowUnknown, TablePublished, PublishFailed, CutRecorded)
 
 
 @rule("gives-way")
 class GivesWay(DoorJudge):
-    """Judges what a door does after a failed checkpoint, and after the answer that the job has another claim."""
+    """Judges what a door does after a failed checkpoint, and after it has learned that the job has another claim."""
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
@@ -380,7 +383,7 @@ class GivesWay(DoorJudge):
         self._must_look = False
         self._lost = False
         self._unsettled = 0
-        """The number of effects of a commit without an answer yet."""
+        """How many effects of a commit have no answer yet."""
 
     def told(self, fact: Begun | Fact) -> None:
         if isinstance(fact, RivalSeen):
@@ -415,10 +418,11 @@ class GivesWay(DoorJudge):
 
 
 # ------------------------------------------------------------------
-# The end of a tick waits for savepoints: no tick ends in order while a request that it has taken is not answered.
+# The end of a tick waits for savepoints: no tick ends in order before it has answered every request that it has
+# accepted.
 #
-# A user who asks for a savepoint while the last rows are being committed gets it. Such a tick ends only because it was
-# asked to stop, has reached a limit, or fails.
+# So a user who asks for a savepoint while the last rows are being committed gets it. A tick gives up a request only if
+# it was asked to stop, has reached a limit, or fails.
 
 
 _IN_ORDER = (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED)
@@ -426,7 +430,7 @@ _IN_ORDER = (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED)
 
 @rule("savepoints-waited-for")
 class WaitsForSavepoints(DoorJudge):
-    """Judges requests that a tick gives up because it ends."""
+    """Judges savepoint requests that a tick gives up because it ends."""
 
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
@@ -440,11 +444,11 @@ class WaitsForSavepoints(DoorJudge):
 
 
 # ------------------------------------------------------------------
-# Judges the messages of failures: they must hold the words of the part that failed (E5).
+# Judges the messages of failures: they must hold the error text of the part that failed (E5).
 #
-# A hook, a coordinator, a suite, a table check or a micro-batch says what is wrong. The message of the checkpoint that
-# fails, or of the tick that ends, must hold the same words. If a checkpoint expires because of a vertex, the message
-# must name a vertex. A wrong message makes no table wrong, but it misleads its reader.
+# A hook, a coordinator, a suite, a table check or a micro-batch reports what is wrong. The message of the failed
+# checkpoint, or of the tick that ends, must hold the same text. If a checkpoint expires because of a vertex, the
+# message must name a vertex. A wrong message makes no table wrong, but it misleads its reader.
 
 
 _FAILURES: Final = frozenset(
@@ -469,12 +473,15 @@ class Whys(DoorJudge):
     def __init__(self, door: Watched) -> None:
         super().__init__(door)
         self._said: tuple[CheckpointId, tuple[str, ...]] | None = None
-        """The checkpoint that fails because of this fact, and the words that its message must hold."""
+        """The checkpoint that fails because of the judged fact, and the texts that its message must hold."""
         self._first: str | None = None
-        """The words of the first fact after which the tick cannot go on."""
+        """The error text of the first fact after which the tick cannot go on."""
         self._was_troubled = False
         self._may_have_failed = False
-        """True if a checkpoint has failed, and the tick may end because of that. What fails later is not the reason."""
+        """True if a checkpoint has failed and the tick may end because of it.
+
+        A later failure is then not the reason.
+        """
         self._in_a_row = FailuresInARow()
         self._committing: set[CheckpointId] = set()
         """The checkpoints whose commit has begun. Later checkpoints wait until such a commit ends."""
@@ -529,7 +536,10 @@ class Whys(DoorJudge):
                 pass
 
     def _ended(self, checkpoint: CheckpointId, reason: Reason | None) -> None:
-        """Note whether the tick may end because of this checkpoint. `reason` is None if it was completed."""
+        """Record whether the tick may end because of this checkpoint.
+
+        `reason` is None if the checkpoint was completed.
+        """
         tolerable = self.door.setup.config.tolerable_failures
         self._in_a_row.ended(checkpoint, reason, tolerable)
         counts = reason not in (None, Reason.CHECKPOINT_SUBSUMED)
@@ -550,7 +560,7 @@ class Whys(DoorJudge):
 # ------------------------------------------------------------------
 # The invariants of checkpoints that fail: for which reasons, and how many failures the job survives (E3, E5).
 #
-# They compare what judges and stores answered with what listeners were told. So traces of real runs are judged too.
+# They compare the answers of judges and stores with the reports to listeners. So traces of real runs are judged too.
 
 
 GIVEN = frozenset(
@@ -568,23 +578,23 @@ _Checkpoint = tuple[Generation, CheckpointId]
 
 @dataclass(slots=True)
 class _Answers:
-    """What was answered about each checkpoint before it ended."""
+    """The reasons to fail in the answers about each checkpoint."""
 
     given: dict[_Checkpoint, set[Reason]] = field(default_factory=dict)
     must: dict[_Checkpoint, Reason] = field(default_factory=dict)
-    """Checkpoints that must fail now, and the reason."""
+    """The checkpoints that must fail now, each with its reason."""
     ended: set[_Checkpoint] = field(default_factory=set)
     unwritten: set[Generation] = field(default_factory=set)
     """Generations in which a micro-batch could not be written. Any checkpoint may have waited for it."""
 
     def give(self, checkpoint: _Checkpoint, reason: Reason) -> None:
-        """Note a reason. The first one decides, unless the checkpoint has ended."""
+        """Record a reason. The first reason decides how the checkpoint must fail, unless it has ended."""
         self.given.setdefault(checkpoint, set()).add(reason)
         if checkpoint not in self.ended:
             self.must.setdefault(checkpoint, reason)
 
     def end(self, checkpoint: _Checkpoint, reason: Reason | None) -> Iterator[str]:
-        """Take the end of a checkpoint. Yield what is wrong with its reason."""
+        """Process the end of a checkpoint. Yield what is wrong with its reason."""
         self.ended.add(checkpoint)
         due = self.must.pop(checkpoint, None)
         told = "it completed" if reason is None else f"it failed with {reason.name}"
@@ -630,7 +640,7 @@ class _TakenBack:
 
 @dataclass(slots=True)
 class _Tries:
-    """What one generation's vertices run over, and what they had to take back."""
+    """The rows that one generation's vertices run over, and the rows that they had to take back."""
 
     ids: list[CheckpointId] = field(default_factory=list)
     complete: CheckpointId = NO_CHECKPOINT
@@ -640,12 +650,12 @@ class _Tries:
     """The newest checkpoint whose barrier allowed a vertex to try again."""
 
     def takes_back(self, vertex: VertexId) -> None:
-        """Note a micro-batch that a vertex could not write."""
+        """Record a micro-batch that a vertex could not write."""
         after = max(self.complete, self.used.get(vertex, NO_CHECKPOINT))
         self.owed[vertex] = _TakenBack(self.running.get(vertex, ()), after)
 
     def runs(self, vertex: VertexId, inputs: tuple[InputSegments, ...]) -> Iterator[str]:
-        """Take a micro-batch. If it is a retry, yield what is wrong with it."""
+        """Process a micro-batch. If it is a retry, yield what is wrong with it."""
         self.running[vertex] = inputs
         owed = self.owed.pop(vertex, None)
         if owed is None:
@@ -663,7 +673,7 @@ class _Tries:
 
 @rule("tried-again")
 def tried_again(history: History) -> Iterator[str]:
-    """Yield every vertex that retries a micro-batch too soon, or with other rows than it could not write."""
+    """Yield every vertex that retries a micro-batch too soon, or with other rows than in the first try."""
     generations: dict[Generation, _Tries] = {}
     for event in history.events:
         match event:
@@ -684,8 +694,8 @@ def tried_again(history: History) -> Iterator[str]:
 def failures_counted(history: History) -> Iterator[str]:
     """Yield every tick that survived one failed checkpoint too many, or that failed too early.
 
-    A tick that was asked for savepoints is not judged. Other rules decide whether their failures count; the
-    coordinator's machine knows them.
+    A tick that was asked for savepoints is not judged. For the failures of savepoints, other rules hold. The
+    coordinator's machine checks these.
     """
     if history.tolerable is None:
         return
@@ -706,7 +716,7 @@ def failures_counted(history: History) -> Iterator[str]:
 def _of_tick(generation: Generation, end: EndTick, row: FailuresInARow, tolerable: int) -> Iterator[str]:
     """Judge the end of a tick.
 
-    A commit with unknown outcome ends it with FINALIZE_CHECKPOINT_FAILURE, and fails no checkpoint.
+    A commit of unknown outcome ends the tick with FINALIZE_CHECKPOINT_FAILURE, and fails no checkpoint.
     """
     if row.is_over and end.outcome is not TickOutcome.FAILED:
         yield f"generation {generation} survived more than {tolerable} failed checkpoints in a row"
@@ -716,7 +726,7 @@ def _of_tick(generation: Generation, end: EndTick, row: FailuresInARow, tolerabl
 
 
 # ------------------------------------------------------------------
-# What must be true of a process and its attempts: restarts are counted, limits hold for all of them together (G4).
+# What must be true of a process and its attempts: restarts are counted, and limits hold for all attempts together (G4).
 
 
 _ENDS_FOR_GOOD: Final = (Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED)
@@ -731,19 +741,23 @@ class _Process:
     committed: int = 0
     restarts: int = 0
     ended: EndTick | None = None
-    """How the job of its last attempt ended. None: that attempt has failed before its job began, or goes on."""
+    """How the tick's last attempt ended. None if that attempt failed before its job began, or still goes on."""
     is_alone: bool = True
-    """Nobody else has claimed the job since its first attempt, and no store left an answer open. So it has told its own
-    entries as complete itself."""
+    """True if nobody else has claimed the job since the first attempt, and no reply of a store was lost.
+
+    Then the process itself has reported all its entries as complete."""
 
 
 @rule("attempts")
 def wrongly_repeated(history: History) -> Iterator[str]:  # noqa: PLR0912 - one case an event
-    """Yield every restart that is counted or comes wrongly, and every attempt whose limits are not what is left."""
+    """Yield every restart with a wrong number, delay or cause, and every attempt with wrong limits.
+
+    An attempt gets what the attempts before it have left of the process's limits.
+    """
     processes: dict[int, _Process] = {}
     recorded = set[CheckpointId]()
     unheard: dict[Generation, CheckpointId] = {}
-    """By generation, the entry that it has not told as complete."""
+    """By generation, its entry that it has not yet reported as complete."""
     for event in history.without_flow:
         match event:
             case ProcessBegan():
@@ -786,7 +800,7 @@ def _claimed(processes: Mapping[int, _Process], claim: Claim) -> None:
 def _broken_off(
     known: _Process, unheard: Mapping[Generation, CheckpointId], recorded: Collection[CheckpointId]
 ) -> None:
-    """Note that an attempt that failed while it recovered may have recorded a cut, and not heard of that."""
+    """Record that an attempt may have recorded a cut without learning of it, because it failed during its recovery."""
     entries = (unheard.get(each, NO_CHECKPOINT) for each in known.generations)
     if known.ended is None and any(entry in recorded for entry in entries):
         known.is_alone = False
@@ -826,7 +840,10 @@ def _of_restart(event: RestartTold, known: _Process) -> Iterator[str]:
 
 
 def _of_end(event: ProcessOver, known: _Process) -> Iterator[str]:
-    """No simulated process is asked to stop between two attempts, so a failure alone says whether one more is due."""
+    """Judge the end of a process.
+
+    No simulated process is stopped between attempts, so a failure alone decides on the next.
+    """
     if event.restarts != known.restarts:
         yield f"process {event.process} has restarted {known.restarts} times, and says {event.restarts}"
     strategy, end = known.began.strategy, known.ended

@@ -37,11 +37,11 @@ from spec.rules.savepoints import drained_rows, plain_savepoints
 from spec.rules.watching import DoorJudge, Watched, drafted
 
 Place = tuple[int, VertexId, str]
-"""An input of a vertex, its upstream vertex, and the split if that is a source."""
+"""An input of a vertex: its number, its upstream vertex, and the split if the upstream vertex is a source."""
 
 
 def _timed(history: History) -> Iterator[tuple[CheckpointRecord, CheckpointRecord | None]]:
-    """Yield each entry of a job that keeps time and that a barrier has brought, and its parent, if anybody knows it."""
+    """Yield each triggered entry of a job with event time, with its parent if the history has it."""
     triggered = {event.checkpoint for event in history.of(CheckpointTriggered)}
     for event in history.of(RowCommitted):
         if timed_of(event.record) and event.record.checkpoint in triggered:
@@ -57,7 +57,7 @@ def _inputs(time: VertexTimeRecord) -> dict[Place, InputTimeRecord]:
 def time_never_goes_back(history: History) -> Iterator[str]:
     """Along a line of cuts, no watermark goes back: of no vertex, and of none of its inputs.
 
-    Only the end of time is left again, by a job that goes on after a drain.
+    The one exception is a job that goes on after a drain: it leaves the end of time again.
     """
     for record, parent in _timed(history):
         before = timed_of(parent) if parent is not None else {}
@@ -78,10 +78,10 @@ def time_never_goes_back(history: History) -> Iterator[str]:
 def watermark_is_true(history: History) -> Iterator[str]:
     """The watermark of a cut is that of the rows before its barrier, for each split and for each vertex.
 
-    A split is as far as its rows that have run. A vertex is as far as the least of its inputs that are not idle and
-    have not ended, so an idle one holds nobody back. It counts all of them, also those that have sent nothing since a
-    restore (FLINK-32828). In unaligned mode a vertex may know less of an upstream vertex, and never more. At least
-    once, rows behind a barrier may count.
+    A split's watermark comes from its rows that have run. A vertex's watermark is the least one of its inputs that are
+    not idle and have not ended, so an idle input holds nothing back. Inputs that have sent nothing since a restore
+    count too (FLINK-32828). In unaligned mode, a vertex may have an older watermark of an upstream vertex, but never a
+    newer one. In at-least-once mode nothing is judged, because rows after a barrier may count.
     """
     if history.mode is not CheckpointingMode.EXACTLY_ONCE:
         return
@@ -109,7 +109,8 @@ def watermark_is_true(history: History) -> Iterator[str]:
 def time_goes_on_at_rest(history: History) -> Iterator[str]:
     """While no split of a stream with `close_after` has rows, its time goes on at the pace of the barriers' clock.
 
-    It goes on from its greatest row, once it has rested for so long. In unaligned mode a vertex may know less.
+    Once the stream has had no rows for that long, its time goes on from its greatest row. In unaligned mode, a vertex
+    may have an older watermark.
     """
     drained = {each.checkpoint for each in drained_rows(history)}
     for record, parent in _timed(history):
@@ -128,9 +129,9 @@ def time_goes_on_at_rest(history: History) -> Iterator[str]:
 
 
 def _at_rest(inputs: list[InputTimeRecord], clock_ms: int) -> int | None:
-    """Return how far a vertex is by the clock whose only stream rests. None: it does not rest.
+    """Return the watermark of a vertex by the clock if its only stream is at rest, else None.
 
-    A split that is idle although this is the clock of its last rows waits for an earlier part of its source.
+    If a split is idle although it had rows at this clock, it waits for an earlier part of its source.
     """
     reading = [each for each in inputs if each.split and not (each.idle and each.active_ms == clock_ms)]
     greatest_ms = max((each.watermark_ms for each in reading), default=BEGINNING)
@@ -141,7 +142,7 @@ def _at_rest(inputs: list[InputTimeRecord], clock_ms: int) -> int | None:
 
 
 def _due(history: History, record: CheckpointRecord, vertex: VertexId, each: InputTimeRecord) -> int:
-    """Return how far an input of a vertex can be at most at an entry."""
+    """Return the greatest watermark that an input of a vertex can have at an entry."""
     if not each.split:
         above = timed_of(record)[first_id(each.upstream)]
         return max(BEGINNING, above.watermark_ms - above.behind_ms)
@@ -156,7 +157,7 @@ def _due(history: History, record: CheckpointRecord, vertex: VertexId, each: Inp
 
 
 def _ended(record: CheckpointRecord, *, drained: bool) -> set[str]:
-    """Return the splits of which no row comes any more."""
+    """Return the splits from which no more rows come."""
     pairs = ((split, each) for was in record.vertices for split, each in zip(was.splits, was.subtasks, strict=False))
     return {split for split, each in pairs if drained or each.finished}
 
@@ -178,9 +179,9 @@ def _combined(left: list[InputTimeRecord], last_ms: int) -> int:
 
 @rule("complete-once-and-for-all")
 def complete_once_and_for_all(history: History) -> Iterator[str]:
-    """Along a line of cuts, no table is complete less far than at the cut before, also if that was drained.
+    """Along a line of cuts, the time until which a table is complete never goes back, not even after a drain.
 
-    Only splits that had all ended may have more rows later, if their source has no end any more.
+    The one exception: all splits above the table had ended, and their source is no longer bounded.
     """
     for record, parent in _timed(history):
         ended = set[str]() if parent is None else _ended(parent, drained=False)
@@ -205,7 +206,7 @@ def _splits_above(record: CheckpointRecord, vertex: VertexId) -> Iterator[str]:
 def idle_by_the_clock(history: History) -> Iterator[str]:
     """A split is idle at a cut if its last barrier with rows is more than `idle_after` older, by the barriers' clocks.
 
-    One that waits for an earlier part of its source is idle at once.
+    A split that waits for an earlier part of its source is idle at once.
     """
     for record, parent in _timed(history):
         clock_ms = record.statistics.triggered_ms
@@ -224,9 +225,10 @@ def idle_by_the_clock(history: History) -> Iterator[str]:
 
 @rule("late-by-the-last-barrier")
 class LateByTheLastBarrier(DoorJudge):
-    """A vertex judges rows by the watermark of its last barrier, which an entry names. At first it is the restored one.
+    """A vertex judges lateness by its watermark at its last barrier, which an entry records, or by the restored one.
 
-    So the entries alone say which rows are late. A vertex with windows by the clock judges by another time.
+    So the entries alone determine which rows are late. A vertex with windows by the clock is not judged, because it
+    uses another time.
     """
 
     def __init__(self, door: Watched) -> None:
@@ -236,7 +238,7 @@ class LateByTheLastBarrier(DoorJudge):
         first = {name: BEGINNING if restored is None else goes_on_from(restored, first_id(name)) for name in names}
         self._known = {name: {ms} for name, ms in first.items()}
         self._judged: dict[VertexId, list[int]] = {name: [] for name in names}
-        """The watermarks by which a vertex has judged rows, and which no entry has named yet."""
+        """By vertex, the watermarks by which it has judged rows and that no entry has recorded yet."""
 
     def asked(self, effect: Effect) -> None:
         if isinstance(effect, RunMicroBatch) and effect.inputs:
@@ -258,7 +260,10 @@ class LateByTheLastBarrier(DoorJudge):
 
 @rule("nothing-due-is-left")
 def nothing_due_is_left(history: History) -> Iterator[str]:
-    """No cut holds state that is due at the watermark of its vertex, and it knows when the first of it will be due."""
+    """No cut holds state that is due at its vertex's watermark, and each cut records when its first state is due.
+
+    So the next tick knows when the state fires.
+    """
     for record, _ in _timed(history):
         was = next((each for each in record.vertices if each.vertex == WINDOWS), None)
         time = timed_of(record).get(WINDOWS)
@@ -281,7 +286,7 @@ def _first_due(history: History, was: VertexRecord, index: int, max_parallelism:
 
 @rule("windows-are-exact")
 def windows_are_exact(history: History) -> Iterator[str]:
-    """At each cut, closed windows and late rows are those of a replay from cut to cut, each once.
+    """At each cut, the closed windows and late rows are those of a replay from cut to cut, each exactly once.
 
     The replay knows no micro-batches, no parallelism, no crash and no restore. So these change neither rows nor late
     rows, and nothing fires twice or never in one line of cuts.
@@ -306,7 +311,7 @@ def windows_are_exact(history: History) -> Iterator[str]:
 
 @rule("held-back")
 class HeldBack(DoorJudge):
-    """No split is read that is, or may be, more than `hold_back` ahead in event time of one that can catch up (N1)."""
+    """No split is read that may be more than `hold_back` ahead in event time of a split that can catch up (N1)."""
 
     def asked(self, effect: Effect) -> None:
         if not isinstance(effect, PollSource) or effect.source in self.door.setup.cut_groups:
@@ -316,16 +321,20 @@ class HeldBack(DoorJudge):
 
 
 def _days(until_ms: int) -> int:
-    """Return how many days have ended in a table that is complete until then. Its clock is 10 ms ahead of UTC."""
+    """Return how many days have ended in a table that is complete until then.
+
+    The table's clock is 10 ms ahead of UTC.
+    """
     return max(0, (until_ms + 1 + 10) // 600)
 
 
 @rule("time-comes-without-rows")
 class TimeComesWithoutRows(DoorJudge):
-    """A tick that has read everything ends once it has fired what is due, and completed days that are over (N4, N8).
+    """A tick that has read everything first fires what is due and completes the days that are over (N4, N8).
 
-    They come due since splits have turned idle, or since a stream rests. In unaligned mode, time needs several barriers
-    for the way. Nobody knows what a barrier whose checkpoint was aborted has said of splits that were not asked yet.
+    Time goes on without rows when splits turn idle, or when a stream is at rest. In unaligned mode, a watermark needs
+    several barriers until it has passed all vertices. A tick with an aborted checkpoint is not judged, because its
+    barrier may have carried an unknown state of splits that were not polled yet.
     """
 
     def __init__(self, door: Watched) -> None:
@@ -350,7 +359,7 @@ class TimeComesWithoutRows(DoorJudge):
             self.wrong(f"{WINDOWS} would be at {now}, was at {then}, a day ends between them, and the tick ends")
 
     def _now(self, record: CheckpointRecord) -> int:
-        """Return how far the vertex with windows would be at a barrier that came now."""
+        """Return the watermark that the vertex with windows would have at a barrier that came now."""
         ended = _ended(record, drained=False) | {split for _, split in self.door.ended}
         marks = [self._mark(record, first_id(each.upstream), ended) for each in timed_of(record)[WINDOWS].inputs]
         left = [mark for mark in marks if mark[0] != END]

@@ -1,6 +1,6 @@
-"""Counts from outside, by facts and effects, how many bytes lie in each channel of a door: sent and not yet processed.
+"""Counts from facts and effects how many bytes lie in each channel of a door: sent and not yet processed.
 
-Segments that the restored cut held in flight count too, in a channel of the same edge whose sender still exists.
+Segments that the restored cut held in flight count too. Each counts in a channel of the same edge whose sender exists.
 """
 
 from collections import Counter, deque
@@ -63,7 +63,7 @@ from spec.reference.contents import ended_before, splits_before
 
 @dataclass(slots=True)
 class ChannelBytes:
-    """The bytes in each channel, which is an edge and the number of the sending subtask."""
+    """The bytes in each channel. A channel is an edge and the number of the sending subtask."""
 
     graph: JobGraph
     limit: int
@@ -102,12 +102,12 @@ class ChannelBytes:
         self.segments[effect.vertex] -= sum(len(entry.segments) for entry in effect.inputs)
 
     def taken_back(self, vertex: VertexId) -> None:
-        """Let the segments of a micro-batch wait again, because it could not be written."""
+        """Return the segments of a micro-batch to the waiting ones, because it could not be written."""
         ran = self._running.pop(vertex, None)
         self.segments[vertex] += sum(len(entry.segments) for entry in ran.inputs) if ran is not None else 0
 
     def finished(self, fact: MicroBatchFinished) -> list[Segment]:
-        """Remove what a micro-batch ran over, and add what it emitted. Return what it ran over."""
+        """Remove the segments that a micro-batch ran over, and add those that it emitted. Return the removed ones."""
         ran = self._running.pop(fact.vertex, None)
         for entry in ran.inputs if ran is not None else ():
             edge = EdgeId(entry.upstream, fact.vertex, entry.input)
@@ -166,7 +166,7 @@ class FailuresInARow:
     """True if there was one failure too many."""
 
     def ended(self, checkpoint: CheckpointId, reason: Reason | None, tolerable: int) -> None:
-        """Take the end of a checkpoint. Without a reason it was completed."""
+        """Process the end of a checkpoint. Without a reason, the checkpoint was completed."""
         if checkpoint < self.success:
             return
         if reason is None:
@@ -177,33 +177,35 @@ class FailuresInARow:
 
 
 # ------------------------------------------------------------------
-# Watches doors from outside, step by step: what each was told, what it has asked for, and what it waits for.
+# Watches doors from outside, step by step: the facts that a door got, the effects that it asked for, and what it waits
+# for.
 #
-# The judges of what passes between a door and its driver use it. It knows the messages of the door, and no code behind
-# them. So simulations, machines and traces of real ticks are judged alike.
+# Judges of the messages between a door and its driver use `Watched`. It knows these messages, and none of the door's
+# code. So simulations, machines and traces of real ticks are judged alike.
 
 
 Split = tuple[VertexId, SplitId]
 _BEFORE_BARRIERS: Final = (Reason.TRIGGER_CHECKPOINT_FAILURE, Reason.CHECKPOINT_COORDINATOR_SUSPEND)
-"""Reasons for which the savepoint of a stop fails before any barrier is sent. So it does if a hook fails. For other
-reasons, the job may fail too."""
+"""Reasons for which the savepoint of a stop fails before any barrier is sent. A failed hook has the same effect.
+
+For other reasons, the job may fail too."""
 
 
 @dataclass(slots=True)
 class Watched:
-    """What can be known of a door from outside."""
+    """The state of a door, as far as its messages show it."""
 
     setup: JobSetup
     started_ms: int
     now_ms: int
     next_id: CheckpointId
     last_id: CheckpointId
-    """The end of the block of ids."""
+    """The last id of the reserved block."""
     channels: ChannelBytes
     polls: dict[Split, int] = field(default_factory=dict)
-    """The polls in progress: how many rows each may bring."""
+    """By split with a poll in progress, how many rows the poll may return."""
     idle_since: dict[Split, int] = field(default_factory=dict)
-    """When a split was last found idle, or could not be read. A split that has sent rows since is left out."""
+    """When a split was last found idle, or could not be read. A split that has sent rows since then is not listed."""
     ended: set[Split] = field(default_factory=set)
     """The splits that have ended. They are never polled again."""
     before: dict[Split, tuple[Split, ...]] = field(default_factory=dict)
@@ -214,23 +216,23 @@ class Watched:
     held_back: set[VertexId] = field(default_factory=set)
     """The vertices that could not write a micro-batch and have not tried again."""
     restoring: set[str] = field(default_factory=set)
-    """Hooks and source coordinators that have not answered that they are restored."""
+    """Hooks and source coordinators that have not confirmed yet that they are restored."""
     asked_hooks: set[tuple[str, CheckpointId]] = field(default_factory=set)
-    """Hooks and coordinators that have not answered for a checkpoint, or failed, until the checkpoint has ended."""
+    """Hooks and coordinators that have neither answered nor failed for a checkpoint that has not ended."""
     pending: set[CheckpointId] = field(default_factory=set)
     """The checkpoints that have an id and have not ended."""
     aborted: int = 0
-    """How many were told as aborted."""
+    """How many checkpoints were reported as aborted."""
     completed: int = 0
-    """How many checkpoints were told as complete."""
+    """How many checkpoints were reported as complete."""
     completed_ms: int | None = None
-    """When a checkpoint or savepoint was last told as complete."""
+    """When a checkpoint or savepoint was last reported as complete."""
     reached: dict[tuple[VertexId, Split], int] = field(default_factory=dict)
-    """How far in event time a vertex has read each split, if splits that run ahead are held back."""
+    """How far in event time a vertex has read each split. It is kept only if splits that run ahead are held back."""
     unread: dict[Split, str] = field(default_factory=dict)
     """The end of the newest slice of each split that may be held back, until a vertex has run its rows."""
     reserving: dict[str, CheckpointId] = field(default_factory=dict)
-    """The ends of further blocks, by the nonces of claims that are not in yet."""
+    """The last ids of further blocks, by the nonces of claims that are not appended yet."""
     reserves_for_timer: bool = False
     """True if only the timer can have triggered the checkpoint that waits for a block of ids."""
     requests: dict[str, SavepointKind] = field(default_factory=dict)
@@ -244,7 +246,7 @@ class Watched:
     """True if the tick ends as soon as no commit is in doubt. It failed, must stop, or has all its checkpoints."""
     is_over: bool = False
     wake_ms: int | None = None
-    """When the door wants to be woken. A timer that is set to a time in the past runs out at once."""
+    """When the door wants to be woken. A timer that is set to a time in the past fires at once."""
 
     @property
     def reads(self) -> bool:
@@ -255,7 +257,7 @@ class Watched:
 
     @property
     def is_busy(self) -> bool:
-        """True if it certainly waits for work or for rows. Then the tick wants no checkpoint for its own end."""
+        """True if the door certainly waits for work or for rows. Then the tick needs no checkpoint to end."""
         return bool(self.running) or any(split not in self.idle_since for split in self.polls)
 
     @property
@@ -265,7 +267,7 @@ class Watched:
         return bool(self.requests or asks_itself) or not self.is_busy
 
     def is_idle(self, split: Split) -> bool:
-        """Return whether a split was found idle, could not be read, has ended or is held, and must not be asked now."""
+        """Return whether a split must not be polled now: it was idle, could not be read, has ended, or is held."""
         since = self.idle_since.get(split)
         waits = since is not None and self.now_ms < since + self.setup.idle_poll_ms
         return waits or split in self.ended or self.is_held(split)
@@ -275,10 +277,10 @@ class Watched:
         return any(each not in self.ended for each in self.before.get(split, ()))
 
     def runs_ahead(self, split: Split) -> bool:
-        """Return whether a split is too far ahead in event time of one that can catch up, or may be (N1).
+        """Return whether a split is, or may be, too far ahead in event time of a split that can catch up (N1).
 
-        One that had nothing to read, could not be read, has ended, or waits for an earlier part cannot. Nobody knows
-        how far ahead a split is until its newest rows have run.
+        A split cannot catch up if it had nothing to read, could not be read, has ended, or waits for an earlier part.
+        Until a split's newest rows have run, it may be too far ahead.
         """
         if split in self.unread:
             return True
@@ -305,12 +307,12 @@ class Watched:
                 del self.unread[segment.source, segment.split]
 
     def has_read(self, vertex: VertexId, split: Split, ms: int) -> None:
-        """Note a watermark of a split."""
+        """Record a watermark of a split."""
         if self._declared(vertex).hold_back_ms is not None:
             self.reached[vertex, split] = max(ms, self.reached.get((vertex, split), ms))
 
     def is_asked_too_soon(self, split: Split) -> bool:
-        """Return whether a split was found idle so shortly before that it must not be asked, even before a barrier."""
+        """Return whether a split was idle so recently that it must not be polled, not even before a barrier."""
         pause_ms = self.setup.idle_poll_ms // POLLS
         since = self.idle_since.get(split)
         return split in self.ended or (since is not None and self.now_ms < since + pause_ms)
@@ -429,7 +431,7 @@ class Watched:
                     self.asked_hooks.add((event.hook, event.checkpoint))
 
     def given(self, step: Step) -> tuple[CheckpointId, ...]:
-        """Return the ids of the checkpoints that began in a step, and note them."""
+        """Record the checkpoints that began in a step. Return their ids."""
         if step.next_id == self.next_id:
             return ()
         lapsed = isinstance(step.told, RowAppended) and self._has_lapsed(self.next_id)
@@ -459,7 +461,7 @@ class Watched:
         self.is_troubled |= self.failed[split] > self.setup.config.tolerable_poll_failures
 
     def _found(self, offered: SourceSlice) -> None:
-        """A slice leads to a cut of another job: all who read that job may be asked for it at once (A10)."""
+        """If a slice leads to a cut of another job, make all sources of that job ready to be polled at once (A10)."""
         groups = self.setup.cut_groups
         if offered.cut is not None:
             others = {source for source in groups if groups[source] == groups.get(offered.source)}
@@ -489,20 +491,20 @@ class DoorJudge:
         return True
 
     def wrong(self, what: str) -> None:
-        """Note what is wrong, and when."""
+        """Record what is wrong, and when."""
         self.found.append(f"{what}, at {self.door.now_ms}")
 
     def told(self, fact: Begun | Fact) -> None:
-        """Take a fact of the door."""
+        """Process a fact that the door got."""
 
     def asked(self, effect: Effect) -> None:
-        """Judge the door's effects, in order."""
+        """Judge one of the door's effects. The effects come in order."""
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge the door at rest. `given` are the ids that it has used in this step."""
+        """Judge the door at the end of a step. `given` are the ids that it has used in the step."""
 
     def time_passed(self) -> None:
-        """Judge a door that was told the time, and did nothing."""
+        """Judge a door that got the time, and did nothing."""
 
 
 def drafted(effect: Effect) -> CheckpointRecord | None:
@@ -521,7 +523,7 @@ def begins_commit(effect: Effect) -> CheckpointId | None:
 
 
 # ------------------------------------------------------------------
-# Leads a panel of judges through the steps of one door. A judge is asked only what it looks at.
+# Leads a panel of judges through the steps of one door. Only the methods that a judge defines are called.
 
 
 def watch(steps: Iterable[Step], judges: Iterable[type[DoorJudge]]) -> list[DoorJudge]:
@@ -541,7 +543,7 @@ def watch(steps: Iterable[Step], judges: Iterable[type[DoorJudge]]) -> list[Door
 
 
 class Panel:
-    """The judges of one door. A judge is asked only what it looks at."""
+    """The judges of one door. Only the methods that a judge defines are called."""
 
     def __init__(self, judges: Iterable[DoorJudge]) -> None:
         self.judges = list(judges)
@@ -563,7 +565,7 @@ def _begun(begun: Begun) -> Watched:
 
 
 def _reads_on(door: Watched) -> None:
-    """Note how far in event time each split was read at the restored cut."""
+    """Record how far in event time each split was read at the restored cut."""
     record = door.setup.restored
     for vertex in door.setup.graph.vertices:
         was = next((each.time for each in record.vertices if each.vertex == vertex.id), None) if record else None
