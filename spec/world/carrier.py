@@ -107,7 +107,7 @@ QUALITY_MESSAGE = "a row was bad: repair it"
 
 
 class Hands:
-    """Acts on the world. `readable` says how far each split can be read now."""
+    """Acts on the world. `readable` has the number of rows that each split has now."""
 
     def __init__(self, world: World, random: Random, *, in_order: bool) -> None:
         self._world = world
@@ -119,9 +119,9 @@ class Hands:
         self.upstreams: Upstreams | None = None
         """The jobs whose cuts the sources read, if they read any."""
         self.ending: Collection[SplitId] = ()
-        """The splits that end where no row can be read."""
+        """The splits that end after the last readable row, instead of being idle there."""
         self._seen: dict[tuple[Generation, SplitId], int] = {}
-        """How far each split could be read when a generation last polled it."""
+        """How many rows each split had when a generation last polled it."""
         self._retained: dict[tuple[Generation, CheckpointId], frozenset[CheckpointId]] = {}
 
     def cut_groups(self, graph: JobGraph) -> dict[VertexId, str]:
@@ -131,7 +131,7 @@ class Hands:
     def offered(self, graph: JobGraph, by: Generation, *, still: bool) -> tuple[tuple[SplitId, int], ...]:
         """Return how many rows of each split its source offered when this generation last polled it.
 
-        For a split that reads cuts it is unknown if another job may publish at any time.
+        Without `still`, splits that read cuts are left out, because another job may publish at any time.
         """
         splits = [split for source in graph.sources() for split in source.splits]
         known = [split for split in splits if still or not self._reads_cuts(split)]
@@ -148,7 +148,7 @@ class Hands:
         return self.upstreams.place(self.upstreams.newest(split), split)
 
     def begin(self, effect: Effect, generation: Generation) -> None:
-        """Read what is needed to carry the effect out later, before other processes have their turns."""
+        """Read what the effect will need, before other processes have their turns."""
         if isinstance(effect, RecordCut):
             self._retained[generation, effect.checkpoint] = self._world.retained(effect.checkpoint)
 
@@ -221,9 +221,9 @@ class Hands:
         return SliceOffered(SourceSlice(effect.source, effect.split, *ends, "", rows, size, rows_estimated=estimated))
 
     def _poll_cut(self, effect: PollSource, generation: Generation, upstreams: Upstreams) -> Fact:
-        """Answer with rows up to the wanted cut of another job, by default its newest; none if they were all read.
+        """Answer with rows up to the wanted cut of another job, by default its newest, or with idle if there are none.
 
-        A split that was never read reaches its first cut too, also without a row, as `CutSource.poll` says.
+        A split that was never read gets a slice to its first cut even without a row, as `CutSource.poll` documents.
         """
         if effect.cut is None and self._strikes(PUBLISHES):
             upstreams.publish(effect.split)
@@ -272,7 +272,10 @@ class Hands:
         return found
 
     def _clear_away(self, effect: RunMicroBatch, finished: MicroBatchFinished) -> None:
-        """Delete what a micro-batch wrote before the disk was full. Of every other micro-batch, what it wrote stays."""
+        """Delete what a micro-batch wrote before the disk was full.
+
+        After every second micro-batch, these files stay.
+        """
         had = {keyed.file.path for own in effect.ranges for entry in own for keyed in entry.files}
         written = (path for output in finished.outputs for path in _written(output) if path not in had)
         if finished.micro_batch % 2:
@@ -291,7 +294,7 @@ class Hands:
         return SuitesJudged(effect.vertex, effect.checkpoint, passed, "{}", "" if passed else QUALITY_MESSAGE)
 
     def _ask(self, effect: AskHook, faults: Faults) -> Fact | None:
-        """Ask a hook. It keeps the id at which it was asked. One that has nothing to keep says so at every other id."""
+        """Ask a hook. Its state holds the checkpoint's id. The hook `SEQUENCE` has no state at every second id."""
         if self._strikes(faults.hook_hangs):
             return None
         if self._strikes(faults.hook_fails):
@@ -305,7 +308,7 @@ class Hands:
     def _to_coordinator(
         self, effect: AskOperatorCoordinator | ResetOperatorCoordinator, generation: Generation, faults: Faults
     ) -> Fact:
-        """Restore a source's coordinator, or ask it. It keeps what it was asked, or nothing at every third id."""
+        """Restore a source's coordinator, or ask it. Its state holds the request. It has no state at every third id."""
         name = effect.coordinator
         if isinstance(effect, ResetOperatorCoordinator):
             broken = self._strikes(faults.hook_restore_fails)
@@ -331,7 +334,7 @@ class Hands:
         return checked if checked.problems or not effect.pre_commits else self._vote(effect, generation, faults)
 
     def _vote(self, effect: CheckTables, generation: Generation, faults: Faults) -> Fact:
-        """Let the outside sinks pre-commit. If one refuses or does not answer, the others may have voted already."""
+        """Let the outside sinks pre-commit. If one sink refuses or does not answer, others may have voted already."""
         harm, refused = self._world.harm(), self._strikes(faults.check_fails)
         number = self._random.randrange(len(effect.pre_commits)) if refused else len(effect.pre_commits)
         votes = self._world.outside.vote(effect, generation, refuses=number)
@@ -350,7 +353,7 @@ class Hands:
         return failed if harm is Harm.REPLY_LOST else answer
 
     def _record(self, effect: RecordCut, generation: Generation) -> Fact:
-        """Record a cut. No fact says that this failed, so the error ends the tick."""
+        """Record a cut. No fact reports a failure of this, so the error ends the tick."""
         begun_with = self._retained.pop((generation, effect.checkpoint), None)
         retained = begun_with or self._world.retained(effect.checkpoint)
         harm = self._world.harm()
@@ -374,14 +377,14 @@ class Hands:
 
 
 def _written(output: SubtaskOutput) -> frozenset[str]:
-    """Return the paths of all files in a subtask's output. A range that was written also has files of before."""
+    """Return the paths of all files in a subtask's output. A range that was written also lists older files."""
     rows = (*output.emitted, *(file for _, file in output.staged))
     keyed = (*output.state, *(file for entry in output.ranges for file in entry.files))
     return frozenset({file.path for file in rows} | {each.file.path for each in keyed})
 
 
 # ------------------------------------------------------------------
-# What a simulated tick waits for: the effects that are being carried out, and answers that come late.
+# What a simulated tick waits for: effects in progress, and answers that come late.
 
 
 @dataclass(slots=True)
@@ -394,7 +397,7 @@ class UnderWay:
 
     @property
     def due_ms(self) -> int | None:
-        """When the next of them is due, or None."""
+        """When the next effect or answer is due, or None."""
         effect_ms = self.effects[0][0] if self.effects else None
         answer_ms = self.answers[0][0] if self.answers else None
         if effect_ms is None or answer_ms is None:
@@ -407,7 +410,7 @@ class UnderWay:
         heappush(self.effects, (due_ms, self._queued, effect))
 
     def answer_later(self, fact: Fact, due_ms: int) -> None:
-        """Hold an answer back."""
+        """Hold an answer back until it is due."""
         self._queued += 1
         heappush(self.answers, (due_ms, self._queued, fact))
 
@@ -419,14 +422,14 @@ class UnderWay:
         return heappop(self.answers)[2] if self.answers and self.answers[0][0] <= now_ms else None
 
     def cancel(self, cancelled: CancelJudgement) -> None:
-        """Drop a judgement that still waits for a thread. One that has begun answers late."""
+        """Drop a judgement that still waits for a thread. A judgement that has begun answers nevertheless."""
         if cancelled.checkpoint % 2 == 0:
             asked = cancelled.vertex, cancelled.checkpoint
             self.effects[:] = [each for each in self.effects if not _judges(each[2], asked)]
             heapify(self.effects)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all effects and answers."""
         self.effects.clear()
         self.answers.clear()
 
@@ -447,14 +450,14 @@ def _judges(effect: Effect, asked: tuple[object, object]) -> bool:
 # ------------------------------------------------------------------
 # Translates a door's facts and effects into events: the same for simulations and traces of real runs.
 #
-# The stores write their own events. This module has those between a door and its driver.
+# The stores write their own events. This module writes the events between a door and its driver.
 
 
 def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # noqa: PLR0912 - one line a fact
-    """Yield the events of a fact: which segments were sent, and who asked for what."""
+    """Yield the events of a fact, such as segments that were sent and requests for savepoints."""
     match fact:
         case SourceIdle():
-            """It is the most frequent fact, and changes nothing."""
+            """This fact is the most frequent one, and has no event."""
         case SliceOffered(SourceSlice() as sent):
             yield from _sent(generation, sent)
         case MicroBatchFinished():
@@ -491,10 +494,10 @@ def _sent(generation: Generation, sent: SourceSlice) -> Iterator[Event]:
 
 
 def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
-    """Yield the events of an effect: with what a micro-batch begins, and what listeners are told of a checkpoint."""
+    """Yield the events of an effect: the inputs of a micro-batch, and the reports on a checkpoint to listeners."""
     match effect:
         case PollSource() | WakeAt():
-            """They are the most frequent effects, and change nothing."""
+            """These effects are the most frequent ones, and have no events."""
         case RunMicroBatch():
             yield SegmentsRun(generation, effect.vertex, effect.micro_batch, effect.inputs)
         case JudgeSuites():

@@ -34,7 +34,7 @@ from spec.world.stores import World, optimize
 from spec.world.tick_door import Eyes, Jump
 
 SURVIVES: Final = 0.5
-"""The probability that an entry or file that nobody synced is still there after a power cut."""
+"""The probability that an entry or file that was not synced survives a power cut."""
 LOST_MAX: Final = 3
 """The most entries that a table loses at a time."""
 
@@ -51,7 +51,7 @@ NO_MISHAPS: Final = Mishaps()
 
 
 class Chance:
-    """Decides when a mishap strikes, and what it takes."""
+    """Decides when a mishap strikes, and what it destroys."""
 
     def __init__(self, seed: int, mishaps: Mishaps) -> None:
         self._random = Random(f"mishaps of {seed}")  # noqa: S311 - a run must be repeatable
@@ -64,13 +64,13 @@ class Chance:
         return self._random.choice([100, 500, 2_000]) * self._random.randint(1, 4)
 
     def survives(self) -> bool:
-        """Return whether something that nobody synced is still there."""
+        """Return whether something that was not synced survives."""
         return self._random.random() < SURVIVES
 
     def lose(self, world: World) -> list[str]:
         """Remove the newest entries from some tables' logs, and let a neighbour write into the gap.
 
-        Return which tables.
+        Return a line of text for each such table. A neighbour is another program that writes to the job's tables.
         """
         told = []
         for _ in range(self._random.randint(0, self._mishaps.losses_max)):
@@ -87,8 +87,8 @@ class Chance:
 # ------------------------------------------------------------------
 # Draws what happens to a job besides its ticks: savepoints, rollbacks, resets, imports, releases, mishaps.
 #
-# Each seed has some of these moves and not the others (swarm testing). They have their own random numbers. A caller
-# may replace any of them: `drawn(seed, rollbacks_max=2)`.
+# Each seed has a random subset of these moves (swarm testing). The moves have their own random numbers. A caller may
+# set any of them: `drawn(seed, rollbacks_max=2)`.
 
 
 SOMETIMES: Final = 0.35
@@ -101,18 +101,18 @@ MOSTLY: Final = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moves:
-    """What a run has besides its ticks. By default it has nothing."""
+    """The moves that a run makes besides its ticks. By default it makes none."""
 
     savepoints_max: int = 0
     """For each tick: how often somebody may ask for a savepoint, a drain or a suspension."""
     rollbacks_max: int = 0
     """After each tick: how often somebody may roll the job back to another entry."""
     resets_max: int = 0
-    """After each tick: how often somebody may move the position of a source."""
+    """After each tick: how often somebody may reset a source."""
     forgets_max: int = 0
     """After each tick: how often somebody may erase the rows of a key."""
     imports: bool = False
-    """True if the job begins with an entry of another warehouse, in which it has run before."""
+    """True if the job begins with an entry imported from another warehouse."""
     savepoints_at_rest_max: int = 0
     """After each tick: how often somebody may take a savepoint or dispose of one."""
     clean_ups_max: int = 0
@@ -122,13 +122,13 @@ class Moves:
     arrivals_max: int = 0
     """During each tick: how often more rows may become readable."""
     releases: bool = False
-    """True if ticks run releases of the pipeline that declare other columns and names."""
+    """True if ticks run different releases of the pipeline, with other columns and names."""
     splits: bool = False
-    """True if a source finds other splits from tick to tick, in another order."""
+    """True if from tick to tick a source finds other splits, in another order."""
     vertices: bool = False
     """True if a vertex and its table come and go from tick to tick."""
     leases: bool = False
-    """True if some ticks see only the lease of a holder, and leases run out."""
+    """True if some ticks see only a holder's lease and not whether the holder lives, and leases run out."""
     clocks_jump: bool = False
     """True if clocks differ from tick to tick, and jump during a tick."""
     long: bool = False
@@ -138,7 +138,7 @@ class Moves:
     stores_fail: bool = False
     """True if writes and replies of stores may be lost, answers come late, and lists are stale."""
     older_formats: bool = False
-    """True if entries are written and read by the codec, some in an older format."""
+    """True if the codec writes and reads the entries, some in an older format."""
     manifests: bool = False
     """True if entries keep most of their handles in manifests."""
     limits: bool = False
@@ -152,13 +152,13 @@ class Moves:
     rejects: bool = False
     """True if suites reject epochs, and tables have problems, more often."""
     held_bytes_max: int | None = None
-    """How many bytes an alignment may hold. The gates of the seed then put rows aside, and micro-batches are slow."""
+    """How many bytes an alignment may hold. Then gates hold rows back, and micro-batches are slow."""
     backs_up: bool = False
     """True if checkpoints are unaligned, and rows often wait while one is taken."""
     stops: bool = False
     """True if ticks are often stopped with a savepoint, which may fail."""
     dries_up: bool = False
-    """True if no more rows come before the last tick."""
+    """True if no more rows become readable before the last tick."""
     rests: bool = False
     """True if time passes between ticks, so that leases run out."""
     polls_fail: bool = False
@@ -168,33 +168,37 @@ class Moves:
     votes: bool = False
     """True if these sinks vote on each checkpoint."""
     compacts: int = 0
-    """How many small files of an append table ticks compact into one. 0: they compact none."""
+    """How many small files of an append table ticks compact into one. With 0 they compact none."""
     broadcasts: bool = False
     """True if a vertex has broadcast state."""
     holds: bool = False
-    """True if ticks may hold their checkpoint, and people approve or reject it."""
+    """True if ticks may hold their checkpoint, which a person then approves or rejects."""
     cuts: bool = False
-    """True if the sources read cuts of another job. Each of these asks for a checkpoint."""
+    """True if the sources read cuts of another job. Each cut makes its source ask for a checkpoint."""
     sources_end: int = 0
     """How many of the two sources are bounded: none, the payments, or both."""
     reopens: bool = False
-    """True if a job that has finished goes on with sources that never end."""
+    """True if a finished job goes on later, with sources that never end."""
     parts: bool = False
-    """True if the orders are read in parts: some splits to their end, and then the others (B4)."""
+    """True if the orders are read in parts: some splits to their end, and only then the others (B4)."""
     overwrites: bool = False
     """True if the pipeline has an overwrite table."""
     counts: bool = False
-    """True if suites count rows, so that they also judge an epoch without rows. Only a judge asks for it, so that the
-    other seeds keep their runs."""
+    """True if suites count rows, so that they also judge an epoch without rows.
+
+    No seed draws this move, so that known seeds keep their runs. Only callers set it."""
     times: bool = False
     """True if rows have times, and a vertex has windows."""
     closes: bool = False
-    """True if these times go on by the clock while a source rests."""
+    """True if event time goes on by the clock while a source is at rest."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
     transaction_rows: int = 1
-    """How many rows each transaction of the sources has. A slice ends where one ends, and may have more than asked."""
+    """How many rows each transaction of the sources has.
+
+    A slice ends at the end of a transaction, and may have more rows than its poll asked for.
+    """
     orders_max: int | None = None
     """How many rows of the source with two splits an epoch may have."""
 
@@ -203,12 +207,15 @@ NO_MOVES: Final = Moves()
 
 
 def _chance(what: str, seed: int) -> float:
-    """Return the seed's chance of this move. It is drawn apart, so that all other moves stay what they were."""
+    """Return the seed's chance of this move.
+
+    It has its own random numbers, so that all other moves stay as they were.
+    """
     return Random(f"{what} of {seed}").random()  # noqa: S311 - a run must be repeatable
 
 
 def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
-    """Return the moves of a seed. Named ones are as the caller says."""
+    """Return the moves of a seed. The caller's values replace those that the seed draws."""
     random = Random(f"moves of {seed}")  # noqa: S311 - a run must be repeatable
     later = Random(f"later moves of {seed}")  # noqa: S311 - as above
     transactions = Random(f"transactions of {seed}")  # noqa: S311 - as above
@@ -268,22 +275,22 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
 
 
 def _with_a_way_back(moves: Moves) -> Moves:
-    """Let users take savepoints between ticks, if they roll the job back and its ticks take none."""
+    """Add savepoints between ticks, if the seed has rollbacks and no savepoints during ticks."""
     goes_back = moves.rollbacks_max and not moves.savepoints_max
     return replace(moves, savepoints_at_rest_max=max(1, moves.savepoints_at_rest_max)) if goes_back else moves
 
 
 def _fitting(moves: Moves) -> Moves:
-    """Return the moves without those that do not go together."""
+    """Return the moves without those that cannot be combined."""
     is_ending = moves.sources_end or moves.parts
-    # the references of times, overwrite tables, sinks and imports know of no row that was there and went
+    # the references of times, overwrite tables, sinks and imports cannot handle a row that was erased
     knows = not (moves.times or moves.overwrites or moves.outside or moves.imports)
     moves = moves if knows else replace(moves, forgets_max=0)
     if moves.held_bytes_max is not None or moves.rejects:  # gates that put rows aside, and two checkpoints at a time
         moves = replace(moves, backs_up=False)
     moves = replace(moves, savepoints_max=max(2, moves.savepoints_max), hooks=True) if moves.stops else moves
     moves = replace(moves, arrivals_max=0) if is_ending else moves  # a split that has ended gets no more rows
-    # a cut is read whole, by all, and the other job decides when its rows come
+    # all sources read a cut whole, and the other job decides when its rows come
     without = replace(moves, resets_max=0, orders_max=None, arrivals_max=0, parts=False)
     return replace(without, savepoints_max=max(2, moves.savepoints_max)) if moves.cuts else moves
 
@@ -291,8 +298,8 @@ def _fitting(moves: Moves) -> Moves:
 # ------------------------------------------------------------------
 # Draws moves that a seed must have, so that many occur together: `python -m spec.simulate --crowd`.
 #
-# Most seeds lack most moves, so few seeds have two rare ones. A crowd forces two to twelve moves on each seed. The
-# seed draws all other moves as usual. Run the command for a night, with seeds that nobody has run yet.
+# Most seeds lack most moves, so few seeds have two rare ones. A crowd is two to twelve moves that are forced on a seed.
+# The seed draws all other moves as usual. Run the command overnight, with seeds that have not been run yet.
 
 
 FORCED: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -345,10 +352,11 @@ FORCED: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 """The moves that a crowd may force, each with its values."""
 _OFTEN: Final = frozenset({"stores_fail", "lists_lag", "leases", "restarts", "mishaps", "clocks_jump"})
-"""A crowd chooses these moves more often. With them, a process often sees something else than what the stores hold.
-Most real bugs needed one of them."""
+"""The moves that a crowd chooses more often.
+
+With them, a process often sees something other than what the stores hold. Most real bugs needed one of them."""
 _WEIGHTS: Final = {name: 3.0 if name in _OFTEN else 0.15 if name == "long" else 1.0 for name in FORCED}
-"""How likely a crowd is to choose a move, compared with the others. Long runs are chosen seldom, as they take long."""
+"""How likely a crowd is to choose a move, compared with the others. Long runs are seldom chosen, as they take long."""
 
 
 def crowd(seed: int) -> dict[str, Any]:
@@ -366,7 +374,7 @@ def crowd(seed: int) -> dict[str, Any]:
 
 
 def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scenario:
-    """Return the scenario of a run with these moves. Both generators of random numbers are drawn from."""
+    """Return the scenario of a run with these moves. It uses up random numbers of both generators."""
     scenario = paced(
         ending(draw(random, long=moves.long), moves.sources_end, parted=moves.parts), moves.pause_ms, moves.orders_max
     )
@@ -401,20 +409,20 @@ class TickPlan:
     stop: StopRequested | None = None
     stop_after_ms: int = 0
     release: int = 0
-    """The release of the pipeline that it runs."""
+    """The release of the pipeline that the tick runs."""
     strategy: RestartStrategy = field(default_factory=NoRestart)
-    """Whether it restarts a failed job."""
+    """Whether and how the tick restarts a failed job."""
     savepoints: tuple[tuple[int, SavepointRequested], ...] = ()
-    """The requests, each with its time after the start (ms), in order."""
+    """The requests for savepoints, in order, each with its time after the start (ms)."""
     orders: tuple[SplitId, ...] = SPLITS[ORDERS]
     """The splits of the orders' source, in addition to those of the cut from which the tick begins."""
     audited: bool = False
-    """True if its release has the vertex that comes and goes."""
+    """True if the tick's release has the vertex that comes and goes."""
     eyes: Eyes = field(default_factory=Eyes)
-    """What it sees of the world when it begins."""
+    """What the tick sees of the world when it begins."""
     clock_jump: Jump | None = None
     grace_ms: int | None = None
-    """The grace for readers of a clean-up at the end. None: there is no clean-up."""
+    """The grace for readers in a clean-up at the tick's end. None if there is no clean-up."""
 
 
 # ------------------------------------------------------------------
@@ -427,7 +435,10 @@ RESTART_DELAY_MS = 100
 
 
 class Plans:
-    """Draws the plans of a run's ticks. A new move has random numbers of its own, so known seeds stay."""
+    """Draws the plans of a run's ticks.
+
+    Each new move has random numbers of its own, so that known seeds keep their runs.
+    """
 
     def __init__(
         self, seed: int, moves: Moves, scenario: Scenario, *, random: Random, shapes: Random, visiting: Random
@@ -468,7 +479,7 @@ class Plans:
         )
 
     def _drawn_savepoints(self) -> tuple[tuple[int, SavepointRequested], ...]:
-        """Draw requests for savepoints. Some come at the same moment. After a stop, most later ones come too late."""
+        """Draw requests for savepoints. Some come at the same moment. Most requests after a stop come too late."""
         most = self._moves.savepoints_max
         if not most:
             return ()
@@ -482,7 +493,7 @@ class Plans:
         )
 
     def healing(self, number: int) -> TickPlan:
-        """Return the plan of the last tick. It has no faults, and no other process holds it up."""
+        """Return the plan of the last tick. It has no faults, and takes over from any other process."""
         parallelism = self._random.choice(self._scenario.parallelisms)
         return TickPlan(
             number=number,
@@ -531,11 +542,11 @@ class Plans:
     def _release(self) -> int:
         """Return the release of the pipeline that a tick runs.
 
-        It is drawn from random numbers of its own, so a seed's other choices stay the same.
+        The choice has random numbers of its own, so that a seed's other choices stay the same.
         """
         return self._releases.randrange(len(RELEASES)) if self._moves.releases else 0
 
     def _strategy(self) -> RestartStrategy:
-        """Return how often a tick restarts a failed job. It is drawn from random numbers of its own."""
+        """Return how often a tick restarts a failed job. The choice has random numbers of its own."""
         attempts = self._restarts.randrange(4)
         return FixedDelay(attempts, RESTART_DELAY_MS) if self._moves.restarts and attempts else NoRestart()

@@ -1,7 +1,8 @@
-"""Writes an entry as any older version of Tidemark wrote it, and says what that text means.
+"""Writes an entry as any older version of Tidemark wrote it, and gives the meaning of that text.
 
-The judge of the codec reads the text with the product, and compares what it reads with this meaning. The two share no
-code: this module only knows in which format a field appeared, and what an entry without the field says.
+The judge of the codec reads the text with the product's code, and compares the result with this meaning. This module
+and the codec share no code: this module only knows in which format a field appeared, and what an entry without the
+field means.
 """
 
 import json
@@ -26,7 +27,7 @@ Fields = dict[str, Any]
 
 PRESENT: Final = 7
 OLDEST: Final = 6
-"""What version 0.1.0 wrote. No version that was released wrote an older format."""
+"""The format of version 0.1.0. No released version wrote an older format."""
 _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (7, "columns.dropped", []),
     (7, "columns.columns.first", ""),
@@ -47,10 +48,10 @@ _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (7, "barriers", []),
     (7, "statistics.failed", []),
 )
-"""The format in which a field appeared, its place, and what an entry of an older format says instead.
+"""The format in which a field appeared, the field's place, and its value in an entry of an older format.
 
-Some versions added fields to format 6 without a new number. So entries of format 6 have them or not. They count as
-fields of format 7.
+Some versions added fields to format 6 without a new number. So entries of format 6 may have these fields or not. Here
+they count as fields of format 7.
 """
 
 
@@ -59,7 +60,7 @@ class WrittenOfOlderFormats(NamedTuple):
 
     envelope: Fields
     meant: Fields
-    """What the entry says, in the present format."""
+    """The meaning of the entry, in the present format."""
     says_all: bool
     """True if this format can hold everything in the entry, so that nothing was left out."""
 
@@ -79,7 +80,7 @@ def written(row: Row, number: int) -> WrittenOfOlderFormats:
 
 
 def read_otherwise(meant: Fields, read: Row) -> str:
-    """Return the first field that is read otherwise than it was meant, or nothing."""
+    """Return the first field that is read differently from its meaning, or an empty text."""
     said: Fields = from_json(read.model_dump_json())
     names = sorted({*meant, *said}) if meant != said else ()
     return next((name for name in names if meant.get(name, names) != said.get(name, names)), "")
@@ -96,7 +97,10 @@ def _say(document: Fields, place: str, says: object) -> None:
 
 
 def _owners(document: Fields, place: str) -> Iterator[tuple[Fields, str]]:
-    """Yield each object that has the field, and the field's own name. Segments have different fields."""
+    """Yield each object that has the field, with the name that the field has in it.
+
+    Kinds of segments have different fields.
+    """
     *outer, name = place.split(".")
     owners = [document]
     for each in outer:
@@ -108,12 +112,13 @@ def _owners(document: Fields, place: str) -> Iterator[tuple[Fields, str]]:
 # ------------------------------------------------------------------
 # Falsifies the text of an entry, so that Tidemark cannot have written it. The codec must refuse each such text.
 #
-# A lie keeps the text well-formed JSON. It changes one thing that a reader would otherwise believe: the kind on the
-# envelope, a name that occurs twice, a number out of range, a path that leaves the job's folders.
+# A falsified text is still well-formed JSON. One thing in it is wrong that a reader might believe: the kind on the
+# envelope, a name that occurs twice, a number out of range, or a path outside the job's folders. Such an error is
+# called a lie.
 
 
 Lie = Callable[[Fields, Random], bool]
-"""Falsifies an envelope. Returns False if this entry cannot tell the lie; it is unchanged then."""
+"""Falsifies an envelope. Returns False, and changes nothing, if the lie does not fit this entry."""
 
 _KINDS: Final = ("claim", "release", "checkpoint", "savepoint", "rollback", "reset")
 _NAMED_ONCE: Final = ("vertices", "tables", "columns", "hooks")
@@ -126,27 +131,27 @@ _TOO_LARGE: Final = 2**53
 _NAMES: Final = ("vertex", "table", "upstream", "downstream", "hook")
 """Fields that hold a name, wherever they are."""
 _MAY_BE_NEGATIVE: Final = ("crc32", "alignment_ms", "busy_ms", "start_delay_ms", "bytes_processed", "async_ms")
-"""Durations, since clocks are set back, and the checksum of a file that nobody has read."""
+"""Fields that may be negative: durations, as clocks are set back, and the checksum of a file that nobody has read."""
 _EVENT_TIMES: Final = ("watermark_ms", "rows_ms", "due_ms", "touched_ms", "now_ms")
 DEEP: Final = 0.7
-"""The probability that a lie about a name or a number is told anywhere in the entry, and not in its first fields."""
+"""The probability that a lie about a name or a number is placed anywhere in the entry, and not in its first fields."""
 
 
 def another_kind_outside(envelope: Fields, random: Random) -> bool:
-    """Call the entry another kind on its envelope."""
+    """Put another kind of entry on the envelope."""
     envelope["kind"] = random.choice([kind for kind in _KINDS if kind != envelope["kind"]])
     return True
 
 
 def a_kind_or_format_of_nobody(envelope: Fields, random: Random) -> bool:
-    """Say a kind or a format that no released version has written."""
+    """Write a kind or a format that no released version has written."""
     field, value = random.choice([("kind", "barrier"), ("format", PRESENT + 1), ("format", OLDEST - 1), ("format", 0)])
     envelope[field] = value
     return True
 
 
 def a_name_twice(envelope: Fields, random: Random) -> bool:
-    """Let a list name one thing twice."""
+    """Make a list name one thing twice."""
     row = envelope["row"]
     lists = [row[name] for name in _NAMED_ONCE if row.get(name)]
     lists += [vertex["splits"] for vertex in row.get("vertices", ()) if vertex["splits"]]
@@ -185,7 +190,7 @@ def a_number_out_of_range(envelope: Fields, random: Random) -> bool:
 
 
 def an_end_before_its_beginning(envelope: Fields, _: Random) -> bool:
-    """Let a checkpoint be its own parent, or a block of ids end before it begins."""
+    """Make a checkpoint its own parent, or a block of ids end before it begins."""
     row = envelope["row"]
     if "parent" in row:
         row["parent"] = row["checkpoint"]
@@ -195,7 +200,7 @@ def an_end_before_its_beginning(envelope: Fields, _: Random) -> bool:
 
 
 def a_path_that_leads_out(envelope: Fields, random: Random) -> bool:
-    """Let a file lie outside the job's folders."""
+    """Put a file outside the job's folders."""
     files = list(_objects(envelope["row"], "path"))
     if not files:
         return False
@@ -214,7 +219,7 @@ def a_file_of_impossible_size(envelope: Fields, random: Random) -> bool:
 
 
 def key_groups_of_nobody(envelope: Fields, random: Random) -> bool:
-    """Let a file belong to key groups that the job does not have."""
+    """Assign a file to key groups that the job does not have."""
     files = list(_objects(envelope["row"], "first_key_group"))
     if not files:
         return False
@@ -225,7 +230,7 @@ def key_groups_of_nobody(envelope: Fields, random: Random) -> bool:
 
 
 def a_name_that_is_none(envelope: Fields, random: Random) -> bool:
-    """Give the job, a vertex or a table a name that nobody can declare, or the entry a nonce that no screen shows."""
+    """Give the job, a vertex or a table a name that nobody can declare, or give such a nonce to the entry."""
     row = envelope["row"]
     owner, field = random.choice([(row, "nonce"), *([(row, "job")] if "job" in row else [])])
     if random.random() < DEEP:
@@ -266,7 +271,10 @@ def _fields(found: Any) -> list[tuple[Fields, str]]:  # noqa: ANN401 - any JSON
 
 
 def _counts(owner: Fields, field: str) -> bool:
-    """Return whether the field is a number that counts. The format in the entry counts nothing: the envelope's does."""
+    """Return whether the field is a number that a reader uses.
+
+    The entry's own format is not used: the envelope has it.
+    """
     return type(owner[field]) is int and field != "format"
 
 
@@ -285,9 +293,9 @@ def _objects(found: Any, field: str) -> Iterator[Fields]:  # noqa: ANN401 - any 
 # ------------------------------------------------------------------
 # Stores simulated entries as the product does: as text in any format, and with manifests.
 #
-# Each appended entry is encoded and stored. Every process that reads it decodes it, with its manifests. The bounds are
-# so low that even small entries have several manifests. The codec also reads each entry in some format, and a false
-# one.
+# Each appended entry is encoded and stored. Every process that reads it decodes it, with its manifests. The size limits
+# are so low that even small entries have several manifests. The codec also reads each entry in some older format, and a
+# falsified one.
 
 
 LOW: Final = Sizes(inline=2, recent=1, manifest=3, sparse=2, few=1)
@@ -295,7 +303,7 @@ MANIFEST: Final = VertexId("manifest")
 
 
 def store_entries(world: World, moves: Moves, random: Random) -> None:
-    """Store the entries of this world as its moves say: in older formats, with manifests, or unchanged."""
+    """Let this world store its entries as the moves say: in older formats, with manifests, or unchanged."""
     if moves.older_formats:
         world.as_stored = _Texts(world, random).as_stored
     if moves.manifests:
@@ -304,7 +312,7 @@ def store_entries(world: World, moves: Moves, random: Random) -> None:
 
 
 class _Texts:
-    """Takes each entry through the codec: in a format that its kind had, and with a lie."""
+    """Sends each entry through the codec: in a format that its kind had, and with a lie."""
 
     def __init__(self, world: World, random: Random) -> None:
         self._world = world
@@ -326,7 +334,7 @@ class _Texts:
         return read if says_all else decode(encode(row, writer="spec"))
 
     def _tell(self, envelope: Fields, lie: str) -> None:
-        """Let the codec read a false entry."""
+        """Let the codec read a falsified entry."""
         try:
             decode(json.dumps(envelope))
         except (UnreadableRowError, UnknownFormatError):
@@ -346,7 +354,10 @@ class _Entries:
         self._stored: dict[str, CheckpointRecord] = {}
         """Maps each nonce to its entry."""
         self._whole: dict[tuple[str, bool, tuple[bytes, ...]], CheckpointRecord] = {}
-        """What reading an entry with these contents of its manifests gave. Many processes read the same."""
+        """The entries read so far, by their text and the contents of their manifests.
+
+        Many processes read the same entry.
+        """
 
     def as_stored(self, row: Row) -> Row:
         row = self._before(row)
@@ -364,7 +375,7 @@ class _Entries:
         return row.model_copy(update={"held_in": form.held_in})
 
     def as_rewritten(self, row: CheckpointRecord, by: CheckpointRecord) -> CheckpointRecord:
-        """Write an older entry again. Its manifests are new, and belong to the generation that erases rows."""
+        """Write an older entry again, with new manifests. These belong to the generation that erases rows."""
         form = manifests.stored(row.model_copy(update={"generation": by.generation}), None, LOW)
         for path, content in form.new.items():
             self._write(path, content, by)

@@ -1,7 +1,7 @@
-"""The meaning of a seed: the job's configuration, how fast things are, and how often each thing fails.
+"""The meaning of a seed: the job's configuration, the speed of each effect, and how often it fails.
 
-Each seed draws a random subset of the faults (swarm testing). So rare combinations occur, and many runs are free of the
-faults that would hide others.
+Each seed draws a random subset of the faults (swarm testing). So rare combinations occur, and many runs lack the faults
+that would hide others.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,10 @@ LAST_INTERVALS_MS = {1: 1_000, 2: 200}
 """The shortest interval of a last tick, by the number of checkpoints that its job takes at a time. No fault strikes in
 a last tick, so a few checkpoints are enough. Of two at a time, the newer one must have a chance to complete first."""
 MANY = 12
-"""How many checkpoints in a row may fail in a job that should survive many failures. 100 only repeat one."""
+"""How many checkpoints in a row may fail in a job that should survive many failures.
+
+A hundred would only repeat the same case.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +38,22 @@ class Faults:
 
     crash: float = 0.0
     zombie: float = 0.0
-    """An effect that was outstanding at a crash is carried out nevertheless, later."""
+    """An effect that was outstanding at a crash is still carried out later."""
     micro_batch_fails: float = 0.0
     micro_batch_not_staged: float = 0.0
-    """Its files cannot be written."""
+    """The micro-batch's files cannot be written."""
     poll_fails: float = 0.0
     suite_fails: float = 0.0
     judge_fails: float = 0.0
-    """There is no verdict."""
+    """The suites give no verdict."""
     table_problem: float = 0.0
     check_fails: float = 0.0
     """The tables cannot be looked at."""
     publish_fails: float = 0.0
     reply_lost: float = 0.0
-    """AppendRow wrote the entry, but nobody knows."""
+    """AppendRow wrote the entry, but the reply is lost."""
     write_lost: float = 0.0
-    """AppendRow wrote nothing, but nobody knows."""
+    """AppendRow wrote nothing, and there is no reply."""
     compaction_fails: float = 0.0
     optimize: float = 0.0
     stop: float = 0.0
@@ -59,7 +62,7 @@ class Faults:
     """For each tick: another coordinator takes over while it runs."""
     hook_fails: float = 0.0
     hook_hangs: float = 0.0
-    """It never answers."""
+    """The hook never answers."""
     hook_state_is_bad: float = 0.0
     hook_restore_fails: float = 0.0
 
@@ -89,7 +92,7 @@ _HOOKS_WORST = {"hook_fails": 0.1, "hook_hangs": 0.1, "hook_state_is_bad": 0.05,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One run. It has the configuration of all ticks. What differs from tick to tick is drawn later."""
+    """One run. It has the configuration of all ticks. Differences from tick to tick are drawn later."""
 
     faults: Faults
     policy: GatePolicy
@@ -126,18 +129,19 @@ class Scenario:
     times: bool = False
     """True if rows have times, and a vertex has windows."""
     closes: bool = False
-    """True if these times go on by the clock while a source rests."""
+    """True if event time goes on by the clock while a source is at rest."""
 
     @property
     def mode(self) -> CheckpointingMode:
-        """Exactly once, or at least once."""
+        """The mode: exactly once, or at least once."""
         at_least_once = self.policy is GatePolicy.AT_LEAST_ONCE
         return CheckpointingMode.AT_LEAST_ONCE if at_least_once else CheckpointingMode.EXACTLY_ONCE
 
     def checkpoint_config(self, *, patient: bool) -> CheckpointConfig:
         """Return the configuration of a tick, or with `patient` that of a last tick.
 
-        In a last tick, no checkpoint expires and an alignment may hold any number of bytes. A short interval is longer.
+        In a last tick, no checkpoint expires and an alignment may hold any number of bytes. A short interval is
+        lengthened.
         """
         settings = {**_of_policy(self.policy), **self.config, "mode": self.mode}
         if patient:
@@ -208,7 +212,7 @@ def _swarm(random: Random) -> Faults:
 def hooked(scenario: Scenario, seed: int) -> Scenario:
     """Return the scenario with master hooks.
 
-    They have their own random numbers, so that all other runs stay as they were.
+    The hooks have their own random numbers, so that all other runs stay as they were.
     """
     random = Random(f"hooks of {seed}")  # noqa: S311 - a run must be repeatable
     chosen = {name: often for name, often in _HOOKS_WORST.items() if random.random() < OFTEN}
@@ -216,7 +220,7 @@ def hooked(scenario: Scenario, seed: int) -> Scenario:
 
 
 def declining(scenario: Scenario, seed: int) -> Scenario:
-    """Return the scenario with faults that the job may survive. They have their own random numbers, as hooks have.
+    """Return the scenario with faults that the job may survive. These have their own random numbers, as hooks have.
 
     Channels have little room, so that a vertex whose files cannot be written soon holds others up.
     """
@@ -226,7 +230,7 @@ def declining(scenario: Scenario, seed: int) -> Scenario:
 
 
 def strict(scenario: Scenario, *, rejects: bool, held_bytes_max: int | None) -> Scenario:
-    """Return the scenario with suites and tables that say no more often, and with less room for what waits."""
+    """Return the scenario with suites and tables that refuse more often, and with less room for waiting rows."""
     if rejects:
         scenario = replace(scenario, faults=replace(scenario.faults, suite_fails=0.3, table_problem=0.3))
         scenario = _crowded(scenario)
@@ -249,7 +253,7 @@ def strict(scenario: Scenario, *, rejects: bool, held_bytes_max: int | None) -> 
 
 
 def backed_up(scenario: Scenario, seed: int) -> Scenario:
-    """Return the scenario with unaligned checkpoints, often, and vertices so slow that rows wait before them."""
+    """Return the scenario with frequent unaligned checkpoints, and vertices so slow that rows wait in front of them."""
     random = Random(f"backed up {seed}")  # noqa: S311 - a run must be repeatable
     policy = random.choice([GatePolicy.UNALIGNED, GatePolicy.UNALIGNED, GatePolicy.ALTERNATING])
     often = {"interval_ms": 80, "max_concurrent": 1, "slice_rows_max": 1, "micro_batch_rows_max": 3}
@@ -259,7 +263,7 @@ def backed_up(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _crowded(scenario: Scenario) -> Scenario:
-    """Return the scenario with two checkpoints at a time, if it may have them, and stores and suites that are slow.
+    """Return the scenario with slow stores and suites, and with two checkpoints at a time if it may have them.
 
     Stores are less slow if a hook must answer in time, and still less slow if days end by the clock. A day of these
     runs is 600 ms, and a day's end becomes visible three checkpoints later if barriers overtake rows. If these
@@ -284,7 +288,7 @@ def compacting(scenario: Scenario, files_min: int) -> Scenario:
 
 
 def unreadable(scenario: Scenario, seed: int) -> Scenario:
-    """Return the scenario with splits that often cannot be read; drawn apart, as hooks are."""
+    """Return the scenario with splits that often cannot be read. They have their own random numbers, as hooks have."""
     random = Random(f"unreadable splits of {seed}")  # noqa: S311 - a run must be repeatable
     faults = replace(scenario.faults, poll_fails=random.choice([0.05, 0.2, 0.5]))
     tolerated = {"tolerable_poll_failures": random.choice([1, 2, 3])}
@@ -292,7 +296,7 @@ def unreadable(scenario: Scenario, seed: int) -> Scenario:
 
 
 def ending(scenario: Scenario, sources: int, *, parted: bool) -> Scenario:
-    """Return the scenario with so many bounded sources, and with orders that are read in parts or not."""
+    """Return the scenario with this number of bounded sources, and with orders that are read in parts or not."""
     return replace(scenario, bounded=((), (PAYMENTS,), (ORDERS, PAYMENTS))[sources], parted=parted)
 
 
@@ -307,7 +311,7 @@ def paced(scenario: Scenario, pause_ms: int, orders_max: int | None) -> Scenario
 def of_cuts(scenario: Scenario, seed: int) -> Scenario:
     """Return the scenario without quotas of rows: a cut of another job is read whole.
 
-    Some splits come to a cut so slowly that checkpoints expire meanwhile.
+    Some splits reach a cut so slowly that checkpoints expire meanwhile.
     """
     random = Random(f"slow cuts of {seed}")  # noqa: S311 - a run must be repeatable
     if random.random() < EVENLY:
@@ -318,7 +322,7 @@ def of_cuts(scenario: Scenario, seed: int) -> Scenario:
 
 
 def limited(scenario: Scenario, random: Random) -> Scenario:
-    """Return the scenario with other expiries and limits, which are rare otherwise."""
+    """Return the scenario with expiries and limits that other scenarios rarely have."""
     drawn = {"timeout_ms": random.choice([LONGEST_MS, 80, 400]), "tolerable_failures": random.choice([0, 1, 2, MANY])}
     return replace(scenario, config={**scenario.config, **drawn})
 

@@ -1,8 +1,8 @@
 """The simulated micro-batches: they compute each vertex of the small pipeline, on rows in memory.
 
-They keep the promises of the real ones. They write new, immutable files only, and a base after a few deltas. An upsert
-range that was written for other key groups is written again as soon as the vertex runs. At the end of the input the
-join ends every key: it emits the orders that no payment met, and keeps nothing of them.
+They keep the promises of the real micro-batches. They write new, immutable files only, and a base after a few deltas.
+An upsert range that was written for other key groups is written again as soon as the vertex runs. At the end of the
+input, the join ends every key: it emits the orders without payments, and drops them from its state.
 """
 
 from collections.abc import Iterable, Iterator
@@ -76,7 +76,7 @@ _TABLES = {
 
 
 class MicroBatches:
-    """Runs micro-batches in a world. `in_order`: check the order of channels (exactly once)."""
+    """Runs micro-batches in a world. With `in_order` (exactly once), it checks the order of channels."""
 
     def __init__(self, world: World, *, in_order: bool) -> None:
         self._world = world
@@ -149,7 +149,7 @@ class MicroBatches:
         return tuple(outputs)
 
     def _windowed(self, effect: RunMicroBatch, rows: list[int]) -> tuple[SubtaskOutput, ...]:
-        """Take rows into their windows, and append those that are late. Append the windows that are due."""
+        """Add rows to their windows. Append the late rows and the windows that are due."""
         outputs = []
         for index, own in enumerate(_ranges(effect)):
             mine = [row for row in rows if own.first <= key_group(key_of(row)) <= own.last]
@@ -213,7 +213,7 @@ class MicroBatches:
         return (replace(first, ranges=(*first.ranges, *self._all_counted(effect, pairs))), *others)
 
     def _all_counted(self, effect: RunMicroBatch, pairs: Rows) -> tuple[RangeFiles, ...]:
-        """Return the broadcast state, if the vertex has any: how many pairs of each key came, at any subtask."""
+        """Return the broadcast state, if the vertex has any: how many pairs of each key have come at all subtasks."""
         vertex = self._vertex(effect)
         table = next((each for each in vertex.tables if each.broadcast), None) if vertex is not None else None
         if table is None:
@@ -242,7 +242,7 @@ class MicroBatches:
     # -------------------------------------------------------------- order
 
     def _see_order(self, effect: RunMicroBatch, after: StateRows) -> None:
-        """Note rows of one split that came in another order than the split has them, unless a reset sent them again."""
+        """Report rows of one split that came out of the split's order, unless a reset sent them again."""
         if not self._in_order:
             return
         for key, value in after.items():
@@ -256,7 +256,7 @@ class MicroBatches:
                 newest[split] = row
 
     def _given_so(self, effect: RunMicroBatch, rows: tuple[int, ...], split: SplitId) -> bool:
-        """Return whether a split's rows are in the order in which the source sent them, from reset to reset."""
+        """Return whether a split's rows are in the order in which the source sent them, resets included."""
         mine = [row for row in rows if split_of(row) == split]
         history = self._world.history
         doors = (event for event in reversed(history.events) if isinstance(event, DoorStarted))
@@ -273,7 +273,7 @@ class MicroBatches:
     # -------------------------------------------------------------- columns
 
     def _finds_values(self, keyed: KeyedFile, file: Written, effect: RunMicroBatch) -> bool:
-        """Return whether a micro-batch finds a file's values. If not, a rename was not followed, and this is noted."""
+        """Return whether a micro-batch finds a file's values. If not, it ignored a rename, which is reported."""
         vertex = self._vertex(effect)
         if vertex is None or first_id(vertex.id) != TOTALS:
             return True
@@ -290,7 +290,7 @@ class MicroBatches:
         return frozenset(column.name for table in tables[:1] for column in table.columns)
 
     def _vertex(self, effect: RunMicroBatch) -> Vertex | None:
-        """Return the vertex as this generation's pipeline declares it, or None if no door was built over one."""
+        """Return the vertex as this generation's pipeline declares it, or None if no door was started."""
         if effect.generation not in self._graphs:
             doors = (event for event in reversed(self._world.history.events) if isinstance(event, DoorStarted))
             graph = next((door.graph for door in doors if door.generation == effect.generation), None)
@@ -344,7 +344,7 @@ class MicroBatches:
         *,
         whole: bool = False,
     ) -> SubtaskOutput:
-        """Write a base, or a delta. Every other delta takes the place of the one before it."""
+        """Write a base or a delta. Every second delta replaces the one before it."""
         files = effect.state[index]
         ended: tuple[str, ...] = ()
         is_base = whole or len(files) >= DELTAS_MAX
@@ -364,7 +364,10 @@ class MicroBatches:
         *,
         whole: bool,
     ) -> RangeFiles:
-        """Write what changes of a range. Files without a changed row stay, unless the range is written as a whole."""
+        """Write the changed files of a range.
+
+        Files without a changed row stay, unless the range is written as a whole.
+        """
         rows: dict[int, tuple[int, ...]] = {}
         stay: list[KeyedFile] = []
         for keyed in current:
@@ -414,7 +417,7 @@ def _version(effect: RunMicroBatch) -> Version:
 
 
 def _join(before: StateRows, left: list[int], right: list[int]) -> tuple[StateRows, Rows]:
-    """Pair every new order with all payments of its key, and every new payment with the older orders."""
+    """Pair every new order with all payments of its key, and every new payment with the older orders of its key."""
     after: StateRows = {}
     pairs: list[tuple[int, ...]] = []
     for side, row in [*((0, row) for row in left), *((1, row) for row in right)]:
@@ -430,7 +433,7 @@ def _join(before: StateRows, left: list[int], right: list[int]) -> tuple[StateRo
 
 
 def _over(state: StateRows, due_ms: int) -> Iterator[tuple[int, ...]]:
-    """Yield each window of a key that is over by then: key, window, and the count and sum of its rows."""
+    """Yield each window of a key that is over by this time: key, window, and the count and sum of its rows."""
     for key, value in state.items():
         rows: dict[int, list[int]] = {}
         for row in _ints(value or ()):
@@ -439,12 +442,12 @@ def _over(state: StateRows, due_ms: int) -> Iterator[tuple[int, ...]]:
 
 
 def _left(value: tuple[object, ...] | None, due_ms: int) -> tuple[object, ...] | None:
-    """Return the rows of a key whose windows are not over by then. None: there are none."""
+    """Return the rows of a key whose windows are not over by this time, or None if there are none."""
     return tuple(row for row in _ints(value or ()) if last_ms(window_of(row)) > due_ms) or None
 
 
 def _end_keys(state: StateRows) -> tuple[StateRows, Rows]:
-    """Emit every order of a key without payments. Of the key, only the number of its pairs stays."""
+    """Emit every order of a key without payments. Only the number of the key's pairs stays in the state."""
     after: StateRows = {}
     unmet: list[tuple[int, ...]] = []
     for key, value in state.items():
@@ -471,14 +474,14 @@ def _ints(value: tuple[object, ...]) -> tuple[int, ...]:
 
 
 # ------------------------------------------------------------------
-# Compacts the small files of simulated tables, as a tick does beside its other work.
+# Compacts small files of simulated tables, as a tick does beside its other work.
 
 
 def compacted(world: World, effect: CompactFiles, generation: Generation) -> FilesCompacted:
-    """Write the small files that the core chooses into larger ones. A larger file has only files with the same columns.
+    """Write the small files that the core chooses into larger ones. Only files with the same columns are put together.
 
     If a table has several groups of small files, only the first group is written now. The answer names the table in
-    `more`, as if the next group were too much for one request.
+    `more`, as if the other groups were too much for one request.
     """
     found: list[Compacted] = []
     more: list[TableName] = []

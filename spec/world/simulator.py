@@ -1,7 +1,7 @@
 """The simulator: the real job door and the real recovery, in virtual time and on in-memory stores.
 
-One whole number reproduces a run with all its faults: ticks that crash anywhere, coordinators that race, effects of
-dead ticks that come late, replies that are lost. The last tick has no faults, and must catch up.
+One whole number reproduces a run with all its faults: ticks that crash anywhere, coordinators that race, late effects
+of dead ticks, lost replies. The last tick has no faults, and must catch up.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from spec.world.visits import DIES, Visit, Visits, waits
 MORE_ROWS = 3
 """How many rows each split gets when a finished job is opened again."""
 RACES_VISIT = 0.3
-"""The probability that another tick begins while somebody works on a job at rest."""
+"""The probability that another tick begins during a visit to the job at rest."""
 LAG_MS = 100
 """How late a list shows new files."""
 VISIT_STEP_MS = 60
@@ -58,12 +58,12 @@ def simulate(seed: int, narrate: Narrate | None = None, moves: Moves | None = No
 
 
 def judged(seed: int, run: "Simulation") -> Outcome:
-    """Return what became of a seed that was run."""
+    """Judge a seed that was run, and return its result."""
     return Outcome(seed, run.scenario, run.moves, run.world.history, violations(run.world.history))
 
 
 class Simulation:
-    """One run: ticks one after the other, some at the same time, what they leave behind, and the end."""
+    """One run: ticks, some of them at the same time, visits and mishaps between them, and the last tick."""
 
     def __init__(self, seed: int, narrate: Narrate | None = None, moves: Moves | None = None) -> None:
         self.moves = drawn(seed) if moves is None else moves
@@ -115,7 +115,7 @@ class Simulation:
         if self.moves.clean_ups_max:
             self._begin(self._visits.last_clean_up(self._is_held))
         self._play(until_quiet=True)
-        # what came late is in the lists of files, and no reservation runs any more
+        # at this time, all files are in the lists, and every reservation has expired
         self.world.now_ms = max(self.world.now_ms + self.world.lag_ms, self.world.readers.ends_ms())
         if self.moves.clean_ups_max:
             self._begin(self._visits.last_clean_up(self._is_held))
@@ -123,7 +123,7 @@ class Simulation:
             self.world.come_to_rest()
 
     def _import(self) -> None:
-        """Run one tick in another warehouse. Then import one of its entries here. The process may die first."""
+        """Run one tick in another warehouse. Then import one of its entries here. The importing process may die."""
         before = Simulation(self._seed, self._narrate, replace(self.moves, imports=False))
         before.scenario = replace(before.scenario, ticks=1)
         before._random.seed(f"another warehouse of {self._seed}")
@@ -151,7 +151,10 @@ class Simulation:
             self._rest()
 
     def _last(self) -> Tick:
-        """Run a tick without faults, and return it. It finds no held cut, unless a dead tick's entry comes late."""
+        """Run a tick without faults, and return it.
+
+        It is repeated if a dead tick's held cut came late and stopped it.
+        """
         self._settle(dies=0)
         self._play()
         last = self._start(self._plans.healing(self._number()))
@@ -167,20 +170,20 @@ class Simulation:
         return self._last()
 
     def _heal(self) -> None:
-        """Let no fault strike from now on."""
+        """Switch all faults off."""
         self._healing = True
         if self.world.faults is not None:
             self.world.faults.is_sound = True
 
     def _rest(self) -> None:
-        """Let time pass; what the dead left behind may come meanwhile, or later."""
+        """Let time pass. Meanwhile, or later, outstanding effects of dead ticks may still be carried out."""
         if self.moves.rests:
             self.world.now_ms += self._rests.choice([0, LEASE_MS, 3 * LEASE_MS])
 
     def _may_lose_power(self) -> None:
         """Let the power fail at some time, or never.
 
-        Everything that runs is dead then, and none of its effects comes late.
+        Everything that runs is dead then, and none of its outstanding effects is carried out.
         """
         at_ms = self._chance.power_cut_ms()
         if at_ms is not None:
@@ -210,9 +213,10 @@ class Simulation:
     def _share_at_last(self) -> float:
         """Return the share of all rows that the last tick can read.
 
-        A quarter of the missing rows become readable, or all if a source or a part ends, or none if the sources dry up.
+        A quarter of the missing rows become readable. All do if a source or a part ends, and none if the sources dry
+        up.
 
-        The last tick takes a third of a seed's time. Without faults it finds less than the others.
+        The last tick takes a third of a seed's time. Without faults, it finds fewer bugs than the other ticks.
         """
         if self.moves.dries_up:
             return 0.0
@@ -271,7 +275,7 @@ class Simulation:
     # -------------------------------------------------------------- visits
 
     def _visited(self) -> None:
-        """Let visitors do something to the job, one after the other. Ticks may begin meanwhile."""
+        """Run the visits to the job, one after the other. Ticks may begin meanwhile."""
         for visit in self._visits.drawn(self._is_held):
             self._begin(visit)
             if self.moves.holds and self._settling.random() < RACES_VISIT:
@@ -281,13 +285,13 @@ class Simulation:
             self._play()
 
     def _settle(self, dies: float = DIES) -> None:
-        """Let a person settle the cut that waits, if there is one."""
+        """Let a person approve or reject the held cut, if there is one."""
         visit = self._visits.settling(self._is_held, dies=dies)
         if visit is not None:
             self._begin(visit)
 
     def _may_be_cleaned(self) -> None:
-        """Let somebody clean up while a tick runs."""
+        """Sometimes start a clean-up while a tick runs."""
         if self.moves.clean_ups_max and self._visiting.random() < RACES_VISIT:
             self._note(self._visiting.randint(0, 1_500), self._clean_up_beside)
 
@@ -296,7 +300,7 @@ class Simulation:
             self._begin(self._visits.beside(self._is_held))
 
     def _may_be_read(self) -> None:
-        """Let readers come while a tick runs, or has just died."""
+        """Start readers while a tick runs, or has just died."""
         for _ in range(self._visiting.randint(0, self.moves.readers_max) if self.moves.readers_max else 0):
             self._note(self._visiting.randint(0, 1_500), self._read)
 
@@ -330,7 +334,7 @@ class Simulation:
     # -------------------------------------------------------------- turns
 
     def _go_on(self, tick: Tick, turns: Iterator[int]) -> None:
-        """Let the tick have a turn, or let it die. Note when its next turn is."""
+        """Give the tick a turn, or let it die. Schedule its next turn."""
         if self._strikes(tick.plan.faults.crash):
             self._crash(tick)
             return
@@ -348,7 +352,7 @@ class Simulation:
         self._leave_behind(tick)
 
     def _leave_behind(self, tick: Tick) -> None:
-        """Carry out some of the outstanding effects although the tick is dead. Nobody hears the answers."""
+        """Carry out some of the outstanding effects although the tick is dead. Their answers are dropped."""
         for _, _, effect in tick.under_way.effects:
             if self._strikes(tick.plan.faults.zombie):
                 self._note(self._random.randint(0, ZOMBIE_MS), self._late(tick, effect))
@@ -367,7 +371,7 @@ class Simulation:
         heappush(self._agenda, (self.world.now_ms + max(delay_ms, 0), self._noted, action))
 
     def _play(self, *, until_quiet: bool = False) -> None:
-        """Do what is on the agenda until no tick is alive. Effects of dead ticks may still come later."""
+        """Run the scheduled steps until no tick is alive. Effects of dead ticks may still be scheduled for later."""
         while self._agenda and (self._alive or until_quiet):
             at_ms, _, action = heappop(self._agenda)
             self.world.now_ms = max(self.world.now_ms, at_ms)

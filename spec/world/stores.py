@@ -84,7 +84,7 @@ StateRows = dict[int, tuple[object, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A staged file: which generation wrote it, and its rows."""
+    """A staged file: the generation that wrote it, and its rows."""
 
     generation: Generation
     vertex: VertexId
@@ -92,21 +92,21 @@ class Written:
     rows: Rows = ()
     state: StateRows = field(default_factory=dict)
     columns: frozenset[str] = frozenset()
-    """The names of its columns, if its operator's columns are renamed."""
+    """The names of the file's columns. They are kept only for the operator whose columns are renamed."""
     at_ms: int = 0
 
 
 @dataclass(slots=True)
 class TableLog:
-    """A table's log: the active files at each version, and the checkpoint that it shows."""
+    """A table's log: by version, the active files and the checkpoint that the table shows."""
 
     versions: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
     shown: list[int] = field(default_factory=lambda: [0])
-    """For each version, the checkpoint that it shows (the newest `txn`)."""
+    """By version, the checkpoint that the table shows (the newest `txn`)."""
     columns: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
-    """For each version, the names of its columns."""
+    """By version, the names of the table's columns."""
     at_ms: list[int] = field(default_factory=lambda: [0])
-    """For each version, when it was committed."""
+    """By version, the time of its commit."""
     durable: set[int] = field(default_factory=lambda: {0})
     """The versions whose entries survive a power cut."""
     again: set[int] = field(default_factory=set)
@@ -116,7 +116,7 @@ class TableLog:
     backup: "TableLog | None" = None
     """The log as it was before it lost entries."""
     merged: dict[str, frozenset[str]] = field(default_factory=dict)
-    """The files that a neighbour has merged, also step by step, by the file with their rows."""
+    """By file that a neighbour wrote, the files that it merged into it, in one step or several."""
     erased_ms: dict[str, int] = field(default_factory=dict)
     """When each erased file was taken out of the log. No version shows it any more."""
 
@@ -131,28 +131,28 @@ class TableLog:
         return self.versions[-1]
 
     def commit(self, active: frozenset[str], shown: int, at_ms: int, columns: frozenset[str] | None = None) -> None:
-        """Add a version. Without columns, they stay as they are."""
+        """Add a version. Without `columns`, the table's columns stay as they are."""
         self.versions.append(active)
         self.at_ms.append(at_ms)
         self.shown.append(shown)
         self.columns.append(self.columns[-1] if columns is None else columns)
 
     def after(self, publication: Publication, compactions: Iterable[FileCompaction]) -> frozenset[str]:
-        """Return the active files of an append table once this is published, with these of its compactions."""
+        """Return the active files of an append table after this publication, with these of its compactions applied."""
         carried_out = tuple(compactions)
         into, of = {each.into.path for each in carried_out}, {path for each in carried_out for path in each.of}
         adds, leaving = ({file.path for file in files} for files in (publication.adds, publication.removes))
         return (self.active | adds | into) - leaving - of
 
     def undo_merges(self, leaving: Iterable[str], at_ms: int) -> None:
-        """Undo each merge of a neighbour that took in one of these files: add a version with the files from before."""
+        """Undo each neighbour's merge of one of these files: add a version with the files from before."""
         paths = set(leaving)
         for path, files in self.merged.items():
             if path in self.active and files & paths:
                 self.commit(self.active - {path} | (files - self.merged.keys()), self.shown[-1], at_ms)
 
     def erase(self, into: Mapping[str, str | None], at_ms: int) -> None:
-        """Let successors take the place of erased files in all versions. A second call changes nothing."""
+        """Replace erased files by their successors in all versions. A second call changes nothing."""
 
         def now(paths: frozenset[str]) -> frozenset[str]:
             found = (into.get(path, path) for path in paths)
@@ -166,7 +166,7 @@ class TableLog:
             self.backup.erase(into, at_ms)
 
     def columns_after(self, publication: Publication) -> frozenset[str]:
-        """Return the names of the columns that the table has once this is published."""
+        """Return the names of the columns that the table has after this publication."""
         said = frozenset(column.name for column in publication.columns)
         if publication.no_others and said:
             return said
@@ -186,7 +186,7 @@ class TableLog:
         return TableLog(*by_version, *known, self.oldest, merged=merged, erased_ms=erased_ms)
 
     def times_of(self, path: str) -> Iterator[tuple[int, int, int]]:
-        """Yield each past period of a file in the table: its first version, the one that removed it, and when."""
+        """Yield each past period of a file in the table: its first version, the version that removed it, and when."""
         if path in self.erased_ms:
             yield 0, 0, self.erased_ms[path]
         first: int | None = None
@@ -208,7 +208,7 @@ RAN_OUT = "a reservation runs out"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The files that a reader may ask for, from the time it finds its cut until its reservation ends."""
+    """The files that a reader may read, from the time when it finds its cut until its reservation ends."""
 
     paths: frozenset[str]
     until_ms: int
@@ -230,7 +230,7 @@ class Readers:
         return [each.versions for each in standing(self.all(), now_ms)]
 
     def discardable(self, paths: Iterable[str], now_ms: int) -> tuple[str, ...]:
-        """Return the files among these that a tick or a disposal may delete. The core decides this."""
+        """Return those of the files that a tick or a disposal may delete. The core decides this."""
         return discardable(paths, self.all(), now_ms)
 
     def counted_on(self, now_ms: int) -> frozenset[str]:
@@ -250,7 +250,7 @@ class Readers:
 def reading(
     world: "World", name: str, checkpoint: CheckpointId, lease_ms: int, renewals: Collection[bool]
 ) -> Iterator[None]:
-    """Read the cut of a checkpoint. Each element of `renewals` is a step, and says whether it renews the reservation.
+    """Read the cut of a checkpoint. Each element of `renewals` is a step: True if it renews the reservation.
 
     A reader that comes back too late finds its reservation expired, and stops. If its cut has lost log entries, or if
     the log that it opens lacks the cut's version, it gets an error instead of rows.
@@ -284,13 +284,13 @@ def reading(
 
 
 def _end_of_log(world: "World", table: TableName) -> int:
-    """Return the newest version that the reader sees. If stores fail, it may not see the newest one."""
+    """Return the newest version that the reader sees. If stores fail, it may miss the newest one."""
     lags = world.faults is not None and world.faults.is_stale_for_readers()
     return max(0, world.table(table).version - lags)
 
 
 # ------------------------------------------------------------------
-# Simulated targets of outside sinks. They keep what they have over every crash.
+# Simulated targets of outside sinks. Their content survives every crash.
 
 
 JOB: Final = JobName("job")
@@ -304,12 +304,12 @@ class OutsideTargets:
     paths: dict[TableName, list[str]] = field(default_factory=dict)
 
     pre_committed: dict[SinkTransaction, tuple[str, ...]] = field(default_factory=dict)
-    """The transactions that can be committed in any case, with their files."""
+    """The pre-committed transactions, with their files."""
 
     def publish(self, checkpoint: CheckpointId, publication: Publication) -> Iterator[OutsideEvent]:
-        """Take a checkpoint's files once. A target that has a checkpoint as new as this one takes nothing.
+        """Take a checkpoint's files once. A target that already has this or a newer checkpoint takes nothing.
 
-        If it has pre-committed a transaction for the checkpoint, that is what it takes.
+        If the target has pre-committed a transaction for the checkpoint, it commits that transaction.
         """
         table, left = publication.table, self.left(publication.table)
         yield from self.roll_back(to_roll_back(left, checkpoint))
@@ -333,7 +333,8 @@ class OutsideTargets:
     def _due(self, publication: Publication) -> tuple[str, ...]:
         """Return the new files, or all files of an upsert table.
 
-        The target of an upsert table takes what has changed since the checkpoint that it has, or else the whole table.
+        The target of an upsert table takes the changes since its own checkpoint if the publication lists them, and
+        otherwise the whole table.
         """
         if publication.mode is TableMode.APPEND:
             return tuple(file.path for file in publication.adds)
@@ -346,11 +347,14 @@ class OutsideTargets:
     # -------------------------------------------------------------- phase one
 
     def left(self, table: TableName | None = None) -> tuple[SinkTransaction, ...]:
-        """Return the transactions that one target, or each of them, has pre-committed."""
+        """Return the transactions that one target has pre-committed, or those of all targets."""
         return tuple(each for each in self.pre_committed if table in (None, each.table))
 
     def vote(self, effect: CheckTables, generation: Generation, *, refuses: int) -> Iterator[OutsideEvent]:
-        """Let every target pre-commit, up to the one of this number, which refuses. Then none keeps a transaction."""
+        """Let the targets pre-commit in turn.
+
+        If one has the number `refuses`, it refuses, and none keeps its transaction.
+        """
         mine: list[SinkTransaction] = []
         for number, publication in enumerate(effect.pre_commits):
             table, checkpoint = publication.table, effect.checkpoint
@@ -382,12 +386,12 @@ class OutsideTargets:
 # ------------------------------------------------------------------
 # Faults of a simulated store: a write is lost, the reply to a write is lost, or an answer comes late.
 #
-# They strike what changes the store: appends, publications, cuts, also those of processes at rest. They have random
-# numbers of their own, so that all other runs stay as they were. The last tick meets none.
+# They strike effects that change the store: appends, publications and cuts, also of processes at rest. These faults
+# have random numbers of their own, so that all other runs stay as they were. None strikes in the last tick.
 
 
 LATE_MS: Final = (60, 250, 600)
-"""How long an answer may be on its way."""
+"""How late an answer may come."""
 OF_STORES: Final = (AppendRow, CheckTables, LookForRival, PublishTable, RecordCut)
 """Effects of a job whose answers may come late."""
 NO_ANSWER: Final = "the store does not answer"
@@ -395,19 +399,19 @@ LATE: Final = "the answer of a store comes late"
 STALE: Final = "a list of entries or cuts is stale"
 STALE_FOR_CLEAN_UPS: Final = "a clean-up reads a stale list"
 STALE_OFTEN: Final = 0.6
-"""A clean-up or a reader seldom comes beside a tick. So if one does, what it reads is often stale."""
+"""Clean-ups and readers seldom run beside a tick. So if one does, its lists are often stale."""
 STALE_FOR_READERS: Final = "a reader opens a stale log"
 
 
 class Harm(Enum):
-    """What happens to a write of which the sender hears nothing."""
+    """What happened to a write to which the sender gets no reply."""
 
     WRITE_LOST = "a write to a store is lost"
     REPLY_LOST = "the reply of a store is lost"
 
 
 class StoreBrokeError(Exception):
-    """A write for which there is no fact of failure got no answer."""
+    """A write got no answer, and no fact can report its failure."""
 
 
 class StoreFaults:
@@ -425,7 +429,7 @@ class StoreFaults:
         """True from the last tick on. Then no fault strikes."""
 
     def harm(self) -> Harm | None:
-        """Return what happens to the next write, or None."""
+        """Return the fault that strikes the next write, or None."""
         if not self._strikes(self._lost):
             return None
         harm = self._random.choice(list(Harm))
@@ -440,7 +444,7 @@ class StoreFaults:
         return self._random.choice(LATE_MS)
 
     def is_stale(self) -> bool:
-        """Return whether the next list shows what was true before the newest change."""
+        """Return whether the next list lacks the newest change."""
         stale = self._strikes(self._stale)
         self._met[STALE] += stale
         return stale
@@ -469,9 +473,9 @@ def late_ms(faults: StoreFaults | None, effect: Effect) -> int:
 # ------------------------------------------------------------------
 # The stores of a simulated warehouse, in memory: files, table logs, `checkpoints`, `cuts`.
 #
-# Each keeps the promises of its counterpart on Delta, and no others. An append is a compare-and-swap, publishing may
-# be repeated, a cut is recorded once. Files are kept after their deletion, so that the invariants can still compare
-# contents. Reading a deleted file is noted.
+# Each store keeps the promises of its counterpart on Delta, and no others: an append is a compare-and-swap, publishing
+# may be repeated, and a cut is recorded once. Files are kept after their deletion, so that the invariants can still
+# compare contents. The history records each read of a deleted file.
 
 
 NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
@@ -491,55 +495,55 @@ class World:
         self.durable: set[str] = set()
         """Files that survive a power cut."""
         self.struck = False
-        """True after a mishap. Then every start notes what the cuts show."""
+        """True after a mishap. Then every start records what the cuts show."""
         self.tables: dict[TableName, TableLog] = {}
         self.version = 0
         self.log: list[tuple[int, Row]] = []
         self.cuts: dict[CheckpointId, dict[TableName, int]] = {}
         self.as_stored: Callable[[Row], Row] = lambda row: row
         self.as_read: Callable[[Row], Row] = lambda row: row
-        """Write an entry and read it back; read an entry that was written before."""
+        """`as_stored` writes an entry and reads it back. `as_read` reads an entry that was written before."""
         self.as_rewritten: Callable[[CheckpointRecord, CheckpointRecord], CheckpointRecord] = lambda row, _: row
         """Write an older entry again, without the files that the other entry erases."""
         self.before: tuple[int, tuple[Row, ...]] = (0, ())
-        """The version before the newest, and its entries. A list that lags behind shows them."""
+        """The version before the newest one, and its entries. A list that lags behind shows these."""
         self.lag_ms = 0
-        """How late a list shows new files."""
+        """How long a new file is missing from lists."""
         self.faults: StoreFaults | None = None
         """Decides what fails between a process and these stores."""
         self.cuts_before: frozenset[CheckpointId] = frozenset()
-        """The recorded cuts before the newest change of them. A list that lags behind shows them."""
+        """The recorded cuts before the newest change. A list that lags behind shows these."""
         self.searches: Generation | None = None
         """The newest generation that has searched for rows to erase."""
         self.lease: Lease | None = None
         self.looks: tuple[CleanUpLook, ...] = ()
-        """What earlier clean-ups saw."""
+        """The tables' versions that earlier clean-ups saw."""
         self.readers = Readers()
         self.outside = OutsideTargets()
         self.met: Counter[str] = Counter()
-        """Rare moves that no event tells."""
+        """How often rare moves happened that have no event."""
         self.history = new_history(self)
         self._needed: dict[CheckpointId, frozenset[str]] = {}
 
     def harm(self) -> Harm | None:
-        """Return what happens to the next write of some process, or None."""
+        """Return the fault that strikes the next write of any process, or None."""
         return self.faults.harm() if self.faults is not None else None
 
     def is_stale(self) -> bool:
-        """Return whether the next list of some process lags behind."""
+        """Return whether the next list of any process lags behind."""
         return self.faults is not None and self.faults.is_stale()
 
     # -------------------------------------------------------------- files
 
     def write(self, folder: str, written: Written, rows: int, inside: str = "") -> FileHandle:
-        """Stage a new, immutable file, `inside` a folder of its generation's."""
+        """Stage a new, immutable file in its generation's folder. `inside` names further folders within it."""
         name = f"{inside}{written.vertex}-{written.micro_batch}-{len(self.files):032x}"
         path = f"{folder}/_data/{written.generation}/{name}.parquet"
         self.files[path] = replace(written, at_ms=self.now_ms)
         return FileHandle(path, rows, rows * ROW_BYTES, 0)
 
     def read(self, path: str, reader: str, generation: Generation) -> Written:
-        """Return a file's content. Raise FileGoneError if it is gone and the reader was fenced before."""
+        """Return a file's content. Raise FileGoneError if the file is deleted and the reader is fenced."""
         if path in self.gone:
             if generation < self.generation:
                 raise FileGoneError(path)
@@ -547,7 +551,7 @@ class World:
         return self.files[path]
 
     def link(self, links: Mapping[str, str], generation: Generation) -> None:
-        """Give files further paths: the old ones by the new ones. The links belong to this generation."""
+        """Give files further paths. `links` has each old path by the new one. The links belong to this generation."""
         for path, old in links.items():
             self.read(old, f"linking {path}", generation)
             self.files[path] = replace(self.files[old], generation=generation, micro_batch=0)
@@ -557,7 +561,7 @@ class World:
         return self.files[path].rows
 
     def state_of(self, keyed: KeyedFile) -> StateRows:
-        """Return what a state file says, also a deleted one."""
+        """Return the state in a state file, also in a deleted one."""
         return self.files[keyed.file.path].state
 
     def discard(self, paths: Iterable[str]) -> None:
@@ -570,9 +574,9 @@ class World:
             self.history.add(FilesDiscarded(fresh, tuple(path for path in fresh if path in needed)))
 
     def _in_use(self) -> set[str]:
-        """Return the files that entries name, and that tables show now or at a cut of such an entry.
+        """Return the files that entries name, and those that tables show now or at an entry's cut.
 
-        If the newest entry no longer has an operator, only older cuts read its state table.
+        If the newest entry no longer has an operator, only older cuts need that operator's state table.
         """
         newest = newest_checkpoint(self.rows())
         said = {each.table for each in newest.columns} if newest is not None else set()
@@ -597,12 +601,12 @@ class World:
         return self._needed[record.checkpoint]
 
     def listed(self) -> list[str]:
-        """Return the files that a list shows."""
+        """Return the files that a list shows now."""
         shown_ms = self.now_ms - self.lag_ms
         return [path for path, file in self.files.items() if path not in self.gone and file.at_ms <= shown_ms]
 
     def discard_leftovers(self, current: Generation, by: Referenced) -> int:
-        """Delete unreferenced staged files of older generations (K4). Return how many they were."""
+        """Delete unreferenced staged files of older generations (K4). Return their number."""
         leftovers = [path for path in self.listed() if _is_leftover(path, self.files[path], current, by)]
         self.history.add(LeftoversGone(current))
         self.discard(leftovers)
@@ -634,9 +638,11 @@ class World:
         subsumed: tuple[CheckpointId, ...] = (),
         marks: Mapping[CheckpointId, bool] = NO_MARKS,
     ) -> RowAppended | RowRefused | RowUnknown:
-        """Append the entry if the table is at this version. If its nonce is in already, find that entry.
+        """Append the entry if the table is at this version.
 
-        `marks` says which other entries are abandoned from this commit on, and which are not.
+        If its nonce is in the table already, return that entry's version.
+
+        `marks` has the entries that this commit marks as abandoned (True) or no longer abandoned (False).
         """
         if self.version == at_version:
             row = self.as_stored(row)
@@ -673,7 +679,7 @@ class World:
             self._forget(row)
         self.log.append((self.version, row))
         if isinstance(row, CheckpointRecord):
-            for each in row.tables:  # its publication names the neighbour, and waits until the merge is undone
+            for each in row.tables:  # publishing would name the neighbour, and wait until the merge is undone
                 self.table(each.table).undo_merges((file.path for file in each.removes), self.now_ms)
             there = self.checkpoints()
             missing = sorted(self.paths_of(row) & self.gone)
@@ -686,12 +692,12 @@ class World:
             self.history.add(JobReleased(row))
 
     def erases(self) -> bool:
-        """Return whether a process searches for rows to erase, or an entry that erases some is not published yet."""
+        """Return whether a process searches for rows to erase, or an erasure's entry is not published yet."""
         waiting = (row for row in self.checkpoints() if row.kind is RowKind.FORGET and row.checkpoint not in self.cuts)
         return self.searches == self.generation or any(waiting)
 
     def _forget(self, by: CheckpointRecord) -> None:
-        """Write all entries again, without the files that this one erases, in the commit that appends it."""
+        """Write all entries again without the files that this entry erases, in the commit that appends this entry."""
         before, shown = self.checkpoints(), self._active_at_cuts()
         self.log = [(version, self._forgotten(known, by)) for version, known in self.log]
         self._needed.clear()
@@ -734,7 +740,7 @@ class World:
             log.again.add(log.version)
             log.durable.update(range(log.version + 1))
         else:
-            log.backup = None  # everything that was lost is there again
+            log.backup = None  # all lost entries have been published again
         self.history.add(TableChanged(checkpoint, publication, log.version, active, log.columns[-1]))
         return TablePublished(checkpoint, publication.table, log.version)
 
@@ -752,10 +758,13 @@ class World:
     def record_cut(
         self, checkpoint: CheckpointId, versions: tuple[tuple[TableName, int], ...], retained: Collection[CheckpointId]
     ) -> None:
-        """Record a cut durably and drop cuts that are not retained. Change none if this or a newer one is recorded."""
+        """Record a cut durably and drop cuts that are not retained.
+
+        Change nothing if this or a newer cut is recorded.
+        """
         self.make_durable(dict(versions))
         if any(known > checkpoint for known in self.cuts):
-            return  # another tick has recorded this cut before its own, so it may be gone again
+            return  # another tick has recorded this cut and then its own, so this cut may be dropped already
         if checkpoint not in self.cuts:
             older = self.cuts.keys() - retained
             self.cuts_before = frozenset(self.cuts)
@@ -782,7 +791,7 @@ class World:
         self.cuts = {checkpoint: cut for checkpoint, cut in self.cuts.items() if checkpoint not in dropped}
 
     def correct_cuts(self, seen: Cuts, correction: Correction) -> None:
-        """Correct cuts that were seen: record the changed ones, and drop the others."""
+        """Correct the cuts `seen`: record the changed ones, drop those that are to be dropped, and keep the rest."""
         kept = {checkpoint: dict(cut) for checkpoint, cut in seen.items() if checkpoint not in correction.dropped}
         self.cuts = kept | {checkpoint: dict(cut) for checkpoint, cut in correction.changed.items()}
         self.history.add(CutsCorrected(tuple((each, tuple(cut.items())) for each, cut in self.cuts.items())))
@@ -790,7 +799,7 @@ class World:
             log.durable.update(range(log.version + 1))
 
     def come_to_rest(self) -> None:
-        """Note which of our files exist, without those of neighbours, even if a log lost every entry about them."""
+        """Record which of the job's own files exist, even if a log has lost all its entries about them."""
         ours = (path for path, written in self.files.items() if written.generation)
         shown = frozenset[str]().union(*(log.active for log in self.tables.values()))
         cuts = self._active_at_cuts()
@@ -800,7 +809,7 @@ class World:
     # -------------------------------------------------------------- mishaps
 
     def lose_power(self, survives: Callable[[], bool]) -> None:
-        """Remove what nobody made durable, or some of it. A log ends before the first entry that is gone."""
+        """Remove some or all files and log entries that are not durable. A log ends before the first removed entry."""
         self.struck = True
         self.readers.held.clear()
         were = {name: log.version for name, log in self.tables.items()}
@@ -817,7 +826,7 @@ class World:
         self.history.add(PowerLost(gone, tuple(sorted(taken & named))))
 
     def lose(self, name: TableName, entries: int) -> bool:
-        """Remove the newest entries from a table's log, durable or not. Return whether it had that many."""
+        """Remove the newest entries from a table's log, durable or not. Return whether the log had that many."""
         log = self.table(name)
         if log.version < entries:
             return False
@@ -835,7 +844,7 @@ class World:
         self.history.add(TableRestored(name))
 
     def see_cuts(self, generation: Generation, readable: Iterable[CheckpointId]) -> None:
-        """Note what each of these cuts shows, if there was a mishap."""
+        """Record what each of these cuts shows, if there was a mishap."""
         if self.struck:
             shown = tuple((each, self._active_at(self.cuts[each].items())) for each in sorted(readable))
             self.history.add(CutsSeen(generation, shown))
@@ -852,7 +861,7 @@ def _is_left(table: TableName, said: Collection[TableName]) -> bool:
 
 
 def _is_leftover(path: str, file: Written, current: Generation, by: Referenced) -> bool:
-    """Apply the core's rule to a file. Files that no vertex staged have generation 0."""
+    """Return whether the core's rule makes this file a leftover. Files that no vertex staged have generation 0."""
     name = StagedName(file.vertex, file.micro_batch, "0" * 32)
     staged = file.generation != 0 and "/manifests/" not in path
     return staged and is_unreferenced(path, name, Generation(file.generation), current=current, by=by)
@@ -865,9 +874,9 @@ def _is_leftover(path: str, file: Written, current: Generation, by: Referenced) 
 def optimize(world: World, name: TableName) -> None:
     """Merge all active files of a table into one, unless a committed entry must still remove one of them.
 
-    In the product, publishing that entry would wait, and name the other program, until somebody undoes the merge. Here
-    the merge simply does not happen. Nor does one while rows are erased, which could copy rows that were searched for
-    before. In the product, the user is told to search again.
+    In the product, the publication of that entry would wait until somebody undoes the merge, and its message would name
+    the other program. Here the merge simply does not happen. No merge happens during an erasure either, because it
+    could copy rows after the search for them. In the product, the user is asked to search again.
     """
     log = world.table(name)
     if log.active & _leaving(world, name) or world.erases():
@@ -890,13 +899,13 @@ def merged(world: World, leaving: Collection[str]) -> list[str]:
 
 
 def undo_merges(world: World, leaving: Collection[str]) -> None:
-    """Undo the merges of these files, whose writer a tick has named. The last tick must find none."""
+    """Undo the merges of these files, as a user does after a tick has named their writer."""
     for log in world.tables.values():
         log.undo_merges(leaving, world.now_ms)
 
 
 def _leaving(world: World, name: TableName) -> frozenset[str]:
-    """Return the files that the table still shows and an entry removes: not published yet, or lost again."""
+    """Return the files of a table that an entry removes, if its publication is still to come or was lost."""
     shown = world.table(name).shown[-1]
     waiting = [
         row

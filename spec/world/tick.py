@@ -1,4 +1,4 @@
-"""Builds what a simulated tick begins with: the graph of its release, and the cut under the names of that release."""
+"""Builds what a simulated tick begins with: the graph of its release, and the cut under that release's names."""
 
 from collections import deque
 from collections.abc import Callable, Generator
@@ -101,11 +101,11 @@ from spec.world.visits import (
 )
 
 LEAVES_STATE_EVERY = 4
-"""One tick in this many restores a cut with state of no vertex of its graph, and may leave that state behind."""
+"""One tick in this many restores a cut with state of a vertex that its graph lacks, and may leave that state behind."""
 
 
 def setup_of(world: World, scenario: Scenario, plan: TickPlan, hands: Hands, work: Work) -> JobSetup:
-    """Return the setup of the tick's job. The files of renamed tables have their new names then."""
+    """Return the setup of the tick's job. Link the files of renamed tables to their new names."""
     built, names = _graph_and_names(world, scenario, plan, work.plan.restore)
     restored, renamed = link(world, built, names, work.claim.generation)
     leaves_state = plan.number % LEAVES_STATE_EVERY == 0
@@ -133,7 +133,7 @@ def setup_of(world: World, scenario: Scenario, plan: TickPlan, hands: Hands, wor
 def _graph_and_names(
     world: World, scenario: Scenario, plan: TickPlan, restored: CheckpointRecord | None
 ) -> tuple[JobGraph, Names]:
-    """Return the graph, and what is renamed in it. If a neighbour is in the way, the user keeps the cut's names."""
+    """Return the graph and its renames. If a neighbour's file blocks a rename, the user keeps the cut's names."""
     built = _graph(world, scenario, plan, restored, plan.release)
     names = names_of(built, restored)
     if restored is not None and blocked(world, built, names):
@@ -145,7 +145,7 @@ def _graph_and_names(
 def _graph(
     world: World, scenario: Scenario, plan: TickPlan, restored: CheckpointRecord | None, release: int
 ) -> JobGraph:
-    """Return the pipeline of this release. A source never loses a split in which a cut has a position."""
+    """Return the pipeline of this release. A source keeps every split of which the restored cut has a position."""
     stood = (each.splits for each in restored.vertices if each.vertex == ORDERS) if restored else ()
     missing = (SplitId(split) for splits in stood for split in splits if split not in plan.orders)
     known, bounded = (*plan.orders, *missing), scenario.bounded
@@ -169,13 +169,13 @@ def _graph(
 # ------------------------------------------------------------------
 # One simulated tick: observe, decide, claim, recover, drive the real job door, release.
 #
-# A tick is a generator of the virtual times of its turns. Between two turns it may be dropped (a crash), or others
-# have theirs. In a turn it does as the driver: tells the time, carries out an effect, steps the door, queues the new
-# effects.
+# A tick is a generator of the virtual times of its turns. Between two turns, it may be dropped (a crash), or other
+# processes have their turns. In a turn it does what the driver does: it reports the time, carries out an effect, steps
+# the door, and queues the new effects.
 
 
 STEPS_MAX = 3_000
-"""The most steps of an attempt. A turn that brings nothing, such as an idle poll, counts as a tenth of a step."""
+"""The most steps of an attempt. A turn without a result, such as an idle poll, counts as a tenth of a step."""
 NOTHING = (SourceIdle, PollFailed)
 
 Narrate = Callable[[str], None]
@@ -198,19 +198,19 @@ class Tick:
     under_way: UnderWay = field(default_factory=UnderWay)
     graph: JobGraph = field(init=False)
     _wake_ms: int | None = None
-    """In the time of its own clock."""
+    """When the door wants to be woken, by the tick's own clock."""
     _next_id: CheckpointId = NO_CHECKPOINT
     _at_version: int = 0
     _completed: int = 0
     _asking: deque[tuple[int, SavepointRequested]] | None = None
-    """The requests still to be made. A request is made once, even if the job restarts meanwhile."""
+    """The requests for savepoints still to be made. A request is made once, even if the job restarts meanwhile."""
     _open: set[str] = field(default_factory=set)
-    """The requests that the door has not answered."""
+    """The requests that the door has not answered yet."""
     _is_broken: bool = False
-    """True if an effect broke, and ended the attempt without the door."""
+    """True if a failed effect has ended the attempt without the door."""
 
     def turns(self) -> Turns:
-        """Yield the time of each next turn until the tick is over."""
+        """Run the tick. Yield the time of each next turn until it is over."""
         try:
             yield from self._held()
         except Exception as error:  # noqa: BLE001 - whatever a door raises is a finding
@@ -303,7 +303,10 @@ class Tick:
     # -------------------------------------------------------------- driving the door
 
     def _drive(self, work: Work) -> Generator[int, None, WorkEnded | Failed]:
-        """Run the job until it ends. Return how it ended. Files to link may be gone if another process has the job."""
+        """Run the job until it ends.
+
+        Return how it ended. If another process has taken the job, files to link may be missing.
+        """
         self._begin_anew(work)
         try:
             setup = setup_of(self.world, self.scenario, self.plan, self.hands, work)
@@ -316,7 +319,7 @@ class Tick:
         return WorkEnded(end, self._next_id, self._at_version, self._completed, votes=votes)
 
     def _begin_anew(self, work: Work) -> None:
-        """Forget the last attempt."""
+        """Drop what is left of the last attempt."""
         self.end, self._wake_ms, self._at_version, self._completed = None, None, work.at_version, 0
         self.under_way.clear()
         self._open.clear()
@@ -364,21 +367,21 @@ class Tick:
             self._stuck(f"it has not ended after {STEPS_MAX} steps")
 
     def _ask_too_late(self, door: JobDoor, asking: deque[tuple[int, SavepointRequested]]) -> None:
-        """Answer users who ask after the end."""
+        """Let the door answer savepoint requests that come after its end."""
         while asking and not self._is_broken:
             _, asked = asking.popleft()
             self.world.history.add(SavepointAsked(self.generation, asked.request, asked.kind))
             self._take(door, asked, door.step(asked))
 
     def _tell_due(self, door: JobDoor) -> Fact | None:
-        """Tell the door the next answer that is due, if there is one, and return it."""
+        """Step the door with the next answer that is due, if there is one, and return this answer."""
         fact = self.under_way.next_answer(self.world.now_ms) or self._carried_out()
         if fact is not None:
             self._tell(door, fact)
         return fact
 
     def _carried_out(self) -> Fact | None:
-        """Carry out the next effect that is due. Return its answer, or None if there is none, or if it comes late."""
+        """Carry out the next effect that is due. Return its answer, or None if there is no answer yet."""
         effect = self.under_way.next_due(self.world.now_ms) if self.end is None else None
         if effect is None:
             return None
@@ -394,7 +397,7 @@ class Tick:
         return None
 
     def _broke(self, effect: Effect, error: StoreBrokeError) -> None:
-        """End as the driver does if an effect breaks for which there is no fact. The end answers open requests."""
+        """End as the driver does if an effect fails and no fact can report that. The end answers open requests."""
         reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
         for request in sorted(self._open):
             self.world.history.add(SavepointAnswered(self.generation, request, None))
@@ -454,7 +457,7 @@ class Tick:
                 case SavepointTaken() | SavepointFailed():
                     self._open.discard(effect.request)
                 case told_by.CloseHook() | NotifyAborted():
-                    """It is a message to somebody, and was noted."""
+                    """The effect is only a message, and its events are recorded."""
                 case _:
                     assert_never(effect)
 

@@ -1,4 +1,4 @@
-"""Observes tables of the simulator that show less than their cuts. The core decides what to do about them."""
+"""Observes tables of the simulator that show less than their cuts. The core decides on repairs."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -91,7 +91,7 @@ from spec.world.stores import NO_ANSWER, Harm, TableLog, World
 
 
 def standing(world: World) -> Standing:
-    """Return what the tables' logs say of the readable entries and cuts."""
+    """Return what the tables' logs show of the readable entries and cuts."""
     readable = readable_cuts(world.rows(), frozenset(world.cuts))
     cuts = {checkpoint: cut for checkpoint, cut in world.cuts.items() if checkpoint in readable}
     names = {table for cut in cuts.values() for table in cut}
@@ -109,7 +109,7 @@ def doubt(world: World) -> Doubt:
 
 
 def rebuilt_cuts(world: World) -> Rebuilt:
-    """Return the lost cuts that entries and logs prove."""
+    """Return the lost cuts that can be rebuilt from entries and logs."""
     return _rebuilt(world, standing(world))
 
 
@@ -121,12 +121,12 @@ def _rebuilt(world: World, seen: Standing) -> Rebuilt:
 
 
 def found_finished(world: World) -> FoundFinished:
-    """Return what the stores say of a job that a tick has not claimed, because it has finished."""
+    """Return what the stores hold of a job that a tick has not claimed, because the job has finished."""
     return FoundFinished(newest_checkpoint(world.rows()), frozenset(world.cuts), doubt(world).repairs.tables)
 
 
 def published(world: World, tables: frozenset[TableName]) -> dict[TableName, dict[CheckpointId, int]]:
-    """Return at which version each of these tables shows which checkpoint."""
+    """Return by table the version at which it first showed each checkpoint."""
     return {
         name: {entry.checkpoint: version for version, entry in _seen(world.table(name)).published.items()}
         for name in tables
@@ -134,7 +134,7 @@ def published(world: World, tables: frozenset[TableName]) -> dict[TableName, dic
 
 
 def restore_what_is_lost(world: World) -> None:
-    """Do what a refused start asks for: restore tables that cannot be repaired from a backup."""
+    """Restore from a backup the tables that cannot be repaired, as the error of a refused start asks the user to."""
     for lost in doubt(world).repairs.lost:
         world.restore(lost.table)
 
@@ -175,21 +175,21 @@ LEASE_MS: Final = 500
 PAUSED: Final = 3
 """Every third holder is paused before it writes its first lease. So others find none, or that of an older holder."""
 TAKEN: Final = ("has run out", "has died", "taken over")
-"""How somebody comes to hold a job that was not released, as the reason of a claim names it."""
+"""Texts in the reason of a claim whose process took over a job that was not released."""
 SOMEBODY: Final = Holder(host="here", pid=1_000, started="")
 
 
 @dataclass(slots=True)
 class Eyes:
-    """What a process sees of the world: the error of its clock, whether it sees who is alive, whether its lists lag."""
+    """How a process sees the world: its clock's error, whether it sees if holders live, and whether its lists lag."""
 
     skew_ms: int = 0
     sees_holders: bool = True
     lags: Random | None = None
-    """Decides whether a list of entries lags behind. None: no list does."""
+    """Decides whether a list of entries lags behind. If None, no list does."""
 
     def at(self, now_ms: int) -> int:
-        """Return what its clock shows."""
+        """Return the time that the process's clock shows."""
         return max(0, now_ms + self.skew_ms)
 
 
@@ -197,12 +197,12 @@ GOOD_EYES: Final = Eyes()
 
 
 class Carrier:
-    """Carries out at once what a door asks of the stores."""
+    """Carries out at once the effects that a door asks of the stores."""
 
     def __init__(
         self, world: World, alive: Alive, name: str, eyes: Eyes = GOOD_EYES, *, ignores_lost: bool = False
     ) -> None:
-        """Act on this world. `alive` says whether a holder lives. `name` makes its nonces differ from others'.
+        """Act on this world. `alive` returns whether a holder lives. `name` makes the nonces unique.
 
         With `ignores_lost`, tables that cannot be repaired are left as they are, and not restored from a backup.
         """
@@ -213,12 +213,12 @@ class Carrier:
         self._name = name
         self._retained: frozenset[CheckpointId] | None = None
         self._lease: Lease | None = None
-        """The lease that it found when it looked last."""
+        """The lease that the process found when it last looked."""
         self._has_written = False
-        """True once it has written. Lists show a process at least what it has written itself."""
+        """True once the process has written. Lists show a process at least its own writes."""
 
     def begin(self, effect: TickEffect) -> None:
-        """Read what is needed to carry the effect out, before other processes have their turns."""
+        """Read what the effect will need, before other processes have their turns."""
         if isinstance(effect, RecordCut):
             self._retained = self._world.retained(effect.checkpoint)
 
@@ -227,7 +227,10 @@ class Carrier:
         return Stamp(self._eyes.at(self._world.now_ms), f"{self._name}-{self._world.version}")
 
     def carry_out(self, effect: TickEffect) -> TickFact | None:
-        """Carry out one effect. Return its answer, or None if it has none here. A write or its reply may be lost."""
+        """Carry out one effect.
+
+        Return its answer, or None if this class gives none. A write or its reply may be lost.
+        """
         harm = self._world.harm() if isinstance(effect, (*CHANGES, AppendRelease)) else None
         self._has_written |= isinstance(effect, CHANGES)
         fact = self._carried_out(effect) if harm is not Harm.WRITE_LOST else None
@@ -290,11 +293,11 @@ class Carrier:
             case Finish(Refused() as refused) if not self._eyes.sees_holders:
                 world.history.add(UnseenRefused(refused.generation, world.lease))
             case _:
-                """The effect has no answer, or the code that drives the door answers it."""
+                """The effect has no answer, or the code that drives the door gives the answer."""
         return None
 
     def _note_claim(self, effect: AppendClaim) -> None:
-        """Note a claim that will be in, if the process cannot see whether the holder before lives."""
+        """Record a claim that will be appended, if the process cannot see whether the holder before it lives."""
         world, before = self._world, self._world.holder()
         refused = effect.at_version != world.version
         if refused or self._eyes.sees_holders or before is None or release_of(world.rows(), before.generation):
@@ -323,7 +326,7 @@ class Carrier:
 
 
 def _unheard(effect: TickEffect) -> TickFact:
-    """Return what a process is told if it hears nothing of a write."""
+    """Return the fact that a process gets if a write has no reply."""
     match effect:
         case AppendClaim() | AppendEntry() | AppendRelease():
             return RowUnknown(effect.row.nonce, NO_ANSWER)
@@ -337,7 +340,7 @@ def _unheard(effect: TickEffect) -> TickFact:
 
 
 def carried_out(door: TickDoor, carrier: Carrier, do_work: DoWork) -> Iterator[TickEffect]:
-    """Drive a door to its end, or to its work if `do_work` does not answer. Yield every effect that was carried out."""
+    """Drive a door to its end, or to its work if `do_work` returns None. Yield every effect that was carried out."""
     waiting = deque(door.start(carrier.moment()))
     while waiting:
         effect = waiting.popleft()
@@ -359,7 +362,7 @@ class Visitor:
     alive: Alive = _is_dead
     generation: Generation = NOBODY
     ignores_lost: bool = False
-    """Whether it goes on although tables cannot be brought back, as a rollback may."""
+    """True if it goes on although tables cannot be repaired, as a rollback may."""
 
 
 SOMEONE: Final = Visitor()
@@ -376,9 +379,9 @@ def at_rest(
     leaves_behind: CheckpointId | None = None,
     above: tuple[Generation, CheckpointId] = (NOBODY, NO_CHECKPOINT),
 ) -> Iterator[None]:
-    """Do something to a job that nobody holds, to its end: `before` step by step, then `do_work`.
+    """Run an errand on a job that nobody holds, to its end: `before` step by step, then `do_work`.
 
-    It yields wherever other processes may have a turn, and where this one may die.
+    It yields wherever other processes may have a turn, and wherever this process may die.
     """
     carrier = Carrier(world, visitor.alive, visitor.name, ignores_lost=visitor.ignores_lost)
     door = TickDoor(errand, Terms(holder=SOMEBODY, leaves_behind=leaves_behind, above=above))
@@ -402,18 +405,19 @@ def at_rest(
 
 
 def begun(world: World) -> Work:
-    """Let a tick claim a job that nobody holds, and recover, all at once. Return what it needs for its work."""
+    """Let a tick claim a job that nobody holds, and recover, without a pause. Return the data for the tick's work."""
     terms = Terms(holder=SOMEBODY, take_over=True)
     effects = carried_out(TickDoor(TICK, terms), Carrier(world, _is_dead, "claim"), lambda _: None)
     return next(effect for effect in effects if isinstance(effect, Work))
 
 
 # ------------------------------------------------------------------
-# Cleans up in the simulator's stores: in the product's order of reading, with the core's decision.
+# Cleans up in the simulator's stores: it reads in the product's order, and the core decides.
 #
-# Other processes have their turns between any two steps. So a clean-up may act on what was true before. If stores
-# fail, it may also read the entries or the recorded cuts without their newest change. It asks for the end of a table's
-# log by name, so no list misleads it there. It leaves a table alone whose log does not have the version of a cut.
+# Other processes have their turns between any two steps. So a clean-up may act on what was true before. If stores fail,
+# it may also read the entries or the recorded cuts without their newest change. It asks for the end of a table's log by
+# name, so a stale list cannot mislead it there. If a table's log lacks the version of a cut, the clean-up leaves the
+# table alone.
 
 
 Cuts = list[Mapping[TableName, int]]
@@ -429,7 +433,7 @@ def cleaning(world: World, grace_ms: int, visitor: Visitor = SOMEONE) -> Iterato
 
 
 def cleaning_while_held(world: World, current: Generation, grace_ms: int) -> Iterator[None]:
-    """Clean up as the process that holds the job, or that was taken over and does not know it."""
+    """Clean up as the process that holds the job, or that does not know yet that its job was taken over."""
     recorded = frozenset(world.cuts)
     yield
     readable = readable_cuts(world.rows(), recorded)
@@ -439,7 +443,7 @@ def cleaning_while_held(world: World, current: Generation, grace_ms: int) -> Ite
 
 
 def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_hold: bool = True) -> Iterator[None]:
-    """Delete unneeded files. `current` is the newest generation that was seen, perhaps at work."""
+    """Delete unneeded files. `current` is the newest generation seen. It may still be at work."""
     there = world.listed()
     yield
     rows, recorded = _rows(world, others_hold=others_hold), _cuts(world, others_hold=others_hold)
@@ -472,13 +476,13 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
 
 
 def _rows(world: World, *, others_hold: bool) -> tuple[Row, ...]:
-    """Return the entries. A process that does not hold the job may not see the newest one."""
+    """Return the entries. A process that does not hold the job may miss the newest change."""
     _, before = world.before
     return before if others_hold and _is_stale(world) else world.rows()
 
 
 def _cuts(world: World, *, others_hold: bool) -> dict[CheckpointId, Mapping[TableName, int]]:
-    """Return the recorded cuts. A process that does not hold the job may not see the newest one."""
+    """Return the recorded cuts. A process that does not hold the job may miss the newest change."""
     lags = others_hold and _is_stale(world)
     return {each: cut for each, cut in world.cuts.items() if not lags or each in world.cuts_before}
 
@@ -501,12 +505,12 @@ def _listed(world: World, path: str, tables: dict[TableName, TableLog]) -> Liste
 
 
 # ------------------------------------------------------------------
-# The clock of a simulated process. It may be ahead of the world's or behind it, and it may jump.
+# The clock of a simulated process. It may be ahead of the world's clock or behind it, and it may jump.
 
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A jump of a clock: how long after the start, and by how much."""
+    """A jump of a clock: how long after the start it comes, and by how much."""
 
     after_ms: int
     by_ms: int
@@ -526,6 +530,6 @@ class Clock:
         return self._shown_ms
 
     def jump(self, jump: Jump) -> str:
-        """Change the time from now on, and tell it."""
+        """Move the clock, and return a line of text about it."""
         self.eyes.skew_ms += jump.by_ms
         return f"its clock jumps by {jump.by_ms} ms"

@@ -68,24 +68,24 @@ from spec.world.tick_door import SOMEONE, Alive, Visitor, at_rest, cleaning, cle
 
 
 def can_be_reset(world: World) -> bool:
-    """Return whether the job has an entry whose positions could be others."""
+    """Return whether the job has an entry whose positions can be reset."""
     return newest_checkpoint(world.rows()) is not None
 
 
 def to_row(source: VertexId, splits: tuple[SplitId, ...], row: int) -> Move:
-    """Return the move of these splits to before this row, as a user writes it. Before the first row is the start."""
+    """Return a reset of these splits to the position before this row, as a user writes it. Row 0 means the start."""
     return Move(source, dict.fromkeys(splits, position_before(row) if row else None))
 
 
 def drawn_move(random: Random, readable: dict[SplitId, int]) -> Move:
-    """Return a random move of a source or of one of its splits, back or forth, within what can be read."""
+    """Return a random reset of a source or of one of its splits, back or forth, within the readable rows."""
     source = random.choice(list(SPLITS))
     splits = random.choice([SPLITS[source], (random.choice(SPLITS[source]),)])
     return to_row(source, splits, random.randint(0, min(readable[split] for split in splits)))
 
 
 def resetting(world: World, move: Move, visitor: Visitor = SOMEONE) -> Iterator[None]:
-    """Move the source, if there is an entry whose positions could be others."""
+    """Reset the source, if there is an entry."""
 
     def chosen(work: Work) -> TickFact:
         if work.plan.restore is None:
@@ -100,8 +100,8 @@ def resetting(world: World, move: Move, visitor: Visitor = SOMEONE) -> Iterator[
 # ------------------------------------------------------------------
 # Erases all rows of a key in the simulator's stores, as `tidemark forget` does, effect by effect (K6).
 #
-# The core decides the order of everything, whether rows can be erased now, the entry, and what publishing it means. As
-# in the real stores, the files are searched, and the successors written, under the claim.
+# The core decides the order of everything, whether rows can be erased now, the entry, and its publication. As in the
+# real stores, the process searches the files and writes the successors while it holds the job.
 
 
 ERASED_AT_ONCE = 5
@@ -150,7 +150,7 @@ def _key(row: tuple[int, ...]) -> int:
 
 
 def _successor(world: World, path: str, key: int, generation: Generation) -> FileHandle:
-    """Write a file again without the rows of a key. It may have no row then. A neighbour's file stays a neighbour's."""
+    """Write a file again without the rows of a key. It may be empty. A neighbour's file stays one."""
     was = world.files[path]
     rows = tuple(row for row in was.rows if _key(row) != key)
     state = {each: value for each, value in was.state.items() if each != key}
@@ -179,7 +179,7 @@ def saving(world: World, visitor: Visitor = SOMEONE) -> Iterator[None]:
 
 
 def disposable(world: World) -> tuple[CheckpointId, ...]:
-    """Return the savepoints that may go, because no tick begins from them and no other savepoint stands on them."""
+    """Return the savepoints that may be dropped: no tick begins from them, and no other savepoint stands on them."""
     newest = newest_checkpoint(world.rows())
     rows = world.checkpoints()
     stays = stood_upon(rows)
@@ -188,7 +188,7 @@ def disposable(world: World) -> tuple[CheckpointId, ...]:
 
 
 def disposing(world: World, checkpoint: CheckpointId, visitor: Visitor = SOMEONE) -> Iterator[None]:
-    """Drop a savepoint with the release, and then delete the state files that no other entry named."""
+    """Drop a savepoint with the release. Then delete the state files that no other entry named."""
     seen: list[CheckpointRecord] = []
 
     def dropped(work: Work) -> TickFact:
@@ -218,13 +218,14 @@ def _gone(
 
 
 # ------------------------------------------------------------------
-# Settles a held cut in the simulator's stores, as `tidemark approve` and `tidemark reject` do, effect by effect.
+# Approves or rejects a held cut in the simulator's stores, as `tidemark approve` and `tidemark reject` do, effect by
+# effect.
 #
-# The core decides the order of everything, which cut may be settled, and builds the entry.
+# The core decides the order of everything, which cut may be approved or rejected, and builds the entry.
 
 
 def waits(world: World) -> bool:
-    """Return whether a cut waits for a person."""
+    """Return whether a held cut waits for its approval."""
     return held_cut(world.rows()) is not None
 
 
@@ -278,7 +279,7 @@ def names_of(graph: JobGraph, restored: CheckpointRecord | None) -> Names:
 def blocked(world: World, graph: JobGraph, names: Names) -> bool:
     """Return whether a neighbour's file lies in a renamed append table.
 
-    The product then ends the tick with an error that names the table, and the user takes another name.
+    In the product, the tick then ends with an error that names the table, and the user takes another name.
     """
     new = set(names.tables.values())
     appended = (table.name for table in graph.tables() if table.mode is TableMode.APPEND and table.name in new)
@@ -286,9 +287,9 @@ def blocked(world: World, graph: JobGraph, names: Names) -> bool:
 
 
 def taken(world: World, restored: CheckpointRecord | None) -> bool:
-    """Return whether the cut lacks the table that comes and goes, and another writer's file lies in it.
+    """Return whether the cut lacks the table that comes and goes, and a neighbour's file lies in that table.
 
-    The product then ends the tick with an error that names the table, and the user goes on without it.
+    In the product, the tick then ends with an error that names the table, and the user goes on without the table.
     """
     lacks = restored is not None and AUDIT_TABLE not in {each.table for each in restored.columns}
     return lacks and any(world.files[path].generation == 0 for path in world.table(AUDIT_TABLE).active)
@@ -297,7 +298,10 @@ def taken(world: World, restored: CheckpointRecord | None) -> bool:
 def link(
     world: World, graph: JobGraph, names: Names, generation: Generation
 ) -> tuple[CheckpointRecord | None, dict[TableName, Renamed]]:
-    """Link the files of renamed tables into their new folders. Return the cut with them, and the tables."""
+    """Link the files of renamed tables into their new folders.
+
+    Return the cut with the links, and the renamed tables.
+    """
     if names.record is None:
         return None, {}
     renamed = _new_tables(world, graph, names.record)
@@ -319,13 +323,13 @@ def link(
 
 
 def _new_tables(world: World, graph: JobGraph, record: CheckpointRecord) -> dict[TableName, Renamed]:
-    """Return the append tables that the cut lacks, and whose logs still show a checkpoint."""
+    """Return the append tables that the cut lacks although their logs still show a checkpoint."""
     names = (name for name in new_append_tables(graph, record) if world.table(name).shown[-1])
     return {name: _emptied(world, name) for name in names}
 
 
 def _emptied(world: World, name: TableName) -> Renamed:
-    """Return what takes the rows and columns of before out of an append table."""
+    """Return the changes that take all old rows and columns out of an append table."""
     log = world.table(name)
     removes = tuple(handle_of(world, path) for path in sorted(log.active))
     return Renamed((), removes, tuple(sorted(log.columns[-1])), CheckpointId(log.shown[-1]))
@@ -338,24 +342,24 @@ def handle_of(world: World, path: str) -> FileHandle:
 
 
 # ------------------------------------------------------------------
-# Goes back to an older cut in the simulator's stores, as `tidemark rollback` does, effect by effect (K2).
+# Restores an older cut in the simulator's stores, as `tidemark rollback` does, effect by effect (K2).
 #
 # The core decides the order of everything, builds the entry, and decides which entries are abandoned. As in the real
-# stores, the way back of each table is read from its log.
+# stores, each table's log shows which files bring the table back.
 
 
 def others_than_the_newest(world: World) -> tuple[CheckpointId, ...]:
-    """Return the entries to which the job may go back, including abandoned savepoints."""
+    """Return the entries to which the job may be rolled back, abandoned savepoints included."""
     newest = newest_checkpoint(world.rows())
     others = (row for row in world.checkpoints() if newest and row.checkpoint != newest.checkpoint)
     return tuple(row.checkpoint for row in others if row.checkpoint in world.cuts or row.parent in world.cuts)
 
 
 def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId, visitor: Visitor = SOMEONE) -> Iterator[None]:
-    """Take tables, state and positions back to this entry.
+    """Roll tables, state and positions back to this entry.
 
-    If a neighbour has merged files of a table, that is undone first. No entry is appended if a table cannot go back: a
-    merge cannot be undone, or the cut went with lost log entries.
+    If a neighbour has merged files of a table, the merge is undone first. No entry is appended if a table cannot be
+    rolled back, because a merge cannot be undone, or because log entries of the cut are lost.
     """
 
     def chosen(_: Work) -> TickFact:
@@ -391,7 +395,7 @@ def _shown(world: World, newest: CheckpointRecord | None, table: Table) -> tuple
 def _tables(world: World, graph: JobGraph, target: CheckpointRecord) -> Iterator[tuple[VertexId, Table]]:
     """Yield every table that the job has now or had at the entry, each with the vertex that writes it.
 
-    It may have its first name, the other one, or both, if both have a log.
+    A renamed table comes under its first name, its new one, or both if both have a log.
     """
     said = {each.table for each in target.columns}
     for vertex in graph.operators():
@@ -405,7 +409,7 @@ def _tables(world: World, graph: JobGraph, target: CheckpointRecord) -> Iterator
 
 
 def _back(world: World, vertex: VertexId, table: Table, target: CheckpointRecord) -> TableRecord:
-    """Return the files that take a table back to that entry: all, or for an append table those that come and go."""
+    """Return the files that take a table back to that entry: all, or what an append table must add and remove."""
     log = world.table(table.name)
     if table.mode is not TableMode.APPEND:
         was = next((each for each in target.vertices if each.vertex == vertex), None)
@@ -423,7 +427,10 @@ def _back(world: World, vertex: VertexId, table: Table, target: CheckpointRecord
 
 
 def _appended(world: World, name: TableName, target: CheckpointRecord) -> frozenset[str]:
-    """Return an append table's files at the entry: at its cut, or at its parent's with a plain savepoint's."""
+    """Return an append table's files at the entry's cut.
+
+    For a plain savepoint, add its own to those of its parent's cut.
+    """
     published = target.checkpoint in world.cuts
     cut = world.cuts.get(target.checkpoint if published else target.parent, {})
     net = [] if published else [each for each in target.tables if each.table == name]
@@ -444,7 +451,7 @@ def _is_as_published(world: World, target: CheckpointRecord) -> bool:
 
 
 def _undo_merges(world: World, graph: JobGraph, target: CheckpointRecord) -> None:
-    """Undo another writer's merges of files that must leave a table, if all files from before still exist.
+    """Undo a neighbour's merges of files that must leave a table, if all files from before still exist.
 
     No row of the table changes.
     """
@@ -458,7 +465,7 @@ def _undo_merges(world: World, graph: JobGraph, target: CheckpointRecord) -> Non
 
 
 def _merged(world: World, graph: JobGraph, target: CheckpointRecord) -> bool:
-    """Return whether another writer's file holds rows from before and after the entry. Then the rollback is refused."""
+    """Return whether a neighbour's file mixes rows from before and after the entry. Then the rollback is refused."""
     appended = [table.name for _, table in _tables(world, graph, target) if table.mode is TableMode.APPEND]
     changing = (_appended(world, name, target) ^ world.table(name).active for name in appended)
     return any(world.files[path].generation == 0 for paths in changing for path in paths)
@@ -467,22 +474,22 @@ def _merged(world: World, graph: JobGraph, target: CheckpointRecord) -> bool:
 # ------------------------------------------------------------------
 # Begins some runs with an import: an entry of another simulated warehouse, as `tidemark run --from DIR@N` does (G1).
 #
-# The other warehouse has had ticks and visits of its own, with their faults. Its entry gets all its tables' files, its
-# files are copied, and the core decides the order of everything else and builds the new entry. The importing process
-# may die at any step, and other ticks may begin meanwhile.
+# The other warehouse has had ticks and visits of its own, with their faults. Its entry is completed with all files of
+# its tables, and these files are copied. The core decides the order of everything else, and builds the new entry. The
+# importing process may die at any step, and other ticks may begin meanwhile.
 
 
 COPIED_AT_ONCE = 5
 
 
 def importable(origin: World) -> tuple[CheckpointRecord, ...]:
-    """Return the entries of another warehouse whose files can all be found there, each with all of them."""
+    """Return the entries of another warehouse whose files all exist there, each with all files of its tables."""
     whole = (_whole(origin, row) for row in origin.checkpoints())
     return tuple(row for row in whole if row is not None and not named_files(row) & origin.gone)
 
 
 def importing(world: World, origin: World, wanted: CheckpointRecord, visitor: Visitor) -> Iterator[None]:
-    """Restore an entry of another warehouse, unless this one holds an entry by then."""
+    """Import an entry of another warehouse, unless this warehouse has an entry by then."""
     files = sorted(named_files(wanted))
     lacks_entries = True
 
@@ -538,14 +545,14 @@ def _whole(origin: World, row: CheckpointRecord) -> CheckpointRecord | None:
 
 
 def _is_output(name: TableName) -> bool:
-    """Return whether a table is no state table. One that is no longer in the entry has a cut too."""
+    """Return whether a table is no state table. A cut may have state tables that the entry no longer has."""
     return not name.startswith(f"{ROOT}/")
 
 
 def _appended_of_importing(
     origin: World, row: CheckpointRecord, name: TableName, cut: Mapping[TableName, int]
 ) -> TableRecord:
-    """Return all files of an append table: those of the cut, and what an entry without a cut changes."""
+    """Return all files of an append table: those of the cut, changed as an entry without its own cut says."""
     net = [each for each in row.tables if each.table == name and row.checkpoint not in origin.cuts]
     gone = {file.path for each in net for file in each.removes}
     paths = (origin.table(name).versions[cut.get(name, 0)] - gone) | {file.path for each in net for file in each.adds}
@@ -554,7 +561,7 @@ def _appended_of_importing(
 
 
 def _last_id(row: Row) -> int:
-    """Return the highest id that the entry says was given out."""
+    """Return the highest checkpoint id that was given out, as far as the entry shows."""
     match row:
         case CheckpointRecord():
             return row.checkpoint
@@ -567,8 +574,8 @@ def _last_id(row: Row) -> int:
 # ------------------------------------------------------------------
 # Draws what visitors do to a job between its ticks: rollbacks, resets, savepoints at rest, disposals, clean-ups.
 #
-# A visit goes step by step, and ticks have their turns in between. A visit is refused while a living process holds the
-# job. Only a clean-up then works beside the tick.
+# A visit is one such errand. It goes step by step, and ticks have their turns in between. A visit is refused while a
+# living process holds the job. Only a clean-up works beside a tick.
 
 
 DIES_ROLLING_BACK = 0.05
@@ -580,10 +587,10 @@ DIES_READING = 0.05
 READS_MAX = 20
 RENEWS = 0.5
 SETTLES = 0.6
-"""For each tick: a person settles the cut that waits, before or after the other visits."""
+"""For each tick: a person approves or rejects the held cut, before or after the other visits."""
 APPROVES = 0.6
 DIES = 0.2
-"""For each step of a visit with few steps."""
+"""For each step of any other visit."""
 KEEPS = 0.6
 """How often a visitor takes a savepoint instead of a rollback, if the newest entry is no savepoint."""
 
@@ -599,7 +606,7 @@ class Visit:
 
     @property
     def generation(self) -> int:
-        """The generation of its claim."""
+        """The generation of the visitor's claim."""
         return self.visitor.generation
 
 
@@ -649,7 +656,7 @@ class Visits:
         return Visit(f"erasure of key {key}", forgetting(self._world, key, visitor), visitor, DIES_FORGETTING)
 
     def settling(self, alive: Alive, *, dies: float = DIES) -> Visit | None:
-        """Return a person who settles the cut that waits, None if none does. Two of them may race."""
+        """Return a visit that approves or rejects the held cut, or None if there is none. Two such visits may race."""
         if not waits(self._world):
             return None
         self._made += 1
@@ -674,7 +681,7 @@ class Visits:
         return Visit("last clean-up", cleaning(self._world, 0, visitor), visitor, dies=0)
 
     def imported(self, origin: World, alive: Alive) -> Visit | None:
-        """Return the import of an entry of another warehouse, or None if it has none whose files are all there."""
+        """Return the import of an entry of another warehouse, or None if no entry there has all its files."""
         there = importable(origin)
         if not there:
             return None
@@ -686,7 +693,7 @@ class Visits:
         )
 
     def reader(self) -> Visit | None:
-        """Return somebody who reads a cut, None if there is none."""
+        """Return a visit that reads a cut, or None if there is no cut."""
         if not self._world.cuts:
             return None
         self._made += 1
@@ -698,10 +705,10 @@ class Visits:
         return Visit(f"{name} reads cut {checkpoint}", turns, Visitor(name), DIES_READING)
 
     def _rollback(self, visitor: Visitor) -> Visit:
-        """Go back. If there is no other entry, take a savepoint, to which a later visitor may go back.
+        """Return a rollback. If there is no other entry, return a savepoint to which a later visit may roll back.
 
-        Some visitors take a savepoint instead, if the newest entry is none. When a later rollback leaves this line, the
-        savepoint stays, and somebody may go back to it.
+        If the newest entry is no savepoint, some visits take one instead. It stays when a later rollback abandons this
+        line, and the job may be rolled back to it.
         """
         others = others_than_the_newest(self._world)
         if not others or (not self._world.checkpoints()[-1].is_savepoint and self._random.random() < KEEPS):

@@ -1,7 +1,8 @@
-"""A whole job that somebody else's choices drive: the real door on in-memory stores. Nothing happens by itself.
+"""A whole job that the caller's choices drive: the real door on in-memory stores. Nothing happens by itself.
 
 The caller chooses which outstanding effect is carried out next, when a timer fires, when the tick crashes, and which of
-its outstanding effects then still happen. A file's name says what wrote it, so equal work has equal names.
+its outstanding effects are still carried out then. A file's name describes the work that wrote the file, so equal work
+has equal names.
 """
 
 from collections.abc import Mapping
@@ -83,7 +84,7 @@ TELLING = (
     TickOver,
     DoorBroke,
 )
-"""Events after which a history is worth judging again."""
+"""The events after which it is worth judging a history again."""
 _STORE = (AppendRow, PublishTable, RecordCut)
 _READS = (PollSource, CheckTables, LookForRival)
 _ANSWERED = (RunMicroBatch, JudgeSuites, *_READS, *_STORE, *CALLS)
@@ -114,7 +115,7 @@ def join_graph() -> JobGraph:
 
 
 class TimedDoor(JobDoor):
-    """The product's door. It also tells when the next timer of a checkpoint is due."""
+    """The product's door. It can also report when the next timer of a checkpoint is due."""
 
     @property
     def checkpoint_timer_ms(self) -> int | None:
@@ -140,10 +141,10 @@ class SmallJob:
 
 
 class NamedWorld(World):
-    """A warehouse in which a file's name says what wrote it."""
+    """A warehouse in which a file's name describes the work that wrote the file."""
 
     def write(self, folder: str, written: Written, rows: int, inside: str = "") -> FileHandle:
-        """Stage a file. No crashed generation can have left a file of this name, because generations differ."""
+        """Stage a file. No crashed attempt can have left a file of this name, because each has its own generation."""
         stem = f"{folder}/_data/{written.generation}/{inside}{written.vertex}-{written.micro_batch}"
         path, copy = f"{stem}.parquet", 0
         while path in self.files:
@@ -185,7 +186,7 @@ class DrivenJob:
     # -------------------------------------------------------------- a tick
 
     def start(self) -> None:
-        """Claim, recover, and start the door, all at once."""
+        """Claim, recover, and start the door, without a pause."""
         world, work = self.world, begun(self.world)
         claim, restored = work.claim, work.plan.restore
         self.generation, self._next_id, self.end = claim.generation, claim.first_id, None
@@ -209,13 +210,13 @@ class DrivenJob:
         self._take(Begun(setup, world.now_ms), self.door.start(world.now_ms))
 
     def overtake(self) -> None:
-        """Let another coordinator take the job over, recover and die. The running tick does not know."""
+        """Let another coordinator take the job over, recover and die. The running tick does not notice."""
         begun(self.world)
 
     def crash(self, come_true: int = 0, *, haunts: bool = False) -> None:
-        """Drop the tick. Each outstanding effect with a bit in `come_true` still happens, and nobody hears the answer.
+        """Drop the tick. Each outstanding effect with a bit in `come_true` is still carried out, without an answer.
 
-        `haunts`: the others may happen later.
+        With `haunts`, the other effects may be carried out later.
         """
         for place, effect in enumerate(self.last_wishes()):
             if come_true >> place & 1:
@@ -225,7 +226,7 @@ class DrivenJob:
         self.door, self.outstanding = None, []
 
     def abandoned(self) -> "DrivenJob":
-        """Drop the tick, and return it as a zombie: it goes on in the same warehouse, and reads its present files."""
+        """Drop the tick, and return it as a zombie that goes on in the same warehouse, on its present files."""
         zombie = copy(self)
         zombie.hands = copy(self.hands)
         zombie.hands.readable = dict(self.hands.readable)
@@ -233,7 +234,7 @@ class DrivenJob:
         return zombie
 
     def come_late(self, place: int) -> None:
-        """Carry out an effect of a dead tick. Nobody hears the answer."""
+        """Carry out an effect of a dead tick, and drop the answer."""
         self.hands.carry_out(self.ghosts.pop(place), self.generation, NONE)
 
     def last_wishes(self) -> list[Effect]:
@@ -249,27 +250,30 @@ class DrivenJob:
     def dispose(self, checkpoint: CheckpointId) -> None:
         """Claim the job, roll forward, and drop this savepoint with the release."""
         for _ in disposing(self.world, checkpoint):
-            """All of it happens at once."""
+            """All steps happen without a pause."""
 
     def others(self) -> tuple[CheckpointId, ...]:
-        """Return the entries to which the job may go back."""
+        """Return the entries to which the job may be rolled back."""
         return others_than_the_newest(self.world)
 
     def roll_back(self, checkpoint: CheckpointId, effects_max: int | None) -> None:
-        """Go back to this entry while no tick runs.
+        """Roll back to this entry while no tick runs.
 
-        The process dies after `effects_max` effects; None: it does not die.
+        The process dies after `effects_max` effects. If this is None, it does not die.
         """
         for done, _ in enumerate(rolling_back(self.world, self.job.graph, checkpoint), start=1):
             if done == effects_max:
                 break
 
     def can_be_reset(self) -> bool:
-        """Return whether there is an entry whose positions could be others."""
+        """Return whether there is an entry whose positions can be reset."""
         return can_be_reset(self.world)
 
     def reset(self, move: Move, effects_max: int | None) -> None:
-        """Move a source while no tick runs. The process dies after `effects_max` effects; None: it does not die."""
+        """Reset a source while no tick runs.
+
+        The process dies after `effects_max` effects, or not at all if it is None.
+        """
         for done, _ in enumerate(resetting(self.world, move), start=1):
             if done == effects_max:
                 break
@@ -277,7 +281,7 @@ class DrivenJob:
     # -------------------------------------------------------------- what may happen next
 
     def answer(self, place: int, faults: Faults = NONE) -> None:
-        """Carry out one outstanding effect, and tell the door."""
+        """Carry out one outstanding effect, and step the door with the answer."""
         effect = self.outstanding.pop(place)
         fact = self.hands.carry_out(effect, self.generation, faults)
         if fact is not None:
@@ -292,7 +296,7 @@ class DrivenJob:
         return len(self.door.pending) if self.door is not None else 0
 
     def fire(self) -> None:
-        """Let the time of the next timer come."""
+        """Advance the time to the next timer."""
         due = self.wake_at_ms()
         if due is not None:
             self.world.now_ms = max(self.world.now_ms, due)
@@ -306,7 +310,7 @@ class DrivenJob:
         self._take(fact, self.door.step(fact))
 
     def _take(self, told: Begun | Fact, effects: tuple[Effect, ...]) -> None:
-        """Note a step, and take the effects with which the door answered."""
+        """Record a step, and process the effects with which the door answered."""
         next_id = self.door.next_id if self.door is not None else self._next_id
         self.world.history.stepped(self.generation, told, effects, next_id)
         self._carry_on(effects)
@@ -329,7 +333,7 @@ class DrivenJob:
                 case _ if isinstance(effect, _ANSWERED):
                     self.outstanding.append(effect)
                 case _:
-                    """The driver asks for timers when one must fire. Nobody listens to the others."""
+                    """The caller itself asks for the next timer. The other effects are only messages."""
 
     def _over(self, effect: EndTick) -> None:
         self.end, self.outstanding = effect, []
