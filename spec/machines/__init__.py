@@ -1,1 +1,1 @@
-"""Rule-based state machines: Hypothesis chooses what happens next, and simple reference models judge the doors."""
+"""Holds rule-based state machines: Hypothesis chooses the events, and simple reference models judge the doors."""

@@ -1,9 +1,9 @@
-"""Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
+"""Runs every machine: `python -m spec.machines --profile nightly`. Ends with the number of steps and their speed.
 
 The nightly profile runs most machines 2,000 times, with up to 200 steps a run. A run takes some 130 to 170 steps, so
-four such machines take more than a million. `profiles.fitting` says which machines have other numbers.
+four such machines take more than a million. `judging.fitting` gives some machines other numbers.
 
-The profiles dev and ci try the same examples in every run, so look further with a seed: `--seed 7 --processes 2`.
+The profiles dev and ci try the same examples in every run. To search further, use a seed: `--seed 7 --processes 2`.
 """
 
 import sys
@@ -47,7 +47,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
 
 @dataclass(slots=True)
 class Tally:
-    """How many steps a machine took, in how many seconds, and the rule that it broke, with the shortest story."""
+    """How many steps a machine took, in how many seconds, and the broken rule with the shortest steps that break it."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -55,7 +55,7 @@ class Tally:
 
 
 def counted(machine: type[RuleBasedStateMachine], tally: Tally) -> type[RuleBasedStateMachine]:
-    """Return the machine with its steps counted: invariants are checked after each."""
+    """Return the machine with its steps counted. A step is one check of the invariants."""
 
     def check_invariants(self: RuleBasedStateMachine, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
         tally.steps += 1
@@ -65,7 +65,7 @@ def counted(machine: type[RuleBasedStateMachine], tally: Tally) -> type[RuleBase
 
 
 def run(name: str, profile: str, seeded: int | None) -> Tally:
-    """Run one machine. With a seed, it tries the examples of this seed instead of those that every run tries."""
+    """Run one machine. With a seed, it tries the examples of this seed instead of the fixed ones."""
     judging.register()
     machine = next(each for each in MACHINES if each.__name__ == name)
     tally, began = Tally(), perf_counter()

@@ -1,7 +1,7 @@
-"""The machine of a tick's attempts: jobs fail, fill their traces and are stopped, and others claim the job (G4).
+"""The machine of a tick's attempts: jobs fail, fill their traces and are stopped, and rivals claim the job (G4).
 
-The reference counts what the attempts have completed and how they failed. From that it says whether another attempt
-follows, after which delay, and what it may still do.
+The reference counts what the attempts have completed and how they failed. From this it computes whether another attempt
+follows, after which delay, and with which limits.
 """
 
 from dataclasses import dataclass, field
@@ -82,21 +82,21 @@ class Told:
     failures_ms: list[int] = field(default_factory=list)
     backoff_ms: int = 0
     in_a_row: int = 0
-    """The restarts since the last quiet time."""
+    """The restarts since the last time without failures (`reset_after_ms`)."""
     known: int = 0
-    """The newest version of `checkpoints` that this tick knows of."""
+    """The newest version of `checkpoints` that this tick has seen or written."""
     behind: int = 0
     """How many lists in a row did not reach that version."""
     waits_until_ms: int = 0
-    """Until when a tick whose trace is full waits for another process."""
+    """The time until which a tick whose trace is full waits for another process."""
 
     def left_ms(self, now_ms: int) -> int | None:
-        """Return what is left of the duration."""
+        """Return the rest of the duration."""
         limit = self.limits.duration_ms
         return None if limit is None else max(0, self.began_ms + limit - now_ms)
 
     def left(self, now_ms: int) -> TickLimits:
-        """Return what is left of the limits, for the next attempt."""
+        """Return the rest of the limits, for the next attempt."""
         if self.claims <= 1:
             return self.limits
         wanted = self.limits.checkpoints
@@ -107,7 +107,7 @@ class Told:
         )
 
     def delays_ms(self, now_ms: int) -> range | None:
-        """Note a failure. Return the delays that are right before the next restart, or None if none follows."""
+        """Record a failure. Return the allowed delays before the next restart, or None if no restart follows."""
         before, self.failures_ms = self.failures_ms, [*self.failures_ms, now_ms]
         match self.strategy:
             case FixedDelay(attempts, delay_ms):
@@ -132,13 +132,13 @@ class Told:
 
 
 ATTEMPTS = "attempts"
-"""Another attempt follows as the strategy and the limits say, and the limits hold for all attempts together."""
+"""Another attempt follows if the strategy and the limits allow it, and the limits hold for all attempts together."""
 
 ERRAND = Errand(questions=(), repairs=False, runs=True)
 FOR_GOOD = (Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED)
 JITTER = 0.25
 TRIES = 5
-"""After so many lists in a row that lag behind, the attempt fails."""
+"""The attempt fails after this many lists in a row that lag behind."""
 
 _limits = st.builds(
     TickLimits, checkpoints=st.sampled_from([None, 1, 3]), duration_ms=st.sampled_from([None, 1_000, 10_000])
@@ -159,7 +159,7 @@ _reasons = st.sampled_from([Reason.TASK_FAILURE, Reason.TASK_FAILURE, Reason.CHE
 _waits = st.sampled_from([0, 400])
 _outcomes = st.sampled_from([TickOutcome.CAUGHT_UP, TickOutcome.STOPPED])
 _times = st.sampled_from([0, 10, 900, 1_000, 2_800, 3_000, 3_950, 6_000])
-"""Some of them, with the delays between, end exactly with an interval, or within the delay after a quiet time."""
+"""With the delays, some of these times end exactly with an interval, or within the delay after a quiet time."""
 
 
 class AttemptsMachine(RuleBasedStateMachine):
@@ -475,18 +475,21 @@ def _entry(checkpoint: CheckpointId, generation: Generation) -> CheckpointRecord
 
 
 # ------------------------------------------------------------------
-# The machine of lost answers: nobody hears whether a claim or an entry is in, and the door asks again (A6).
+# The machine of lost answers: a process does not learn whether its claim or entry was appended, and its door asks again
+# (A6).
 #
-# It adds lost answers and savepoints at rest to the machine of a tick's attempts.
+# This machine adds lost answers and savepoints at rest to the machine of a tick's attempts.
 
 
 ASKED_AGAIN = "asked-again"
-"""If the outcome of an append is unknown, the same append is asked for again, `ASKED_MAX` times altogether. The user
-hears if it stays unknown. No other entry gets its id, because it may have been stored."""
+"""If the outcome of an append is unknown, the process asks for the same append again, `ASKED_MAX` times altogether. If
+the outcome stays unknown, the user is told. No other entry gets the id, because the first entry may have been
+stored."""
 RELEASED = "released-at-last"
-"""A process that took a savepoint releases the job with the next id, also if nobody knows whether its entry is in."""
+"""A process that took a savepoint releases the job with the next id, even if it does not know whether its entry was
+appended."""
 ASKED_MAX = 5
-"""So often an append is asked for altogether while its outcome is unknown."""
+"""How often a process asks for an append altogether while the outcome is unknown."""
 AT_REST = Errand(questions=(), repairs=False)
 
 _unheard = st.lists(st.booleans(), min_size=1, max_size=ASKED_MAX - 1)
@@ -585,11 +588,11 @@ class LostAnswersMachine(AttemptsMachine):
 # ------------------------------------------------------------------
 # The machine of the pause after failures: requests of the tick and of users succeed and fail, and time passes.
 #
-# Its reference keeps the results of the tick's own requests. The end of each pause follows from this list.
+# The reference keeps the results of the tick's own requests. It computes the end of each pause from this list.
 
 
 PAUSES = "pauses"
-"""A tick waits a second after a failure, twice as long after each further one in a row, and a minute at most."""
+"""A tick waits a second after a failure, twice as long after each further failure in a row, and a minute at most."""
 _kinds = st.sampled_from([None, None, *SavepointKind])
 _others = st.sampled_from([Reason.QUALITY, Reason.CHECKPOINT_SUBSUMED, Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS])
 _counted = st.sampled_from(sorted(FLINKS_LIST, key=lambda each: each.name))

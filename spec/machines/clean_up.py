@@ -1,8 +1,8 @@
 """The machine of the clean-up: checkpoints come and go, readers reserve cuts, clean-ups delete unneeded files.
 
 The job has an upsert table with one file, which each checkpoint replaces. Two kinds of files are named only by the
-checkpoint's entry: those of the operator's state, and rows in flight. There is no grace, so a clean-up deletes all that
-it may.
+checkpoint's entry: files of the operator's state, and rows in flight. There is no grace, so a clean-up deletes
+everything that it may delete.
 """
 
 from collections.abc import Mapping
@@ -46,11 +46,11 @@ IN_FLIGHT = ("flying", "flying-beside")
 """The kinds of the files of one segment in flight."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-"""No reader's reservation lasts longer. That of another job lasts at most 30 days."""
+"""The longest time of a reader's reservation. A job's reservation lasts at most 30 days."""
 RESERVED_STAYS = "reserved-stays"
 """Everything that a reservation names stays until the reservation ends."""
 LAPSED_GOES = "lapsed-goes"
-"""A clean-up deletes what no entry, no table and no reservation in force names, and old reservations."""
+"""A clean-up deletes files that no entry, table or valid reservation names, and old reservations."""
 
 _leases = st.sampled_from([1, HOUR_MS, 5 * HOUR_MS, 40 * HOUR_MS, 40 * DAY_MS])
 _ahead = st.sampled_from([0, 0, DAY_MS - 1, DAY_MS, 9 * DAY_MS])
@@ -64,7 +64,7 @@ class Reader:
     reservation: Reservation
     named: frozenset[str]
     is_void: bool = False
-    """Whether a clean-up came while the reservation was not in force, so that its files may be gone."""
+    """True if a clean-up ran while the reservation was not in force, so that its files may be deleted."""
 
     def counts(self, now_ms: int) -> bool:
         """Return whether the reservation is in force: until it ends, and for a day, or a job's 30 days, at most.
@@ -80,7 +80,7 @@ class Reader:
         return 30 * DAY_MS if self.reservation.by_job else DAY_MS
 
     def needs(self, newest: int) -> frozenset[str]:
-        """Return the files that the reader may need: those of its cut, and for a job what the table got since."""
+        """Return the files that the reader may need: those of its cut, and for a job all later files of the table."""
         since = range(self.reservation.versions[TABLE], newest + 1) if self.reservation.by_job else ()
         return self.named.union(_path("table", version) for version in since)
 
@@ -251,7 +251,7 @@ class Log:
         return len(self.active) - 1
 
     def shown(self, path: str) -> tuple[Shown, ...]:
-        """Return the past periods in which the table showed a file."""
+        """Return the past periods during which the table showed a file."""
         found: list[Shown] = []
         first: int | None = None
         for version, active in enumerate(self.active):
@@ -267,9 +267,9 @@ class Log:
 # The machine of what a clean-up keeps: entries, rollbacks, savepoints, readers without a reservation, dead ticks.
 #
 # Its reference: a file stays while an entry names it, the table shows it, a cut of an entry shows it, or a reader
-# within the grace may need it. Otherwise it goes. In the same way, entries of the table's log stay and go. The job may
-# begin with an import: a process holds it, copies files of older generations, and appends the entry that names them
-# last.
+# within the grace may need it. Otherwise it is deleted. The same holds for entries of the table's log. The job may
+# begin with an import: a process holds the job, copies files of older generations, and last appends the entry that
+# names them.
 
 
 RETAINED = 2
@@ -280,12 +280,13 @@ UNNEEDED_GOES = "unneeded-goes"
 LOG_STAYS = "log-stays"
 """A clean-up drops no log entry from which the table, a cut or a reader within the grace may begin."""
 LOG_GOES = "log-goes"
-"""A clean-up finds older log entries unneeded. They go as soon as it is one grace old, or a 24th of it later if
-clean-ups come more often than that."""
+"""Log entries that a clean-up finds unneeded are dropped one grace after that clean-up. If clean-ups come more often
+than every 24th of a grace, they may be dropped a 24th of a grace later."""
 
 LOOKS_ARE_FEW = "looks-are-few"
-"""A clean-up notes itself last. It keeps no look of a later time, since clocks are set back, and no third look within a
-24th of a grace. The next clean-up is due such a time after the last one, and at once if there was none."""
+"""A clean-up adds its own look at the tables as the last one. It keeps no look of a later time, since clocks are set
+back, and no third look within a 24th of a grace. The next clean-up is due a 24th of a grace after the last one, and at
+once if there was none."""
 
 LOOKS_PER_GRACE = 24
 _pick = st.integers(0, 20)

@@ -1,8 +1,9 @@
 """The machine of the commit: the tick door and the two-phase commit of up to three coordinators.
 
-All are alive at the same time, and none knows of the others: the older ones are zombies. Each goes through the tick
-door, as every tick does: it observes, claims, recovers, works, releases. A rule carries each effect out. Its answer may
-be lost, and the coordinator may die before any answer. Its outstanding effects may still be carried out later.
+All coordinators are alive at the same time, and none knows of the others: the older ones are zombies. Each goes through
+the tick door, as every tick does: it observes, claims, recovers, works, releases. A rule of the machine carries each
+effect out. The effect's answer may be lost, and the coordinator may die before any answer. Outstanding effects may
+still be carried out later.
 """
 
 from collections import Counter
@@ -69,19 +70,19 @@ from spec.world.tick_door import SOMEBODY, Carrier
 # A warehouse that is small enough to judge at a glance: an append table of numbers, an upsert table of their count.
 #
 # The source's rows are 0, 1, 2 and so on. So the tables at a cut must show exactly the numbers below its position,
-# whatever was declined, lost, repeated or rolled forward. This sentence is the whole reference. A count that is a
-# multiple of four is not shown: then the upsert table is empty.
+# whatever was declined, lost, repeated or rolled forward. This sentence is the whole reference. If the count is a
+# multiple of four, the upsert table is empty.
 
 
 COMMITS_GO_ON: Final = "commits-go-on"
-"""As long as checkpoints wait for their commit, the commit waits for an answer."""
+"""As long as checkpoints wait for their commit, some effect of the commit is outstanding."""
 SHOWN_ONCE: Final = "exactly-once"
-"""At each cut, and as it is now, a table shows each row before the barrier once, and no other row."""
+"""At each cut, and at its newest version, a table shows each row before the barrier once, and no other row."""
 OUTSIDE_EXACT: Final = "outside-exact"
 """An outside sink shows the rows before its newest checkpoint once. This checkpoint was committed, and is not older
 than the newest cut."""
 RECOVERS: Final = "recovers"
-"""A tick without trouble takes the job over and commits, whatever became of the ticks before it."""
+"""A tick without trouble takes the job over and commits, whatever happened to the ticks before it."""
 EXACTLY_ONCE: Final = CheckpointingMode.EXACTLY_ONCE
 SOURCE: Final = VertexId("source")
 SINK: Final = VertexId("sink")
@@ -111,7 +112,7 @@ def position(record: CheckpointRecord | None) -> int:
 
 
 def counted(rows: int) -> range:
-    """Return what the upsert table shows of this many rows: their count, or nothing."""
+    """Return the count that the upsert table shows after this many rows. It may be empty."""
     return range(rows, rows + (rows % 4 > 0))
 
 
@@ -122,11 +123,11 @@ class CommitWorld(World):
         super().__init__(lambda world: History(EXACTLY_ONCE, 1, 1, world.rows_of, world.state_of))
         self.declined: set[CheckpointId] = set()
         self.checked: dict[CheckpointId, frozenset[TableName]] = {}
-        """The tables that were checked for a checkpoint, and that are as it expects."""
+        """By checkpoint, the tables that were checked and fit it."""
         self.positions: dict[CheckpointId, int] = {NO_CHECKPOINT: 0}
-        """How many rows lie before each checkpoint that was ever committed, without savepoints."""
+        """By checkpoint that was ever committed, how many rows lie before it. Savepoints are left out."""
         self.went_back = NO_CHECKPOINT
-        """The newest rollback, also if it is subsumed. The simulator judges what outside sinks show after one."""
+        """The newest rollback, even a subsumed one. After a rollback, only the simulator judges outside sinks."""
 
     def stage(self, generation: Generation, micro_batch: int, numbers: range) -> FileHandle:
         """Write a new file of these numbers."""
@@ -141,7 +142,7 @@ class CommitWorld(World):
         super()._commit(row, subsumed, marks)
 
     def decline(self, checkpoint: CheckpointId) -> None:
-        """Note that a coordinator considers this checkpoint failed."""
+        """Record that a coordinator considers this checkpoint failed."""
         self.declined.add(checkpoint)
         committed = [row.checkpoint for row in self.checkpoints()]
         expect(checkpoint not in committed, "no-commit-after-abort", f"{checkpoint} is declined, but it is committed")
@@ -192,7 +193,7 @@ class CommitWorld(World):
         expect(not late, "published-in-order", f"work goes on from {restored}, and the newest cut is {newest}")
 
     def judge(self) -> None:
-        """Judge what readers see, and what the cuts say."""
+        """Judge what readers see now and at each cut."""
         missed = [event for event in self.history.events if isinstance(event, FileMissed)]
         expect(not missed, "no-file-is-missed", missed)
         at = self.positions
@@ -208,7 +209,7 @@ class CommitWorld(World):
             self._judge_outside()
 
     def _judge_outside(self) -> None:
-        """Judge the outside sinks: each shows its newest checkpoint, and the newest cut shows no later one."""
+        """Judge the outside sinks: each shows the rows of its newest checkpoint, and is not behind the newest cut."""
         at, newest = self.positions, max(self.cuts, default=NO_CHECKPOINT)
         for table, due in ((NUMBERS, range), (COUNT, counted)):
             shown = self.outside.shown.get(table, NO_CHECKPOINT)
@@ -240,7 +241,8 @@ def _count_of(record: CheckpointRecord | None) -> set[str]:
 # ------------------------------------------------------------------
 # Coordinators of a commit, for the machines that drive them: each goes through the tick door and the two-phase commit.
 #
-# All may be alive at the same time, and none knows of the others. Each effect waits until a rule carries it out.
+# All coordinators may be alive at the same time, and none knows of the others. Each effect waits until a rule carries
+# it out.
 
 
 _COUNT_KEYS = TableKeys(table=COUNT, columns=("key",))
@@ -250,28 +252,28 @@ Changed = RowAppended | RowRefused | RowUnknown | TablePublished | PublishFailed
 
 
 class Luck(Enum):
-    """How an effect goes."""
+    """The outcome of an effect."""
 
     WELL = "well"
     REPLY_LOST = "reply lost"
-    """The effect was carried out, and nobody knows."""
+    """The effect was carried out, but its sender gets no reply."""
     WRITE_LOST = "write lost"
-    """The effect was not carried out, and nobody knows."""
+    """The effect was not carried out, and its sender gets no reply."""
     REFUSED = "refused"
 
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """One coordinator: its way through the tick door, and its work."""
+    """One coordinator: its tick door, and its work."""
 
     tick: TickDoor
     carrier: Carrier
     work: Work | None = None
-    """The work that it was given. None before and after."""
+    """The work that the tick door asked for. None before and afterwards."""
     asked: list[Change | CheckTables] = field(default_factory=list)
     """The outstanding effects of its commit."""
     waits: set[CheckpointId] = field(default_factory=set)
-    """What was offered to its commit and has not ended: checkpoints, and NO_CHECKPOINT for a further block."""
+    """Checkpoints offered to its commit that have not ended. NO_CHECKPOINT stands for a further block of ids."""
     commit: TwoPhaseCommit = field(init=False)
     ids: CheckpointIds = field(init=False)
     at_version: int = 0
@@ -281,7 +283,7 @@ class Life:
     staged: list[StagedFile] = field(default_factory=list)
     count: FileHandle | None = None
     notes: list[str] = field(default_factory=list)
-    """What was found in the tables that were published since its last entry is in."""
+    """Notes about the tables that were published since the coordinator's last entry was appended."""
 
     def begin(self, work: Work, versions: dict[TableName, int]) -> None:
         """Begin the work, from the cut that recovery has left."""
@@ -305,7 +307,7 @@ class Coordinators(RuleBasedStateMachine):
         self.ghosts: list[Change] = []
         self.started = 0
         self.retained: int | None = None
-        """How many checkpoints are retained. None: all."""
+        """How many checkpoints are retained. None means all of them."""
 
     def _start(self, *, known_dead: bool) -> Life:
         self.started += 1
@@ -354,7 +356,10 @@ class Coordinators(RuleBasedStateMachine):
         self._take(life, life.commit.offer(draft, 0))
 
     def _drafted(self, life: Life, rows: int, kind: RowKind) -> Draft | None:
-        """Let a barrier pass all vertices after new rows. Return the draft of its checkpoint; None: no id is left."""
+        """Let a barrier pass all vertices after new rows.
+
+        Return the draft of its checkpoint, or None if no id is left.
+        """
         taken = life.ids.take()
         if life.work is None or taken is None:
             return None
@@ -439,7 +444,7 @@ class Coordinators(RuleBasedStateMachine):
                     self._end(life, EndTick(TickOutcome.FAILED, reason, message))
 
     def _end(self, life: Life, end: EndTick) -> None:
-        """End the work and release the job. Outstanding effects may still come."""
+        """End the work and release the job. Outstanding effects may still be carried out."""
         if life.work is not None:
             life.work = None
             self._leave(life)

@@ -1,4 +1,4 @@
-"""The machine of one coordinator: requests of all kinds, and tasks and stores that are slow, deaf or wrong."""
+"""The machine of one coordinator: requests of all kinds, and tasks and stores that are slow, silent or wrong."""
 
 from collections.abc import Sequence
 
@@ -75,7 +75,7 @@ def _life_agrees(known: CheckpointStatistics, due: Known) -> None:
 
 
 def _newest_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> None:
-    """Raise BrokenRuleError unless the newest checkpoint of each kind is the one with the highest id."""
+    """Raise BrokenRuleError unless the newest checkpoint of each kind is the one of that kind with the highest id."""
     completed = [n for n, known in model.checkpoints.items() if known.fate is Fate.COMPLETED]
     savepoints = [n for n in completed if model.checkpoints[n].properties.is_savepoint]
     plain = [n for n in completed if n not in savepoints]

@@ -1,7 +1,8 @@
 """Drives one coordinator for its machine: its settings, its tasks, its stores, and the models that judge each step.
 
-Each question of the coordinator lies in a list until a rule answers it, well or badly, or never. Tasks take
-their snapshots in order of id and build on their live files; what they send may come late, twice or not at all.
+Each question of the coordinator lies in a list until a rule answers it, well or badly, or never. Tasks take their
+snapshots in order of id, and reuse the shared files that they still hold. Their messages may come late, twice or not at
+all.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,11 +34,11 @@ from spec.machines.coordinator_model import PAUSE, STATISTICS_ADD_UP, Coordinato
 from spec.machines.judging import expect
 
 # ------------------------------------------------------------------
-# What a coordinator must do with requests that wait, and with its timer: told from facts and effects (A1 to A3).
+# What a coordinator must do with requests that wait, and with its timer, judged by facts and effects (A1 to A3).
 
 
 QUEUE: Final = "queue"
-"""Of the requests that wait, the most urgent one begins first: savepoints, then forced requests, then those of users. A
+"""Of the waiting requests, the most urgent one begins first: savepoints, then forced requests, then those of users. A
 full queue refuses the newest periodic request."""
 QUEUE_HELD: Final = "queue-held"
 """A request waits only for a trigger under way, for pending checkpoints, for deletions, or for the minimum pause."""
@@ -54,24 +55,27 @@ Urgency = tuple[bool, bool, bool, int]
 
 @dataclass(slots=True)
 class QueueModel:
-    """Knows the requests that have a name. The periodic timer's have none, and are less urgent than any user's."""
+    """Knows the requests that have a name.
+
+    The periodic timer's requests have none, and are less urgent than any user's.
+    """
 
     settings: CoordinatorSettings
     waiting: dict[str, Urgency] = field(default_factory=dict)
-    """The requests that are unanswered and not pending, with their urgency. The id of one may be on its way."""
+    """The unanswered requests that are no pending checkpoints yet, with their urgency. One may be getting its id."""
     is_fetching: bool = False
     chosen: str | None = None
-    """The request that must begin next; None: it may be the timer's."""
+    """The request that must begin next. None if it may be a request of the timer."""
     asked: int = 0
     is_over: bool = False
-    """True after the shutdown. A second one changes nothing."""
+    """True after the shutdown. A second shutdown changes nothing."""
     deleting: int = 0
-    """How many deletions were asked for and are not done."""
+    """How many deletions are outstanding."""
 
     def take(
         self, fact: flink.FlinkFact, effects: Sequence[flink.FlinkEffect], pending: Iterable[PendingCheckpoint]
     ) -> None:
-        """Judge one step; `pending` are the checkpoints that have not ended after it."""
+        """Judge one step. `pending` are the checkpoints that have not ended after the step."""
         if isinstance(fact, told.CheckpointRequested):
             self.asked += 1
             self.waiting[fact.request] = _urgency(fact.properties, periodic=fact.periodic, place=self.asked)
@@ -101,7 +105,7 @@ class QueueModel:
 
     @property
     def _deletes_too_much(self) -> bool:
-        """Whether more deletions are outstanding than checkpoints may be in progress. One more than needed may be."""
+        """True if more deletions are outstanding than checkpoints may be in progress."""
         most = self.settings.max_concurrent
         return most is not None and self.deleting > most
 
@@ -121,7 +125,7 @@ class QueueModel:
         expect(held, QUEUE_HELD, f"{[*self.waiting]} wait for {pending} pending ones and {self.deleting} deletions")
 
     def judge_next(self, next_ms: int | None, now_ms: int, *, runs: bool) -> None:
-        """Judge the time of the next checkpoint. It is due at once if a request waits, and else by the interval."""
+        """Judge when the next checkpoint is due: at once if a request waits, and else by the interval."""
         if len(self.waiting) > self.is_fetching:
             expect(next_ms == now_ms, QUEUE_HELD, f"{[*self.waiting]} wait at {now_ms}, the next is due at {next_ms}")
         elif not self.waiting:
@@ -134,7 +138,7 @@ class QueueModel:
         self.chosen = first if is_users else None
 
     def _refused(self, request: str) -> None:
-        """Judge whom a full queue refuses: the newest periodic request, or the new one if no periodic one waits."""
+        """Judge what a full queue refuses: the newest periodic request, or the new request if no periodic one waits."""
         periodic = [name for name, (_, _, is_periodic, _) in self.waiting.items() if is_periodic]
         if len(periodic) > self.is_fetching:
             newest = max(periodic, key=lambda name: self.waiting[name])
@@ -161,12 +165,12 @@ class TimerModel:
     settings: CoordinatorSettings
     is_running: bool = False
     told_ms: int | None = None
-    """What the coordinator has last asked for."""
+    """The time of the coordinator's newest timer."""
 
     def take(
         self, fact: flink.FlinkFact, effects: Sequence[flink.FlinkEffect], wake_ms: int | None, now_ms: int
     ) -> None:
-        """Judge one step; `wake_ms` is when the coordinator says that its next timer is due."""
+        """Judge one step. `wake_ms` is the time of the coordinator's next timer."""
         for effect in effects:
             if isinstance(effect, told.WakeCoordinatorAt):
                 self.told_ms = effect.at_ms
@@ -187,14 +191,14 @@ class TimerModel:
             expect(not late, WAKE, f"it is {now_ms}, and it triggers only at {wake_ms}")
 
     def refused(self, wake_ms: int | None, over_ms: int) -> None:
-        """Judge a coordinator that has just refused the timer's request, only because of the pause."""
+        """Judge a coordinator that has just refused the timer's request because of the minimum pause alone."""
         expect(wake_ms == over_ms, PAUSE, f"the pause is over at {over_ms}, it triggers again at {wake_ms}")
 
     def leapt(self, first_ms: int | None, begun: int, due_ms: int | None, wake_ms: int | None) -> None:
-        """Judge a timer whose clock has leapt: firings that it missed count as one, and the rate stays fixed.
+        """Judge a timer after a leap of the clock: all missed firings count as one, and the rate stays fixed.
 
         `begun` checkpoints have begun since. The timer was due at `first_ms` before the leap, at `due_ms` right after
-        it, and is at `wake_ms` now.
+        it, and is due at `wake_ms` now.
         """
         expect(begun <= 1, FIXED_RATE, f"{begun} checkpoints began for the firings that the clock leapt over")
         expect(wake_ms == due_ms, FIXED_RATE, f"due at {due_ms}, it triggers at {wake_ms}")
@@ -204,7 +208,7 @@ class TimerModel:
 
 
 # ------------------------------------------------------------------
-# The tasks of the coordinator's machine: their names, how they hang together, and the shared files they build on.
+# The tasks of the coordinator's machine: their names, their connections, and the shared files that they reuse.
 
 
 JOB = "job"
@@ -215,12 +219,12 @@ TOPOLOGY = Topology(
 INTERVAL_MS = 100
 PAUSE_MS = 20
 ROUNDS_MAX = 200
-"""How many questions are answered at most before a machine gives up."""
+"""The most questions that are answered before a machine gives up."""
 
 
 @dataclass(slots=True)
 class LiveFiles:
-    """The shared files that a task builds on, and the newest checkpoint it took a snapshot for."""
+    """The shared files that a task still uses, and the newest checkpoint of which it took a snapshot."""
 
     shared: tuple[str, ...] = ()
     newest: CheckpointId = NO_CHECKPOINT
@@ -229,18 +233,19 @@ class LiveFiles:
 # ------------------------------------------------------------------
 # Judges the effects of a coordinator for each checkpoint: whom it asks, what it gives to the store, whom it notifies.
 #
-# The judge knows from the facts who has answered, and which tasks ran when the checkpoint began. No effect may be
+# From the facts, the judge knows who has answered, and which tasks ran when the checkpoint began. No effect may be
 # missing, and none may name a wrong checkpoint, task, time or request.
 
 
 TELLS: Final = "coordinator-tells"
-"""A coordinator asks, commits and notifies at the right time with the values that it was given. It skips nobody."""
+"""A coordinator asks, commits and notifies at the right time, with the values that it was given. It leaves nobody
+out."""
 EXPIRED_MAX: Final = 16
 
 
 @dataclass(slots=True)
 class Life:
-    """How one checkpoint began, and who has answered since."""
+    """How one checkpoint began, and who has answered for it."""
 
     request: str | None
     running: tuple[Task, ...]
@@ -252,7 +257,7 @@ class Life:
 
 
 class CoordinatorTelling:
-    """Judges every fact with its effects, after the model has taken them. Raises BrokenRuleError."""
+    """Judges every fact with its effects, after the model has processed them. Raises BrokenRuleError."""
 
     def __init__(self, settings: CoordinatorSettings, topology: Topology, model: CoordinatorModel) -> None:
         self._settings = settings
@@ -296,7 +301,7 @@ class CoordinatorTelling:
         return Life(request, running, tuple(self._sources()))
 
     def _sources(self) -> Iterable[Task]:
-        """Yield the tasks that no barrier can reach, because nothing feeds them."""
+        """Yield the tasks that no barrier can reach, because they have no running input."""
         for vertex in self._topology.vertices:
             if not any(edge.downstream == vertex.name for edge in self._topology.edges):
                 yield from vertex.tasks
@@ -304,7 +309,7 @@ class CoordinatorTelling:
     # -------------------------------------------------------------- whom it asks
 
     def _asks(self, fact: flink.FlinkFact) -> list[flink.FlinkEffect]:
-        """Return the questions that must follow this answer: operator coordinators first, then hooks, then tasks."""
+        """Return the questions that must follow this answer: first to coordinators, then to hooks, then to tasks."""
         checkpoint = getattr(fact, "checkpoint", None)
         life = self._lives.get(checkpoint) if checkpoint is not None else None
         if checkpoint is None or life is None or self._model.fate(checkpoint) is not Fate.PENDING:
@@ -439,7 +444,7 @@ class CoordinatorTelling:
         return self._model.checkpoints[checkpoint].reason
 
     def _measures(self, fact: flink.FlinkFact, effects: Sequence[flink.FlinkEffect]) -> None:
-        """Note measurements. An acknowledgement's numbers replace earlier ones.
+        """Record measurements. An acknowledgement's numbers replace earlier ones.
 
         Late numbers, and numbers without an acknowledgement, count only if there were none before.
         """
@@ -455,7 +460,7 @@ class CoordinatorTelling:
     def judge_statistics(self, tracker: StatisticsTracker) -> None:
         """Judge the statistics: the history has the newest checkpoints, each with its measurements.
 
-        Of the older checkpoints, only the last of each kind and the pending ones are still known.
+        Of older checkpoints, the tracker only knows the last one of each kind and the pending ones.
         """
         ids = [*self._lives]
         shown = {known.id: known for known in tracker.history()}
@@ -552,7 +557,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
     @precondition(lambda self: self.fetching)
     @rule(outcome=st.sampled_from(["fetched", "fetched", "fetched", "skipped", "failed"]))
     def answer_id(self, outcome: str) -> None:
-        """Fetch an id, perhaps a later one, or fail to."""
+        """Fetch an id, perhaps with a gap, or fail to fetch one."""
         self.fetching -= 1
         if outcome == "failed":
             self._tell(flink.CheckpointIdFailed())
@@ -563,7 +568,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
     @precondition(lambda self: self.questions)
     @rule(pick=_pick, fails=st.sampled_from([False, False, False, True]))
     def answer(self, pick: int, fails: bool) -> None:  # noqa: FBT001
-        """Answer a question about a location, or to a bystander."""
+        """Answer for a location, an operator coordinator or a hook."""
         question = self.questions.pop(pick % len(self.questions))
         checkpoint = question.checkpoint
         match question:
@@ -606,7 +611,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
     def answer_commit(
         self, outcome: type[told.CommitSucceeded] | type[told.CommitFailed] | type[flink.CommitUnknown]
     ) -> None:
-        """The commit succeeds, certainly fails, or nobody knows."""
+        """The commit succeeds, fails, or has an unknown outcome."""
         self._tell(outcome(self.commits.pop()))
 
     @precondition(lambda self: self.deletions)
@@ -626,7 +631,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
     @precondition(lambda self: self.triggered)
     @rule(adds=st.booleans(), drops=st.booleans(), times=st.sampled_from([1, 2]))
     def take_snapshots(self, adds: bool, drops: bool, times: int) -> None:  # noqa: FBT001
-        """Every task passes its next barrier, and all are heard, perhaps twice."""
+        """Every task passes its next barrier, and all acknowledgements arrive, perhaps twice."""
         for task in TASKS:
             if self._take_snapshot(task, adds=adds, drops=drops):
                 message = self.messages.pop()
@@ -659,14 +664,17 @@ class CoordinatorDriver(RuleBasedStateMachine):
 
     @rule(pick=_pick)
     def acknowledge_as_stranger(self, pick: int) -> None:
-        """A task that is in no plan acknowledges a checkpoint that there may be."""
+        """A task that is in no plan acknowledges a checkpoint, which may exist."""
         self.files += 1
         state = AcknowledgedState((f"private/stranger-{self.files}",))
         self._tell(told.TaskAcknowledged(JOB, "stranger/0", self._some_checkpoint(pick), state))
 
     @rule(task=st.sampled_from(TASKS), pick=_pick, reason=DECLINES, kind=st.integers(0, 6))
     def complain(self, task: Task, pick: int, reason: Reason, kind: int) -> None:
-        """A task declines, fails, or can't be told; it reports what it measured; or somebody gives up."""
+        """Something goes wrong: a task declines, fails or is unreachable, or checkpoints are given up.
+
+        Or it only measures.
+        """
         checkpoint = self._some_checkpoint(pick)
         facts: tuple[flink.FlinkFact, ...] = (
             told.TaskDeclined(JOB, task, checkpoint, reason, f"{task} has no snapshot"),

@@ -1,7 +1,7 @@
-"""What a coordinator must do, told from the facts it was given: who acknowledged what, what therefore ends and how.
+"""What a coordinator must do, by the facts that it got: who acknowledged what, and which checkpoints end, and how.
 
-Written over plain sets. It knows no phases, queues, timers or registries, only what each fact may cause; the
-truth about shared files is the tasks' own: which of them a task still builds on.
+The model is written over plain sets. It knows no phases, queues, timers or registries, but only what each fact may
+cause. Which shared files are still in use, the tasks themselves decide.
 """
 
 from collections import Counter
@@ -23,30 +23,30 @@ ACKNOWLEDGED: Final = "acknowledged"
 """Each acknowledgement gets its answer: success, duplicate, unknown, foreign or discarded. An entry has exactly the
 states that its tasks acknowledged."""
 ANSWERED_ONCE: Final = "answered-once"
-"""A request is answered once, and only if somebody has asked."""
+"""A request is answered exactly once, and nothing is answered without a request."""
 COMMIT_ORDER: Final = "commit-order"
 """Of the checkpoints that all tasks have acknowledged, the oldest is committed first, and one at a time."""
 CONCURRENT: Final = "concurrent"
-"""No checkpoint begins beside as many pending ones as the settings allow, unless it is forced."""
+"""No checkpoint begins while as many checkpoints are pending as the settings allow, unless it is forced."""
 ENDS_ONCE: Final = "ends-once"
-"""A checkpoint ends exactly when something ends it, once, and for that reason. Nothing begins for it afterwards."""
+"""A checkpoint ends once, exactly when a fact ends it, and for that fact's reason. Nothing begins for it afterwards."""
 NO_COMMIT_AFTER_ABORT: Final = "no-commit-after-abort"
 """A checkpoint is committed only after all its tasks have acknowledged it, and never after it was declined."""
 FAILURES: Final = "failures"
-"""The job fails as soon as more failures in a row have come than it tolerates. Which failures count depends on their
-reason, as in Flink. After some reasons it fails at once."""
+"""The job fails as soon as there are more failures in a row than it tolerates. Which failures count depends on their
+reason, as in Flink. After some reasons the job fails at once."""
 PAUSE: Final = "pause"
-"""After a checkpoint, a periodic one begins only when the minimum pause is over. If the pause has refused it, it begins
+"""After a checkpoint, a periodic one begins only when the minimum pause is over. If the pause has held it up, it begins
 then."""
 PRIVATE: Final = "private"
-"""If a checkpoint fails or leaves the store, its private files are deleted, once. So are those of an acknowledgement
-that nobody waits for."""
+"""If a checkpoint fails or leaves the store, its private files are deleted, once. So are the private files of an
+acknowledgement that comes too late."""
 SHARED: Final = "shared"
 """A shared file is deleted at a completion, as soon as all checkpoints that used it are older than those that are
 kept."""
 STATISTICS_ADD_UP: Final = "statistics-add-up"
-"""The statistics say of each checkpoint when it began and ended, how, and with which measurements. The counters add up,
-and each percentile is one of the numbers."""
+"""The statistics record of each checkpoint when it began, when and how it ended, and with which measurements. The
+counters add up, and each percentile is one of the numbers."""
 _COUNTED = {
     Reason.IO_EXCEPTION,
     Reason.CHECKPOINT_ASYNC_EXCEPTION,
@@ -59,12 +59,15 @@ _FATAL = {Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED}
 
 
 def _is_plain(properties: CheckpointProperties) -> bool:
-    """Return whether it is a savepoint after which the job goes on: it is told to nobody and ends nothing."""
+    """Return whether this is a savepoint after which the job goes on.
+
+    Such a savepoint notifies nobody and ends nothing.
+    """
     return properties.kind is SnapshotKind.SAVEPOINT
 
 
 class Fate(Enum):
-    """What became of a checkpoint."""
+    """The state or the end of a checkpoint."""
 
     PENDING = "pending"
     COMMITTING = "committing"
@@ -87,21 +90,21 @@ class Known:
     states: dict[Task, AcknowledgedState] = field(default_factory=dict)
     private: set[str] = field(default_factory=set)
     after_pause: bool = True
-    """Whether the minimum pause was over when its request was chosen."""
+    """True if the minimum pause was over when its request was chosen."""
     ended_ms: tuple[int, int] | None = None
-    """Its end lies between these times."""
+    """The earliest and the latest time of its end."""
     reason: Reason | None = None
     """Why it was aborted."""
 
     @property
     def is_full(self) -> bool:
-        """Whether it only waits for its commit."""
+        """True if it only waits for its commit."""
         return self.fate is Fate.PENDING and self.told and not self.unacknowledged
 
 
 @dataclass(slots=True)
 class Failures:
-    """How many failures in a row there were, and how many jobs should have failed of them in this step."""
+    """How many failures in a row there were, and how often the job should have failed in this step."""
 
     tolerable: int | None
     in_a_row: int = 0
@@ -111,7 +114,7 @@ class Failures:
     def failed(
         self, properties: CheckpointProperties, reason: Reason, checkpoint: CheckpointId | None, *, by_task: bool
     ) -> None:
-        """Take a failure."""
+        """Count a failure."""
         if reason in _FATAL or (by_task and properties.is_synchronous):
             self.fatal += 1
         elif self._counts(properties, reason, checkpoint, by_task=by_task):
@@ -128,7 +131,7 @@ class Failures:
 
 
 class CoordinatorModel:
-    """Takes every fact with its effects; raises BrokenRuleError."""
+    """Processes every fact with its effects, and raises BrokenRuleError for a broken rule."""
 
     def __init__(self, settings: CoordinatorSettings, tasks: tuple[Task, ...], retained: int) -> None:
         self.settings = settings
@@ -141,9 +144,9 @@ class CoordinatorModel:
         """Requests that wait for the minimum pause, as the timer's do."""
         self.answered: set[str] = set()
         self.refused = 0
-        """Requests that failed before a checkpoint began, and timers: what they ask for has no answer."""
+        """How many requests failed before a checkpoint began. Firings of timers count too, since they get no answer."""
         self.refused_by_store = 0
-        """Requests that failed before it because the store of ids failed."""
+        """How many requests failed before a checkpoint began because the store of ids failed."""
         self.kept: list[CheckpointId] = []
         self.failures = Failures(settings.tolerable_failures)
         self.used_by: dict[str, CheckpointId] = {}
@@ -163,7 +166,7 @@ class CoordinatorModel:
         return Counter(known.fate for known in self.checkpoints.values())
 
     def fate(self, checkpoint: CheckpointId) -> Fate | None:
-        """Return what became of a checkpoint; None: it never began."""
+        """Return the state or the end of a checkpoint, or None if it never began."""
         return self.checkpoints[checkpoint].fate if checkpoint in self.checkpoints else None
 
     # -------------------------------------------------------------- one step
@@ -205,7 +208,7 @@ class CoordinatorModel:
         checkpoint: CheckpointId,
         reason: Reason | None,
     ) -> None:
-        """Whose request it was is told with its end; nobody hears of the timer's."""
+        """Judge that the requester learns of the checkpoint's end. The timer's requests get no answer."""
         known = self.checkpoints[checkpoint]
         known.ended_ms = (self.now_ms, self.latest_ms(fact))
         known.reason = reason if checkpoint in self._aborted else None
@@ -215,7 +218,7 @@ class CoordinatorModel:
         expect(not early, PAUSE, f"{checkpoint} was triggered periodically before the pause was over")
 
     def latest_ms(self, fact: flink.FlinkFact) -> int:
-        """Return what the time is once the fact was taken."""
+        """Return the time after this fact."""
         return max(self.now_ms, fact.now_ms) if isinstance(fact, told.CoordinatorTimeAdvanced) else self.now_ms
 
     def _must_end(  # noqa: PLR0911, PLR0912 - one line a fact
@@ -286,7 +289,7 @@ class CoordinatorModel:
         return [told.AcknowledgeResult.SUCCESS]
 
     def _private_of_late(self, fact: flink.FlinkFact) -> set[str]:
-        """Return the private files of a message that nobody waits for."""
+        """Return the private files of a message that comes too late."""
         match fact:
             case told.TaskAcknowledged() if not self.is_shut_down and fact.job == self.settings.job:
                 known = self.checkpoints.get(fact.checkpoint)
@@ -302,7 +305,7 @@ class CoordinatorModel:
                 return set()
 
     def _complete(self, fact: flink.FlinkFact) -> list[CheckpointId]:
-        """Take a completion; return what thereby leaves the store."""
+        """Process a completion. Return the checkpoints that it removes from the store."""
         if not isinstance(fact, told.CommitSucceeded) or self.fate(fact.checkpoint) is not Fate.COMMITTING:
             return []
         known = self.checkpoints[fact.checkpoint]

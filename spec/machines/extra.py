@@ -1,10 +1,10 @@
-"""What some programs of the spec need beside the base installation."""
+"""Checks for what some programs of the spec need beyond the base installation."""
 
 import sys
 from importlib.util import find_spec
 
 
 def must_have_hypothesis() -> None:
-    """End the program with a sentence that says how to install Hypothesis, if it is not installed."""
+    """If Hypothesis is not installed, end the program with a message that tells how to install it."""
     if find_spec("hypothesis") is None:
         sys.exit("hypothesis is not installed: pip install 'tidemark-spark[spec]'")

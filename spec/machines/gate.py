@@ -1,7 +1,8 @@
 """The machine of one gate: any policy, one to four channels, any order of what their senders may send.
 
 A sender obeys the protocol: ids rise on its channel, a cancelled id has no barrier there, nothing follows the end.
-Senders skip ids, so that newer barriers subsume older ones. They send in advance, so that much lies behind barriers.
+Senders skip ids, so that newer barriers subsume older ones. They send in advance, so that many items lie behind
+barriers.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
-"""What a gate must do, computed from a list of what each channel was sent, without the protocol.
+"""What a gate must do, computed from a list of the items sent on each channel, without the protocol.
 
-What lies before barrier n on a channel can be read off its list. So alignment, order, ends and bytes are judged without
-the blocks, counters, phases or timers of any policy.
+A channel's list shows what lies before barrier n on it. So alignment, order, ends and bytes are judged without the
+blocks, counters, phases or timers of any policy.
 """
 
 from collections.abc import Mapping
@@ -44,18 +44,20 @@ from checkpointing.identifiers import ChannelId, CheckpointId
 from spec.machines.judging import BrokenRuleError, expect
 
 # ------------------------------------------------------------------
-# Judges the effects of each step of a gate: what it drops, why it aborts, whom it blocks, when it wants to be woken.
+# Judges the effects of each step of a gate: what it drops, why it aborts, which channels it blocks, and when it wants
+# to be woken.
 #
-# The judge knows what each channel was sent, and the newest checkpoint that the gate has heard of. A step takes one
-# item, and its effects name the item. From the item follows what else the step must do.
+# The judge knows the items sent on each channel, and the newest checkpoint whose barrier or marker has reached the
+# gate. A step takes one item, and its effects name the item. The item determines what else the step must do.
 
 
 TELLS: Final = "gate-tells"
-"""The effects of every step name what the gate did, with the right channel, checkpoint and time."""
+"""The effects of every step report what the gate did, with the right channel, checkpoint and time."""
 ABORTS: Final = "gate-aborts"
-"""A gate aborts exactly the checkpoints that a newer barrier, a marker, an end or the limit ends, and says why."""
+"""A gate aborts exactly the checkpoints that a newer barrier, a marker, an end or the limit ends, and reports the right
+reason."""
 PENDING: Final = "gate-pending"
-"""A gate says that a checkpoint is in progress from its first barrier or announcement until its end."""
+"""A gate reports a checkpoint as in progress from its first barrier or announcement until its end."""
 BLOCKED: Final = "blocked"
 """While a checkpoint is in progress, an aligned gate blocks each channel whose barrier has come and that has not
 ended."""
@@ -65,18 +67,18 @@ nothing of checkpoints that are complete."""
 COSTS: Final = "costs"
 """A gate measures how long an alignment took, how many bytes it let through meanwhile, and how many it held back."""
 IGNORED: Final = "ignored"
-"""A gate drops exactly the barriers and markers of checkpoints that have ended or were skipped, and says so."""
+"""A gate drops exactly the barriers and markers of checkpoints that have ended or were skipped, and reports them."""
 LIMIT: Final = "limit"
-"""A gate aborts a checkpoint because of the limit only if it holds more bytes than that."""
+"""A gate aborts a checkpoint because of the limit only if it holds more bytes than the limit."""
 OVERTAKES: Final = "overtakes"
-"""Once a barrier overtakes, no row that it has overtaken is let through before it."""
+"""Once a barrier has overtaken rows, none of these rows is let through before it."""
 POLICY: Final = "policy"
 """Only a gate that may overtake triggers unaligned, only one with a limit aborts because of it, and at least once
 blocks no channel. A savepoint is always aligned."""
 REPLAY: Final = "replay"
-"""What was put aside comes before new items, in its own order. What was put aside last is replayed first."""
+"""Items that were put aside come before new items, in their own order. What was put aside last is replayed first."""
 TIMER: Final = "timer"
-"""A gate asks to be woken when an alignment has taken too long. The checkpoint turns unaligned then, and not before."""
+"""A gate asks to be woken at an alignment's timeout. The checkpoint turns unaligned then, and not before."""
 _SUBSUMED: Final = Reason.CHECKPOINT_DECLINED_SUBSUMED
 _MARKER: Final = Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
 _END: Final = Reason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
@@ -88,14 +90,14 @@ _STOPPING: Final = (GatePolicy.ALIGNED_BLOCKING, GatePolicy.UNALIGNED, GatePolic
 
 @dataclass(slots=True)
 class Line:
-    """The barriers that a channel was sent, and its items that wait behind a barrier."""
+    """The barriers sent on a channel, and the channel's items that wait behind a barrier."""
 
     barriers: dict[CheckpointId, Barrier] = field(default_factory=dict)
     is_stopped: bool = False
     held: list[ChannelItem] = field(default_factory=list)
     is_blocked: bool = False
     newest: CheckpointId = NEVER_OF_GATE_TELLING
-    """The newest barrier that came to the gate and waits behind no other one."""
+    """The newest barrier that has reached the gate and waits behind no other barrier."""
 
 
 class GateTelling:
@@ -107,7 +109,7 @@ class GateTelling:
         self.newest = NEVER_OF_GATE_TELLING
         """The newest checkpoint that has begun or was aborted."""
         self.pending: tuple[CheckpointId, ...] = ()
-        """The checkpoints that the gate called pending after the last step."""
+        """The gate's pending checkpoints after the last step."""
         self.aborted: set[CheckpointId] = set()
         self._begun: set[CheckpointId] = set()
         """The checkpoints that the judged step has begun."""
@@ -146,7 +148,7 @@ class GateTelling:
     def take(
         self, fact: GateFact, effects: tuple[GateEffect, ...], pending: tuple[CheckpointId, ...], now_ms: int
     ) -> None:
-        """Judge one step. `pending` is what the gate calls pending after it."""
+        """Judge one step. `pending` are the gate's pending checkpoints after the step."""
         if isinstance(fact, Polled) and effects:
             self._item(effects, now_ms)
         else:
@@ -163,7 +165,7 @@ class GateTelling:
     def _item(self, effects: tuple[GateEffect, ...], now_ms: int) -> None:
         """Judge the effects of an item. The first effect names the item.
 
-        If the item was an end, the last effect does.
+        If the item was an end, the last effect names it.
         """
         match effects[0]:
             case Deliver() | DeliverEndOfData():
@@ -221,9 +223,10 @@ class GateTelling:
         self._aborts(effects, () if counts else waiting, _END)
 
     def _cancels(self, effects: tuple[GateEffect, ...]) -> None:
-        """Judge a cancellation marker of a checkpoint that had not ended. It must end its checkpoint.
+        """Judge the cancellation marker of a checkpoint that had not ended. The marker must end its checkpoint.
 
-        It also ends older pending checkpoints. A gate that tracks or buffers must report them. Other gates do not.
+        The marker also ends older pending checkpoints. A gate that tracks must report all of these, and a gate that
+        buffers the oldest one. Other gates report none.
         """
         ended = [effect.checkpoint for effect in effects if isinstance(effect, AbortCheckpoint)]
         expect(bool(ended), ABORTS, f"nobody hears of a marker: {effects}")
@@ -267,7 +270,7 @@ class GateTelling:
     def _triggered(self, effect: TriggerCheckpoint) -> None:
         """Judge the barrier that the snapshot sends on.
 
-        It is the one that came, marked as unaligned if it overtakes.
+        It is the barrier that came, marked as unaligned if it overtakes.
         """
         checkpoint = effect.barrier.checkpoint
         sent = [line.barriers[checkpoint] for line in self.lines.values() if checkpoint in line.barriers]
@@ -295,7 +298,8 @@ class GateTelling:
     def _keeps(self, effects: tuple[GateEffect, ...], pending: tuple[CheckpointId, ...]) -> None:
         """Judge a tracker.
 
-        It forgets checkpoints that it has triggered or aborted, older ones, and the oldest of too many.
+        A tracker forgets checkpoints that it has triggered or aborted, all older ones, and the oldest ones beyond its
+        limit.
         """
         known = (*self.pending, *sorted(self._begun))
         due = known[max(0, len(known) - TRACKED_MAX) :]
@@ -325,22 +329,22 @@ Queued = tuple[ChannelId, ChannelItem]
 
 @dataclass(slots=True)
 class Sent:
-    """What one channel was sent, and what of it the operator was given."""
+    """The items sent on one channel, and those of them that were delivered to the operator."""
 
     items: list[ChannelItem] = field(default_factory=list)
     delivered: list[SourceSlice] = field(default_factory=list)
     received: CheckpointId = NEVER
-    """The newest barrier that counted."""
+    """The newest barrier that the gate received and did not ignore."""
     ended: bool = False
-    """True if the operator was told of the end."""
+    """True if the end was delivered to the operator."""
     is_told: bool = False
-    """True if the operator was told that no more rows come."""
+    """True if the operator was notified that no more rows come."""
 
     def segments(self) -> list[SourceSlice]:
         return [item for item in self.items if isinstance(item, SourceSlice)]
 
     def before(self, checkpoint: CheckpointId) -> list[SourceSlice] | None:
-        """Return the segments before this barrier, all if the channel ended without it, or None if it never came."""
+        """Return the segments before this barrier: all if the channel ended without it, or None if it never came."""
         found = []
         for item in self.items:
             match item:
@@ -353,7 +357,7 @@ class Sent:
         return found if self.is_over else None
 
     def overtaken(self, segment: SourceSlice, checkpoint: CheckpointId) -> bool:
-        """Return whether this barrier lies behind the segment, with only segments in between. A savepoint's waits."""
+        """Return whether this barrier lies behind the segment with only segments in between, and is no savepoint's."""
         behind = self.items[self.items.index(segment) :]
         found = next((item for item in behind if not isinstance(item, SourceSlice)), None)
         may = isinstance(found, Barrier) and found.alignment is not AlignmentType.FORCED_ALIGNED
@@ -370,12 +374,12 @@ class Sent:
 
     @property
     def has_no_more(self) -> bool:
-        """True if the channel was sent the notice that no more rows come."""
+        """True if the notice that no more rows come was sent on the channel."""
         return any(isinstance(item, EndOfData) for item in self.items)
 
     @property
     def is_over(self) -> bool:
-        """Whether the end was sent."""
+        """True if the end was sent."""
         return bool(self.items) and isinstance(self.items[-1], EndOfChannel)
 
     @property
@@ -385,7 +389,7 @@ class Sent:
 
 
 class GateModel:
-    """Takes what is sent and what the gate answers. Raises BrokenRuleError."""
+    """Processes the items sent and the gate's answers. Raises BrokenRuleError."""
 
     def __init__(self, config: GateConfig, channels: tuple[ChannelId, ...]) -> None:
         self.config = config
@@ -398,14 +402,14 @@ class GateModel:
         """
         self._at_trigger: dict[ChannelId, int] = {}
         self._ending: frozenset[ChannelId] = frozenset()
-        """Channels that end in the judged step. A tracker counts the end before it tells it."""
+        """Channels that end in the judged step. A tracker counts an end before it reports it."""
         self.in_flight: CheckpointId | None = None
-        """The checkpoint that was triggered unaligned, while its channel state is not known yet."""
+        """The checkpoint that was triggered unaligned, as long as its channel state is incomplete."""
         self.aside: list[Queued] = []
         self.replays: list[list[Queued]] = []
-        """What was put aside in alignments that are over. The last one is replayed first."""
+        """The items put aside in alignments that are over, one list for each. The last list is replayed first."""
         self._complete = NEVER
-        """The newest checkpoint whose channel state was told."""
+        """The newest checkpoint whose channel state was reported as complete."""
         self._overdue = NEVER
         """The newest checkpoint that the timer has turned unaligned."""
 
@@ -538,9 +542,9 @@ class GateModel:
         expect(effect.bytes_held <= undelivered, COSTS, f"{undelivered} bytes wait, not {effect.bytes_held}")
 
     def judge_turn(self, effect: TriggerCheckpoint, sent: Barrier, *, by_timer: bool) -> None:
-        """Judge a checkpoint that turned unaligned. It turned upstream, or because its time was over.
+        """Judge a checkpoint that turned unaligned. It must have turned upstream or reached its alignment timeout.
 
-        The timer turns it when the time is over. A barrier or an end turns it only a millisecond later.
+        The timer turns it exactly at the timeout. A barrier or an end turns it only a millisecond later.
         """
         checkpoint = sent.checkpoint
         if not effect.unaligned or self.config.policy is not GatePolicy.ALTERNATING:
@@ -582,7 +586,7 @@ class GateModel:
             expect(held == before, "alignment", f"before {checkpoint} lay {before} on {channel}, held is {held}")
 
     def bytes_delivered(self) -> int:
-        """Return how many bytes the operator was given."""
+        """Return how many bytes were delivered to the operator."""
         return sum(segment.bytes for sent in self.channels.values() for segment in sent.delivered)
 
     # -------------------------------------------------------------- what a gate looks like between two steps
@@ -603,7 +607,7 @@ class GateModel:
             self._recordings(gate)
 
     def _recordings(self, gate: InputGate) -> None:
-        """Nothing is recorded except for a checkpoint in flight, and no barrier is remembered longer than needed."""
+        """Judge that only an unaligned checkpoint is recorded, and that no barrier is kept longer than needed."""
         for channel in gate.snapshot().channels.channels:
             records = bool(channel.recorded) or channel.recording_for != NEVER
             expect(not records or self.in_flight is not None, BOUNDED, f"{channel} records for nobody")
@@ -619,7 +623,7 @@ class GateModel:
             expect(not blocked, POLICY, f"{blocked} are blocked")
 
     def judge_dry(self, gate: InputGate) -> None:
-        """Judge a gate that has nothing to give. What waits must wait for something that was not sent yet."""
+        """Judge a gate that can deliver nothing. Whatever waits must wait for something that was not sent yet."""
         exactly = self.config.policy is GatePolicy.AT_LEAST_ONCE
         for checkpoint in gate.pending():
             silent = [c for c, sent in self.channels.items() if not sent.has_answered(checkpoint, exactly=exactly)]
@@ -628,7 +632,7 @@ class GateModel:
         expect(not held or bool(gate.pending()), "no-deadlock", f"{held} hold segments, nothing is pending")
 
     def judge_clock(self, gate: InputGate, barriers: dict[CheckpointId, Barrier]) -> None:
-        """Judge a gate that was told the time. A checkpoint that is old enough must have been triggered."""
+        """Judge a gate that got the time. A checkpoint whose alignment timeout is over must have been triggered."""
         for checkpoint in gate.pending():
             barrier = barriers.get(checkpoint)
             if (
@@ -646,7 +650,10 @@ class GateModel:
         expect(timer_ms is None or timer_ms > self.now_ms, TIMER, f"at {self.now_ms} the timer of {timer_ms} is left")
 
     def judge_late(self, effects: tuple[GateEffect, ...], barriers: dict[CheckpointId, Barrier]) -> None:
-        """Judge a barrier or an end. If the checkpoint was too old by then, it must have turned unaligned."""
+        """Judge a barrier or an end.
+
+        If the checkpoint's alignment timeout was over by then, it must have turned unaligned.
+        """
         ends = self.config.checkpoint_after_tasks_finished and any(isinstance(each, DeliverEnd) for each in effects)
         barrier = effects[0].checkpoint if effects and isinstance(effects[0], BarrierReceived) else NEVER
         for checkpoint in self.telling.pending if self.config.policy is GatePolicy.ALTERNATING else ():

@@ -1,6 +1,6 @@
 """The machine of the whole job: the real door, with Hypothesis choosing what comes next.
 
-The simulator draws times, and these decide the order. Here any outstanding effect may be the next, and any timer may
+In the simulator, random times decide the order. Here any outstanding effect may be carried out next, and any timer may
 fire at any moment. A shrunk failure is a short list of choices. The same invariants judge this machine, the simulator
 and real runs.
 """
@@ -48,7 +48,7 @@ LONGEST_MS = 600_000
 _pick = st.integers(0, 30)
 _parallelism = st.integers(1, 3)
 _seldom = st.sampled_from([False, False, True])
-"""Rules that end a tick act rarely: in a tick of three or four steps, no second checkpoint would ever be seen."""
+"""Rules that end a tick act rarely, because no second checkpoint would fit into a tick of three or four steps."""
 _split = st.sampled_from(SPLITS)
 _ALL = {"micro_batch_fails": 1.0, "poll_fails": 1.0, "suite_fails": 1.0, "table_problem": 1.0, "publish_fails": 1.0}
 _ALL |= {"hook_fails": 1.0, "hook_restore_fails": 1.0}
@@ -71,7 +71,7 @@ class JobMachine(RuleBasedStateMachine):
     policy: ClassVar[GatePolicy] = GatePolicy.ALIGNED_BLOCKING
     hooks: ClassVar[tuple[Hook, ...]] = ()
     judged_by: ClassVar[frozenset[str] | None] = None
-    """The ids of the invariants that may stop it. None: all of them."""
+    """The ids of the invariants that may stop the machine. None means all of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class JobMachine(RuleBasedStateMachine):
             self.driven.job = replace(self.driven.job, config=config)
 
     def teardown(self) -> None:
-        """Let the last tick catch up without trouble. Late effects, also of zombies, change nothing then."""
+        """Let a last tick catch up without trouble. Then late effects, also of zombies, must change nothing."""
         if is_unwinding():
             return
         self.driven.crash()
@@ -303,7 +303,7 @@ class JobMachine(RuleBasedStateMachine):
     def _run_out_of_work(zombie: DrivenJob) -> None:
         """Let a zombie go on until it has nothing left.
 
-        It may wait for ever for an answer that died with its sender.
+        The zombie may wait for ever for an answer that was lost with its sender.
         """
         for _ in range(STEPS_MAX):
             if zombie.end is not None or not (zombie.outstanding or zombie.wake_at_ms()):
@@ -317,8 +317,8 @@ class JobMachine(RuleBasedStateMachine):
 # ------------------------------------------------------------------
 # The machine of the whole job with resets: between two ticks, the position of a source moves.
 #
-# It is a machine of its own, because each rule takes a share of the steps. With resets among the other rules, a
-# profile's runs missed bugs in the order of other things.
+# It is a machine of its own, because each rule takes a share of the steps. When resets were among the other rules, a
+# profile's runs missed bugs in the order of other events.
 
 
 _splits = st.sampled_from([*((split,) for split in SPLITS), *SOURCES.values()])
@@ -342,7 +342,7 @@ class ResettingMachine(JobMachine):
 # ------------------------------------------------------------------
 # The machine of the whole job on the simulator's stores, for each policy of the gates.
 #
-# It adds rules for which two ticks must share the stores: a coordinator takes over and dies, a savepoint is disposed
+# It adds rules for which two ticks must share the stores: a coordinator takes over and dies, or a savepoint is disposed
 # of.
 
 

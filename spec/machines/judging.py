@@ -25,19 +25,17 @@ def expect(holds: bool, invariant: str, what: object = "") -> None:  # noqa: FBT
 
 
 def is_unwinding() -> bool:
-    """Return whether a rule has just failed. Hypothesis then still calls `teardown`, which has nothing more to find."""
+    """Return whether a rule has just failed. Hypothesis still calls `teardown` then, which need not judge any more."""
     return sys.exc_info()[0] is not None
 
 
 # ------------------------------------------------------------------
 # How hard Hypothesis searches: the profiles dev (seconds), ci and nightly. They are registered only here.
 #
-# `dev` and `ci` try the same examples in every run. So a red run is caused by a change, and is red again when
-#   repeated.
-# Otherwise Hypothesis would use numbers and texts that it finds in the loaded modules, and those depend on the tests
-#   that
-# ran before. `nightly` tries random examples. What it finds is kept in `.hypothesis` and tried first. `model` and
-# `invariants` do not import this module, because they judge without a test library.
+# `dev` and `ci` try the same examples in every run. So a red run is caused by a change, and is red again when repeated.
+# For this, Hypothesis must not use numbers and texts that it finds in the loaded modules, since these depend on the
+# tests that ran before. `nightly` tries random examples. Its findings are kept in `.hypothesis`, and are tried first in
+# the next run. `spec.rules` does not import this module, because it judges without a test library.
 
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -45,7 +43,7 @@ NAMES: Final = ("dev", "ci", "nightly")
 
 
 def register() -> None:
-    """Register the profiles. A slow, shared machine is no failure, nor is an example that became too large."""
+    """Register the profiles. A slow, shared computer is no failure, and neither is an example that became too large."""
     setattr(HypothesisProvider, "_local_constants", Constants())  # noqa: B010 - no setting says it; a property till now
     common = settings(
         deadline=None,
@@ -71,7 +69,7 @@ def register() -> None:
 
 
 def hunting() -> settings:
-    """Return the ci profile to hunt a planted bug: the same examples each time, and the first find is enough."""
+    """Return the ci profile for the hunt of a planted bug: the same examples each time, and one finding is enough."""
     return settings(
         settings.get_profile("ci"),
         database=None,

@@ -1,9 +1,9 @@
 """The machine of damaged tables: logs lose their newest entries, cuts are lost, and the next tick repairs both.
 
 Its reference is the content of the tables (`commit`). After a tick's start, each table and each recorded cut show
-exactly the numbers below the position of their checkpoint, whatever was lost before. What nobody damaged is left
-alone, and what the retained entries can bring back is brought back. Between ticks, the job also goes back to older
-entries.
+exactly the numbers below the position of their checkpoint, whatever was lost before. Undamaged tables and cuts are left
+alone. Everything is repaired that the retained entries can bring back. Between ticks, the job is also rolled back to
+older entries.
 """
 
 from collections import Counter
@@ -31,9 +31,10 @@ REPAIRED = "repaired"
 UNDAMAGED = "undamaged-left-alone"
 """A table is in doubt only if its log has lost entries, and cuts are rebuilt only if one was lost."""
 NOT_LOST = "not-lost"
-"""A table is lost only if the retained entries do not hold what it lacks."""
+"""A table is given up as lost only if the retained entries do not hold the rows that it lacks."""
 CUTS_COME_BACK = "cuts-come-back"
-"""A lost cut is rebuilt if no log was ever damaged. It is unknown if no published entry names a table."""
+"""If no log was ever damaged, a lost cut is rebuilt. A table's version is unknown only if no published entry names the
+table."""
 _tables = st.sampled_from([NUMBERS, COUNT])
 _pick = st.integers(0, 20)
 

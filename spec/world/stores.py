@@ -590,7 +590,7 @@ class World:
         return used.union(*(self.table(name).versions[at] for name, at in shown if at <= self.table(name).version))
 
     def _cuts_in_use(self) -> set[CheckpointId]:
-        """Return the checkpoints whose cuts somebody reads: those of entries, and those that such an entry needs."""
+        """Return the checkpoints whose cuts are in use: all entries, and the parents of entries without a cut."""
         waiting = (row.parent for row in self.checkpoints() if row.checkpoint not in self.cuts)
         return {row.checkpoint for row in self.checkpoints()}.union(waiting)
 

@@ -273,7 +273,7 @@ class Tick:
         )
 
     def _takes_time(self, effect: TickEffect, before: TickEffect | None) -> Turns:
-        """Let others have their turns while the stores work. Find out why a release was refused."""
+        """Give other processes their turns while the stores work, and while the tick checks a refused release."""
         match effect:
             case AppendClaim():
                 yield self._after(20)
