@@ -1,6 +1,6 @@
 """Extends the product's coordinator by the facts that only Flink's own cases send (`spec.flink.messages`).
 
-Flink's cases fire timers by hand, fail single tasks and locations, and restore a job inside a living coordinator.
+Flink's cases fire timers by hand, fail single tasks and locations, and restore a job inside a running coordinator.
 """
 
 from collections.abc import Iterator
@@ -126,7 +126,7 @@ class Recovery:
 def _adopted(
     savepoint: CompletedCheckpoint, mode: RestoreMode, discard_on: frozenset[DiscardCause]
 ) -> CompletedCheckpoint:
-    """Return the savepoint as the store keeps it. `mode` says who owns its files (Flink: `restoreSavepoint`)."""
+    """Return the savepoint as the store keeps it. `mode` determines who owns its files (Flink: `restoreSavepoint`)."""
     match mode:
         case RestoreMode.CLAIM:
             return replace(savepoint, properties=CHECKPOINT, discard_on=discard_on)
@@ -141,8 +141,7 @@ def assign(checkpoint: CompletedCheckpoint, topology: Topology, *, allow_non_res
     """Yield each task's own state.
 
     Raise RestoreRefusedError for state that no task takes, and for changed key groups. The parallelism must be the same
-    as the checkpoint's. Redistribution is planned over key groups, where the files are known
-    (`checkpointing.job.restoring`).
+    as the checkpoint's. `checkpointing.job.restoring` redistributes state by key groups, because it knows the files.
     """
     _check_takers(checkpoint, topology, allow_non_restored=allow_non_restored)
     _check_key_groups(checkpoint, topology)
@@ -187,7 +186,7 @@ class InvalidHookError(ValueError):
 
 
 class FlinkCompletion(Completion):
-    """Ends checkpoints. It also accepts a commit whose outcome is unknown."""
+    """Ends checkpoints. This class also accepts a commit of unknown outcome."""
 
     __slots__ = ()
 
@@ -201,7 +200,7 @@ class FlinkCompletion(Completion):
 
 
 class FlinkTriggering(Triggering):
-    """Triggers checkpoints. It also accepts that no id could be fetched."""
+    """Triggers checkpoints. This class also accepts that no id could be fetched."""
 
     __slots__ = ()
 
@@ -211,7 +210,7 @@ class FlinkTriggering(Triggering):
         return len(self._decider)
 
     def id_failed(self, fact: CheckpointIdFailed) -> None:
-        """Fail the request. It has no checkpoint yet."""
+        """Fail the request, which has no checkpoint yet."""
         procedure = self.procedure
         if procedure is not None and procedure.checkpoint is None:
             self._fail_early(procedure.request, _io_or_trigger_failure(io_error=fact.io_error), fact.message)
@@ -236,7 +235,7 @@ class FlinkCoordinator(CheckpointCoordinator):
         self._recovery = Recovery(self._books, self._completion)
 
     def tell(self, fact: FlinkFact) -> tuple[FlinkEffect, ...]:
-        """Take one fact and return the effects, as `step` does.
+        """Process one fact and return the effects, as `step` does.
 
         Raises RestoreRefusedError for a restore that does not fit, and ForcedCheckpointSubsumedError for an abort that
         is impossible. Both change nothing.
@@ -331,7 +330,7 @@ FIRST_ID = CheckpointId(1)
 
 
 class CheckpointIdCounter:
-    """Counts up from 1, or from the id that the persisted claim says.
+    """Counts up from 1, or from the id that the persisted claim has.
 
     A caller with several threads fetches under its own lock. `fetch` itself neither awaits nor calls back.
     """

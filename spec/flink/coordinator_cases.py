@@ -1,4 +1,4 @@
-"""What a case gives: task states, acknowledged states, a savepoint, a registry that counts."""
+"""Runs the coordinator cases, and builds what they give: task states, a savepoint, a registry that counts."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -47,7 +47,7 @@ from spec.flink.vectors import named_step
 
 
 class CountingRegistry(FlinkRegistry):
-    """A registry that tells how often each handle was handed in."""
+    """A registry that counts how often each handle was registered."""
 
     def __init__(self, registrations: dict[str, int]) -> None:
         super().__init__()
@@ -85,11 +85,11 @@ def savepoint_of(raw: Mapping[str, Value]) -> CompletedCheckpoint:
 
 
 # ------------------------------------------------------------------
-# What a case may ask about the coordinator and its environment: one method a fact of the legend.
+# What a case may ask about the coordinator and its environment: one method for each fact of the legend.
 
 
 class ObservedCoordinator:
-    """The facts of a coordinator under test; who drives it fills the attributes in."""
+    """The facts of a coordinator under test. The class that drives the coordinator sets the attributes."""
 
     abort_latest: dict[str, int]
     acknowledged: AnswerAcknowledge | None
@@ -223,16 +223,16 @@ class ObservedCoordinator:
 
 JOB = "job"
 LONG_AGO_MS = 10**12
-"""Where the clock starts: no pause lies behind."""
+"""The clock's start. It is so large that no pause is in progress."""
 FAR_AWAY_MS = 10**15
-"""The default interval: only a tick fires the timer."""
+"""The default interval. It is so long that only a case's own step fires the timer."""
 SEED = 20_240_924
 _METRICS = {"total_bytes": "state_bytes"}
-"""What the cases call a measurement, and what the coordinator calls it."""
+"""By the name of a measurement in the cases, its name in the coordinator."""
 
 
 class CoordinatorUnit(ObservedCoordinator):
-    """Drives a FlinkCoordinator and plays everything around it."""
+    """Drives a FlinkCoordinator, and plays its whole environment."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
         self.given = given
@@ -326,7 +326,7 @@ class CoordinatorUnit(ObservedCoordinator):
         self.tell(told.CheckpointRequested(name, properties, periodic))
 
     def _do_run(self, _step: Step) -> None:
-        """Nothing but the run to idle."""
+        """Do nothing. Every step runs the environment until it is idle."""
 
     def _do_ack(self, step: Step) -> None:
         job = JOB if step.options.get("job", JOB) == JOB else "another job"
@@ -405,7 +405,7 @@ class CoordinatorUnit(ObservedCoordinator):
     # -------------------------------------------------------------- effects
 
     def tell(self, fact: flink.FlinkFact, door: FlinkCoordinator | None = None) -> None:
-        """Step the door (or an older one that asked) and carry out what it wants."""
+        """Step the door, or the older door that asked, and carry out its effects."""
         asked = self.door if door is None else door
         for effect in asked.tell(fact):
             self._carry_out(effect, asked)
@@ -417,7 +417,7 @@ class CoordinatorUnit(ObservedCoordinator):
         self.in_piece = False
 
     def _answer(self, call: str, door: FlinkCoordinator, answer: Callable[[bool], flink.FlinkFact]) -> None:
-        """Answer in a piece of its own, or when the call is released."""
+        """Answer in a separate piece of work, or when the case releases the call."""
 
         def give(failed: bool) -> None:  # noqa: FBT001 - one flag
             self.tell(answer(failed), door)
@@ -555,8 +555,8 @@ class CoordinatorUnit(ObservedCoordinator):
 # ------------------------------------------------------------------
 # Runs the coordinator cases on the real doors of `checkpointing.coordinator`.
 #
-# Every case names a unit, and the unit's environment takes the steps. After each step, the facts that the case lists
-# for it are compared: maps by the listed keys, lists exactly.
+# Every case names a unit, and the unit's environment carries out the steps. After each step, the facts that the case
+# lists for it are compared: maps by the listed keys, lists exactly.
 
 
 _UNITS: dict[str, UnitFactory] = {
@@ -568,18 +568,18 @@ _UNITS: dict[str, UnitFactory] = {
     "plan": PlanUnit,
 }
 _COMPLETE = frozenset({"operator_states", "master_states"})
-"""Facts whose listed items are complete maps themselves."""
+"""Facts whose listed values are maps, which are compared completely."""
 _SETS = frozenset({"discarded", "not_discarded"})
 
 
 def claims(legend: Mapping[str, Any]) -> bool:
-    """Return whether the legend is of coordinator cases. It may have units that Tidemark lacks, as Flink's sink."""
+    """Return whether this is the legend of coordinator cases. Some of its units may be unknown to Tidemark."""
     units = legend.get("words", {}).get("unit", ()) if isinstance(legend.get("words"), dict) else ()
     return "coordinator" in units
 
 
 def run_case(legend: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
-    """Run one case. Return what does not hold."""
+    """Run one case. Return its problems."""
     name = case["given"].get("unit", "coordinator")
     if name not in _UNITS:
         return [f"Tidemark has no {name}: its units are {', '.join(_UNITS)}"]

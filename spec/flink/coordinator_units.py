@@ -1,4 +1,4 @@
-"""What every unit of the coordinator vectors offers: do a step, tell a fact."""
+"""What every unit of the coordinator vectors offers: it does steps and returns facts."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ Value = Any
 
 
 class StepError(Exception):
-    """A step raised to its caller; `kind` is the legend's word for it."""
+    """A step raised an error. `kind` is the legend's word for it."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -52,7 +52,7 @@ class Step:
 
     @classmethod
     def of(cls, raw: list[Value], legend: Mapping[str, Value]) -> "Step":
-        """Parse a step: the last element is the options if all its keys are options of that word."""
+        """Parse a step. The last element has the options if all its keys are options of that word."""
         word, *args = raw
         known = {*legend["steps"][word]["opts"], "run"}
         if args and isinstance(args[-1], dict) and args[-1].keys() <= known:
@@ -68,10 +68,10 @@ class Unit(Protocol):
     """A component under test with its environment."""
 
     def do(self, step: Step) -> None:
-        """Do a step; raise StepError if it raises to its caller."""
+        """Do a step. Raise StepError if the step raises an error."""
 
     def fact(self, name: str, expected: Value) -> Value:
-        """Return what holds now for the fact of that name, in the form in which cases write it."""
+        """Return the present value of the fact of that name, in the form in which cases write it."""
 
 
 UnitFactory = Callable[[Mapping[str, Value]], Unit]
@@ -85,7 +85,7 @@ _MAX_PARALLELISM = 128
 
 
 def topology_of(given: Mapping[str, Value], max_parallelisms: Mapping[str, int] | None = None) -> Topology:
-    """Return the topology; `max_parallelisms` override those of `given`."""
+    """Return the topology. `max_parallelisms` override those of `given`."""
     changed = max_parallelisms or {}
     vertices = tuple(_vertices(given, changed))
     return Topology(vertices, tuple(_edges(given, tuple(vertex.name for vertex in vertices))))
@@ -154,7 +154,7 @@ def _by_flink(metrics: SnapshotMetrics) -> FlinkMetrics:
 
 
 def history(tracker: StatisticsTracker) -> Value:
-    """Return id and status of what is remembered, newest first."""
+    """Return the id and status of each checkpoint in the history, newest first."""
     return [[known.id, known.status.value] for known in tracker.history()]
 
 
@@ -170,11 +170,11 @@ def latest(tracker: StatisticsTracker) -> Value:
 
 
 # ------------------------------------------------------------------
-# The small units of the coordinator vectors: each drives one component alone.
+# The small units of the coordinator vectors. Each drives one component alone.
 
 
 class DeciderUnit:
-    """The request decider; pending, cleaning and triggering are given to it."""
+    """The request decider. The case gives it what is pending, cleaning and triggering."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
         self._decider = RequestDecider(
@@ -241,7 +241,7 @@ class DeciderUnit:
 
 
 class FailureUnit:
-    """The failure policy with plain checkpoints and failures seen by the coordinator."""
+    """The failure policy, with plain checkpoints and failures that the coordinator notices."""
 
     def __init__(self, given: Mapping[str, Value]) -> None:
         tolerable = given.get("tolerable_failures", "unlimited")

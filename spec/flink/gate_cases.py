@@ -1,4 +1,4 @@
-"""Feeds a case's events to a gate as facts and keeps the effects as the trace."""
+"""Runs the gate cases: feeds a case's events to a gate as facts, and keeps the effects as the trace."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ from spec.flink.vectors import named_step
 
 @dataclass(frozen=True, slots=True)
 class ItemHanded:
-    """A case handed an item to the gate past the channel's queue and past a block. The gate handles it at once."""
+    """A case gave the gate an item, past the channel's queue and past a block. The gate handles it at once."""
 
     channel: ChannelId
     item: ChannelItem
@@ -49,7 +49,7 @@ class ItemHanded:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementHanded:
-    """A case told the gate that this barrier waits in the channel (Flink: `EventAnnouncement`)."""
+    """A case announced to the gate that this barrier waits in the channel (Flink: `EventAnnouncement`)."""
 
     channel: ChannelId
     barrier: Barrier
@@ -57,7 +57,7 @@ class AnnouncementHanded:
 
 @dataclass(frozen=True, slots=True)
 class GateClosed:
-    """The task is gone. From now on timers do nothing, and the gate hands out nothing."""
+    """The task has ended. From now on timers do nothing, and the gate delivers nothing."""
 
 
 class FlinkGate(InputGate):
@@ -68,7 +68,7 @@ class FlinkGate(InputGate):
         self._closed = False
 
     def tell(self, fact: GateFact | ItemHanded | AnnouncementHanded | GateClosed) -> tuple[GateEffect, ...]:
-        """Take one fact and return the effects, as `step` does."""
+        """Process one fact and return the effects, as `step` does."""
         match fact:
             case ItemHanded(channel, item):
                 admitted = self._admissible(channel, item)
@@ -118,7 +118,7 @@ _EDGE = EdgeId(VertexId("upstream"), VertexId("task"))
 
 @dataclass(slots=True)
 class BarrierRun:
-    """One gate and what it did so far: `trace` holds (event index, entry)."""
+    """One gate, and its effects so far. `trace` holds pairs (event index, entry)."""
 
     case: Case
     gate: FlinkGate = field(init=False)
@@ -143,7 +143,7 @@ class BarrierRun:
 
     @property
     def alternating(self) -> bool:
-        """Whether items are polled one by one."""
+        """True if items are polled one by one."""
         return bool(self.case["mode"] == "alternating")
 
     def do(self, index: int, event: Event) -> None:
@@ -192,7 +192,7 @@ class BarrierRun:
         return Barrier(*created, AlignmentType.ALIGNED, self.case.get("aligned_timeout_ms"))
 
     def note(self, fact: GateFact | ItemHanded | AnnouncementHanded | GateClosed, *, yields: bool = True) -> None:
-        """Step the gate; enter what it did into the trace, what a poll hands out last."""
+        """Step the gate. Add its effects to the trace, and last the item that a poll returns."""
         effects = self.gate.tell(fact)
         entries = [entry for effect in effects if (entry := self._entry(effect)) is not None]
         if self.alternating and yields and isinstance(fact, Polled):
@@ -324,7 +324,7 @@ def _yielded(effect: GateEffect) -> str | None:
 
 
 # ------------------------------------------------------------------
-# Holds a trace against what the legend's `matching` demands and what Flink's own test asserts.
+# Compares a trace with the legend's `matching` and with the assertions of Flink's own test.
 
 
 MANDATORY = {
@@ -334,7 +334,7 @@ MANDATORY = {
 
 
 def compare_traces(run: BarrierRun, case: Case) -> Iterator[str]:
-    """Yield where the traces' mandatory entries differ, order and blocked channels included."""
+    """Yield the first difference of the mandatory entries, order and blocked channels included."""
     kinds = MANDATORY.get(case["mode"], MANDATORY["other"])
     expected = _mandatory([(None, tuple(entry)) for entry in case["expect"]], kinds, case)
     got = _mandatory(list(run.trace), kinds, case)
@@ -351,7 +351,10 @@ def compare_traces(run: BarrierRun, case: Case) -> Iterator[str]:
 
 
 def _mandatory(trace: list[tuple[Any, Entry]], kinds: tuple[str, ...], case: Case) -> list[tuple[Any, Entry]]:
-    """Return the entries of those kinds, deliveries with the set of blocked channels, and that set at the end."""
+    """Return the entries of these kinds.
+
+    Deliveries have the set of blocked channels, which is also added at the end.
+    """
     folds = case["mode"].startswith("aligned")
     blocked: set[int] = set()
     entries: list[tuple[Any, Entry]] = []
@@ -424,7 +427,7 @@ _SETS = frozenset({"blocked", "inflight_so_far"})
 
 
 def check_facts(run: BarrierRun, check: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which facts of one check do not hold now."""
+    """Yield the facts of one check that do not hold now."""
     for fact, expected in check.items():
         if fact == "after_event":
             continue
@@ -475,7 +478,7 @@ _ASSERTED: dict[str, Callable[[BarrierRun], Any]] = {
 
 
 def compare_asserted(run: BarrierRun, case: Case) -> Iterator[str]:
-    """Yield where the end differs from what Flink's test asserts."""
+    """Yield each assertion of Flink's test that does not hold at the end."""
     for fact, expected in case["asserted"].items():
         if fact == "checks":
             continue
@@ -495,9 +498,9 @@ def _compare_in_flight_asserted(run: BarrierRun, expected: Mapping[str, list[int
 # ------------------------------------------------------------------
 # Runs the barrier cases (aligned, tracker, unaligned) on the real `InputGate`.
 #
-# A case's events become facts, and the effects become the trace. Then what the legend's `matching` demands is
-# compared: the mandatory items in order, the set of blocked channels at every delivery, the sets in flight, and
-# everything that Flink's own test asserts.
+# A case's events become facts, and the effects become the trace. Then everything that the legend's `matching` demands
+# is compared: the mandatory items in order, the set of blocked channels at every delivery, the sets in flight, and all
+# assertions of Flink's own test.
 
 
 def claims(legend: Mapping[str, Any]) -> bool:
@@ -506,7 +509,7 @@ def claims(legend: Mapping[str, Any]) -> bool:
 
 
 def run_case(_legend: Mapping[str, Any], case: Case) -> list[str]:
-    """Run one case. Return what does not match."""
+    """Run one case. Return the differences."""
     run = BarrierRun(case)
     checks = case["asserted"].get("checks", ())
     problems: list[str] = []

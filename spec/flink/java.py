@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def program(name: str) -> str:
-    """Return `java` or `javac` as JAVA_HOME has it, or else the bare name, which the PATH must know."""
+    """Return the path of `java` or `javac` in JAVA_HOME, or without JAVA_HOME the bare name, for the PATH."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / name) if home else name
 

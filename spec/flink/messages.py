@@ -1,7 +1,7 @@
 """Lists the facts that only Flink's cases send to a coordinator, and the effects that only they expect.
 
-The product needs none of them. An id comes from a claim's block, and nobody makes a location. A source gets its facts
-in the same step. A failed task ends the attempt, and an append with an unknown outcome ends the tick. `job.restoring`
+The product needs none of them. It takes an id from a claim's block, and creates no location. A source gets its facts in
+the same step. A failed task ends the attempt, and an append with an unknown outcome ends the tick. `job.restoring`
 restores a job.
 """
 
@@ -37,7 +37,7 @@ def operator_states(checkpoint: CompletedCheckpoint) -> dict[str, int]:
 
 
 class RestoreMode(Enum):
-    """Says who owns the files of the checkpoint that a job was restored from (G3; Flink: `RestoreMode`)."""
+    """Determines who owns the files of the checkpoint from which a job was restored (G3; Flink: `RestoreMode`)."""
 
     CLAIM = "CLAIM"
     """The job owns them and deletes them when they are unused."""
@@ -48,10 +48,10 @@ class RestoreMode(Enum):
 
 
 class RestoredKind(Enum):
-    """Says where the shared files of a restored checkpoint lie (Flink: `SharingFilesStrategy`)."""
+    """Determines where the shared files of a restored checkpoint lie (Flink: `SharingFilesStrategy`)."""
 
     RETAINED_CHECKPOINT = "retained_checkpoint"
-    """Outside its own folder. That folder may go while the files are in use."""
+    """Outside its own folder. That folder may be deleted while the files are in use."""
     NATIVE_SAVEPOINT = "native_savepoint"
     """In its own folder. That folder must stay while one of the files is in use."""
 
@@ -90,9 +90,9 @@ class FlinkRegistry(SharedStateRegistry):
             self._keeping.add(key)
 
     def unregister_unused(self, lowest: CheckpointId) -> Unregistered:
-        """Forget each file that no checkpoint from `lowest` on has used.
+        """Remove each file from the registry that no checkpoint from `lowest` on has used.
 
-        Unclaimed files are forgotten, but not deleted.
+        Unclaimed files are only removed from the registry. The others are also deleted.
         """
         dropped = self._drop_unused(lowest)
         self._keeping &= self._entries.keys()
@@ -114,12 +114,12 @@ class FlinkRegistry(SharedStateRegistry):
 
 @dataclass(frozen=True, slots=True)
 class PeriodicTimerFired:
-    """The periodic timer fires now, whatever the clock says. If there is no timer, nothing happens."""
+    """The periodic timer fires now, regardless of the clock. If there is no timer, nothing happens."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTimeoutFired:
-    """The timeout of a pending checkpoint fires now, whatever the clock says."""
+    """The timeout of a pending checkpoint fires now, regardless of the clock."""
 
     checkpoint: CheckpointId
 
@@ -178,7 +178,7 @@ class AbortRequested:
 
 
 class RestoreKind(Enum):
-    """Says how much of the job a restore covers (Flink: the four restore calls of `CheckpointCoordinator`)."""
+    """Determines how much of the job a restore covers (Flink: the four restore calls of `CheckpointCoordinator`)."""
 
     LATEST = "latest"
     """All tasks and coordinators, from the newest checkpoint of the store. If the store is empty, they are reset."""
@@ -194,7 +194,7 @@ class RestoreKind(Enum):
 class RestoreRequested:
     """Restore tasks, hooks and coordinators (G1). Raises RestoreRefusedError if the state does not fit (G2).
 
-    RestoreKind.SAVEPOINT loads `savepoint`. `mode` says who owns its files from now on (G3).
+    RestoreKind.SAVEPOINT loads `savepoint`. `mode` determines who owns the savepoint's files from now on (G3).
     """
 
     kind: RestoreKind
@@ -205,7 +205,7 @@ class RestoreRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlinkMetrics(SnapshotMetrics):
-    """What Flink's tasks measure in addition. In Tidemark a vertex measures this (`VertexStatistics`)."""
+    """The measurements that only Flink's tasks make. In Tidemark a vertex makes them (`VertexStatistics`)."""
 
     state_bytes: int | None = None
     """Bytes of all state files that the snapshot refers to."""

@@ -42,7 +42,7 @@ def claims(legend: Mapping[str, Any]) -> bool:
 
 
 def run_case(_legend: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
-    """Run one case. Return what does not hold."""
+    """Run one case. Return its problems."""
     run, problems = _Run(case["given"]), list[str]()
     for index, (word, *args) in enumerate(case["steps"]):
         with named_step(index, word):
@@ -90,7 +90,7 @@ def _is_error(expected: str | None, got: Exception | None) -> bool:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Handle:
-    """A handle object. Two with labels that differ only in quotes are the same file."""
+    """A handle object. Two handles whose labels differ only in quotes are the same file."""
 
     label: str
 
@@ -171,7 +171,7 @@ class _Run:
         self._let_go(self._open_store.add(completed))
 
     def _do_abort(self, _checkpoint: int) -> None:
-        """Tell the registry nothing, because an abort never deletes shared state."""
+        """Do nothing with the registry, because an abort never deletes shared state."""
 
     def _do_subsumed(self, checkpoint: int) -> None:
         self._cleaner.add(self._stored(CheckpointId(checkpoint)))

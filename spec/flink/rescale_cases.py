@@ -17,7 +17,7 @@ def claims(legend: Mapping[str, Any]) -> bool:
 
 
 def run_case(_legend: Mapping[str, Any], case: Mapping[str, Any]) -> list[str]:
-    """Run one case. Return what does not match."""
+    """Run one case. Return the differences."""
     try:
         got = _KINDS[case["kind"]](case["given"])
     except ValueError:
@@ -38,7 +38,7 @@ def _holds(name: str, expected: Value, got: Value) -> bool:
 
 
 def _listed(value: Value) -> Value:
-    """Return the value with lists for tuples, as JSON has it."""
+    """Return the value with lists instead of tuples, as in JSON."""
     if isinstance(value, dict):
         return {key: _listed(inner) for key, inner in value.items()}
     return [_listed(inner) for inner in value] if isinstance(value, (list, tuple)) else value

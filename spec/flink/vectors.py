@@ -1,6 +1,6 @@
 """Runs files of test vectors on the real doors: `python -m spec.flink.vectors FILE...`.
 
-A file is `{"legend": ..., "cases": [...]}`. Its legend says how to run a case. Every module
+A file is `{"legend": ..., "cases": [...]}`. The legend describes how to run a case. Every module
 `spec/flink/<name>_cases.py` is a runner, and is found by its name. A runner has:
 
 - `claims(legend) -> bool`: whether it runs files with this legend.
@@ -29,7 +29,7 @@ Legend = Mapping[str, Any]
 
 @contextmanager
 def named_step(index: int, word: object) -> Iterator[None]:
-    """Add to any error raised inside at which step it happened."""
+    """Add the step to the message of any error raised inside."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Says in the simplest way what an entry means for tables, ranges and names, without the product's own functions.
+"""Computes in the simplest way what an entry means for tables, ranges and names, without the product's functions.
 
 Judges use this, so that they do not share an error with the product.
 """
@@ -52,7 +52,7 @@ def files_of_table(table: Table, vertex: VertexRecord) -> frozenset[str]:
 
 
 def publishes(record: CheckpointRecord, publication: Publication) -> bool:
-    """Return whether the publication is what the entry says of its table."""
+    """Return whether the publication matches what its entry lists for the table."""
     columns = next((each.columns for each in record.columns if each.table == publication.table), ())
     names = {(one.now, one.was) for one in record.renames if one.kind is RenameKind.COLUMN}
     renamed = all(now == was or (now, was) in names for now, was in publication.renamed)
@@ -81,13 +81,13 @@ def key_groups_of(subtask: int, parallelism: int, max_parallelism: int) -> froze
 
 
 def says_finished(record: CheckpointRecord) -> bool:
-    """Return whether an entry says of every subtask that it has no row left, and holds none in flight."""
+    """Return whether an entry marks every subtask as finished and holds no rows in flight."""
     subtasks = [subtask for vertex in record.vertices for subtask in vertex.subtasks]
     return bool(subtasks) and all(each.finished and not each.in_flight for each in subtasks)
 
 
 def ended_at(record: CheckpointRecord) -> frozenset[tuple[VertexId, SplitId]]:
-    """Return the splits of which an entry says that they have ended."""
+    """Return the splits that an entry marks as ended."""
     return frozenset(
         (vertex.vertex, SplitId(split))
         for vertex in record.vertices
@@ -99,7 +99,8 @@ def ended_at(record: CheckpointRecord) -> frozenset[tuple[VertexId, SplitId]]:
 def ended_before(graph: JobGraph, record: CheckpointRecord | None) -> frozenset[tuple[VertexId, SplitId]]:
     """Return the splits of a pipeline that had ended at an entry.
 
-    A part of a source has ended if all its splits have. It finds no new ones then. A source without parts is one part.
+    A part of a source has ended if all its splits have ended. Then it finds no new splits. A source without parts is
+    one part.
     """
     found: set[tuple[VertexId, SplitId]] = set()
     for vertex in record.vertices if record is not None else ():
@@ -111,7 +112,7 @@ def ended_before(graph: JobGraph, record: CheckpointRecord | None) -> frozenset[
 
 
 def ended_of(source: Vertex, begin: str, vertex: VertexRecord) -> frozenset[SplitId]:
-    """Return the splits of a part that an entry says have ended, and if all have, also those that it does not know.
+    """Return the splits of a part that an entry marks as ended. If all are, splits unknown to the entry count too.
 
     The names of the part's splits begin with `begin`.
     """
@@ -125,7 +126,7 @@ def ended_of(source: Vertex, begin: str, vertex: VertexRecord) -> frozenset[Spli
 
 
 def splits_before(graph: JobGraph) -> dict[tuple[VertexId, SplitId], tuple[tuple[VertexId, SplitId], ...]]:
-    """Return the splits of earlier parts, for each split of a source that is read in parts."""
+    """Return the splits of earlier parts, by each split of a source that is read in parts."""
     found: dict[tuple[VertexId, SplitId], tuple[tuple[VertexId, SplitId], ...]] = {}
     for source in graph.sources():
         earlier: tuple[tuple[VertexId, SplitId], ...] = ()
@@ -154,7 +155,7 @@ def renames_of(graph: JobGraph) -> frozenset[Rename]:
 
 
 # ------------------------------------------------------------------
-# Computes what an entry and its cut in the small pipeline show: rows read, in flight, in tables, in state.
+# Computes what an entry and its cut hold in the small pipeline: rows that were read, in flight, in tables, in state.
 
 
 StateRow = tuple[object, ...] | None
@@ -185,9 +186,11 @@ def in_flight(record: CheckpointRecord) -> Iterator[ChannelState]:
 
 
 def expected(history: History, record: CheckpointRecord, drains: Sequence[CheckpointRecord] = ()) -> Contents:
-    """Return what the reference says of this cut. `drains` are the entries of all drains in the history.
+    """Return the contents that the reference computes for this cut.
 
-    A committed entry never changes, nor do the drains before it. So this is computed once for each.
+    `drains` are the entries of all drains in the history.
+
+    A committed entry never changes, nor do the drains before it. So the contents of each entry are computed once.
     """
     known = history.due.get(id(record))
     if known is None:
@@ -220,9 +223,9 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
 
 
 def _erasures(history: History, line: Sequence[CheckpointRecord]) -> list[tuple[int, int]]:
-    """Return the erasures before the last entry of a line: up to which place rows went, and of which key.
+    """Return the erasures before the last entry of a line, each as the last place that lost rows, and the erased key.
 
-    An erasure takes the rows that entries before it have read, also of a line that it is not on itself.
+    An erasure removes rows that earlier entries have read, also from a line to which it does not belong.
     """
     keys = {event.generation: event.key for event in history.of(ErasureAsked)}
     if not keys:
@@ -239,7 +242,7 @@ def _erasures(history: History, line: Sequence[CheckpointRecord]) -> list[tuple[
 
 
 def _kept(line: Sequence[CheckpointRecord], erased: Sequence[tuple[int, int]]) -> dict[SplitId, list[tuple[int, int]]]:
-    """Return the stretches of each split that were read, without rows that were erased since."""
+    """Return the stretches of each split that were read, without rows that were erased since then."""
     if not erased:
         return read_on(line)
     at: dict[SplitId, int] = {}
@@ -255,9 +258,9 @@ def _kept(line: Sequence[CheckpointRecord], erased: Sequence[tuple[int, int]]) -
 
 
 def line_of(history: History, record: CheckpointRecord) -> tuple[CheckpointRecord, ...]:
-    """Return the entry and its ancestors, also those in the warehouse from which the first one was imported.
+    """Return the entry and its ancestors, including those in the warehouse from which the first one was imported.
 
-    What a rollback has left behind does not count.
+    Entries that a rollback abandoned are not among them.
     """
     rows = {event.record.checkpoint: event.record for event in history.of(RowCommitted)}
     found, at = {record.checkpoint: record}, record.parent
@@ -272,7 +275,7 @@ def line_of(history: History, record: CheckpointRecord) -> tuple[CheckpointRecor
 def read_on(line: Sequence[CheckpointRecord]) -> dict[SplitId, list[tuple[int, int]]]:
     """Return the stretches of each split that were read when the last entry of a line was taken.
 
-    A reset ends a stretch at its parent's position, and begins the next one.
+    A reset ends a stretch at its parent's position, and begins the next stretch at its own.
     """
     begun: dict[SplitId, int] = {}
     found: dict[SplitId, list[tuple[int, int]]] = {}
@@ -288,7 +291,7 @@ def read_on(line: Sequence[CheckpointRecord]) -> dict[SplitId, list[tuple[int, i
 
 
 def shown(history: History, record: CheckpointRecord, cut: CutWritten, state: Contents) -> Contents:
-    """Return what the entry's tables show at this cut. The join's state is no table's, and comes from `state`."""
+    """Return what the entry's tables show at this cut. No table shows the join's state, so it comes from `state`."""
     active = _active(record, cut)
     totals = {key: (count, total) for key, count, total in history.multiset(active[TOTALS_TABLE]).elements()}
     return Contents(
@@ -313,7 +316,7 @@ def repeated_keys(history: History, record: CheckpointRecord, cut: CutWritten) -
 
 
 def held(history: History, record: CheckpointRecord, tables: Contents) -> Contents:
-    """Return what the entry's state files hold. What is no state comes from `tables`."""
+    """Return what the entry's state files hold. Contents of tables that are no state come from `tables`."""
     totals = {
         key: (_number(value[0]), _number(value[1]))
         for key, value in _state(history, record, TOTALS)
@@ -328,7 +331,10 @@ def held(history: History, record: CheckpointRecord, tables: Contents) -> Conten
 
 
 def _state(history: History, record: CheckpointRecord, vertex: VertexId) -> Iterator[tuple[int, StateRow]]:
-    """Yield the keys of a vertex: each subtask's files, oldest first, in its own range of key groups."""
+    """Yield the keys of a vertex, with their state.
+
+    Each subtask's files are merged, oldest first, in its key groups.
+    """
     was = next(each for each in record.vertices if first_id(each.vertex) == vertex)
     for index, snapshot in enumerate(was.subtasks):
         own = key_groups_of(index, len(was.subtasks), record.max_parallelism)
@@ -347,7 +353,7 @@ def merged_state(history: History, files: tuple[KeyedFile, ...], own: frozenset[
 
 
 def other_files(record: CheckpointRecord, cut: CutWritten) -> Iterator[str]:
-    """Yield every upsert and state table that consists of other files at the cut than the entry says."""
+    """Yield every upsert and state table that has other files at the cut than the entry lists."""
     active = dict(cut.active)
     vertices = {vertex.vertex: vertex for vertex in record.vertices}
     for vertex in graph_of(record).operators():
@@ -389,11 +395,11 @@ def _sorted(value: object) -> tuple[int, ...]:
 
 
 # ------------------------------------------------------------------
-# Lists the files that an entry needs, without the core's own list of them. A judge of deletions must not share it.
+# Lists the files that an entry needs, without the core's own list of them, which a judge of deletions must not share.
 
 
 def named_files(record: CheckpointRecord) -> frozenset[str]:
-    """Return the paths of state, ranges, staged files and files in flight, of files new in its tables, of manifests."""
+    """Return the paths of its state, ranges, staged files, files in flight, new files of tables, and manifests."""
     found = {file.path for table in record.tables for file in table.adds + table.files}
     found |= {each.into.path for table in record.tables for each in table.compactions}
     for subtask in (subtask for vertex in record.vertices for subtask in vertex.subtasks):

@@ -4,8 +4,8 @@
     payments (split c)   -> bronze_payments /
     orders -> newest, an overwrite table, in some runs
 
-A source row is one whole number, unique in the world, from which its split and its key can be told. So two
-tables' contents can be compared row by row, and the order of a split's rows can be seen anywhere downstream.
+A source row is one whole number, unique in the world. The number determines the row's split and key. So two tables'
+contents can be compared row by row, and the order of a split's rows can be checked anywhere downstream.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ KEYS: Final = 6
 MAX_PARALLELISM: Final = 4
 ROW_BYTES: Final = 10
 NO_PAYMENT: Final = -1
-"""What an order is joined with if no payment of its key came before the end of the input."""
+"""The payment with which an order is joined if no payment of its key came before the end of the input."""
 
 ORDERS: Final = VertexId("orders")
 PAYMENTS: Final = VertexId("payments")
@@ -47,10 +47,10 @@ NEWEST: Final = VertexId("newest")
 WINDOWS: Final = VertexId("windows")
 """A vertex of some runs. It counts rows in windows of event time (`spec.reference.times`)."""
 TIMES: Final = EventTime(delay_ms=20, idle_after_ms=300, hold_back_ms=80)
+"""The event time that the pipeline declares for both sources in these runs."""
 CLOSE_AFTER_MS: Final = 200
 DAYS: Final = TimePartitions(size_ms=600, start_ms=0, offsets=((0, 10),))
-"""The partitions of the table with windows. Some end while no window does."""
-"""What the pipeline says about the times of both sources in these runs."""
+"""The partitions of the table with windows. Some partitions end at times when no window ends."""
 
 ORDERS_TABLE: Final = TableName("bronze/orders")
 PAYMENTS_TABLE: Final = TableName("bronze/payments")
@@ -72,7 +72,10 @@ RENAMED_VERTICES: Final[Mapping[VertexId, VertexId]] = MappingProxyType(
         NEWEST: VertexId("latest"),
     }
 )
-"""The names that a renaming release gives to vertices of the other releases. It renames their tables too."""
+"""The names that a renaming release gives to vertices of the other releases.
+
+Such a release renames their tables too.
+"""
 
 RENAMED_TABLES: Final[Mapping[TableName, TableName]] = MappingProxyType(
     {
@@ -93,9 +96,9 @@ SPLITS: Final[dict[VertexId, tuple[SplitId, ...]]] = {
 LATER: Final = SplitId("a2")
 """A split of the orders that the source does not have at the beginning."""
 PARTS: Final = ("a", "b")
-"""What the names of the splits begin with in each part of the orders, if the orders are read in parts (B4)."""
+"""The beginnings of the splits' names in each part of the orders, if the orders are read in parts (B4)."""
 ESTIMATED: Final = SplitId("b")
-"""The split whose slices say that they only estimate their number of rows."""
+"""The split whose slices only have an estimated number of rows."""
 _ORDINALS: Final = {SplitId("a"): 0, SplitId("b"): 1, SplitId("c"): 2, LATER: 3}
 _IN_ORDER: Final = tuple(_ORDINALS)
 _STRIDE: Final = 4
@@ -107,17 +110,20 @@ HOOKS: Final = (Hook(LEDGER, 150), Hook(SEQUENCE, 400))
 """The master hooks (A8) of runs that have some."""
 
 RELEASES: Final = (("row",), ("row", "more"), ("row", "other"), ("row",))
-"""The columns that each release declares for every table. What they hold does not matter here."""
+"""The columns that each release declares for every table. Their values do not matter here."""
 
 RENAMING: Final = len(RELEASES) - 1
-"""The release with other names. It declares renames from the first names, and the other releases from its names."""
+"""The release with other names.
+
+It declares renames from the first names, and the other releases declare renames from its names.
+"""
 
 VALUE: Final = "row"
 RENAMED_VALUE: Final = "line"
-"""In release RENAMING_VALUE, the name of the value column of TOTALS, in its state and its table."""
+"""The name of the value column of TOTALS in release RENAMING_VALUE, in its state and its table."""
 
 RENAMING_VALUE: Final = 2
-"""The release that renames this column. It declares the rename, and the other releases declare it back."""
+"""The release that renames this column. It declares the rename, and the other releases declare the opposite one."""
 
 
 @cache
@@ -134,9 +140,9 @@ def graph(  # noqa: PLR0913 - each is something that a run may have
 ) -> JobGraph:
     """Return the graph of this release, with its keyed vertices at that parallelism.
 
-    `orders` are the splits of the orders. `audited` says whether it has the vertex that comes and goes. `bounded` are
-    the sources that end, by their first names. `parted` says whether the orders are read in parts. If it `overwrites`,
-    it has an overwrite table. A graph with master hooks has source coordinators too.
+    `orders` are the splits of the orders. With `audited`, it has the vertex that comes and goes. `bounded` are the
+    sources that end, by their first names. With `parted`, the orders are read in parts. With `overwrites`, it has an
+    overwrite table. A graph with master hooks has source coordinators too.
     """
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
     bare = _with_orders(_graph(parallelism), orders)
@@ -205,12 +211,12 @@ def first_table(table: TableName) -> TableName:
 
 
 def table_now(table: TableName, vertex: VertexId) -> TableName:
-    """Return the name of a first-release table where the vertex that writes it has this name."""
+    """Return the present name of a table of the first release, by the present name of the vertex that writes it."""
     return RENAMED_TABLES.get(table, table) if vertex in _FIRST_VERTICES else table
 
 
 def is_renamed(record: CheckpointRecord) -> bool:
-    """Return whether an entry has the other names."""
+    """Return whether an entry has the names of the renaming release."""
     return any(was.vertex == SUMS for was in record.vertices)
 
 
@@ -222,7 +228,7 @@ def graph_of(record: CheckpointRecord) -> JobGraph:
 
 
 def with_sinks(bare: JobGraph, *, voters: int = 0) -> JobGraph:
-    """Return the graph with outside sinks for two append tables and an upsert table. So many of them vote.
+    """Return the graph with outside sinks for two append tables and an upsert table. `voters` is how many of them vote.
 
     No release renames these append tables. The upsert table has no sink in a release that gives it another name.
     """
@@ -240,7 +246,7 @@ def with_sinks(bare: JobGraph, *, voters: int = 0) -> JobGraph:
 
 
 def with_broadcast(bare: JobGraph) -> JobGraph:
-    """Return the graph with broadcast state at the vertex that sums, under its present name."""
+    """Return the graph with broadcast state at the vertex TOTALS, under its present name."""
     vertices = []
     for vertex in bare.vertices:
         if first_id(vertex.id) == TOTALS:
@@ -255,7 +261,7 @@ def with_broadcast(bare: JobGraph) -> JobGraph:
 def with_times(bare: JobGraph, parallelism: int, *, closes: bool = False) -> JobGraph:
     """Return the graph with times on the rows of both sources, and with the vertex that has windows.
 
-    If it `closes`, the time of a source goes on by the clock while the source rests.
+    With `closes`, the event time of a source goes on by the clock while the source is at rest.
     """
     times = replace(TIMES, close_after_ms=CLOSE_AFTER_MS) if closes else TIMES
     timed = tuple(
@@ -276,7 +282,7 @@ def with_times(bare: JobGraph, parallelism: int, *, closes: bool = False) -> Job
 
 
 def with_counts(bare: JobGraph) -> JobGraph:
-    """Return the graph with suites that also judge an epoch whose rows left none for their tables."""
+    """Return the graph with suites that also judge an epoch that has no rows for their tables."""
     vertices = (
         replace(vertex, tables=tuple(replace(table, judged_empty=table.judged) for table in vertex.tables))
         for vertex in bare.vertices
@@ -310,7 +316,10 @@ def _overwriting(bare: JobGraph) -> JobGraph:
 
 
 def must_audit(record: CheckpointRecord | None) -> bool:
-    """Return whether a cut holds rows in flight for the vertex that comes and goes. It may not go then."""
+    """Return whether a cut holds rows in flight for the vertex that comes and goes.
+
+    Then no release may drop the vertex.
+    """
     vertices = record.vertices if record is not None else ()
     held = (each for vertex in vertices for subtask in vertex.subtasks for each in subtask.in_flight)
     return any(each.channel.edge.downstream == AUDIT for each in held)
@@ -349,7 +358,7 @@ def _graph(parallelism: int) -> JobGraph:
 
 
 def ending_splits(bounded: Iterable[VertexId], *, parted: bool) -> frozenset[SplitId]:
-    """Return the splits that end, where these sources are bounded, and where the orders are read in parts or not."""
+    """Return the splits that end: those of bounded sources, and with `parted` those of the orders' first part."""
     known = {**SPLITS, ORDERS: (*SPLITS[ORDERS], LATER)}
     first = {split for split in known[ORDERS] if parted and split.startswith(PARTS[0])}
     return frozenset(first.union(*(known[source] for source in bounded)))
@@ -358,14 +367,14 @@ def ending_splits(bounded: Iterable[VertexId], *, parted: bool) -> frozenset[Spl
 def position_before(row: int) -> str:
     """Return the position before that row of a split, counted from 0.
 
-    Between two rows is a gap, wider and wider, as in a log that was compacted. So nobody can take a position for a
-    number of rows.
+    The gaps between rows become wider and wider, as in a compacted log. So no code can mistake a position for a number
+    of rows.
     """
     return f"place {row * (row + 3)}"
 
 
 def rows_before(position: str | None) -> int:
-    """Return how many rows of a split lie before a position; None is its start."""
+    """Return how many rows of a split lie before a position. None is the split's start."""
     place = 0 if position is None else int(position.removeprefix("place "))
     return (isqrt(9 + 4 * place) - 3) // 2
 
@@ -395,7 +404,10 @@ def site_of(row: int) -> int:
 
 
 def delivery_of(row: int) -> int:
-    """Return a source row's version in the overwrite table. It rises from 8, and now and then an older one is late."""
+    """Return a source row's version in the overwrite table.
+
+    It rises from 8, and now and then an older one comes late.
+    """
     place = row // _STRIDE
     return 8 + place // 4 + place * 5 % 3
 
@@ -415,10 +427,10 @@ def by_key(rows: Iterable[int]) -> dict[int, list[int]]:
 # ------------------------------------------------------------------
 # The reference: what the tables and the state hold at a cut, computed by replaying the sources from their start.
 #
-# It contains nothing of the protocol: no barriers, no micro-batches, no files. It knows a cut by the stretches of each
-# split that were read: one, unless the split was reset. A row in two stretches counts twice, and a row in none never.
-# Rows that an unaligned cut holds in flight were read, but have not reached the next vertex. A drain ends every key of
-# the join: an order that waits is emitted without a payment, and later payments find nothing.
+# It contains nothing of the protocol: no barriers, no micro-batches, no files. For it, a cut is the stretches of each
+# split that were read: one stretch, unless the split was reset. A row in two stretches counts twice, and a row in no
+# stretch never counts. Rows that an unaligned cut holds in flight were read, but have not reached the next vertex. A
+# drain ends every key of the join: a waiting order is emitted without a payment, and later payments do not meet it.
 
 
 Pair = tuple[int, int]
@@ -448,9 +460,9 @@ def replay(
     in_flight_pairs: Counter[Pair],
     drains: Sequence[Read] = (),
 ) -> Contents:
-    """Return what is held after reading these stretches, without what is in flight before each vertex.
+    """Return the contents after these stretches were read, without the rows in flight before each vertex.
 
-    `drains` are what had been read at each earlier drain, oldest first, perhaps everything.
+    `drains` are the stretches that had been read at each earlier drain, oldest first. The last one may be everything.
     """
     joined: Counter[Pair] = Counter()
     begun: Read = {}
@@ -472,13 +484,16 @@ def replay(
 
 
 def _without_unmet(contents: Contents) -> Contents:
-    """Return what must be there at least once. A row that counts twice may have met one that came after a drain."""
+    """Return the contents without unpaid orders.
+
+    In at-least-once mode, a repeated order may have met a later payment.
+    """
     met = Counter({pair: times for pair, times in contents.joined.items() if pair[1] != NO_PAYMENT})
     return replace(contents, joined=met, totals=sums(met))
 
 
 def _ended(left: Mapping[int, list[int]], right: Mapping[int, list[int]]) -> Counter[Pair]:
-    """Return the pairs of rows of which no more come. An order without a payment is emitted too."""
+    """Return the pairs after all keys have ended. They include each order without a payment."""
     return Counter((order, payment) for key in left for order in left[key] for payment in right.get(key, (NO_PAYMENT,)))
 
 
@@ -503,7 +518,7 @@ def _between(source: VertexId, begun: Read, ended: Read) -> Iterable[int]:
 
 
 def differences(expected: Contents, shown: Contents) -> Iterable[str]:
-    """Yield what a cut shows wrongly, and what it lacks (exactly once)."""
+    """Yield the rows that a cut lacks, and those that it has in excess (exactly once)."""
     for name in ("orders", "payments", "joined"):
         want, have = getattr(expected, name), getattr(shown, name)
         if want != have:
@@ -515,7 +530,7 @@ def differences(expected: Contents, shown: Contents) -> Iterable[str]:
 
 
 def shortfalls(expected: Contents, shown: Contents) -> Iterable[str]:
-    """Yield what a cut lacks (at least once: more is allowed)."""
+    """Yield the rows that a cut lacks. In at-least-once mode, it may have more."""
     expected = _without_unmet(expected)
     for name in ("orders", "payments", "joined"):
         missing = getattr(expected, name) - getattr(shown, name)

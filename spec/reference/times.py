@@ -1,10 +1,10 @@
-"""Event time in the small pipeline: the times of its rows, a vertex with windows, and what they hold at a cut (N1, N4).
+"""Event time in the small pipeline: the times of its rows, a vertex with windows, and its content at a cut (N1, N4).
 
     orders, payments -> bronze_orders, bronze_payments -> windows
 
 The vertex counts the rows of each key in windows, appends each window when its time is over, and appends late rows to a
 table of their own. The reference replays the rows from cut to cut. It has no micro-batches, no parallelism, and none of
-the product's rules of time: it takes the watermarks that the entries record, and `spec.rules.time` judges these.
+the product's rules of event time: it takes the watermarks that the entries record, and `spec.rules.time` judges these.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ WINDOW_MS: Final = 50
 
 
 def time_of(row: int) -> int:
-    """Return the event time of a source row. It rises, some rows come a little late, and a few too late."""
+    """Return the event time of a source row. Times rise, but some rows come a little late, and a few come too late."""
     place, split = divmod(row, 4)
     return place * (10 + split) - place * 7 % 5 * 9 - (60 if place % 11 == 10 else 0)  # noqa: PLR2004
 
@@ -47,12 +47,12 @@ def window_of(row: int) -> int:
 
 
 def last_ms(window: int) -> int:
-    """Return the last millisecond of a window. It is over when the watermark has reached it."""
+    """Return the last millisecond of a window. The window is over when the watermark has reached it."""
     return (window + 1) * WINDOW_MS - 1
 
 
 def timed_of(record: CheckpointRecord) -> dict[VertexId, VertexTimeRecord]:
-    """Return how far in event time each vertex is at an entry, by the vertices' first names."""
+    """Return the record of event time that an entry has of each vertex, by the vertices' first names."""
     return {first_id(was.vertex): was.time for was in record.vertices if was.time is not None}
 
 
@@ -63,7 +63,10 @@ def passed_before(record: CheckpointRecord, vertex: VertexId) -> list[int]:
 
 
 def goes_on_from(record: CheckpointRecord, vertex: VertexId) -> int:
-    """Return the watermark by which the rows behind a cut are judged. Behind an end of time, it is that of the rows."""
+    """Return the watermark by which rows after a cut are judged.
+
+    After an end of time, it is the one of the rows read.
+    """
     time = timed_of(record).get(vertex)
     if time is None:
         return BEGINNING
@@ -71,19 +74,19 @@ def goes_on_from(record: CheckpointRecord, vertex: VertexId) -> int:
 
 
 # ------------------------------------------------------------------
-# What the vertex with windows has done at a cut, by a replay from cut to cut.
+# Computes what the vertex with windows has emitted at a cut, by a replay from cut to cut.
 
 
 @dataclass(slots=True)
 class Windowed:
-    """Counters are multisets. A closed window is its key, its number, and the count and sum of its rows."""
+    """The vertex's results. Counters are multisets. A closed window is its key, number, and its rows' count and sum."""
 
     closed: Counter[tuple[int, ...]] = field(default_factory=Counter)
     late: Counter[tuple[int, ...]] = field(default_factory=Counter)
     open: dict[tuple[int, int], Counter[int]] = field(default_factory=dict)
 
     def take(self, rows: Iterable[int], watermark_ms: int) -> None:
-        """Take rows that are judged by this watermark."""
+        """Add rows, which are judged by this watermark."""
         for row in rows:
             if time_of(row) <= watermark_ms:
                 self.late[row,] += 1
@@ -98,7 +101,7 @@ class Windowed:
 
 
 def windowed(history: History, record: CheckpointRecord) -> Windowed | None:
-    """Return what the vertex has done at a cut. None: nobody knows what a barrier before it overtook."""
+    """Return the vertex's results at a cut, or None if it is unknown which rows a barrier before it overtook."""
     found, line = Windowed(), line_of(history, record)
     own = {event.record.checkpoint for event in history.of(RowCommitted)}
     at: dict[SplitId, int] = {}
@@ -124,9 +127,9 @@ def windowed(history: History, record: CheckpointRecord) -> Windowed | None:
 
 
 def _barriers(record: CheckpointRecord) -> Iterator[tuple[dict[SplitId, int], int | None]]:
-    """Yield the barriers since the parent, with how many rows of each split lie before it, and the vertex' watermark.
+    """Yield the barriers since the parent, each with the rows before it by split, and the vertex's watermark.
 
-    The last one is that of the cut. None: the vertex has not passed it.
+    The last barrier is that of the cut. The watermark is None if the vertex has not passed the barrier.
     """
     for barrier in record.barriers:
         reached = [each.watermark_ms for each in barrier.watermarks if first_id(each.vertex) == WINDOWS]
@@ -144,7 +147,7 @@ def _may_overtake(history: History) -> bool:
 
 
 def _flying(history: History, record: CheckpointRecord) -> Counter[int]:
-    """Return the rows that are in flight to the vertex at a cut, also those that its upstream vertices have not met."""
+    """Return the rows that are in flight to the vertex at a cut, also in front of its upstream vertices."""
     rows: Counter[int] = Counter()
     for held in in_flight(record):
         edge = held.channel.edge
@@ -158,5 +161,5 @@ def _flying(history: History, record: CheckpointRecord) -> Counter[int]:
 
 
 def furthest(rows: Sequence[int]) -> int:
-    """Return the watermark of a split whose rows these are."""
+    """Return the watermark of a split of which these rows were read."""
     return max((time_of(row) - TIMES.delay_ms - 1 for row in rows), default=BEGINNING)
