@@ -1,6 +1,6 @@
 """Draws the core's transition tables as Mermaid: `python -m spec.diagrams` writes docs/STATES.md.
 
-It draws the tables in the code. A test watches doors at work, and finds no other moves.
+It draws the tables in the code. A test watches doors at work, and checks that they make no other transitions.
 """
 
 import sys
@@ -90,7 +90,7 @@ def _arrows(table: Table) -> Iterator[str]:
 
 
 def main() -> int:
-    """Write the page; return 0."""
+    """Write the page. Return 0."""
     PAGE.write_text(page())
     sys.stdout.write(f"{PAGE.name} written\n")
     return 0

@@ -1,6 +1,6 @@
-"""The events of a run, in order, as the stores saw them. The invariants judge nothing else.
+"""The events of a run, in order, as the stores saw them. Invariants judge these events alone.
 
-A simulation writes the history as it goes. It can also be made from a real run's entries, cuts and table logs.
+A simulation writes the history as it goes. A history can also be built from a real run's entries, cuts and table logs.
 """
 
 from collections import Counter
@@ -44,12 +44,12 @@ from checkpointing.tick.messages import Finish, RestartDue, TickEffect, Work
 from spec.reference.pipeline import Contents, CutReached
 
 # ------------------------------------------------------------------
-# What one process tells of its attempts at the job, one after the other (G4).
+# The events of one process's attempts at the job, one after the other (G4).
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessBegan:
-    """A process begins a tick, with the limits of all its attempts together; all times are by its own clock."""
+    """A process began a tick, with the limits of all its attempts together. All times are by its own clock."""
 
     process: int
     limits: TickLimits
@@ -59,7 +59,7 @@ class ProcessBegan:
 
 @dataclass(frozen=True, slots=True)
 class AttemptBegan:
-    """An attempt begins to work, with what is left of the limits."""
+    """An attempt began to work, with the rest of the limits."""
 
     process: int
     generation: Generation
@@ -69,7 +69,7 @@ class AttemptBegan:
 
 @dataclass(frozen=True, slots=True)
 class RestartTold:
-    """Another attempt is to follow on one that failed."""
+    """A process announced another attempt after a failed one."""
 
     process: int
     restart: int
@@ -79,7 +79,7 @@ class RestartTold:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOver:
-    """The process says that it is over, and how often it has restarted the job."""
+    """The process ended, and reported how often it had restarted the job."""
 
     process: int
     restarts: int
@@ -91,12 +91,12 @@ AttemptEvent = ProcessBegan | AttemptBegan | RestartTold | ProcessOver
 
 
 def process_began(terms: Terms, at_ms: int) -> ProcessBegan:
-    """Return how a process begins."""
+    """Return the event with which a process begins."""
     return ProcessBegan(terms.holder.pid, terms.limits, terms.strategy, at_ms)
 
 
 def attempts_told(process: int, effect: TickEffect, at_ms: int) -> Iterator[AttemptEvent]:
-    """Yield what an effect of the tick door tells of the attempts."""
+    """Yield the events of attempts that an effect of the tick door stands for."""
     match effect:
         case Work():
             yield AttemptBegan(process, effect.claim.generation, effect.limits, at_ms)
@@ -111,12 +111,12 @@ def attempts_told(process: int, effect: TickEffect, at_ms: int) -> Iterator[Atte
 
 
 # ------------------------------------------------------------------
-# The event of a compaction: a tick was told that files are ready.
+# The event of a compaction: a tick was notified that files are ready.
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionTold:
-    """A tick was told of files that are ready to take the place of small ones."""
+    """A tick was notified of files that are ready to replace small ones."""
 
     generation: Generation
     into: frozenset[str]
@@ -127,17 +127,20 @@ class CompactionTold:
 
 
 CALLS: Final = (AskHook, RestoreHook, ResetHook, AskOperatorCoordinator, ResetOperatorCoordinator)
-"""The effects that somebody answers who is no subtask."""
+"""The effects that hooks and source coordinators answer."""
 
 
 def coordinator_of(source: str) -> str:
-    """Return the name under which these events speak of a source's coordinator."""
+    """Return the name of a source's coordinator in these events."""
     return f"the coordinator of {source}"
 
 
 @dataclass(frozen=True, slots=True)
 class HookRestoring:
-    """A generation restores a hook to a checkpoint's state (`state` None: it has none), or resets it."""
+    """A generation restores a hook to a checkpoint's state, or resets it.
+
+    `state` is None if the hook has no state there.
+    """
 
     generation: Generation
     hook: str
@@ -164,7 +167,7 @@ class HookAsked:
 
 @dataclass(frozen=True, slots=True)
 class HookTold:
-    """A hook answered with its state, or None for nothing to keep. If not `good`, it failed."""
+    """A hook answered with its state, or with None if it has no state. If not `good`, it failed."""
 
     generation: Generation
     hook: str
@@ -208,7 +211,7 @@ def called(generation: Generation, effect: Effect) -> Iterator[HookRestoring | H
 
 
 # ------------------------------------------------------------------
-# Events of the judgement of a vertex's rows by a suite: its begin, and its end with or without a verdict.
+# Events of the judgement of a vertex's rows by a suite: its beginning, and its end with or without a verdict.
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +254,12 @@ class JudgementBroke:
 
 
 # ------------------------------------------------------------------
-# Events of a history: what a power cut takes, and what readers by cut would find after it.
+# Events of a history: what power cuts destroy, and what readers of cuts would find afterwards.
 
 
 @dataclass(frozen=True, slots=True)
 class CutsSeen:
-    """What readers by cut would find when a generation's door was built: the files of each table, for each cut."""
+    """What readers of cuts would find when a generation's door was built: by cut, the files of each table."""
 
     generation: Generation
     cuts: tuple[tuple[CheckpointId, tuple[tuple[TableName, frozenset[str]], ...]], ...]
@@ -264,7 +267,7 @@ class CutsSeen:
 
 @dataclass(frozen=True, slots=True)
 class TableRestored:
-    """A user restored the log of a table that had lost entries, as a refused start asks for."""
+    """A user restored the log of a table that had lost entries, as the error of a refused start asks for."""
 
     table: TableName
 
@@ -278,7 +281,7 @@ class ListsWereStale:
 
 @dataclass(frozen=True, slots=True)
 class PowerLost:
-    """The power failed, and took versions that a recorded cut names, and files that an entry names."""
+    """The power failed. This destroyed versions that recorded cuts name, and files that entries name."""
 
     versions: tuple[tuple[CheckpointId, TableName, int], ...]
     files: tuple[str, ...]
@@ -309,7 +312,7 @@ LEAVES_OUTSIDE_EVERY: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class OutsidePublished:
-    """A target took the rows of a checkpoint, and noted the checkpoint in the same transaction."""
+    """A target took the rows of a checkpoint, and stored the checkpoint in the same transaction."""
 
     checkpoint: CheckpointId
     table: TableName
@@ -326,7 +329,7 @@ class OutsidePassedOver:
 
 @dataclass(frozen=True, slots=True)
 class OutsidePreCommitted:
-    """A target has these rows in a transaction that it can commit in any case. Nobody sees them yet."""
+    """A target pre-committed these rows: it can commit their transaction in any case, but nobody sees them yet."""
 
     generation: Generation
     checkpoint: CheckpointId
@@ -352,7 +355,7 @@ class OutsideRolledBack:
 
 @dataclass(frozen=True, slots=True)
 class OutsideRecovered:
-    """A starting tick has settled what dead ones left, here the transactions of older generations."""
+    """A starting tick has ended what dead ticks left open, here the transactions of older generations."""
 
     generation: Generation
 
@@ -368,7 +371,10 @@ OutsideEvent = (
 
 @dataclass(frozen=True, slots=True)
 class CameToRest:
-    """Nothing goes on any more, and a clean-up is over. It has our remaining files, and what tables and cuts show."""
+    """Nothing runs any more, and a clean-up is over.
+
+    The event has the job's own files, and what tables and cuts show.
+    """
 
     files: frozenset[str]
     shown: frozenset[str]
@@ -377,7 +383,7 @@ class CameToRest:
 
 @dataclass(frozen=True, slots=True)
 class ReservedGone:
-    """A file was deleted that a reader had reserved, and its reservation had not run out."""
+    """A file was deleted although a reader's reservation covered it."""
 
     path: str
 
@@ -386,8 +392,8 @@ class ReservedGone:
 class EntryStored:
     """An entry was stored with these manifests, of which the `new` ones were written for it.
 
-    `unfit` are those that lie elsewhere, or whose content is not what their names say. `changed` is false if an entry
-    before it has the same handles in manifests.
+    `unfit` are manifests that lie in a wrong place, or whose content does not match their names. `changed` is false if
+    an earlier entry has the same handles in manifests.
     """
 
     checkpoint: CheckpointId
@@ -401,7 +407,7 @@ class EntryStored:
 class EntryRead:
     """An entry was read with its manifests. `missing` are those that had been deleted.
 
-    `differs` says whether it is another entry than the one that was appended.
+    `differs` is true if the entry read differs from the one that was appended.
     """
 
     checkpoint: CheckpointId
@@ -411,10 +417,10 @@ class EntryRead:
 
 @dataclass(frozen=True, slots=True)
 class EntryTranslated:
-    """An entry was written as a version with this format wrote it, and was read.
+    """An entry was written as a version with this format wrote it, and was then read.
 
-    `differs` is the first field that reads otherwise than it was meant, or why nothing was read. It is empty if the
-    entry was read as it was meant.
+    `differs` is the first field that was read differently from what was meant, or the reason why nothing was read. It
+    is empty if everything was read as it was meant.
     """
 
     kind: str
@@ -433,7 +439,7 @@ class LieTold:
 
 @dataclass(frozen=True, slots=True)
 class FoundFinished:
-    """A tick ended before its claim, because the job has finished (B4). The rest is what the stores said then."""
+    """A tick ended before its claim, because the job has finished (B4). The fields are what the stores held then."""
 
     newest: CheckpointRecord | None
     recorded: frozenset[CheckpointId]
@@ -444,7 +450,7 @@ class FoundFinished:
 
 @dataclass(frozen=True, slots=True)
 class EntryAtRest:
-    """A process worked on a job at rest, appended this entry, and then ended well."""
+    """A process worked on a job at rest, appended this entry, and then ended without a failure."""
 
     record: CheckpointRecord
 
@@ -453,8 +459,8 @@ class EntryAtRest:
 class ImportBegun:
     """A process that holds an empty warehouse with this generation copies the files of another warehouse's entry.
 
-    `line` is that entry with its ancestors there, oldest first, and `drained` are those of them that drains took. The
-    rest are the highest generation and the highest committed id of the other warehouse.
+    `line` is that entry with its ancestors there, oldest first. `drained` are the ones of them that drains committed.
+    The other fields are the highest generation and the highest committed id of the other warehouse.
     """
 
     generation: Generation
@@ -470,7 +476,7 @@ ActiveAtCuts = tuple[tuple[CheckpointId, tuple[tuple[TableName, frozenset[str]],
 
 @dataclass(frozen=True, slots=True)
 class ErasureAsked:
-    """The process with this generation is to erase all rows of a key."""
+    """The process with this generation was asked to erase all rows of a key."""
 
     generation: Generation
     key: int
@@ -478,10 +484,10 @@ class ErasureAsked:
 
 @dataclass(frozen=True, slots=True)
 class RowsErased:
-    """An entry that erases rows is in. It has the new path of each erased file, or None.
+    """An entry that erases rows was appended. `into` has the new path of each erased file, or None.
 
-    `before` are the other entries until then, and `after` are the same entries from then on. `cuts` is what the cuts
-    show now, before the tables' logs are rewritten.
+    `before` are the other entries until then, and `after` are the same entries as rewritten. `cuts` is what the cuts
+    show then, before the tables' logs are rewritten.
     """
 
     record: CheckpointRecord
@@ -491,7 +497,7 @@ class RowsErased:
     cuts: ActiveAtCuts
 
     def successors(self, files: frozenset[str]) -> frozenset[str]:
-        """Return these files, with successors in the place of erased ones."""
+        """Return these files, with erased ones replaced by their successors."""
         now = (self.into.get(path, path) for path in files)
         return frozenset(path for path in now if path is not None)
 
@@ -534,9 +540,10 @@ class Begun:
 
 @dataclass(slots=True)
 class Step:
-    """A door took a fact and answered. `next_id` is the first checkpoint id that it has not used then.
+    """A door got a fact and answered. `next_id` is the first checkpoint id that was unused after that.
 
-    It is not frozen, because a frozen one takes three times as long to make, and a run has many. Nobody changes it.
+    The class is not frozen, because a run has many steps, and frozen ones take three times as long to make. Nobody
+    changes a step.
     """
 
     told: Begun | Fact
@@ -545,7 +552,7 @@ class Step:
 
 
 # ------------------------------------------------------------------
-# Judges claims by processes that cannot see the holder, only its lease (G5).
+# Events of claims by processes that cannot see the holder, but only its lease (G5).
 #
 # Safety does not depend on this. But if the holder lives and renews its lease, other processes must leave it alone.
 
@@ -568,7 +575,7 @@ class UnseenLeft:
 
 @dataclass(frozen=True, slots=True)
 class UnseenRefused:
-    """A process was refused, because it could not see the holder of this generation. `lease` is then in force."""
+    """A process was refused, because it could not see the holder of this generation. `lease` was in force then."""
 
     before: Generation
     lease: Lease | None
@@ -576,7 +583,7 @@ class UnseenRefused:
 
 @dataclass(frozen=True, slots=True)
 class JobClaimed:
-    """A generation's claim, or its next block of ids, is in."""
+    """A generation's claim, or its claim of a further block of ids, was appended."""
 
     claim: Claim
 
@@ -590,19 +597,19 @@ class JobReleased:
 
 @dataclass(frozen=True, slots=True)
 class LeftoversGone:
-    """A generation has deleted unreferenced staged files of older ones, before its work."""
+    """Before its work, a generation has deleted unreferenced staged files of older generations."""
 
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
 class RowCommitted:
-    """A checkpoint's entry is in. `kept` are the checkpoints that the table holds after that commit."""
+    """A checkpoint's entry was appended. `kept` are the checkpoints that the table holds after that commit."""
 
     record: CheckpointRecord
     kept: tuple[CheckpointId, ...]
     abandoned: tuple[CheckpointId, ...] | None = None
-    """The checkpoints that are marked as abandoned then. None: nobody looked."""
+    """The checkpoints that are marked as abandoned then. None if this is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -683,7 +690,7 @@ class CheckpointEnded:
     checkpoint: CheckpointId
     reason: CheckpointFailureReason | None
     positions: tuple[tuple[VertexId, SplitId, str], ...] = ()
-    """For a completion: how far each split was read, as sources and listeners are told."""
+    """For a completion: the position of each split, as reported to sources and listeners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -713,14 +720,14 @@ class SavepointDisposed:
 
 @dataclass(frozen=True, slots=True)
 class ResetAsked:
-    """While no tick ran, somebody asked to read these splits on from there (None: from their start)."""
+    """While no tick ran, somebody asked for a reset of these splits to these positions. None is a split's start."""
 
     positions: tuple[tuple[SplitId, str | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DoorStarted:
-    """A generation's door was built over this graph, from this entry (None: from the start)."""
+    """A generation's door was built over this graph, from this entry, or from the start if it is None."""
 
     generation: Generation
     graph: JobGraph
@@ -730,7 +737,7 @@ class DoorStarted:
 
 @dataclass(frozen=True, slots=True)
 class TablesLookedAt:
-    """The output tables were checked for a checkpoint. Publishing is allowed, is not, or that is not known (None)."""
+    """The output tables were checked for a checkpoint. `allow` is None if the check failed."""
 
     generation: Generation
     checkpoint: CheckpointId
@@ -739,7 +746,7 @@ class TablesLookedAt:
 
 @dataclass(frozen=True, slots=True)
 class CheckBegun:
-    """A generation asked whether these tables are as a checkpoint expects, and have the files that must leave them."""
+    """A generation asked whether these tables fit a checkpoint, and still have the files that must leave them."""
 
     generation: Generation
     checkpoint: CheckpointId
@@ -749,7 +756,7 @@ class CheckBegun:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSent:
-    """A vertex sent a segment. `micro_batch` wrote it; 0 for a slice of a source."""
+    """A vertex sent a segment, which this micro-batch wrote. `micro_batch` is 0 for a slice of a source."""
 
     generation: Generation
     vertex: VertexId
@@ -788,7 +795,7 @@ class WorkMeasured:
 
 @dataclass(frozen=True, slots=True)
 class OrderBroken:
-    """A vertex met rows of one channel in another order than they were sent."""
+    """A vertex got rows of one channel in an order other than that of sending."""
 
     vertex: str
     what: str
@@ -796,7 +803,7 @@ class OrderBroken:
 
 @dataclass(frozen=True, slots=True)
 class TickOver:
-    """A tick ended by itself. `readable` is how far each split could be read when the tick last polled it."""
+    """A tick ended by itself. `readable` is how many rows each split had when the tick last polled it."""
 
     generation: Generation
     end: EndTick
@@ -890,15 +897,15 @@ class History:
     rows: Callable[[str], Rows]
     """Returns the rows of a table's or channel's file."""
     state: Callable[[KeyedFile], dict[int, tuple[object, ...] | None]]
-    """Returns what a state file says of its keys. None: the key is gone."""
+    """Returns the state in a state file, by key. None means that the key is deleted."""
     baseline: tuple[CheckpointId, ...] = ()
     """The checkpoints that existed before the first event, oldest first, without savepoints."""
     pinned: tuple[CheckpointId, ...] = ()
-    """The savepoints that existed then, and the abandoned checkpoints on which one stands."""
+    """The savepoints that existed then, and the abandoned checkpoints after which one of them was taken."""
     stood_upon: tuple[CheckpointId, ...] = ()
-    """The entries on which plain savepoints stood then."""
+    """The entries after which the plain savepoints were taken that existed then."""
     tolerable: int | None = None
-    """How many checkpoints in a row may fail (`tolerable_failures`). None: not known."""
+    """How many checkpoints in a row may fail (`tolerable_failures`). None if this is unknown."""
     events: list[Event] = field(default_factory=list)
     steps: dict[Generation, list[Step]] = field(default_factory=dict)
     """The steps of each generation's door, in order. The first one begins it."""
@@ -907,15 +914,15 @@ class History:
     found_at_doors: tuple[int, dict[str, list[str]]] = field(default=(0, {}), init=False)
     """The number of steps, and what the judges of doors found in them, because several invariants need it."""
     _without_flow: tuple[int, list[Event]] = field(default=(0, []), init=False)
-    """The number of events, and those that are none of the flow."""
+    """The number of all events, and the list of the events outside the flow."""
     _by_kind: tuple[int, dict[type, list[Event]]] = field(default=(0, {}), init=False)
-    """The number of events, and those that are none of the flow, by their kind."""
+    """The number of all events, and the events outside the flow by their kind."""
 
     @property
     def without_flow(self) -> list[Event]:
         """The events without those of rows on their way. Most invariants look at these only.
 
-        They are found again if there are more or fewer events. To put one event in another's place, make a new history.
+        The list is computed again if the number of events has changed. To replace an event, make a new history.
         """
         if self._without_flow[0] != len(self.events):
             others: list[Event] = [event for event in self.events if not isinstance(event, FLOW)]
@@ -923,7 +930,7 @@ class History:
         return self._without_flow[1]
 
     def of(self, kind: type[_E]) -> list[_E]:
-        """Return the events of one kind, which is none of the flow, in order. As `without_flow`, it is found again."""
+        """Return the events of one kind outside the flow, in order. As in `without_flow`, they are cached."""
         if self._by_kind[0] != len(self.events):
             found: dict[type, list[Event]] = {}
             for event in self.without_flow:

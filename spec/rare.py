@@ -1,7 +1,6 @@
-"""Counts the rare events of simulated runs. If one of them stops to occur, a test fails.
+"""Counts the rare events of simulated runs. If one of them no longer occurs, a test fails.
 
-The steps of all gates are watched while a run goes on. The other events are in the history, or are counted by the
-world.
+It watches the steps of all gates during a run. The other events are in the history, or the world counts them.
 """
 
 from collections import Counter
@@ -143,7 +142,7 @@ def judged_and_met(seed: int, moves: Moves | None = None) -> tuple[Outcome, Coun
     """Run one seed. Return the judged outcome, and how often each rare event occurred.
 
     The world, its history and the codec of its entries refer to each other, so Python's garbage collector would have to
-    find them. That took a twentieth of the time. Nobody needs the history and the codec any more. So they are removed
+    find them. That took a twentieth of the time. The history and the codec are no longer needed. So they are removed
     from the world, and all three are freed at once.
     """
     run = Simulation(seed, moves=drawn(seed) if moves is None else moves)

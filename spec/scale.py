@@ -57,7 +57,7 @@ def chain(vertices: int, subtasks: int) -> JobGraph:
 
 
 class LargeJob:
-    """One tick of a chain, driven to its end; `verdict` says what is wrong with it."""
+    """One tick of a chain, driven to its end. `verdict` lists what is wrong with it."""
 
     def __init__(self, vertices: int, subtasks: int, checkpoints: int, seed: int) -> None:
         config = CheckpointConfig(every_rows=subtasks, max_parallelism=max(subtasks, 128), slice_rows_max=1)
@@ -148,7 +148,7 @@ class LargeJob:
 
 
 def measured(vertices: int, subtasks: int, checkpoints: int, seed: int) -> tuple[Verdict, Mapping[str, float]]:
-    """Run one job; return what is wrong with it, and what it took."""
+    """Run one job. Return what is wrong with it, and the time and memory that it took."""
     began = time.process_time()
     job = LargeJob(vertices, subtasks, checkpoints, seed)
     job.run()

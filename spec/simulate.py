@@ -26,26 +26,29 @@ LINES_MAX = 120
 WIDTH_MAX = 240
 BAR_WIDTH = 40
 SEEDS_A_PROCESS = 50
-"""With fewer seeds, another process costs more time than it saves."""
+"""With fewer seeds than this, another process costs more time than it saves."""
 GARBAGE_MAX: Final = 200_000
-"""How many objects are made between two collections. A seed leaves no cycles, and looking for them takes a tenth."""
+"""How many objects are made between two garbage collections.
+
+A seed leaves no cycles, and the search takes a tenth of the time.
+"""
 MOVES: Final = {
     each.name: type(value) for each in fields(Moves) if isinstance(value := getattr(NO_MOVES, each.name), int)
 }
 """The moves that a flag forces, each with its type."""
 Result = tuple[int, tuple[Violation, ...], frozenset[str]]
-"""A seed, what it broke, and the rare moves that it met."""
+"""A seed, the violations, and the rare moves that occurred."""
 RunAll = Callable[[Callable[[int], Result], Iterable[int]], Iterable[Result]]
 
 
 def run_seed(seed: int, *, crowded: bool = False, **forced: Any) -> Result:  # noqa: ANN401 - fields of Moves
-    """Run one seed. Return what it broke and what it met."""
+    """Run one seed. Return its violations and its rare moves."""
     outcome, met = judged_and_met(seed, _moves(seed, forced, crowded=crowded))
     return seed, outcome.violations, frozenset(met)
 
 
 def transcript(seed: int, *, crowded: bool = False, **forced: Any) -> Iterator[str]:  # noqa: ANN401 - as above
-    """Yield the transcript of a seed: its scenario, every fact and effect in virtual time, and what it broke."""
+    """Yield the transcript of a seed: its scenario, every fact and effect in virtual time, and the violations."""
     lines: list[str] = []
     outcome = simulate(seed, lines.append, _moves(seed, forced, crowded=crowded))
     yield f"seed {seed}: {outcome.scenario} {outcome.moves}"

@@ -1,6 +1,6 @@
 """Judges traces of real runs: `python -m spec.traces FILE...`, each the NDJSON of one tick.
 
-It answers two questions. Does the core, with the same facts, give the same effects in the same order? Does the run
+It answers two questions. Does the core answer the same facts with the same effects, in the same order? Does the run
 fulfil the invariants that need no content of files? It ends with `N passed, N failed`, and with exit code 1 if any
 failed.
 """
@@ -84,7 +84,7 @@ def judge(lines: Iterable[bytes]) -> Verdict:
 
 @dataclass(slots=True)
 class Asked:
-    """Effects that their answers only name."""
+    """The outstanding effects whose answers only name them."""
 
     rows: dict[str, AppendRow] = field(default_factory=dict)
     checks: dict[CheckpointId, CheckTables] = field(default_factory=dict)
@@ -115,11 +115,11 @@ class Replay:
         return self._world.history
 
     def due(self) -> tuple[Effect, ...]:
-        """Return the effects that the door has answered and that no line has told yet."""
+        """Return the effects that the door has asked for and that no line of the trace has named yet."""
         return tuple(self._due)
 
     def follow(self, entry: TraceEntry) -> bool:
-        """Take a line. Return whether it makes sense to go on."""
+        """Process a line. Return whether it makes sense to go on."""
         body = entry.body
         if isinstance(body, TickBroken):
             return self._wrong(entry, f"the tick broke: {body.error}")
@@ -128,7 +128,7 @@ class Replay:
         return self._answered(entry, body) if isinstance(body, Effect) else self._told(entry, body)
 
     def finish(self) -> None:
-        """Judge the run at the end of the trace. A trace that a kill cut off may lack its last lines."""
+        """Judge the run at the end of the trace. The trace of a killed tick may lack its last lines."""
         if self._due and self._verdict.ended:
             self._verdict.problems.append(f"the trace lacks {self._due[0]}, which the core answered")
         self._verdict.problems += [str(broken) for broken in violations(self._history, contents=False)]
@@ -162,7 +162,7 @@ class Replay:
         return False
 
     def _begun(self, effect: Effect) -> None:
-        """Note an effect: what its answer will be about, or what is final already."""
+        """Record an effect: keep it for its answer, or add its event if it needs no answer."""
         self._history.events.extend(events_of_effect(self._generation, effect))
         match effect:
             case AppendRow():
@@ -184,7 +184,7 @@ class Replay:
                 pass
 
     def _happened(self, fact: Fact) -> None:
-        """Note an answer of a store or source, and change the judged world in the same way."""
+        """Record an answer of a store or source, and change the judged world in the same way."""
         self._history.events.extend(events_of_fact(self._generation, fact))
         match fact:
             case TablesChecked() if not fact.problems:
@@ -205,7 +205,7 @@ class Replay:
                 pass
 
     def _vote(self, effect: CheckTables, *, refuses: bool) -> None:
-        """Let the outside sinks vote. A trace does not say which of them refuses."""
+        """Let the outside sinks vote. A trace does not show which sink refuses."""
         number = 0 if refuses else len(effect.pre_commits)
         self._history.events.extend(self._world.outside.vote(effect, self._generation, refuses=number))
 
@@ -241,7 +241,7 @@ def _world(setup: JobSetup) -> World:
 
 
 def _reach(world: World, table: TableName, version: int) -> None:
-    """Bring a table to a version by commits that the trace lacks: older ones, and those of others."""
+    """Bring a table to a version by commits that the trace lacks: older ones, and those of other writers."""
     log = world.table(table)
     while log.version < version:
         log.commit(log.active, log.shown[-1], world.now_ms)
@@ -271,7 +271,10 @@ def _of_file(file: Path) -> Verdict:
 
 
 def lines_of(file: Path) -> list[bytes]:
-    """Return the lines of a trace. One that was compressed when its attempt ended begins with gzip's two bytes."""
+    """Return the lines of a trace.
+
+    A trace that was compressed at the end of its attempt begins with gzip's two bytes.
+    """
     content = file.read_bytes()
     return (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).splitlines(keepends=True)
 

@@ -2,7 +2,8 @@
 
 A bug is found if its judge reports the rule that it names. Each judge tries its seeds from 0 on. The command ends with
 `N found, N lost`, and with exit code 1 if any was lost. `--refit` hunts nothing: if a bug's lines have moved to another
-module, it writes this module into the bug's file. `--table` writes the table of rules into `spec/README.md`.
+module, it writes the path of that module into the bug's file. `--table` writes the table of rules into
+`spec/README.md`.
 """
 
 import ast
@@ -28,7 +29,7 @@ from spec.rules.invariants import INVARIANTS
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """The result of a hunt. `seed` is None if the bug was lost; `others` are the rules that broke meanwhile."""
+    """The result of a hunt. `seed` is None if the bug was lost. `others` are the other rules that broke meanwhile."""
 
     bug: str
     seed: int | None
@@ -55,9 +56,9 @@ def hunt(bug: Bug) -> Hunt:
 
 
 def refitted() -> Iterator[str]:
-    """Write into each bug's file to which module its lines have moved. Yield what was written, and what was not found.
+    """Write into each bug's file the module to which its lines have moved. Yield each change, and each bug not found.
 
-    A bug's lines must be once in one module.
+    A bug's lines must occur once, in one module.
     """
     root = Path(__file__).parents[2]
     modules = {

@@ -1,4 +1,4 @@
-"""Lists by name what hunts planted bugs: the simulator with some moves, machines, and property tests.
+"""Lists by name the judges that hunt planted bugs: the simulator with some moves, machines, and property tests.
 
 A judge gives no reasons and keeps nothing. Its `broken(seed)` returns the ids of the rules that the seed broke.
 """
@@ -26,7 +26,7 @@ from spec.world.simulator import simulate
 
 EXAMPLES: Final = 40
 STEPS: Final = 40
-"""The steps of each run of a machine. With so many, a seed takes a second or less."""
+"""The steps of each run of a machine. With this number, a seed takes a second or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +175,12 @@ def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozens
 
 
 def by_tests(path: str) -> Judge:
-    """Return the judge that runs the property tests of a module, whose path begins at the root of the project."""
+    """Return the judge that runs a module's property tests. The path is relative to the root of the project."""
     return Judge(lambda seed: frozenset(_broken_by_tests(path, seed)), 4)
 
 
 def _broken_by_tests(path: str, seed: int) -> Iterator[str]:
-    """Each seed tries four times as many examples as the one before."""
+    """Yield the rules that the tests break. Each seed tries four times as many examples as the one before."""
     judging.register()
     settings.register_profile("hunting", judging.hunting(), max_examples=EXAMPLES * 4**seed)
     before = settings.get_current_profile_name()
@@ -198,7 +198,7 @@ def _broken_by_tests(path: str, seed: int) -> Iterator[str]:
 
 
 def _properties(path: str) -> list[Callable[[], None]]:
-    """Return the property tests of a module. It is loaded anew, so that they have the settings of this moment."""
+    """Return the property tests of a module. The module is loaded anew, so that the tests have the present settings."""
     found = spec_from_file_location("property_tests", judging.ROOT / path)
     if found is None or found.loader is None:
         raise FileNotFoundError(path)
@@ -212,4 +212,4 @@ JUDGES: Final[Mapping[str, Judge]] = {
     **{name: Judge(_simulated(moves), 200) for name, moves in _SIMULATOR.items()},
     **{name: Judge(_by_machine(machine), 10) for name, machine in _MACHINES.items()},
 }
-"""All judges, by the name that a planted bug gives."""
+"""All judges, by the names that planted bugs use."""

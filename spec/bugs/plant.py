@@ -7,8 +7,8 @@ A bug is a table of a TOML file:
 - `file`: the module, as a path from the root of the project.
 - `change`: lines of the module (`old`), and the lines in their place (`new`). A few bugs have two changes.
 - `judge`: the judge's name in `spec.bugs.judges`, or the path of a module of property tests.
-- `flink`: the issues in which Flink had the bug, if any. `story` tells of a bug that Tidemark once had.
-- `slow`: its judge needs more than two seconds, so `make test` does not hunt it every time.
+- `flink`: the issues in which Flink had the bug, if any. `story` describes a bug that Tidemark once had.
+- `slow`: its judge needs more than two seconds, so `make test` does not hunt the bug every time.
 """
 
 import ast
@@ -32,7 +32,7 @@ _PREFIX = spec.__name__.removesuffix("spec")
 
 
 class BugDoesNotFitError(Exception):
-    """A bug whose old lines are no longer in its module, or are there twice: names the bug."""
+    """A bug's old lines are no longer in its module, or occur there twice. The message names the bug."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Bug:
 
     @property
     def judged_by(self) -> Judge:
-        """Return the judge that must find it."""
+        """Return the judge that must find the bug."""
         return by_tests(self.judge) if self.judge.endswith(".py") else JUDGES[self.judge]
 
 
@@ -96,7 +96,7 @@ def planted(bug: Bug) -> Iterator[None]:
 
 
 def replaced(bug: Bug, source: str) -> str:
-    """Return the module's source with the bug in it. Raise BugDoesNotFitError if old lines are not there once."""
+    """Return the module's source with the bug in it. Raise BugDoesNotFitError unless its old lines occur there once."""
     found = f"\n{source}"
     for old, new in bug.changes:
         count = found.count(f"\n{old}")
@@ -108,25 +108,28 @@ def replaced(bug: Bug, source: str) -> str:
 
 
 # ------------------------------------------------------------------
-# Plants changed source in the running core: replaces the code of functions and the values of tables, and undoes it.
+# Plants changed source in the running core: replaces the code of functions and the values of tables, and restores them.
 #
-# Everybody who has imported a changed function runs the new code, because the function itself stays the same object.
+# All importers of a changed function run the new code, because the function itself stays the same object.
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Undo = Callable[[], None]
 _PREFIX = checkpointing.__name__.removesuffix("checkpointing")
-"""What stands before the names of all packages: nothing in the checkout, `tidemark.` in the wheel."""
+"""The prefix of all packages' names: nothing in the checkout, `tidemark.` in the wheel."""
 _TOPS = ("checkpointing", "spec", "jobs")
 
 
 class CannotBePlantedError(Exception):
-    """A change that no swap of code can express, as of a dataclass's field."""
+    """A change that no swap of code can express, such as a change of a dataclass's field."""
 
 
 @contextmanager
 def changed_code(module: ModuleType, changed: ast.Module) -> Iterator[None]:
-    """Let a module run changed code while the context is open. Raise CannotBePlantedError before anything changes."""
+    """Let a module run changed code while the context is open.
+
+    CannotBePlantedError is raised before anything changes.
+    """
     swaps = prepared(module, changed)
     undo: list[_Undo] = []
     try:
@@ -144,7 +147,10 @@ def plant(module: ModuleType, changed: ast.Module) -> None:
 
 
 def prepared(module: ModuleType, changed: ast.Module) -> list[Callable[[], _Undo]]:
-    """Return the swaps to make. Each returns how to undo it. Raise CannotBePlantedError if one is impossible."""
+    """Return the swaps to make.
+
+    Each swap returns its undo function. Raise CannotBePlantedError if one is impossible.
+    """
     made = compile(ast.fix_missing_locations(changed), module.__file__ or module.__name__, "exec")
     before, after = _parts(tree_of(module)), _parts(changed)
     swaps: list[Callable[[], _Undo]] = []
@@ -183,7 +189,7 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
 
 
 def code_in(made: CodeType, function: FunctionType) -> CodeType:
-    """Return the code of this function in a module that was compiled anew."""
+    """Return the code of this function in a newly compiled module."""
     return next(code for code in _codes(made) if code.co_qualname == function.__code__.co_qualname)
 
 
@@ -197,7 +203,7 @@ def _same_head(one: Function, other: Function) -> bool:
 
 
 def _parts(tree: ast.Module) -> Mapping[str, ast.AST]:
-    """Return functions, methods and all other statements of a module, by a name that a change leaves as it is."""
+    """Return functions, methods and all other statements of a module, by a name that a change does not alter."""
     found: dict[str, ast.AST] = dict(functions(tree))
     for place, (owner, node) in enumerate(_others(tree)):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -207,7 +213,7 @@ def _parts(tree: ast.Module) -> Mapping[str, ast.AST]:
 
 
 def _others(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield the statements that are no functions, each with the class that it is in, or an empty string."""
+    """Yield the statements that are no functions, each with the name of its class, or with an empty string."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield from ((node.name, inner) for inner in node.body if not isinstance(inner, Function))
@@ -254,7 +260,7 @@ def _value_swap(module: ModuleType, name: str, value: ast.expr) -> Callable[[], 
 
 
 def _inner(module: ModuleType, name: str) -> tuple[FunctionType, Callable[[], None]]:
-    """Return the function of this qualified name, and what makes it forget the values that it has cached."""
+    """Return the function of this qualified name, and the function that clears its cache."""
     owner: object = module
     *owners, last = name.split(".")
     for part in owners:

@@ -33,14 +33,14 @@ class Component:
 
     @property
     def legend(self) -> Mapping[str, Any]:
-        """Return what the words of the cases mean."""
+        """Return the legend, which explains the words of the cases."""
         legend, _ = load(str(_VECTORS / self.vectors))
         return legend
 
     def judge(self, cases: Iterable[Case]) -> Iterator[Outcome]:
-        """Give the cases to Tidemark's own code.
+        """Run the cases on Tidemark's own code.
 
-        A failed outcome says where Tidemark answers differently from Flink.
+        A failed outcome shows where Tidemark answers differently from Flink.
         """
         return run_cases(self.legend, cases, self.name)
 

@@ -34,7 +34,10 @@ _TIMEOUT_S: Final = 300
 
 
 class FlinkError(Exception):
-    """Flink's classes are missing, or cannot be compiled against or run. The message says why, and what to type."""
+    """Flink's classes are missing, or cannot be compiled against or run.
+
+    The message gives the reason, and the command to type.
+    """
 
 
 def folder() -> Path:

@@ -1,12 +1,12 @@
 """Measures how sharp the judges are: `python -m spec.sharpness --sample 1000 --seed 1 --results FILE`.
 
-Draws slips that a maintainer could make in `checkpointing`, plants each, and notes all judges that find it: each module
-of unit or property tests, each file of vectors, the simulator, and each machine. Ends with the figures of each package,
-with a table of what each judge finds and what only it finds, and with every slip that survived all of them.
-Exit 1 if fewer than 98 % are found by all judges, or fewer than 90 % by the spec proper (property tests, simulator,
-machines) of those whose lines it runs. Each result is written to FILE at once. A later run with the same FILE goes on
-after the slips that are in it. `--first` looks for one finder among the tests and one in the spec proper, which is
-enough for both figures, and faster. The table of finders then counts first finders.
+Draws slips that a maintainer could make in `checkpointing`, plants each, and records all judges that find it: each
+module of unit or property tests, each file of vectors, the simulator, and each machine. Ends with the figures of each
+package, with a table of the slips that each judge finds and that it alone finds, and with every slip that survived all
+judges. The exit code is 1 if all judges together find fewer than 98 %, or if the spec proper (property tests,
+simulator, machines) finds fewer than 90 % of the slips whose lines it runs. Each result is written to FILE at once. A
+later run with the same FILE skips the slips in it. `--first` looks for one finder among the tests and one in the spec
+proper, which is enough for both figures, and faster. The table of finders then counts first finders.
 """
 
 import gc
@@ -52,7 +52,7 @@ finders are enough."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Judge the sample that the command line asks for. Return 0 if the judges find enough of it, else 1."""
+    """Judge the sample that the command line asks for. Return 0 if the judges find enough of its slips, else 1."""
     given = _options(arguments)
     counted = [slip for slip in all_slips() if not is_equivalent(slip) and given.only in str(slip)]
     sample = sorted(counted, key=lambda slip: _lot(given.seed, slip))[: given.sample]
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _lot(seed: int, slip: Slip) -> bytes:
     """Return the slip's place in the sample's order.
 
-    It depends on this slip alone, so a change of the core moves no other.
+    The place depends on this slip alone, so a change of the core moves no other slip.
     """
     return blake2b(f"{seed} {slip.identity}".encode()).digest()
 
@@ -97,9 +97,9 @@ def found(
     *,
     first: bool = False,
 ) -> Iterator[tuple[Slip, Result]]:
-    """Yield each slip with who found it, as they end; each in a fresh copy of this process.
+    """Yield each slip with its finders, as soon as it was judged. Each is judged in a fresh copy of this process.
 
-    `finds` says how many slips each trial has found so far. What the trials reach is kept beside the results.
+    `finds` has how many slips each trial has found so far. The lines that the trials reach are kept beside the results.
     """
     if not slips:
         return
@@ -110,7 +110,10 @@ def found(
 
 
 def _prepare_to_fork() -> None:
-    """Make what each process needs, and let the collector of garbage look at it never, and at the rest seldom."""
+    """Make the objects that each process needs.
+
+    Exempt them from garbage collection, which becomes rare for the rest.
+    """
     probes()
     gc.set_threshold(GARBAGE_MAX)
     gc.freeze()
@@ -125,13 +128,13 @@ def _task(
 
 
 def runs(slip: Slip, ran: Reach) -> bool:
-    """Return whether a trial runs what the slip changes."""
+    """Return whether a trial runs the lines that the slip changes."""
     file, lines = lines_of(slip)
     return bool(lines & ran.lines.get(file, frozenset()))
 
 
 def _reached(pool: Pool, tried: Sequence[Trial], kept: Kept) -> Iterator[tuple[Trial, Reach]]:
-    """Yield what each trial runs; raise AssertionError if the spec, or a vector, finds the core wrong as it is."""
+    """Yield what each trial reaches. Raise AssertionError if the spec, or a vector, fails on the unchanged core."""
     new = [trial for trial in tried if str(trial) not in kept]
     for trial, reach_ in zip(new, pool.imap(reach, new), strict=True):
         kept.add(str(trial), reach_)
@@ -150,8 +153,9 @@ def worth_trying(
 ) -> tuple[Trial, ...]:
     """Return the trials to which the slip makes a difference: unit tests first, then vectors, then the spec proper.
 
-    `running` are those that run its lines. Of one judge, those come first that have found most slips for their time; if
-    the `first` finders are enough, of all tests and vectors, and of the whole spec proper.
+    `running` are the trials that run the slip's lines. Among a judge's trials, those come first that have found most
+    slips for their time. If the `first` finders are enough, this order holds among all tests and vectors, and among all
+    trials of the spec proper.
     """
     always = slip.identity not in probes().slips
     worth = {trial: ran.seconds for trial, ran in running.items() if always or slip.identity in ran.differing}
@@ -170,7 +174,7 @@ def _judged(task: _Task) -> tuple[Slip, Result]:
 
 
 def sharp_enough(results: Mapping[Slip, Result]) -> bool:
-    """Whether the spec proper, and all judges together, find as much as they should."""
+    """Return whether the spec proper, and all judges together, find as many slips as they should."""
     applying = [result for result in results.values() if result.applies]
     by_spec, by_all = (
         sum(each.is_found_by_spec for each in applying),
@@ -180,7 +184,7 @@ def sharp_enough(results: Mapping[Slip, Result]) -> bool:
 
 
 def report(results: Mapping[Slip, Result]) -> Iterator[str]:
-    """Yield a table of the packages, the sum last, a table of the finders, and the slips that not all judges find.
+    """Yield a table of the packages with the sum last, a table of the finders, and the slips that escape.
 
     The column `applies` counts the slips whose lines the spec proper runs.
     """
@@ -206,7 +210,7 @@ def report(results: Mapping[Slip, Result]) -> Iterator[str]:
 
 
 def finders(results: Iterable[Result]) -> Iterator[str]:
-    """Yield a table: each judge, then each of its parts, with how many slips it finds and how many only it finds."""
+    """Yield a table: each judge, then each trial, with the number of slips that it finds, and that it alone finds."""
     told = tuple(results)
     yield "| finder | slips found | found only by it |"
     yield "|---|---|---|"

@@ -2,8 +2,8 @@
 
 If the core runs `a < b` only where `a` and `b` differ, `a <= b` cannot be noticed there, though its line runs. So
 probes are put into the core before a trial runs on it. A probe evaluates both expressions, goes on with the core's own
-value, and notes if they differ. Only expressions that change nothing are evaluated a second time. A slip without a
-probe counts as one that makes a difference wherever its lines run.
+value, and records whether the values differ. Only expressions that change nothing are evaluated a second time. A slip
+without a probe counts as one that makes a difference wherever its lines run.
 """
 
 import ast
@@ -63,7 +63,10 @@ class Probes:
 
     @contextmanager
     def planted(self) -> Iterator[set[str]]:
-        """Put the probes into the core for the length of the context. Yield what they note: slips, by identity."""
+        """Put the probes into the core while the context is open.
+
+        Yield the set of slips for which they record a difference.
+        """
         noted: set[str] = set()
         for module in self._modules:
             setattr(module, _PROBE, _Noting(noted))
@@ -103,7 +106,7 @@ def probes() -> Probes:
 
 
 class _Noting:
-    """What a probe calls. Each method returns the value with which the core goes on."""
+    """The object that a probe calls. Each method returns the value with which the core goes on."""
 
     def __init__(self, noted: set[str]) -> None:
         self._noted = noted
@@ -130,7 +133,7 @@ class _Noting:
 
 
 class _Wrapping(ast.NodeTransformer):
-    """Wraps nodes from the inside out."""
+    """Wraps nodes, the inner ones first."""
 
     def __init__(self, wraps: Mapping[ast.AST, list[_Wrap]]) -> None:
         self._wraps = wraps
@@ -144,7 +147,7 @@ class _Wrapping(ast.NodeTransformer):
 
 
 def _wraps(node: ast.AST, slip: Slip) -> Iterator[tuple[ast.AST, _Wrap]]:
-    """Yield the nodes to wrap for a slip of this node, and how. A slip without a probe has none."""
+    """Yield the nodes to wrap for a slip of this node, each with its wrapper. A slip without a probe has none."""
     match node:
         case _ if slip.operator in _ALWAYS:
             return

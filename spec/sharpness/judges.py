@@ -1,8 +1,8 @@
 """Runs the judges that look for a planted slip: unit and property tests, vectors, simulator, and machines.
 
 A judge's work is cut into trials: a module of unit or property tests, a file of vectors, a seed, a machine. Only trials
-that run the slip's lines are worth it. An error counts as found. So does a trial that takes several times as long as on
-the core as it is.
+that run the slip's lines are tried. A slip also counts as found if a trial raises an error, or takes several times as
+long as on the unchanged core.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ EXAMPLES_OF_ONE_DOOR: Final = 48
 """A machine of one door is some ten times as fast as one of a whole job."""
 BOUND_S: Final = 3
 SLOWER: Final = 4
-"""A trial may take this many times as long as on the core as it is, and never less than BOUND_S. Then it hangs."""
+"""A trial that takes more than this many times its time on the unchanged core hangs. It always gets BOUND_S."""
 AGAIN_S: Final = 1
-"""Hypothesis repeats a step that was stopped because it hangs. The step is stopped again after this many seconds."""
+"""Hypothesis repeats a step that was stopped because it hung. The step is stopped again after this many seconds."""
 MEMORY_BYTES_MAX: Final = 4 << 30
 """A trial that needs more memory than this grows without end."""
 UNIT_TESTS, VECTORS, PROPERTIES = "unit tests", "vectors", "properties"
@@ -57,15 +57,15 @@ class Trial:
     name: str
     finds: Callable[[], bool]
     bound_s: float = BOUND_S
-    """The CPU seconds after which it hangs."""
+    """The CPU seconds after which the trial counts as hanging."""
 
     def within(self, seconds: float) -> "Trial":
-        """Return the trial with the bound that fits its time on the core as it is."""
+        """Return the trial with the bound that fits its time on the unchanged core."""
         return replace(self, bound_s=max(BOUND_S, SLOWER * seconds))
 
     @property
     def finder(self) -> str:
-        """Return the name under which its finds are counted. All seeds of the simulator count together."""
+        """Return the name under which its findings are counted. All seeds of the simulator count together."""
         return SIMULATOR if self.judge == SIMULATOR else str(self)
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Found:
 
 
 def trials(seeds: Iterable[int] = SEEDS) -> tuple[Trial, ...]:
-    """Return what is tried on every slip."""
+    """Return the trials for every slip, without unit and property tests."""
     judging.register()
     simulated = [Trial(SIMULATOR, f"seed {seed}", partial(_breaks, seed)) for seed in seeds]
     machines = [Trial(MACHINE, machine.__name__, partial(_errs, machine)) for machine in MACHINES]
@@ -106,7 +106,7 @@ def _imports_the_core(module: Path) -> bool:
 
 
 def reach(trial: Trial) -> Reach | None:
-    """Run a trial on the core as it is and return what it reaches; None: it finds the core wrong as it is."""
+    """Run a trial on the unchanged core. Return what it reaches, or None if the trial fails there."""
     os.chdir(ROOT)
     found: list[bool] = []
     with _silence():
@@ -115,10 +115,10 @@ def reach(trial: Trial) -> Reach | None:
 
 
 def judged(slip: Slip, tried: Sequence[Trial], bound_s: float, *, first: bool = False) -> Found:
-    """Return all trials that find the slip. Of the seeds, only the first one is told.
+    """Return all trials that find the slip, but only the first one of the simulator's seeds.
 
-    With `first`, return only the first one of the spec proper, and the first of the tests and vectors. Each trial runs
-    in a fork of this process, in which the slip is planted. No further trial begins after `bound_s` CPU seconds.
+    With `first`, return only the first trial of the spec proper, and the first one of the tests and vectors. Each trial
+    runs in a fork of this process, in which the slip is planted. No further trial begins after `bound_s` CPU seconds.
     """
     found: list[Trial] = []
     for trial in tried:
@@ -206,19 +206,19 @@ def _silence() -> Iterator[None]:
 
 
 # ------------------------------------------------------------------
-# Keeps who found each slip, in a file that a later run goes on with.
+# Keeps the finders of each slip, in a file with which a later run can continue.
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """Who found a slip.
 
-    `applies`: some seed, machine or world runs the slip's lines. The spec proper cannot find another slip. `stopped`:
-    the CPU bound came before all trials had run.
+    `applies` is true if some trial of the spec proper runs the slip's lines. The spec proper cannot find other slips.
+    `stopped` is true if the CPU bound came before all trials had run.
     """
 
     found: tuple[str, ...]
-    """The trials that found it. Of the simulator's seeds, only the first."""
+    """The trials that found the slip. Only the first of the simulator's seeds is listed."""
     applies: bool = True
     stopped: bool = False
 
@@ -244,7 +244,7 @@ class Result:
 
     @property
     def escapes(self) -> bool:
-        """True if the spec proper runs the slip's lines, and does not find it."""
+        """True if the spec proper runs the slip's lines, and does not find the slip."""
         return self.applies and not self.is_found_by_spec
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """Finds out what a trial reaches in the core: which lines it runs, and which slips make a difference to it.
 
-Running all trials takes minutes. So a run that keeps its results keeps what they reach beside them, trial by trial. The
-next run takes it from there, as long as neither the core nor its judges have changed.
+Running all trials takes minutes. So a run with a results file also stores what each trial reaches, in a file beside it.
+The next run reads this file, as long as neither the core nor its judges have changed.
 """
 
 import json
@@ -19,16 +19,16 @@ from spec.sharpness.slips import ROOT
 
 _CORE: Final = str(ROOT / "checkpointing" / "*")
 _CODE: Final = ("checkpointing/**/*.py", "spec/**/*.py", "tests/unit/**/*.py", "tests/vectors/*.json")
-"""The files that decide what a trial runs."""
+"""The files on which a trial's lines depend."""
 Lines = Mapping[str, frozenset[int]]
-"""Lines by the file that they are in, as a path from the root of the project."""
+"""Lines by their file, as a path from the root of the project."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The lines that a trial runs on the core as it is, and its CPU seconds meanwhile.
+    """The lines that a trial runs on the unchanged core, and the CPU seconds that it takes.
 
-    `differing` are the slips with a probe whose probe has noted a difference.
+    `differing` are the slips whose probe has recorded a difference.
     """
 
     lines: Lines
@@ -49,9 +49,11 @@ def reached_by(trial: Callable[[], object], probes: Probes) -> Reach:
 
 
 class Kept:
-    """What trials reach, kept in a file: a line for each trial. The first line names the code that they ran.
+    """What trials reach, kept in a file with a line for each trial.
 
-    A trial without a Reach has found the core wrong as it is.
+    The first line is a digest of the code that they ran.
+
+    A trial without a Reach fails on the unchanged core.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -60,7 +62,7 @@ class Kept:
 
     @classmethod
     def of(cls, results: Path | None) -> Self:
-        """Return what is kept beside these results."""
+        """Return what the file beside these results holds."""
         kept = cls(results.with_suffix(".lines") if results is not None else None)
         kept._read()
         return kept
@@ -72,7 +74,7 @@ class Kept:
         return self._known[name]
 
     def add(self, name: str, reach: Reach | None) -> None:
-        """Keep what a trial reaches."""
+        """Store what a trial reaches."""
         self._known[name] = reach
         lines = {file: sorted(ran) for file, ran in reach.lines.items()} if reach is not None else None
         seconds, differing = (reach.seconds, sorted(reach.differing)) if reach is not None else (0, [])
@@ -102,7 +104,7 @@ class Kept:
 
 
 def _code() -> str:
-    """Return a digest of the core and of all that judges it."""
+    """Return a digest of the core and of everything that judges it."""
     found = blake2b()
     for file in sorted(each for pattern in _CODE for each in ROOT.glob(pattern)):
         found.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())

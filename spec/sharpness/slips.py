@@ -43,7 +43,7 @@ Change = Callable[[ast.AST], ast.AST]
 class Slip:
     """A change of one node of the syntax tree.
 
-    `function` is the outermost function around it, `node` its number there.
+    `function` is the outermost function around the node, and `node` is the node's number there.
     """
 
     module: str
@@ -310,9 +310,9 @@ _OPERATORS: Final[tuple[tuple[str, Callable[[ast.AST], bool], Change], ...]] = (
 
 @cache
 def _siblings() -> Mapping[str, tuple[str, ...]]:
-    """Return the fields that one could write instead, by name: those of the same class that have the same type.
+    """Return by field name the fields that could be confused with it: those of the same class with the same type.
 
-    If several classes have a field of this name, only fields that all of them have count.
+    If several classes have a field of this name, only fields of all these classes are listed.
     """
     from spec.sharpness.slips import modules  # noqa: PLC0415 - it finds its modules by this one's operators
 

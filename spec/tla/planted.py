@@ -1,4 +1,7 @@
-"""Plants errors in the specification, one at a time. TLC must find that the error breaks the property that it names."""
+"""Plants errors in the specification, one at a time.
+
+TLC must find that each error breaks the property that the error names.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ _DONE: Final = "Model checking completed. No error has been found."
 
 
 class TlcError(Exception):
-    """TLC is missing, or could not check the model. The message says why, and what to type."""
+    """TLC is missing, or could not check the model. The message gives the reason, and the command to type."""
 
 
 @dataclass(frozen=True, slots=True)

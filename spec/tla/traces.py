@@ -120,7 +120,10 @@ def _begun(line: int, started: TickStarted) -> Tick:
 
 
 def kind_of(row: CheckpointRecord) -> str:
-    """Return the specification's kind of an entry. There the savepoint of a stop is a kind of its own."""
+    """Return the specification's kind of an entry.
+
+    In the specification, the savepoint of a stop is a kind of its own.
+    """
     return "stop" if row.kind is RowKind.CHECKPOINT and row.pinned else row.kind.value
 
 
@@ -212,7 +215,7 @@ _SEEN: Final = re.compile(r'<<"seen", (\d+), (\d+)>>')
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Says whether the traces are a behaviour of the specification.
+    """The result of checking whether the traces are a behaviour of the specification.
 
     If not, `problem` names the first line that does not fit.
     """
@@ -287,7 +290,7 @@ def _highest(ticks: Sequence[Tick]) -> dict[int, int]:
     """Return the highest id that each generation is known to have handed out.
 
     Entries and aborted checkpoints name ids. A generation that releases the job hands its unused ids over, so the first
-    id of the next generation tells too. After a crash the next generation begins far above.
+    id of the next generation also shows the highest one. After a crash, the next generation begins far above.
     """
     used: dict[int, set[int]] = {int(each): set() for each in range(1, ticks[-1].generation + 1)}
     first = {int(tick.generation): int(tick.claim.first_id) for tick in ticks}
@@ -308,7 +311,7 @@ def _highest(ticks: Sequence[Tick]) -> dict[int, int]:
 
 
 def _works(rows: Iterable[CheckpointRecord]) -> frozenset[str]:
-    """Return what a generation without a trace may have been, judged by the entries that it left."""
+    """Return the errands that a generation without a trace may have had, judged by the entries that it left."""
     kinds = {row.kind for row in rows}
     if RowKind.ROLLBACK in kinds:
         return frozenset({"rollback"})

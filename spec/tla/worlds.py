@@ -25,7 +25,7 @@ STEPWISE: Final = ("EntriesStay",)
 """The properties of single steps."""
 
 LIVENESS: Final = ("EveryCommitIsPublished", "EveryTriggerEnds", "EveryClaimIsSettled")
-"""The liveness properties: they hold in the end, if every process that lives goes on."""
+"""The liveness properties: they hold in the end if every living process goes on."""
 
 _NOTHING: Final = {
     "Ticks": 1,
@@ -90,7 +90,7 @@ class World:
     def explore(self, *, only: str = "", sources: Mapping[str, str] = MappingProxyType({})) -> Outcome:
         """Let TLC explore the world to its end, or until a property breaks. With `only`, check that property alone.
 
-        `sources` take the place of modules of the same name. Raises TlcError.
+        `sources` replace modules of the same name. Raises TlcError.
         """
         if only not in ("", *self.invariants, *self.properties):
             raise TlcError(f"{only} is no property that is checked in this world")
