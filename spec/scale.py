@@ -1,4 +1,4 @@
-"""Drives one large job, or a small one for long: `python -m spec.scale --vertices 100 --subtasks 100 --checkpoints 3`.
+"""Drives a large job, or a small one for long: `python -m spec.scale --vertices 100 --subtasks 100 --checkpoints 3`.
 
 The job is a chain of vertices. Each micro-batch of a subtask writes one file, each checkpoint takes one row of each
 split, and the answers come in an order drawn from the seed. All invariants that need no contents of files are judged.

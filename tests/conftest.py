@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis profiles, the choice of kills, matrices and long tests, and the Spark session."""
+"""What all tests share: Hypothesis profiles, the choice of the long tests that run, and the Spark session."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CHOSEN = ("kill", "matrix", "long")
 """With `--share small`, only some of the tests with one of these marks run (see `long_tests.in_every_run`)."""
 
-# Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.
+# Sessions of tests are short. So the JVM's first compiler is enough, and it leaves more processor time to the tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC")
 judging.register()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
@@ -49,9 +49,9 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests that need jars which this Spark lacks, or a missing server, and mark the long tests.
+    """Skip tests that need missing jars or a missing server, and mark the long tests.
 
-    With `--share small`, leave most kills, matrices and long tests out: their names decide.
+    With `--share small`, leave out most of the kills, matrices and long tests. Their names decide which ones.
     """
     from jobs.spark.jars import JAR_SETS
 
@@ -72,7 +72,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _jar_sets(item: pytest.Item) -> Iterator[str]:
-    """Yield the sets of jars that a test's marks name. A neighbour alters tables by Delta's own SQL."""
+    """Yield the sets of jars that a test's marks need.
+
+    The mark `neighbour` needs Delta's, to alter tables by Delta's SQL.
+    """
     yield from (name for mark in item.iter_markers("jars") for name in mark.args)
     if "neighbour" in getattr(item, "fixturenames", ()):
         yield "delta"
@@ -91,10 +94,10 @@ def _chosen(
 def spark(request: pytest.FixtureRequest) -> Iterator["SparkSession"]:
     """Return the one Spark session of this process of a test run, with every set of jars that is here.
 
-    The sets that marks name are fetched first, since a session takes no jars once it runs. A test that needs another
-    set which is missing fails, and says so.
+    The sets that marks need are fetched first, since a running session takes no more jars. A test that needs another,
+    missing set fails with a message.
     """
-    # Imported late: the pure tests must not pay for Spark.
+    # Imported late, so that tests without Spark need not load it.
     from jobs.spark.jars import JAR_SETS, fetch, jar_set, jars_folder, not_fetched
     from jobs.spark.session import SparkConfig, open_session
 
@@ -108,7 +111,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator["SparkSession"]:
 
 @pytest.fixture(scope="session")
 def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel of this checkout, built with what is installed here: nothing is fetched."""
+    """Return the wheel of this checkout, built with the installed packages. Nothing is fetched."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [Path(sys.executable).with_name("uv"), "build", "--wheel", "--no-build-isolation", "--offline", "--quiet"]
     told = [*build, "--python", sys.executable, "--out-dir", folder, ROOT]

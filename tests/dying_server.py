@@ -12,7 +12,7 @@ LOOK_S = 0.05
 
 
 class Server(Protocol):
-    """A server that keeps its data over a kill."""
+    """A server whose data survives a kill."""
 
     def kill(self) -> None:
         """Kill its processes."""
@@ -25,7 +25,8 @@ class Server(Protocol):
 def dying(server: Server, warehouse: Path) -> Iterator[threading.Event]:
     """Kill the server soon after a tick in the block has claimed its job. At the end, start the server again.
 
-    A tick that has not reached its source yet would be refused. The event says whether the server was killed.
+    If the server died earlier, the tick could not reach its source, and would be refused. The event is set once the
+    server was killed.
     """
     before, left, died = traces(warehouse), threading.Event(), threading.Event()
 

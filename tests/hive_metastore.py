@@ -27,7 +27,7 @@ _SITE = """<configuration>
 
 @contextmanager
 def hive_metastore(root: Path) -> Iterator[str]:
-    """Start a metastore whose files lie in `root`, and yield its address. Raises if it does not start."""
+    """Start a metastore whose files lie in `root`, and yield its address. Raise an error if it does not start."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "hive-site.xml").write_text(_SITE.format(root=root))
     port = free_port()

@@ -53,13 +53,13 @@ log.retention.check.interval.ms=500
 
 
 class Broker:
-    """One broker. Its topics stay over `kill` and `start`, and its ports too."""
+    """One broker. Its topics and ports stay the same after `kill` and `start`."""
 
     def __init__(self, folder: Path, heap: str = "384m", disks: int = 1) -> None:
-        """Choose ports, and lay out the broker's folder unless it is; raise JarsError if the jars were not fetched.
+        """Choose ports, and create the broker's folder if needed. Raise JarsError if the jars were not fetched.
 
-        `disks` says over how many folders the broker distributes its topics (`log.dirs`). If there are several, what
-        the broker knows of the cluster is in one more.
+        `disks` is the number of folders over which the broker distributes its topics (`log.dirs`). If there are
+        several, one more folder has the cluster's metadata.
         """
         jars = jars_folder() / BROKER.name
         missing = [name for name in BROKER.locked if not (jars / name).exists()]
@@ -71,7 +71,7 @@ class Broker:
         port, login, controller = _free_ports(3)
         self.servers = f"127.0.0.1:{port}"
         self.login_servers = f"127.0.0.1:{login}"
-        """Where the user `reader` logs in with `PASSWORD`."""
+        """The address at which the user `reader` logs in with `PASSWORD`."""
         self._properties = folder / "server.properties"
         logs = [folder / "log", *(folder / f"log{number}" for number in range(2, disks + 1))]
         metadata = logs[0] if disks == 1 else folder / "metadata"
@@ -86,7 +86,7 @@ class Broker:
         self._run(FORMAT, "format", "-t", cluster, "-c", str(self._properties))
 
     def start(self) -> None:
-        """Start the broker's process, and wait until it listens; raise RuntimeError with its last words."""
+        """Start the broker's process, and wait until it listens. Raise RuntimeError with its last output."""
         log = self._folder / "broker.log"
         with log.open("ab") as said:
             command = [*self._java, MAIN, str(self._properties)]
@@ -112,9 +112,10 @@ class Broker:
         return max(file.stat().st_size for file in self._folder.glob(f"log*/{topic}-*/*.log"))
 
     def fill_disk(self, size: int) -> None:
-        """Let the kernel refuse each write that makes a file of the broker larger, as a full disk does, until a start.
+        """Make the kernel refuse writes that enlarge a file of the broker, as on a full disk, until the next start.
 
-        The write that reaches the size is cut off there. A limit of the process (RLIMIT_FSIZE) needs no right to mount.
+        A write that reaches the allowed size is cut off there. This uses a limit of the process (RLIMIT_FSIZE), because
+        a small file system would need the right to mount.
         """
         assert self._process is not None
         resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, size))
@@ -147,7 +148,7 @@ def running_broker(folder: Path, heap: str = "384m") -> Iterator[Broker]:
 
 
 def _class_path(jars: Path) -> str:
-    """Return the broker's jars, and Spark's library of Scala, which Spark's Ivy never brings."""
+    """Return the broker's jars and Spark's Scala library, which Spark's Ivy never fetches."""
     (scala,) = (spark_home() / "jars").glob("scala-library-*.jar")
     return os.pathsep.join([f"{jars}/*", str(scala)])
 

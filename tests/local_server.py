@@ -17,19 +17,19 @@ def free_port() -> int:
 
 
 class LocalServer(ABC):
-    """One server. Its data stays over `kill` and `start`, and its port too."""
+    """One server. Its data and its port stay the same after `kill` and `start`."""
 
     start_s = 60
     close_s = 30
     starts_after_death = False
-    """True if a start may fail only because the children of a killed server still hold what it needs."""
+    """True if a start may fail because the children of a killed server still hold resources that the new one needs."""
 
     def __init__(self, prefix: str) -> None:
         self.folder, self.port = Path(tempfile.mkdtemp(prefix=prefix)), free_port()
 
     @abstractmethod
     def launched(self, log: BinaryIO) -> subprocess.Popen[bytes]:
-        """Start the process, and do not wait."""
+        """Start the process without waiting for it."""
 
     @abstractmethod
     def refusal(self) -> Exception | None:

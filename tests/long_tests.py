@@ -1,7 +1,7 @@
 """Lists the tests that take long, and chooses those of them that `make test` runs. They get the mark `long`.
 
-The choice is the same every day. A test that `make test` leaves out runs in `make test-all` only, so each test function
-and each file has a quick case in it where there is one.
+The choice is the same every day. A test that `make test` leaves out runs in `make test-all` only, so the choice has a
+quick case of each test function and each file, if there is one.
 
 `pytest --note-long` measures the tests of its run. It adds each test that took LONG_S seconds or more to
 `long_tests.txt`, and removes each that took less. It changes nothing for tests that did not run.
@@ -22,7 +22,7 @@ ALWAYS = (
     "tests/spec/tla/test_model.py::test_a_small_world",
     "tests/spec/oracle/",
 )
-"""Tests that every run has, however long they take: style, and a small part of each way in which the spec looks."""
+"""Tests that are in every run, however long they take: style, and a small part of each judge of the spec."""
 QUICK_S = 1
 """A case that takes at most this many seconds is quick."""
 ONE_OF = 12
@@ -41,8 +41,8 @@ def long_tests() -> dict[str, int]:
 def in_every_run(seconds: Mapping[str, int]) -> set[str]:
     """Return which of these tests `make test` runs. Each test, named by its node id, has its whole seconds.
 
-    These are the quickest test of each file, and one of ONE_OF quick cases of each test function, at least one. Where
-    cases take equally long, a checksum of their names mixes them.
+    These are the quickest test of each file, and of each test function one in ONE_OF quick cases, but at least one. A
+    checksum of their names orders cases that take equally long.
     """
     by_file, by_function = defaultdict(list), defaultdict(list)
     for name in sorted(seconds, key=lambda name: (seconds[name], crc32(name.encode()))):
@@ -54,13 +54,13 @@ def in_every_run(seconds: Mapping[str, int]) -> set[str]:
 
 
 class NotesLong:
-    """A pytest plugin that measures tests, also those of several processes, and writes the long ones at the end."""
+    """A pytest plugin that measures tests, in any number of processes, and writes the list of long ones at the end."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the seconds of a test. What it shares with others, such as a server's start, is not counted."""
+        """Record the seconds of a test, without what it shares with others, such as a server's start."""
         if report.when == "call":
             self._seconds[report.nodeid] = report.duration
 

@@ -1,7 +1,7 @@
 """An S3 server for tests: moto in a process of its own, on 127.0.0.1. `cloud_stores` has the servers of other stores.
 
-In one thread, moto answers one request after the other, so a conditional put is atomic. In several threads it checks
-first and puts later: a store that breaks its promise. `GET /requests` returns how many requests of each kind came.
+In one thread, moto answers one request after the other, so a conditional put is atomic. In several threads, it checks
+first and puts later, like a store that breaks its promise. `GET /requests` returns how many requests of each kind came.
 """
 
 import json
@@ -25,22 +25,22 @@ COPY_HEADERS = ("x-amz-copy-source", "x-ms-copy-source", "x-goog-copy-source")
 
 @dataclass(frozen=True)
 class Server:
-    """A running server; `environment` is what a client needs to reach it."""
+    """A running server. `environment` has the variables that a client needs to reach it."""
 
     endpoint: str
     pid: int
 
     named = "AWS_ENDPOINT_URL"
-    """How a message names the setting of the endpoint."""
+    """The name of the endpoint's setting in messages."""
     secrets = (KEY, SECRET)
-    """Texts that nobody may write down."""
+    """Texts that must appear in no file, log or message."""
 
     def url(self, bucket="lake"):
         return f"s3://{bucket}"
 
     @property
     def unreachable(self):
-        """The environment of a client that asks where nobody answers."""
+        """The environment of a client whose endpoint nobody serves."""
         return replace(self, endpoint="http://127.0.0.1:9").environment
 
     @property
@@ -93,7 +93,7 @@ def serving(*, threads=False, holding=None):
 
 
 def kind_of(method, path, query, headers):
-    """Return the kind of a request. `headers` has names in small letters."""
+    """Return the kind of a request. `headers` has its names in lower case."""
     if method == "GET" and ("list-type" in query or "comp=list" in query or path.count("/") == 1):
         return "LIST"
     if method == "PUT" and any(name in headers for name in COPY_HEADERS):
@@ -103,7 +103,7 @@ def kind_of(method, path, query, headers):
 
 
 def _put_slowly():
-    """Let some time pass between the check whether an object exists and the put, as under load."""
+    """Add a delay between the check whether an object exists and the put, as under load."""
     from moto.s3.models import S3Backend
 
     put = S3Backend.put_object
@@ -130,7 +130,7 @@ def main(port, threads, holding):
     from moto.server import create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
-    # moto's dispatcher looks through the folders of all services for each request: three quarters of its time.
+    # For each request, moto's dispatcher searches the folders of all services, which takes three quarters of its time.
     s3, settings, seen = create_backend_app("s3"), create_backend_app("moto_api"), Counter()
 
     def counted(environ, start):

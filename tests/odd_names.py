@@ -1,4 +1,4 @@
-"""The one list of odd names: what a folder or a file may be called, and an engine could misunderstand."""
+"""The one list of odd names: a folder or a file may have them, and an engine could misread them."""
 
 import unicodedata
 
@@ -41,10 +41,10 @@ NAMES = {
     "trailing dot": "a.",
     "leading dash": "-a",
 }
-"""Names that work everywhere: for a warehouse, a data folder, an input file."""
+"""Names that work for a warehouse, a data folder and an input file."""
 
 NAMES_OF_FOLDERS = NAMES | {"leading underscore": "_a", "leading dot": ".a"}
-"""A file of such a name is hidden by convention; a folder that a user names is not."""
+"""A file with such a name is hidden by convention. A folder that a user names so is not hidden."""
 
 NOT_FOR_DELTA = {
     "encoded space": "x%20y",
@@ -58,7 +58,7 @@ NOT_FOR_DELTA = {
     "delete": "a\x7fb",
     "backslash": "a\\b",
 }
-"""Names that delta-rs cannot open: refused for a warehouse; a data folder and an input file may have them."""
+"""Names that delta-rs cannot open. They are refused for a warehouse. A data folder and an input file may have them."""
 
 ALL_IN_ONE = "-. ä 表#50%zz?*{b,c}${HOME}&'\"`;=+@7!~:(<a>) a\u0308\N{GRINNING FACE}."
-"""Most of it in one name, for tests that are too long to go through the list."""
+"""One name with most oddities, for tests that are too long to try the whole list."""

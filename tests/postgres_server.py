@@ -35,7 +35,7 @@ local all all trust
 
 
 class PostgresServer(LocalServer):
-    """One server. The children of a killed one hold its memory for a while."""
+    """One server. After a kill, its children hold its shared memory for a while."""
 
     starts_after_death = True
 

@@ -1,7 +1,7 @@
 # ruff: noqa: N802 - the names are those of PySpark
-"""Python data sources for tests: the two examples of Spark's documentation, with an end, and bad ones.
+"""Python data sources for tests: the two examples of Spark's documentation, limited to some rows, and wrong ones.
 
-`CALLS` notes in this process what a data source was told.
+`CALLS` records the calls that data sources got in this process.
 """
 
 import pyarrow as pa
@@ -119,14 +119,14 @@ class _Partitioned(DataSourceStreamReader):
 
 
 class OldForm(_Partitioned):
-    """A reader as PySpark 4.0 knew it: `latestOffset` has no parameters."""
+    """A reader for PySpark 4.0, in which `latestOffset` has no parameters."""
 
     def latestOffset(self):
         return {"topic": {"offset": self.rows}}
 
 
 class OldNumbers(PartitionedNumbers):
-    """A data source with such a reader."""
+    """A data source with a reader for PySpark 4.0."""
 
     def streamReader(self, schema):
         return OldForm(self.options)
@@ -144,7 +144,7 @@ class BatchOnly(DataSource):
 
 
 class ReadsOnce(SimpleNumbers):
-    """A data source whose simple reader cannot read between two offsets, as some published ones."""
+    """A data source whose simple reader cannot read between two offsets, like some published data sources."""
 
     def simpleStreamReader(self, schema):
         return _Once()
@@ -159,7 +159,7 @@ class _Once(SimpleDataSourceStreamReader):
 
 
 class Silent(DataSource):
-    """A data source that does not say its columns."""
+    """A data source that does not declare its columns."""
 
     @classmethod
     def name(cls):

@@ -1,4 +1,4 @@
-"""A real schema registry for tests: Apicurio's, which speaks Confluent's interface, on a free port of this machine."""
+"""A real schema registry for tests: Apicurio's, which offers Confluent's interface, on a free port of this machine."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ START_S = 90.0
 
 
 class Registry:
-    """One registry. What it has stays over `kill` and `start`, and its port too."""
+    """One registry. Its content and its port stay the same after `kill` and `start`."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -34,7 +34,7 @@ class Registry:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the registry's process, and wait until it answers; raise RuntimeError with its last words."""
+        """Start the registry's process, and wait until it answers. Raise RuntimeError with its last output."""
         settings = {
             "quarkus.http.port": self.port,
             "quarkus.http.host": "127.0.0.1",
@@ -71,7 +71,7 @@ class Registry:
 
 
 def unpacked() -> Path:
-    """Return the folder of the registry's program. The first call unpacks it; raise JarsError if it was not fetched."""
+    """Return the folder of the registry's program. The first call unpacks it. Raise JarsError if it was not fetched."""
     archive, folder = jars_folder() / ARCHIVE, jars_folder() / f"apicurio-registry-{VERSION}"
     if not archive.exists():
         raise JarsError(f"{archive} is missing: fetch the registry with 'python .ci/fetch_registry.py'")
@@ -98,7 +98,7 @@ def running_registry(folder: Path):
 
 @contextmanager
 def guarded(url: str, login: str):
-    """Yield the URL of a gate that lets only this log-in through to a registry, and the log-ins that were tried."""
+    """Yield the URL of a proxy that passes only this log-in to a registry, and the list of the log-ins tried."""
     tried: list[str] = []
 
     class Gate(BaseHTTPRequestHandler):

@@ -1,8 +1,8 @@
 """A standalone Spark cluster for tests, whose workers share nothing with the driver but the network.
 
 Each worker is a process in a mount namespace of its own. There it has a Python environment, a home and a working folder
-of its own, under `INSIDE`. The checkout, the tests' folders and /tmp are hidden from it. `Cluster.sees` tells whether a
-worker could read a path.
+of its own, under `INSIDE`. The checkout, the tests' folders and /tmp are hidden from it. `Cluster.sees` returns whether
+a worker could read a path.
 """
 
 import os
@@ -39,11 +39,11 @@ done
 shift
 exec "$@"
 """
-"""Gives a process its own folder at the place $1, hides the folders up to `--`, and becomes the rest of the words."""
+"""Gives a process its own folder at the place $1, hides the folders up to `--`, and runs the rest as a command."""
 
 
 def why_not() -> str:
-    """Return why this machine cannot separate a process from its folders, empty if it can."""
+    """Return why this machine cannot hide its folders from a process, or an empty text if it can."""
     words = [*_SEPARATE, "mount", "-t", "tmpfs", "none", str(INSIDE.parent)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -76,19 +76,19 @@ class Worker:
 
 @dataclass
 class Cluster:
-    """A running cluster; `master` is what --spark-master takes."""
+    """A running cluster. `master` is the value for --spark-master."""
 
     master: str
     folder: Path
     environment: Mapping[str, str]
-    """The variables that each worker has beside its own."""
+    """The environment variables that each worker has in addition to its own."""
     workers: list[Worker] = field(default_factory=list)
     _made: int = 0
 
     def add_worker(self, env: Path, spark: Path | None = None, *, memory: str = "1200m") -> Worker:
         """Start a worker of one core with a copy of this environment, and wait until the master knows it.
 
-        Its Spark is the one of the environment, or a copy of the folder `spark`.
+        The worker's Spark is the one of the environment, or a copy of the folder `spark`.
         """
         self._made += 1
         host = f"127.0.0.{self._made + 1}"  # executors of one host read each other's files

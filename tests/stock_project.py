@@ -1,4 +1,4 @@
-"""A user's project: it counts numbers by their key, with a keyed function that goes to Spark's workers by its name."""
+"""A user's project: it counts numbers by key, with a keyed function that Spark's workers import by name."""
 
 from pathlib import PurePath
 

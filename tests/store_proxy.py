@@ -1,7 +1,7 @@
-"""A proxy between a store's client and its server, which plays what a network and a busy store do to requests.
+"""A proxy between a store's client and its server, which simulates the effects of a network and of a busy store.
 
-Each request takes at least the proxy's latency. A `Fault` names the requests that it harms, and how. `seen` has every
-request with its kind, its key and its times, so `longest_chain` tells how many of them waited for each other.
+Each request takes at least the proxy's latency. A `Fault` determines which requests are disturbed, and how. `seen` has
+every request with its kind, key and times. From it, `longest_chain` computes how many requests waited for each other.
 The proxy is a process of its own, because delta-rs keeps Python's lock while it waits for a store: a thread of the
 tick's process would never answer it.
 """
@@ -45,7 +45,7 @@ class Harm(Enum):
 
 @dataclass
 class Fault:
-    """Harms the requests of a kind and key from the n-th one on, so many `times`."""
+    """Disturbs the requests of a kind and key from the n-th one on, for this number of `times`."""
 
     harm: Harm
     kind: str = ""
@@ -55,7 +55,7 @@ class Fault:
     times: int = 1
     pause_s: float = 0.2
     met: int = field(default=0)
-    """How many requests of this kind and key came."""
+    """How many requests of this kind and key have come."""
 
     def strikes(self, kind: str, key: str) -> bool:
         if (self.kind and kind != self.kind) or not re.search(self.key, key):
@@ -66,7 +66,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Request:
-    """A request that came: its key, and when it began and ended, in seconds since the epoch."""
+    """A request: its key, and when it began and ended, in seconds since the Unix epoch."""
 
     kind: str
     key: str
@@ -84,7 +84,7 @@ def longest_chain(requests: list[Request]) -> int:
 
 @dataclass(frozen=True)
 class _Head:
-    """The first lines of a request."""
+    """The start line and the headers of a request."""
 
     method: str
     target: str
@@ -104,13 +104,13 @@ class _Head:
 
 
 class Proxy:
-    """A proxy before a server. Clients reach it with `environment`."""
+    """A proxy in front of a server. Clients reach the proxy with `environment`."""
 
     def __init__(self, server: Server, *, latency_ms: int = 0) -> None:
         self._port = free_port()
         self._command = [sys.executable, __file__, server.endpoint.rpartition(":")[2], str(latency_ms), str(self._port)]
         self.server = replace(server, endpoint=f"http://127.0.0.1:{self._port}")
-        """The server, as a client sees it that reaches it through the proxy."""
+        """The server, with the addresses of a client that goes through the proxy."""
         self.environment = self.server.environment
 
     def __enter__(self) -> Self:

@@ -28,15 +28,15 @@ def without_this_checkout():
 
 
 def linked(folder, to):
-    """Copy a folder. Its files become hard links, so nobody may change them in place."""
+    """Copy a folder. The copy's files are hard links, so nobody may change them in place."""
     shutil.copytree(folder, to, symlinks=True, copy_function=os.link)
 
 
 def with_wheel(folder, wheel, extras):
     """Make `folder`/env, an environment of the wheel with extras, as in "kafka,suites".
 
-    What the wheel depends on is installed only once.
-    That takes one to two minutes, so it is kept beside the jars, under the hash of all versions.
+    The wheel's dependencies are installed only once, because that takes one to two minutes. They are kept beside the
+    jars, under the hash of all versions.
     """
     versions = constraints() + (ROOT / "pyproject.toml").read_text() + extras
     kept = jars_folder() / f"environment-{hashlib.sha256(versions.encode()).hexdigest()[:12]}"

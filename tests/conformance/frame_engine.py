@@ -1,7 +1,7 @@
-"""Micro-batches without Spark: the product's own tasks on small frames, from the same specifications.
+"""Runs micro-batches without Spark: the product's own tasks on small frames, from the same specifications.
 
-What Spark does here is only the exchange: rows fall to the subtask that owns their key group. All files are
-written by the product's writers, and merged, compacted and verified by its state.
+This module replaces only Spark's exchange: it gives rows to the subtask that owns their key group. The product's
+writers write all files, and its state code merges, compacts and verifies them.
 """
 
 import sys
@@ -30,7 +30,7 @@ from tests.conformance.pipeline import key_of_label, rows_of
 
 
 class FrameEngine:
-    """Runs micro-batches in this thread."""
+    """Runs micro-batches in the calling thread."""
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
         writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
@@ -49,7 +49,7 @@ class FrameEngine:
         return execute.result_of(plan, effect, _reports(reported), duration_ms=1)
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing, because nothing was opened."""
 
 
 def _read(warehouse: Path, schema: pa.Schema, segments: Sequence[Segment]) -> pa.Table:
@@ -88,11 +88,11 @@ def _reports(batches: Sequence[pa.RecordBatch]) -> list[TaskReport]:
 
 
 # ------------------------------------------------------------------
-# Names without chance: what the product draws at random is counted, so that the same choices do the same again.
+# Names without chance: numbers replace the product's random names, so that the same choices have the same effects.
 
 
 class Numbers:
-    """Gives out UUIDs in their order."""
+    """Returns UUIDs in ascending order."""
 
     def __init__(self) -> None:
         self._next = count(1)
@@ -101,7 +101,7 @@ class Numbers:
         return UUID(int=next(self._next))
 
     def again(self) -> None:
-        """Begin anew: a fresh warehouse has seen none of them."""
+        """Begin at the first UUID again, since a new warehouse has seen none."""
         self._next = count(1)
 
 

@@ -1,7 +1,7 @@
-"""The machine of the whole job over real stores: the rules of `spec.machines.job`, and those that only real ones need.
+"""The machine of the whole job over real stores: the rules of `spec.machines.job`, and some for real stores alone.
 
-Everything the simulator's stores promise is asked of Delta logs in a folder. What happened is what a witness saw
-there from outside, and the same invariants judge it.
+It checks that Delta logs in a folder keep all promises of the simulator's stores. A witness records from outside what
+happens there, and the same invariants judge this.
 """
 
 from pathlib import Path
@@ -116,7 +116,7 @@ class RealStoresMachine(ResettingMachine):
     @precondition(lambda self: self._append_place() is not None)
     @rule(trouble=st.sampled_from([Faults(reply_lost=1.0), Faults(write_lost=1.0)]))
     def be_left_in_doubt(self, trouble: Faults) -> None:
-        """Whether a row is in cannot be told: it is, or it is not."""
+        """An append has an unknown outcome: its entry is in the table, or it is not."""
         self.driven.answer(self._append_place(), trouble)
         self._judge()
 
@@ -176,7 +176,7 @@ class RealStoresMachine(ResettingMachine):
                 raise BrokenRuleError(broken.invariant, broken.what)
 
     def teardown(self) -> None:
-        """The last tick catches up; zombies go on until nothing is left of them, and change nothing."""
+        """The last tick catches up. Zombies go on until they have nothing left to do, and change nothing."""
         try:
             if not is_unwinding():
                 self._answer_all()
@@ -246,7 +246,7 @@ MACHINES: dict[GatePolicy, type[RealStoresMachine]] = {
 
 
 def run(machine: type[RealStoresMachine], *, examples: int, steps: int) -> None:
-    """Run a machine over that many warehouses. It is not shrunk: real stores are too slow to be asked so often."""
+    """Run a machine over that many warehouses. Failures are not shrunk, because real stores are too slow for that."""
     chosen = settings(
         max_examples=examples, stateful_step_count=steps, phases=[Phase.generate], report_multiple_bugs=False
     )

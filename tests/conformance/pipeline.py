@@ -1,7 +1,7 @@
 """The spec's reference pipeline as a planned job of the product: real columns, real specifications, a real source.
 
-Keys are labels whose Spark hash lies in just the key group that the reference gives the key, so the reference's
-judges read real files: of key k the label is 100 k and a little.
+Each key is replaced by a label whose Spark hash lies in the key group that the reference gives the key. So the
+reference's judges can read real files. The label of key k is 100 k plus a small number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,11 +48,11 @@ from spec.world import micro_batches
 JOB: Final = JobName("small")
 PATHS: Final = ProtocolPaths(JOB)
 LABELS: Final = (2, 101, 203, 306, 401, 500)
-"""By key; `pmod(hash(label), 4)` is the key's key group."""
+"""The label of each key. `pmod(hash(label), 4)` is the key's key group."""
 
 BRONZE: Final = {BRONZE_ORDERS: pipeline.ORDERS_TABLE, BRONZE_PAYMENTS: pipeline.PAYMENTS_TABLE}
 STATES: Final = {PATHS.state_table(JOINED): pipeline.JOINED_STATE, PATHS.state_table(TOTALS): pipeline.TOTALS_STATE}
-"""The state tables as the product names them, and as the reference does."""
+"""By the product's name of a state table, the reference's name."""
 
 
 def _columns(*names: str) -> StructType:
@@ -96,9 +96,9 @@ def key_of_label(label: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class RowSource:
-    """The rows of the reference's splits, as far as they are `readable`; a broken one cannot be polled.
+    """The rows of the reference's splits, as far as they are `readable`. A `broken` source cannot be polled.
 
-    `seen` is how far each split could be read when it was polled last.
+    `seen` has how many rows each split had when it was last polled.
     """
 
     name: VertexId
@@ -140,7 +140,7 @@ def rows_of(slices: Sequence[SourceSlice]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The reference's join on frames; at the end of the input it puts out the orders that no payment met."""
+    """The reference's join on frames. At the end of the input it emits the orders without payments."""
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         left, right = (sorted(frame["row"].to_list()) for frame in inputs)
@@ -156,7 +156,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Counts and sums up the pairs of each key."""
+    """Counts and adds up the pairs of each key."""
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         rows = inputs[0].select(

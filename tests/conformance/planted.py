@@ -1,4 +1,4 @@
-"""Bugs planted in the real stores, each with the invariant that must be the one to fail."""
+"""Bugs planted in the real stores, each with the invariants that may report it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,9 +15,10 @@ Plant = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """A patch of the stores' behaviour by `monkeypatch`, and the rule that it breaks.
+    """A patch of the stores' behaviour by `monkeypatch`, and the rules that it may break.
 
-    More than one rule, where it depends on what comes first. `soon`: nearly every warehouse shows it.
+    There is more than one rule if the choices decide which rule breaks first. `soon` is true if nearly every warehouse
+    shows the bug.
     """
 
     breaks: frozenset[str]
@@ -108,10 +109,10 @@ def _count_what_an_entry_leaves_out(monkeypatch):
 LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT = Bug(
     frozenset({"gone-back", "cut-is-exact", "visible-after-commit"}), _leave_in_what_a_rollback_takes_out
 )
-"""Shown where rows were published behind the one that the job goes back to: all three rules at once."""
+"""It breaks all three rules at once if later rows than those of the rollback's target were published."""
 
 FORGET_WHAT_IS_PINNED = Bug(frozenset({"discarded-is-unreferenced", "pinned-stays"}), _forget_what_is_pinned)
-"""Seldom shown: a tick must die over a savepoint that nothing but files behind the newest checkpoint can tell."""
+"""It seldom shows: a tick must die at a savepoint that names files which the newest checkpoint does not name."""
 
 BUGS = {
     "publish whatever the table shows": Bug(

@@ -1,7 +1,7 @@
-"""One real tick in slow motion: the product's own steps, its effects carried out one at a time by its driver.
+"""One real tick in slow motion: the product's own code takes the steps, and carries out one effect at a time.
 
-Observe, decide, claim, recover, set up, carry out, release are the product's code over the product's stores. What is
-left out is its clock, its threads and its loop.
+The product's code observes, decides, claims, recovers, sets up, carries out and releases, over the product's stores.
+Only its clock, its threads and its loop are left out.
 """
 
 import errno
@@ -86,7 +86,7 @@ APPEND_ONLY = "delta.appendOnly"
 
 @dataclass(slots=True, eq=False)
 class WatchedEngine:
-    """Runs micro-batches in another engine; one that is told to fails when all its files are written."""
+    """Runs micro-batches in another engine. With `fails`, a micro-batch fails after all its files are written."""
 
     engine: Engine
     world: RealWorld
@@ -104,11 +104,11 @@ class WatchedEngine:
         return finished
 
     def close(self) -> None:
-        """Leave the other engine open: it serves all ticks."""
+        """Leave the other engine open, because it serves all ticks."""
 
 
 class RollForwardListener(TickListener):
-    """Tells the witness of a cut that a recovery recorded."""
+    """Reports to the witness each cut that a recovery records."""
 
     def __init__(self, world: RealWorld) -> None:
         self._world = world
@@ -118,17 +118,17 @@ class RollForwardListener(TickListener):
 
 
 class SlowCarrier(TickCarrier):
-    """The product's carrier without its threads: no lease is kept, and requests are looked for when somebody says."""
+    """The product's carrier without its threads: it keeps no lease, and looks for requests only when asked to."""
 
     def begins(self, claim: Claim, plan: RecoveryPlan) -> None:
         self._claim, self._begins, self._lease_ms = claim, True, None
 
     def clean_up(self) -> None:
-        """Nobody cleans up between two steps."""
+        """Do nothing, because the machine's ticks clean up nothing."""
 
 
 class RealTick:
-    """A tick from its claim on. Every step may raise DiedError where a strike says so."""
+    """A tick from its claim on. Every step may raise DiedError if a strike is armed there."""
 
     def __init__(self, world: RealWorld, job: SmallJob, engine: Engine) -> None:
         self._world = world
@@ -172,7 +172,7 @@ class RealTick:
     # -------------------------------------------------------------- its effects
 
     def carry_out(self, effect: CarriedOut, faults: Faults = NONE) -> Fact | None:
-        """Carry out an effect over the real stores, going wrong in the way of its kind."""
+        """Carry out an effect over the real stores. With `faults`, it fails in a way of its kind."""
         if isinstance(effect, JudgeSuites) and faults.suite_fails:
             return SuitesJudged(effect.vertex, effect.checkpoint, passed=False, report="[]", message=QUALITY_MESSAGE)
         if isinstance(effect, JudgeSuites) and faults.judge_fails:
@@ -186,7 +186,7 @@ class RealTick:
             case PublishTable() if isinstance(fact, PublishFailed):
                 self._miss_files(effect)
             case _:
-                """The witness has seen what there was to see."""
+                """The witness has seen this effect already."""
         return fact
 
     def _miss_files(self, effect: PublishTable) -> None:
@@ -245,13 +245,13 @@ class RealTick:
 
     @contextmanager
     def _unreadable(self) -> Iterator[None]:
-        """The disk does not answer while the tables are looked at."""
+        """Let the check of the tables fail, as if the disk did not answer."""
         with patch.object(JobTables, "check", side_effect=OSError(errno.EIO, "Input/output error")):
             yield
 
     @contextmanager
     def _append_only(self, tables: tuple[TableName, ...]) -> Iterator[None]:
-        """Somebody forbids replacing files in an upsert table, and allows it again later."""
+        """Forbid replacing files in an upsert table, and allow it again later, as another user may."""
         upserts = [each.name for each in self._carrier.plan.graph.tables() if each.mode is TableMode.UPSERT]
         mine = [table for table in upserts if table in tables]
         self._set_append_only(mine, "true")
@@ -270,33 +270,36 @@ class RealTick:
     # -------------------------------------------------------------- requests
 
     def ask(self, kind: SavepointKind) -> str:
-        """Write a request for a savepoint into the job's folder, as another process would; return its name."""
+        """Write a request for a savepoint into the job's folder, as another process would. Return its name."""
         return RequestFolder(self._world.warehouse).ask(kind, this_process()).request
 
     def asked(self) -> Iterator[SavepointRequested]:
-        """Yield what is asked for in the folder and was not handed over yet."""
+        """Yield the requests in the folder that the door has not got yet."""
         self._carrier.requests._look()
         while (fact := self._inbox.get(0)) is not None:
             if isinstance(fact, SavepointRequested):
                 yield fact
 
     def answer(self, effect: SavepointTaken | SavepointFailed) -> None:
-        """Write the door's answer where the command that asked looks for it."""
+        """Write the door's answer where the requesting command looks for it."""
         self._carrier.requests.answer(effect)
 
 
 # ------------------------------------------------------------------
-# A whole job over real stores that somebody else's choices drive: what `spec.world.whole_job` does in memory.
+# A whole job over real stores that the caller's choices drive, as `spec.world.whole_job` is in memory.
 
 
 CROSSINGS = 3
-"""How many boundaries an effect crosses, about."""
+"""About how many boundaries an effect crosses."""
 PATIENCE_MS = 60_000
-"""How long a claim is left alone whose holder, this very process, is alive: longer than a lease."""
+"""How much time must pass before the next claim, because the holder is this very process, which lives.
+
+It is longer than a lease.
+"""
 
 
 class RealHands:
-    """Carries out the effects of every tick that there was, each by the stores that it had opened."""
+    """Carries out the effects of all ticks, each on the stores that its tick has opened."""
 
     def __init__(self, readable: dict[SplitId, int]) -> None:
         self.readable = readable
@@ -307,7 +310,7 @@ class RealHands:
 
 
 class RealJob(DrivenJob):
-    """One warehouse in a folder and, one after the other or side by side, the ticks over it."""
+    """One warehouse in a folder, and its ticks, one after the other or side by side."""
 
     def __init__(self, job: SmallJob, root: Path, engine: Engine) -> None:
         super().__init__(job)
@@ -337,7 +340,7 @@ class RealJob(DrivenJob):
         self.hear()
 
     def abandoned(self) -> "RealJob":
-        """Drop the tick; return it as a zombie, which goes on with its own stores in the same warehouse."""
+        """Drop the tick. Return it as a zombie, which goes on with its own stores in the same warehouse."""
         zombie = copy(self)
         self.crash()
         return zombie
@@ -359,7 +362,7 @@ class RealJob(DrivenJob):
                 case SavepointTaken() | SavepointFailed():
                     self.hands.ticks[self.generation].answer(effect)
                 case _:
-                    """Carried out when it is chosen."""
+                    """The effect is carried out when the caller chooses it."""
             super()._carry_on((effect,))
         if self.end is not None and self.tick is not None and self.door is not None:
             self.tick.release(self.end, self.door.next_id, self._at_version)
@@ -384,18 +387,18 @@ class RealJob(DrivenJob):
         return self.world.others()
 
     def roll_back(self, checkpoint: CheckpointId, effects_max: int) -> None:
-        """Go back to that row as the product does; who does it dies behind so many effects. May be refused by name."""
+        """Roll back to that entry as the product does, and die after about `effects_max` effects. It may be refused."""
         boundaries = Boundaries(self.world.watch)
         self.world.now_ms += PATIENCE_MS
         with boundaries.struck(death("", effects_max * CROSSINGS, stays=True)), suppress(DiedError):
             try:
                 roll_back(self.world.warehouse, checkpoint, boundary=boundaries)
             except (RollbackRefusedError, TableNotRolledBackError):
-                """Neighbours may have merged what would have to go and what stays."""
+                """Another writer may have merged files that must leave a table with files that stay."""
         self.world.watch("after:death")
 
     def reset(self, move: Move, effects_max: int) -> None:
-        """Read a source on from elsewhere as the product does; who resets it dies behind so many effects."""
+        """Reset a source as the product does, and die after about `effects_max` effects."""
         boundaries = Boundaries(self.world.watch)
         self.world.now_ms += PATIENCE_MS
         self.world.history.add(ResetAsked(tuple(move.positions.items())))

@@ -1,4 +1,4 @@
-"""A real warehouse: its folder, the time in it, how far its sources can be read, and who watches it."""
+"""A real warehouse: its folder, its clock, the readable rows of its sources, and its witness."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ class RealWorld:
         return self.witness.rows
 
     def watch(self, boundary: str) -> None:
-        """See what a step changed; the files are listed around those that delete."""
+        """Let the witness see what a step changed. Files are listed before and after steps that delete."""
         side, _, step = boundary.partition(":")
         if step.startswith(_SCANNED):
             self.witness.look_at_files()
@@ -56,7 +56,7 @@ class RealWorld:
             self.witness.look()
 
     def foreign(self, table: TableName) -> DeltaTable | None:
-        """Return a table as its neighbours open it, None if it is not there yet."""
+        """Return a table as another writer opens it, or None if it does not exist yet."""
         folder = self.root / PATHS.table(table)
         return DeltaTable(str(folder)) if (folder / "_delta_log").is_dir() else None
 
@@ -70,7 +70,7 @@ class RealWorld:
         self.watch("after:Claim")
 
     def others(self) -> tuple[CheckpointId, ...]:
-        """Return the rows that the job may go back to: all but where it stands."""
+        """Return the entries to which the job may be rolled back: all but the newest one."""
         newest = newest_checkpoint(self.rows())
         records = self.witness.checkpoints()
         return tuple(row.checkpoint for row in records if newest is not None and row.checkpoint != newest.checkpoint)
@@ -80,7 +80,7 @@ class RealWorld:
     def misread(self, *, all_cuts: bool) -> Iterator[Violation]:
         """Yield what readers find wrong: the newest tables, and the newest recorded cut or all of them, by delta-rs.
 
-        What was read before is not read again, unless all cuts are to be read.
+        If nothing has changed since the last call, nothing is read, except with `all_cuts`.
         """
         there = (tuple(self.witness.newest().items()), tuple(self.witness.cuts))
         if there == self._read and not all_cuts:
@@ -121,12 +121,12 @@ class RealWorld:
             yield Violation("cut-is-exact", f"{table} at {what} reads as other rows than its files hold")
 
     def missed(self, what: str, reader: str) -> None:
-        """Note that the holder of the job wanted a file that is gone."""
+        """Record that the holder of the job needed a file that was deleted."""
         self.history.add(FileMissed(what, reader))
 
 
 # ------------------------------------------------------------------
-# Where a real tick is struck: at the boundaries that it crosses, with the faults that the reference names.
+# Where faults strike a real tick: at the boundaries that it crosses.
 
 
 ROWS_COMMIT = "LogCommit:checkpoints"
@@ -134,12 +134,12 @@ TABLE_COMMIT = "LogCommit:tables"
 
 
 class DiedError(BaseException):
-    """The tick dies here, as if its process were killed: nothing in it may catch this."""
+    """The tick dies here, as if its process were killed: no code in it may catch this."""
 
 
 @dataclass(slots=True)
 class Strike:
-    """What happens at the `skip`-th crossing after this, and at those behind it if it is to stay."""
+    """A fault at the crossing after the next `skip` ones, and with `stays` also at all later ones."""
 
     at: str
     act: Callable[[], None]
@@ -158,7 +158,7 @@ class Strike:
 
 @dataclass(slots=True, eq=False)
 class Boundaries:
-    """The boundary of a tick: `watch` sees the warehouse after every step, then whatever is armed strikes."""
+    """The boundaries of a tick. `watch` sees the warehouse after every step. Then the armed faults strike."""
 
     watch: Callable[[str], None]
     armed: list[Strike] = field(default_factory=list)
@@ -180,7 +180,7 @@ class Boundaries:
 
 
 def death(at: str, skip: int = 0, *, stays: bool = False) -> Strike:
-    """Return the end of the tick at a boundary; with `stays` nothing that it does on its way out succeeds either."""
+    """Return the death of the tick at a boundary. With `stays`, none of its later steps succeeds either."""
 
     def die() -> None:
         raise DiedError(at)
@@ -197,7 +197,7 @@ def silence(at: str, *, stays: bool = False) -> Strike:
 
 @contextmanager
 def lost_reply(boundaries: Boundaries, log: Path) -> Iterator[None]:
-    """Within the block the next commit to `checkpoints` is in, its reply is lost, and the log cannot be read."""
+    """Within the block, lose the reply to the next commit to `checkpoints`, and make the log unreadable."""
     aside = log.with_name("_unreachable")
 
     def go_away() -> None:

@@ -1,4 +1,4 @@
-"""A handful of the machine's examples on real Spark: the same tick, stores and judges, micro-batches by the engine."""
+"""A handful of the machine's examples on real Spark: the same tick, stores and judges, Spark's micro-batches."""
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def machine(spark):
-    """Return a machine whose micro-batches run on Spark, with its first tick begun; it must be torn down."""
+    """Return a machine whose micro-batches run on Spark, with its first tick begun. Tests must tear it down."""
 
     class SparkMachine(RealStoresMachine):
         engine = SparkEngine(SparkConfig(), TickListener(), spark)
@@ -31,7 +31,7 @@ def machine(spark):
 
 
 def test_labels_lie_in_the_key_groups_of_the_reference(spark):
-    """Spark's own hash sends every key to the key group that the reference gives it: so its judges may judge."""
+    """Spark's own hash sends every key to its key group in the reference, so that the reference's judges can judge."""
     rows = spark.createDataFrame([(label,) for label in LABELS], "key bigint")
     groups = [row[0] for row in rows.select(F.pmod(F.hash("key"), F.lit(MAX_PARALLELISM))).collect()]
     assert [key_group(key) for key in range(KEYS)] == groups
@@ -39,7 +39,7 @@ def test_labels_lie_in_the_key_groups_of_the_reference(spark):
 
 @pytest.mark.dear
 def test_a_rescaled_restart_and_a_zombie_on_spark_show_one_cut(machine):
-    """A tick dies while it publishes, the next one has two subtasks, a third takes over from it: nothing is lost."""
+    """A tick dies while it publishes, the next one has two subtasks, and a third one takes over. Nothing is lost."""
     machine.die(PublishTable, pick=4, moment="after:LogCommit", parallelism=2, split=SPLITS[0])
     machine.be_believed_dead(AppendRow, parallelism=3, split=SPLITS[2])
     machine.go_on_as_a_zombie([0] * 3)
@@ -48,7 +48,7 @@ def test_a_rescaled_restart_and_a_zombie_on_spark_show_one_cut(machine):
 
 
 def test_doubt_and_a_drain_on_spark_show_one_cut(machine):
-    """A row of which nobody knows whether it is in, then a stop that ends the input: every order is put out once."""
+    """An append has an unknown outcome. Then a stop ends the input, and every order is emitted once."""
     machine.work(AppendRow)
     machine.be_left_in_doubt(Faults(reply_lost=1.0))
     machine.offer(SPLITS[1], 2)

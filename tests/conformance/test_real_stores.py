@@ -1,4 +1,4 @@
-"""The job's machine on real Delta: the rules that the simulator's stores keep are kept by delta-rs in a folder."""
+"""The job's machine on real Delta: delta-rs in a folder keeps all rules that the simulator's stores keep."""
 
 from shutil import rmtree
 
@@ -21,29 +21,32 @@ from tests.conformance.planted import BUGS, BUGS_OF_MANIFESTS, FORGET_WHAT_IS_PI
 
 NEVER = 999
 MANY = 10
-"""So many manifests are named in some warehouse, at least."""
+"""The entries of some warehouse name more manifests than this."""
 ITS_ROW_IS_IN = 4
-"""Of what a reset does: it dies between its row and its cut."""
+"""How many effects a reset carries out that dies between its entry and its cut."""
 ONE_TABLE_SHOWS_IT = 5
-"""Of the effects of a rollback: the claim, the lease, the clean-up, its row, the first table."""
+"""How many effects a rollback carries out that dies after the first table: claim, lease, clean-up, entry, table."""
 
 
 def test_real_stores_keep_every_rule():
-    """Deaths at any boundary, zombies, lost replies, neighbours: real tables, read from outside, show one cut, once."""
+    """There are deaths at any boundary, zombies, lost replies and neighbours.
+
+    Readers see one cut, and each row once.
+    """
     run(RealStoresMachine, examples=4, steps=15)
 
 
 @pytest.mark.dear
 @pytest.mark.parametrize("policy", MACHINES)
 def test_real_stores_keep_every_rule_in_every_mode(policy):
-    """The same over more warehouses, at least once and with rows in flight too."""
+    """This runs over more warehouses, in at-least-once mode and with rows in flight too."""
     run(MACHINES[policy], examples=12, steps=25)
 
 
 @pytest.mark.dear
 @pytest.mark.parametrize("policy", [RealStoresMachine.policy, GatePolicy.UNALIGNED])
 def test_real_stores_keep_every_rule_with_manifests(policy, monkeypatch):
-    """The same where even a small entry has several manifests."""
+    """Here even a small entry has several manifests."""
     monkeypatch.setattr(checkpoints, "SIZES", LOW)
     seen = []
 
@@ -67,20 +70,20 @@ def test_a_bug_planted_in_manifests_breaks_its_rule(name, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if bug.soon])
 def test_a_bug_planted_in_the_stores_breaks_its_rule(name, monkeypatch):
-    """What the machine finds is named: the invariant that this very bug breaks."""
+    """The machine's error names the invariant that this very bug breaks."""
     hunt(BUGS[name], monkeypatch)
 
 
 @pytest.mark.dear
 @pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if not bug.soon])
 def test_a_bug_that_hides_breaks_its_rule(name, monkeypatch):
-    """The same of bugs that need a rarer meeting of a death, a zombie and a neighbour."""
+    """These bugs need a rarer combination of a death, a zombie and a neighbour."""
     hunt(BUGS[name], monkeypatch)
 
 
 @pytest.mark.parametrize("planted", [True, False])
 def test_a_death_over_a_savepoint_shows_who_forgets_what_is_pinned(planted, monkeypatch):
-    """Choices written down: files that only a savepoint names are deleted by a planted bug, and by nothing else."""
+    """In this fixed sequence, only a planted bug deletes files that a savepoint alone names."""
     with numbered_names():
         machine = RealStoresMachine()
         machine.open(tolerable=100, slice_rows=2, retained=1, concurrent=1, timeout_ms=LONGEST_MS)
@@ -98,7 +101,7 @@ def test_a_death_over_a_savepoint_shows_who_forgets_what_is_pinned(planted, monk
 
 @pytest.mark.parametrize("planted", [True, False])
 def test_a_rollback_over_real_stores_goes_back_in_every_table(planted, monkeypatch):
-    """Choices written down: it dies when one table shows it, and the next tick finishes it; a planted bug is found."""
+    """The rollback dies when one table shows it, and the next tick finishes it. A planted bug is found."""
     if planted:
         LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT.plant(monkeypatch)
     with numbered_names():
@@ -126,7 +129,7 @@ def test_a_rollback_over_real_stores_goes_back_in_every_table(planted, monkeypat
 
 @pytest.mark.parametrize("effects", [ITS_ROW_IS_IN, NEVER])
 def test_a_reset_over_real_stores_moves_one_source(effects):
-    """Choices written down: split a is read once more, by the next tick if the reset died after its row."""
+    """Split a is read once more. If the reset died after its entry, the next tick records the cut."""
     with numbered_names():
         machine = RealStoresMachine()
         machine.open(tolerable=100, slice_rows=2, retained=2, concurrent=1, timeout_ms=LONGEST_MS)

@@ -1,7 +1,8 @@
-"""Who looks at a real warehouse from outside and writes down what happened in it, for the invariants to judge.
+"""A witness, which watches a real warehouse from outside and records what happens there, for the invariants.
 
-He trusts no answer of the stores. Each version of each Delta log is read as any reader would read it, by delta-rs
-and from the log's own JSON; rows and states are those of the Parquet files; what vanished from the disk was deleted.
+It trusts no answer of the stores. It reads each version of each Delta log as any reader would, by delta-rs and from the
+log's own JSON. It takes rows and states from the Parquet files. A file that has vanished from the disk counts as
+deleted.
 """
 
 import json
@@ -49,7 +50,7 @@ StateRows = dict[int, tuple[object, ...] | None]
 
 @dataclass(slots=True)
 class _Seen:
-    """A table's log as far as it was read: its active files by version, paths relative to the warehouse."""
+    """A table's log as far as it was read: its active files by version, as paths relative to the warehouse."""
 
     versions: list[frozenset[str]] = field(default_factory=list)
     columns: list[frozenset[str]] = field(default_factory=list)
@@ -61,7 +62,7 @@ class _Seen:
 
 
 class Witness:
-    """Looks at one warehouse; `look` notes what is new since the last look."""
+    """Watches one warehouse. `look` records what is new since the last look."""
 
     def __init__(self, root: Path, config: CheckpointConfig) -> None:
         self._root = root
@@ -75,13 +76,13 @@ class Witness:
         self._on_disk: set[str] = set()
         self._missed: set[str] = set()
         self.committed: dict[CheckpointId, CheckpointRecord] = {}
-        """Every checkpoint and savepoint that was ever in."""
+        """Every checkpoint and savepoint that was ever committed."""
         self.rows: tuple[Row, ...] = ()
-        """What `checkpoints` holds, oldest first."""
+        """The entries of the table `checkpoints`, oldest first."""
         self.manifests = 0
-        """How many manifests the entries named that were seen so far."""
+        """How many manifests all entries seen so far have named."""
         self.cuts: dict[CheckpointId, dict[TableName, int]] = {}
-        """What `cuts` holds."""
+        """The entries of the table `cuts`."""
 
     @property
     def generation(self) -> Generation:
@@ -94,7 +95,7 @@ class Witness:
     # -------------------------------------------------------------- contents
 
     def rows_of(self, path: str) -> Rows:
-        """Return a table file's rows as the reference has them, whether it was deleted since or not."""
+        """Return a table file's rows in the reference's form, also of a deleted file."""
         table = next((name for name in TABLES if path.startswith(f"{name}/")), None)
         return tuple(self.as_row(table, row) for row in self._contents.get(path, ())) if table else ()
 
@@ -116,7 +117,7 @@ class Witness:
             self.miss(path, wanted_by)
 
     def _read(self, path: str) -> list[dict[str, Any]]:
-        """Return a file's rows; files never change, so each is read once. A manifest has none, but it must exist."""
+        """Return a file's rows. Files never change, so each is read once. A manifest has no rows, but it must exist."""
         if path not in self._contents:
             place = self._root / path
             if is_manifest_name(place.name):
@@ -258,9 +259,10 @@ class Witness:
                     yield str(file.relative_to(self._root))
 
     def _needed(self) -> set[str]:
-        """Return what a row names, a table shows, or an output table showed at a cut that is still recorded.
+        """Return the files that an entry names, a table shows, or an output table showed at a recorded cut.
 
-        State goes with the row: a cut may outlive its own for the tables of a plain savepoint that was taken behind it.
+        State may be deleted with its entry. A cut may outlive its entry, for the tables of a plain savepoint taken
+        after it.
         """
         needed = {path for seen in self._tables.values() for path in seen.active}
         for record in self.checkpoints():

@@ -28,7 +28,7 @@ def test_a_planted_bug_is_found(name):
 
 @pytest.mark.parametrize("name", [name for name in JUDGES if name.startswith("simulator")])
 def test_a_judge_finds_nothing_wrong_with_the_core(name):
-    """Otherwise its finds would prove nothing. The machines' own tests say the same of the machines."""
+    """Otherwise a judge's findings would prove nothing. The machines' own tests check this for the machines."""
     assert not any(JUDGES[name].broken(seed) for seed in range(min(4, JUDGES[name].seeds_max)))
 
 
@@ -39,7 +39,7 @@ def test_every_rule_has_a_bug():
 
 
 def test_every_historic_bug_is_planted():
-    """Each bug that Flink once had is here with its number."""
+    """Each bug that Flink once had is listed with its number."""
     assert {f"FLINK-{number}" for number in HISTORIC} == {flink for bug in bugs().values() for flink in bug.flink}
 
 
@@ -50,7 +50,7 @@ def _breaks_off(bug):
 
 
 def test_after_a_bug_the_core_is_as_before():
-    """Code and tables are put back, even after an error. Meanwhile each importer sees the bug."""
+    """Code and tables are restored, even after an error. While the bug is planted, each importer sees it."""
     function, code, states = recovery.publications, recovery.publications.__code__, renaming._STATES
     with planted(bugs()["the last table is not published"]):
         assert door.publications is recovery.publications is function
@@ -62,7 +62,7 @@ def test_after_a_bug_the_core_is_as_before():
 
 
 def test_the_table_of_rules_is_up_to_date():
-    """`python -m spec.bugs --table` writes it."""
+    """`python -m spec.bugs --table` writes the table."""
     assert command.table() == command.README.read_text(encoding="utf-8")
 
 
@@ -85,14 +85,14 @@ def test_the_table_of_rules_is_up_to_date():
     ],
 )
 def test_a_bug_that_no_longer_fits_is_named(old, new, why):
-    """If the core has changed, a bug does not pass silently. No swap of code changes a field, or a parameter."""
+    """A bug that no longer fits the core raises an error. So does one that changes a field or a parameter."""
     bug = replace(bugs()["the last table is not published"], changes=((old, new),))
     with pytest.raises(BugDoesNotFitError, match=f"(?s)'the last table is not published' .*{why}"), planted(bug):
         pass
 
 
 def test_a_bug_finds_its_lines_after_a_move(monkeypatch, tmp_path):
-    """`--refit` writes the module that has the lines now."""
+    """`--refit` writes the path of the module that has the bug's lines now."""
     text = next(file for file in files() if file.name == "tick.toml").read_text(encoding="utf-8")
     moved = tmp_path / "tick.toml"
     moved.write_text(text.replace('"checkpointing/tick/door.py"', '"checkpointing/tick/gone.py"'), encoding="utf-8")

@@ -55,14 +55,14 @@ def test_a_badly_written_case_fails_and_says_where(tmp_path, capsys, file, chang
 
 @pytest.mark.parametrize("case", [3, {"channels": 1}])
 def test_a_case_without_a_name_is_told_by_its_number(tmp_path, capsys, case):
-    """Its place in the file stands for the missing name."""
+    """The case's place in the file replaces the missing name."""
     legend, _ = _case("aligned")
     assert _reported(tmp_path, capsys, legend, case).startswith("FAILED case 0 of ")
 
 
 @pytest.mark.parametrize("text", ['{"legend": {', "[1]", '{"legend": {}, "cases": {}}', '{"cases": []}', ""])
 def test_a_file_that_cannot_be_read_is_one_failure(tmp_path, capsys, text):
-    """The message names the unreadable file. The judge still runs the files beside it."""
+    """The message names the unreadable file. The judge still runs the other files."""
     bad, good = tmp_path / "bad.json", FILES / "tracker.json"
     bad.write_text(text)
     assert 1 == vectors.main([str(bad), str(good), str(tmp_path / "missing.json")])

@@ -24,7 +24,7 @@ from spec.world.simulator import simulate
 
 DRAWN = {(state, reached) for (state, _), follow in {**OFFERS, **TRANSITIONS}.items() for reached in follow}
 GIVEN_UP = {(state, CommitState.ENDED) for state in (CommitState.CHECKING,)}
-"""When the tick ends, an offer that was not sent is withdrawn. No fact asks for it."""
+"""When the tick ends, an offer that was not sent is withdrawn. No fact causes this transition."""
 STAYS = {(CommitState.PUBLISHING, CommitState.PUBLISHING)}
 
 
@@ -33,7 +33,7 @@ DRAWN_PHASES = {(phase, reached) for phase, follow in PHASES.items() for reached
 
 @pytest.fixture
 def phases(monkeypatch):
-    """Return every pair of phases between which a pending checkpoint moves while this watches it."""
+    """Return a set that gets every pair of phases between which a pending checkpoint moves from now on."""
     seen, real = set(), PendingCheckpoint.phase
 
     def put(pending, phase):
@@ -47,7 +47,7 @@ def phases(monkeypatch):
 
 @pytest.fixture
 def moves(monkeypatch):
-    """Return every pair of states between which a commit door moves while this watches it."""
+    """Return a set that gets every pair of states between which a commit door moves from now on."""
     seen = set()
     slot = "_watched_state"
 
@@ -69,7 +69,7 @@ def test_the_page_shows_the_tables():
 def test_doors_at_work_move_as_the_table_says_and_every_move_is_met(moves):
     """The commits have savepoints, faults, and blocks of ids that run out.
 
-    They make every move of the table and no other.
+    They make every transition of the table and no other.
     """
     for seed in (8, 201, 282, *range(60)):  # the first three make the rarest moves
         simulate(seed, moves=Moves(savepoints_max=2))
@@ -80,14 +80,17 @@ def test_doors_at_work_move_as_the_table_says_and_every_move_is_met(moves):
 
 
 def test_pending_checkpoints_move_as_the_table_says_and_every_move_is_met(phases):
-    """From being located to being committed, whatever goes wrong in between, no phase is skipped."""
+    """From being located to being committed, no phase is skipped, whatever goes wrong in between."""
     for seed in range(5):
         simulate(seed)
     assert DRAWN_PHASES == phases
 
 
 def test_ticks_end_as_the_table_says(monkeypatch):
-    """The ticks have stops, limits, savepoints and faults. They make no other move, and all the frequent ones."""
+    """The ticks have stops, limits, savepoints and faults.
+
+    They make all frequent transitions, and none that is not drawn.
+    """
     seen, slot = set(), "_watched_phase"
 
     def put(ending, phase):
@@ -104,7 +107,7 @@ def test_ticks_end_as_the_table_says(monkeypatch):
 
 
 def test_the_tick_door_moves_as_the_table_says(monkeypatch):
-    """The ticks have restarts, rollbacks, resets and mishaps. They make no other move."""
+    """The ticks have restarts, rollbacks, resets and mishaps. They make no transition that is not drawn."""
     seen, real = set(), TickDoor.step
 
     def step(door, fact, at):
@@ -133,7 +136,7 @@ def test_an_answer_that_nobody_waits_for_is_refused():
 
 
 def test_a_phase_that_does_not_follow_is_refused():
-    """This is a fault of the coordinator. The checkpoint stays in its phase."""
+    """A wrong transition is a bug of the coordinator. The checkpoint stays in its phase."""
     plan = CheckpointPlan(to_trigger=(), tasks=(), vertices=())
     pending = PendingCheckpoint(id=1, request=None, properties=CHECKPOINT, plan=plan, triggered_ms=0, expires_ms=None)
     for phase in set(PendingPhase) - set(PHASES[PendingPhase.LOCATING]):
@@ -143,7 +146,7 @@ def test_a_phase_that_does_not_follow_is_refused():
 
 
 def test_a_picture_of_another_table_is_stale(monkeypatch):
-    """A new row in either table changes the page."""
+    """A new row in either table of the code changes the page."""
     monkeypatch.setattr("spec.diagrams.PHASES", {**PHASES, PendingPhase.TRIGGERING: ()})
     assert page() != PAGE.read_text()
     monkeypatch.setattr("spec.diagrams.PHASES", PHASES)

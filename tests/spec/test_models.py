@@ -17,7 +17,7 @@ def holding(*paths):
 
 
 def test_a_merge_does_not_overwrite_a_file_that_is_there():
-    """An imported file may have the very name that the merge would take first. Seed 3401627 met that."""
+    """An imported file may have the very name that the merge would choose first, as in seed 3401627."""
     first = f"{TABLE}/part-1-2"
     world = holding(first, "other")
     optimize(world, TABLE)

@@ -1,4 +1,4 @@
-"""Judges single histories that no planted bug makes, and compares what the judges and the product work out."""
+"""Judges single histories that no planted bug produces, and compares results of the judges with the product's."""
 
 from collections import Counter
 from dataclasses import replace
@@ -101,7 +101,7 @@ def other(row, **changes):
 def test_a_reset_is_in_order():
     """The reset goes back or forth.
 
-    It drops no row, its cut is its parent's, and the tables are as the reference says.
+    It drops no entry, its cut is its parent's, and the tables show what the reference computes.
     """
     for position in (None, ONE, FAR):
         history, row = reset_to({A: position})
@@ -109,7 +109,7 @@ def test_a_reset_is_in_order():
 
 
 def test_a_faulty_reset_is_found():
-    """Faults: a split that nobody asked for, a missing split, another cut, an entry that is pinned or publishes."""
+    """The faults: a split that was not asked for, a missing split, another cut, a pinned entry, a publication."""
     sound, row = reset_to({A: ONE})
     newest = healthy()[1].record
     wrong = {
@@ -152,7 +152,7 @@ def _after(rows):
 def test_a_reset_ends_a_stretch_at_its_parents_position():
     """After a reset back, some rows are in two stretches. After a reset forth, some are in none.
 
-    An unmoved split is the same.
+    An unmoved split has one stretch.
     """
     line = (
         a_row(RowKind.CHECKPOINT, 1, {A: 5, B: 4, C: 3}),
@@ -163,7 +163,7 @@ def test_a_reset_ends_a_stretch_at_its_parents_position():
 
 
 def test_rows_read_twice_count_twice_and_skipped_rows_never():
-    """This holds in the tables, and in results that join each row with all others of its key."""
+    """This holds for the tables, and for results that join each row with all other rows of its key."""
     once = replay({A: [(0, 12)], C: [(0, 12)]}, {}, Counter())
     again = replay({A: [(0, 12), (0, 12)], C: [(0, 12)]}, {}, Counter())
     assert {row: 2 * times for row, times in once.orders.items()} == again.orders
@@ -190,7 +190,7 @@ def test_files_and_publications_are_those_of_the_product():
 
 
 def test_key_groups_are_those_of_the_product():
-    """This is compared for every subtask of every small parallelism."""
+    """The two are compared for every subtask of every small parallelism."""
     for most in range(1, 12):
         for parallelism in range(1, most + 1):
             for index, own in enumerate(key_group_ranges(parallelism=parallelism, max_parallelism=most)):
@@ -236,7 +236,10 @@ def entry(checkpoint, *folders, kind=RowKind.CHECKPOINT):
     ],
 )
 def test_an_entry_with_two_versions_or_a_smaller_one_is_found(entries, told):
-    """Numbers and texts are compared by their kind. Each partition is judged alone, and only rollbacks go back."""
+    """Numbers and texts are compared by their kind.
+
+    Each partition is judged alone, and only rollbacks may lower a version.
+    """
     found = list(overwrites_only_rise(replace(healthy()[0], events=entries)))
     assert bool(told) == bool(found)
     assert all(told in each for each in found)
@@ -260,7 +263,7 @@ BACK = plain_entry(
     ("shown", "wrong", "left"), [((), False, False), (("a",), True, False), (None, False, True)], ids=repr
 )
 def test_a_rollback_that_empties_a_table_empties_its_sink(shown, wrong, left):
-    """The rules want an empty target before the cut. Seed 560 with `holds` and `imports` met it."""
+    """The rules demand an empty target before the cut, as in seed 560 with `holds` and `imports`."""
     told = () if shown is None else (OutsidePublished(9, "gold/totals", shown),)
     history = SimpleNamespace(without_flow=[RowCommitted(BACK, (3, 9)), *told, CutWritten(9, (), ())])
     assert (wrong, left) == (bool([*outside_follows(history)]), bool([*outside_completely(history)]))
@@ -268,7 +271,7 @@ def test_a_rollback_that_empties_a_table_empties_its_sink(shown, wrong, left):
 
 @pytest.mark.parametrize(("kept", "wrong"), [((3, 9), False), ((9,), True)], ids=str)
 def test_the_entry_before_an_unpublished_one_stays(kept, wrong):
-    """Without it, nobody could go back from an entry that a sink never takes."""
+    """Without the parent, no rollback could replace an entry that a sink never takes."""
     history = SimpleNamespace(baseline=(3,), pinned=(), without_flow=[RowCommitted(BACK, kept)])
     assert wrong == bool([*way_back_stays(history)])
 
@@ -305,7 +308,7 @@ def test_a_tick_waits_a_second_after_its_first_failure(later_ms, is_wrong):
 
 
 def test_a_tick_that_could_try_again_does():
-    """Nothing moves any more, and the pause is over. No checkpoint begins, and the tick does not end."""
+    """No work is left and the pause is over, but no checkpoint begins, and the tick does not end."""
     history = simulate(SEED, moves=NO_MOVES).history
     generation, (begun, *others, last) = list(history.steps.items())[-1]
     expired = NotifyAborted(begun.told.setup.claim.first_id, CheckpointFailureReason.CHECKPOINT_EXPIRED, "slow")

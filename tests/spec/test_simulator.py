@@ -54,7 +54,7 @@ WORLDS = {
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_seed_keeps_every_invariant(world, share):
-    """Whatever crashes, races or gets lost, and whatever is asked of a tick. The last tick catches up."""
+    """This holds whatever crashes, races or gets lost, and whatever users ask of a tick. The last tick catches up."""
     seeds, forced = WORLDS[world]
     outcomes = ((seed, run(seed, moves=drawn(seed, **forced))) for seed in range(share, seeds, SHARES))
     assert {} == {seed: outcome.violations for seed, outcome in outcomes if outcome.violations}
@@ -74,7 +74,7 @@ STORIES = {
 
 @pytest.mark.parametrize("story", STORIES)
 def test_a_story_breaks_no_invariant(story):
-    """Each of these runs once broke one."""
+    """Each of these runs once broke an invariant."""
     seed, moves = STORIES[story]
     assert () == run(seed, moves=moves).violations
 
@@ -116,7 +116,7 @@ def test_each_move_is_in_many_seeds_and_missing_in_many():
 
 
 def test_some_runs_are_long_and_all_of_them_if_somebody_asks():
-    """Only a long run can have a split of more than five rows, and seven of eight long runs have one."""
+    """Only long runs can have a split of more than five rows, and seven of eight long runs have such a split."""
 
     def long_ones(seeds, **forced):
         scenarios = (Simulation(seed, moves=drawn(seed, **forced)).scenario for seed in seeds)
@@ -127,7 +127,7 @@ def test_some_runs_are_long_and_all_of_them_if_somebody_asks():
 
 
 def test_each_rare_event_occurs_in_one_of_a_hundred_seeds():
-    """A rule about an event that never occurs finds nothing, so each rare event must occur often enough."""
+    """A rule about an event that never occurs can find nothing, so each rare event must occur often enough."""
     counted = [met_by(seed) for seed in RARE_SEEDS]
     assert all(number > 0 for each in counted for number in each.values())
     met = Counter(name for each in counted for name in each)
@@ -166,7 +166,7 @@ def test_the_command_tells_the_story_of_a_failing_seed(capsys, monkeypatch):
 
 
 # ------------------------------------------------------------------
-# Simulates jobs that read the cuts of another job. At each entry they stand at one cut (A10).
+# Simulates jobs that read the cuts of another job. At each entry, such a job stands at one cut (A10).
 
 
 CUT_SEEDS = range(12)
@@ -230,7 +230,7 @@ def test_the_seeds_meet_every_change_of_tables_and_columns():
 
 
 RESET_SEEDS = (*range(43), 64, 77)
-"""With today's draw, seed 64 resets a source with rows in flight, and seed 77 resets one after a rollback."""
+"""With the present draw, seed 64 resets a source with rows in flight, and seed 77 resets one after a rollback."""
 
 
 def test_the_seeds_meet_every_kind_of_reset():
@@ -259,7 +259,10 @@ def kinds(parent, row):
 
 
 def test_the_seeds_meet_every_kind_of_rollback():
-    """They go back to checkpoints, rollbacks and savepoints, past savepoints that stay, and then to one of these."""
+    """Rollbacks restore checkpoints, rollbacks and savepoints.
+
+    They pass savepoints that stay, and later restore one.
+    """
     met, due = set(), {RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.SAVEPOINT, "left", "again", "gone"}
     for seed in range(2_000):
         if due <= met:
@@ -283,13 +286,13 @@ CROWD_SEEDS = range(300)
 
 
 def test_a_crowd_may_force_every_move():
-    """`FORCED` must have a move that is added later, too."""
+    """`FORCED` must also list moves that are added later."""
     assert FORCED.keys() == {each.name for each in fields(Moves)} - {"counts"}
     assert FORCED.keys() == {name for seed in CROWD_SEEDS for name in crowd(seed)}
 
 
 def test_a_crowd_forces_two_to_twelve_moves():
-    """Each seed forces the same ones again."""
+    """Each seed forces the same moves in every run."""
     assert {2, 3, 4, 5, 6, 8, 12} == {len(crowd(seed)) for seed in CROWD_SEEDS}
     assert [crowd(seed) for seed in CROWD_SEEDS] == [crowd(seed) for seed in CROWD_SEEDS]
 
@@ -316,7 +319,7 @@ def test_the_command_runs_a_crowd(capsys):
 
 @pytest.mark.parametrize(("vertices", "subtasks", "checkpoints"), [(20, 20, 2), (3, 4, 60)])
 def test_a_large_job_keeps_every_invariant(vertices, subtasks, checkpoints):
-    """It takes as many checkpoints as its limit allows, with the answers in any order."""
+    """The run takes as many checkpoints as its limit allows, with the answers in any order."""
     job = scale.LargeJob(vertices, subtasks, checkpoints, seed=1)
     job.run()
     assert [] == job.verdict.problems
@@ -324,7 +327,7 @@ def test_a_large_job_keeps_every_invariant(vertices, subtasks, checkpoints):
 
 
 def test_a_bug_in_a_large_job_is_found(capsys):
-    """The invariants judge it as they judge a trace."""
+    """The invariants judge the run as they judge a trace."""
     with planted(bugs()["the last table is not published"]):
         assert 1 == scale.main(["--vertices", "3", "--subtasks", "2", "--checkpoints", "2"])
     assert "published-completely" in capsys.readouterr().out

@@ -57,13 +57,16 @@ def test_a_real_trace_is_found_good(trace, capsys):
 
 
 def test_a_dropped_line_is_found(lines):
-    """The numbers of the lines show a gap, whichever line is missing."""
+    """The line numbers show a gap, whichever line is missing."""
     for place in some_places(lines, len(lines) - 1):
         assert judge([*lines[:place], *lines[place + 1 :]]).problems, lines[place]
 
 
 def test_a_dropped_line_is_found_after_renumbering(lines):
-    """A forger numbers the other lines anew. The core now hears less, or answers more, than the trace says."""
+    """The other lines are numbered anew.
+
+    Then the core gets fewer facts, or answers more effects, than the trace has.
+    """
     for place in some_places(lines, len(lines) - 1):
         if not tells_nothing(lines[place]):
             assert judge(renumbered([*lines[:place], *lines[place + 1 :]])).problems, lines[place]
@@ -77,21 +80,21 @@ def test_swapped_lines_are_found(lines):
 
 
 def test_a_changed_fact_is_found(lines):
-    """A table claims to show another version. The cut that follows has the real one."""
+    """A line names another version of a table. The cut in a later line has the real version."""
     place = next(index for index, line in enumerate(lines) if b'"is":"TablePublished"' in line)
     changed = re.sub(rb'"version":(\d+)', rb'"version":9\1', lines[place], count=1)
     assert judge([*lines[:place], changed, *lines[place + 1 :]]).problems
 
 
 def test_an_answer_that_nobody_waits_for_is_found(lines):
-    """A fact comes twice, as no driver would tell it. The core raises, and the verdict names the line."""
+    """A fact comes twice, which no driver would do. The core raises an error, and the verdict names the line."""
     place = next(index for index, line in enumerate(lines) if b'"is":"RowAppended"' in line)
     (problem, *_) = judge(renumbered([*lines[: place + 1], lines[place], *lines[place + 1 :]])).problems
     assert problem.startswith("line ")
 
 
 def test_a_trace_that_a_kill_cut_off_is_judged_up_to_its_end(lines):
-    """Its lines are right. The verdict says that the end is missing, which is no failure."""
+    """The existing lines are right. The verdict mentions the missing end, which is no failure."""
     place = next(index for index, line in enumerate(lines) if b'"is":"RowAppended"' in line)
     verdict = judge([*lines[:place], lines[place][:-20]])
     assert [] == verdict.problems
@@ -100,7 +103,10 @@ def test_a_trace_that_a_kill_cut_off_is_judged_up_to_its_end(lines):
 
 
 def test_a_trace_of_an_older_format_is_refused_by_name(lines, tmp_path, capsys):
-    """Its entries have another format than this core's. The verdict says so, instead of listing what does not fit."""
+    """Its entries have another format than this core's.
+
+    The verdict reports this, instead of listing what does not fit.
+    """
     older = tmp_path / "1.ndjson"
     older.write_bytes(
         b"".join(line.replace(b'{"format":%d' % FORMAT, b'{"format":%d' % (FORMAT - 1), 1) for line in lines)
@@ -110,7 +116,7 @@ def test_a_trace_of_an_older_format_is_refused_by_name(lines, tmp_path, capsys):
 
 
 def test_a_file_that_is_no_trace_is_named(tmp_path, capsys):
-    """A missing file and a file of another kind fail by name. The other files are judged nevertheless."""
+    """A missing file and a file of another kind fail, and are named. The other files are judged nevertheless."""
     other = tmp_path / "other.ndjson"
     other.write_bytes(b'{"a": 1}\n')
     assert main([str(tmp_path / "missing.ndjson"), str(other)]) == 1
@@ -152,7 +158,7 @@ def broken(folder, config, bug=None):
 
 @pytest.mark.parametrize(("bug", "config"), FOUND)
 def test_a_bug_is_found_in_the_trace_of_a_real_tick(bug, config, tmp_path):
-    """The planted bug also answers when the trace is replayed, so only the rules can find it."""
+    """The planted bug is also in the core that replays the trace, so only the rules can find it."""
     found, _ = broken(tmp_path, config, bug)
     assert bugs()[bug].rule in found
 

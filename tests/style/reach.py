@@ -1,15 +1,16 @@
 """Finds out by an AST walk which definitions of the core a product run can reach, and which classes it constructs.
 
-The walk begins with all code of `jobs`, `orchestration` and `tidemark`. It follows names to the definitions of
-`checkpointing`, and only from there on. `spec` and `tests` are no users. Three rules make it sharper than imports:
+The walk begins with all code of `jobs`, `orchestration` and `tidemark`. It follows names into `checkpointing`, from
+definition to definition. It does not look at `spec` and `tests`. Three rules make it more exact than a walk over
+imports:
 
-- A method is reached if its class is, and if reached code calls a method of its name or hands it on. A name that some
-  class has as a field is not handed on. A property is reached wherever reached code reads its name.
+- A method is reached if its class is, and if reached code calls a method of this name or passes it on. A name that is
+  also a field of some class does not count as passed on. A property is reached wherever reached code reads its name.
 - The arm `case Fact():` is reached once reached code constructs that fact.
 - An annotation, `isinstance` and a pattern name a class. They do not construct it.
 
-What the walk calls reached may still be dead, for example if two classes have a method of one name. What it calls
-unreached is.
+Code that the walk calls reached may still be dead, for example if two classes have a method of one name. Code that it
+calls unreached is certainly dead.
 """
 
 import ast
@@ -22,14 +23,14 @@ from tests.style.test_style import module, sources, tree
 USERS = ("jobs", "orchestration", "tidemark")
 CORE = "checkpointing"
 ASKING = {"isinstance", "issubclass"}
-"""Functions that look at a class and construct nothing."""
+"""Functions that take a class and construct nothing."""
 CALLED_BY_LIBRARIES = {"field_validator", "model_validator", "field_serializer", "model_serializer"}
-"""Decorators of methods that pydantic calls."""
+"""The decorators of methods that pydantic calls."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A function, class, method or constant of the core: `name` is qualified within its module."""
+    """A function, class, method or constant of the core. `name` is qualified within its module."""
 
     module: str
     name: str
@@ -40,7 +41,7 @@ class Definition:
 
 @dataclass
 class Names:
-    """What the names of a module's top level stand for: (module, name) of an import, or a definition of its own."""
+    """The meaning of each name at a module's top level: (module, name) of an import, or an own definition."""
 
     imported: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     own: dict[str, ast.AST] = field(default_factory=dict)
@@ -65,10 +66,13 @@ def _names(code: ast.Module) -> Names:
 
 
 class Reach:
-    """The walk: what is reached, constructed and heard grows until nothing new is found. An arm hears its class."""
+    """The walk: the sets `reached`, `constructed` and `heard` grow until nothing new is found.
+
+    A `case` hears its class.
+    """
 
     def __init__(self, code: Mapping[str, ast.Module] | None = None, uses: Iterable[str] = ()) -> None:
-        """Walk from every module of the users; `code` is the modules by name, by default the repository's.
+        """Walk from every module of the users. `code` has the modules by name, by default the repository's.
 
         `uses` are names of methods that count as called.
         """
@@ -90,7 +94,7 @@ class Reach:
     # -------------------------------------------------------------- what a name stands for
 
     def _resolve(self, where: str, name: str) -> Definition | str | None:
-        """Return the definition in the core, or the name of a module; None for anything else."""
+        """Return the definition in the core, or the name of a module, or None for anything else."""
         names = self._names.get(where)
         if names is None:
             return None
@@ -240,7 +244,7 @@ def _is_property(node: ast.FunctionDef) -> bool:
 
 
 def _fields(code: ast.Module) -> Iterator[str]:
-    """Yield the names of annotated fields, and of what methods set on `self`."""
+    """Yield the names of annotated fields, and of attributes that methods set on `self`."""
     for node in ast.walk(code):
         if isinstance(node, ast.ClassDef):
             for part in node.body:
@@ -251,7 +255,7 @@ def _fields(code: ast.Module) -> Iterator[str]:
 
 
 def _alternatives(pattern: ast.pattern) -> list[ast.MatchClass]:
-    """Return the class patterns of an arm; none if it has another pattern, which may match anything."""
+    """Return the class patterns of an arm. There are none if it has another pattern, which may match anything."""
     match pattern:
         case ast.MatchClass():
             return [pattern]

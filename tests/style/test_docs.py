@@ -36,7 +36,7 @@ def test_every_link_leads_to_a_file_and_a_heading(document):
 
 
 def test_each_decision_has_its_own_number():
-    """The number of a decision's file is the one of its title, and no two decisions have the same."""
+    """The number in the name of a decision's file is also in its title, and no two decisions have the same number."""
     decisions = sorted((ROOT / "docs" / "adr").glob("*.md"))
     titles = [int(prose(each).removeprefix("# ").partition(".")[0]) for each in decisions]
     assert titles == [int(each.name[:4]) for each in decisions] == list(range(1, len(decisions) + 1))

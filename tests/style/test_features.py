@@ -26,7 +26,7 @@ def test_every_feature_that_is_quoted_has_a_row():
 
 
 def test_every_feature_has_one_row_and_a_state():
-    """A state is one of those that the page explains; what is missing is said."""
+    """Each state is one that the page explains, and the row names the missing parts."""
     assert len(ROWS) == len({row[0] for row in ROWS})
     assert [] == [row[0] for row in ROWS if not row[2].startswith(STATES)]
 

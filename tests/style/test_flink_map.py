@@ -1,4 +1,4 @@
-"""The map from Flink's classes to ours can't go stale: all that it names exists, and no feature is left out."""
+"""The map from Flink's classes to ours is current: everything that it names exists, and no feature is left out."""
 
 import ast
 import json
@@ -62,7 +62,7 @@ def _is_pytestmark(node):
 
 
 def test_the_last_column_names_tests_that_run_spark():
-    """A test with another engine in Spark's place stands in the column before."""
+    """A test that replaces Spark by another engine stands in the column before."""
     named = [
         (row, code.split("::")) for row, cells in ROWS.items() for code in re.findall(r"`([^`]+::[^`]+)`", cells[6])
     ]
@@ -78,6 +78,6 @@ def test_every_case_that_is_named_exists():
 
 @pytest.mark.parametrize("file", ["aligned", "tracker", "unaligned", "coordinator", "registry", "rescale"])
 def test_the_numbers_of_cases_are_those_of_the_files(file):
-    """The table of vectors counts what is there, given and further."""
+    """The table of vectors has the right numbers of cases, given and further ones."""
     counted = tuple(len(case_names(f"{name}.json")) for name in (file, f"further_{file}"))
     assert f"| {file} | {counted[0]} | {counted[1]} |" in MAP

@@ -1,4 +1,4 @@
-"""`make test` leaves no file and no quick test function out."""
+"""`make test` runs some test of every file, and some case of every quick test function."""
 
 from tests.long_tests import QUICK_S, in_every_run, long_tests
 
@@ -18,7 +18,7 @@ def test_the_choice_depends_on_the_names_alone():
 
 
 def test_many_cases_of_one_function_have_one_in_twelve():
-    """Of 25 quick cases three run. A slow one runs only as the quickest of its file."""
+    """Three of 25 quick cases run. A slow test runs only if it is the quickest one of its file."""
     matrix = {f"tests/a.py::test_kill[{number}]": 1 for number in range(25)}
     chosen = in_every_run(matrix | {"tests/a.py::test_soak": 60, "tests/b.py::test_soak": 60})
     assert len(chosen & matrix.keys()) == 3

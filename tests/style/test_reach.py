@@ -1,7 +1,7 @@
-"""The core has nothing that only tests can reach: a run of `jobs`, `orchestration` or `tidemark` leads to all of it.
+"""The core has no code that only tests can reach: a run of `jobs`, `orchestration` or `tidemark` reaches all of it.
 
-The walk is in `reach`. What it does not find must be named in WAITING, with the feature that will need it, and its own
-docstring must say so. What only Flink's test cases need lives in `spec/flink`.
+The walk is in `reach`. WAITING must name code that the walk does not find, with the feature that will need it, and the
+code's own docstring must say so. Code that only Flink's test cases need lives in `spec/flink`.
 """
 
 import ast
@@ -24,15 +24,15 @@ WAITING = {
     "checkpointing.channel_items.EndOfChannel": ENDED_CHANNELS,
     "checkpointing.gate.messages.DeliverEnd": ENDED_CHANNELS,
 }
-"""What no run reaches yet, and the feature that will reach it. A module's name stands for all that is in it."""
+"""Code that no run reaches yet, and the feature that will reach it. A module's name stands for the whole module."""
 
 FOR_SPEC = {
     "checkpointing.trace.read": "`python -m spec.traces` reads what a tick wrote; the format is kept in one module",
 }
-"""What belongs to a run's output although a run does not call it."""
+"""Code that reads a run's output and that no run calls."""
 
 JUDGED = ("snapshot", "blocked", "pending")
-"""Questions to a gate that its judges ask: the gate's machine and Flink's cases compare its states."""
+"""Methods of a gate that its judges call: the gate's machine and Flink's cases compare its states."""
 
 UNHEARD = {
     "checkpointing.gate.messages.BlockChannel": "done by the gate itself, and told to those who judge it",
@@ -41,7 +41,7 @@ UNHEARD = {
     "checkpointing.gate.messages.Ignored": "done by the gate itself, and told to those who judge it",
     "checkpointing.gate.messages.AnnouncementReceived": "done by the gate itself, and told to those who judge it",
 }
-"""Effects that a run may cause and nobody carries out, and why."""
+"""Effects that a run may cause and that nothing carries out, with the reason."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def named(definition: Definition, names: dict[str, str]) -> str | None:
 
 
 def is_message(definition: Definition, node: ast.AST) -> bool:
-    """Return whether a class is one of an alphabet; an enumeration in it is not."""
+    """Return whether a class is a message of an alphabet. Enumerations are no messages."""
     if not isinstance(node, ast.ClassDef) or definition.module.split(".")[-1] not in ALPHABETS:
         return False
     return not any(ast.unparse(base) == "Enum" for base in node.bases)
@@ -91,7 +91,7 @@ def unreached(reach: Reach) -> list[Definition]:
 
 
 def test_every_module_of_the_core_is_reached_by_a_run():
-    """A module that nothing of a run imports is listed as waiting."""
+    """A module that no module of a run imports is listed as waiting."""
     unloaded = {module(path) for path in sources(CORE)} - reached_modules()
     listed = {name for name in unloaded if any(each.startswith(name) for each in WAITING) or named_module(name)}
     assert [] == sorted(unloaded - listed)
@@ -103,19 +103,19 @@ def named_module(name: str) -> bool:
 
 
 def test_a_run_reaches_every_function_and_class_of_the_core(reach):
-    """And it constructs every fact, effect and message. What no run reaches is listed, with its feature."""
+    """A run also constructs every fact, effect and message. Code that no run reaches is listed, with its feature."""
     listed = {**WAITING, **FOR_SPEC}
     assert [] == [str(found) for found in unreached(reach) if named(found, listed) is None]
 
 
 def test_nothing_is_listed_that_a_run_reaches(reach):
-    """Who brings something to life takes it off the list."""
+    """A change that makes a run reach something must remove it from the list."""
     listed = {**WAITING, **FOR_SPEC}
     assert [] == sorted({*listed} - {named(found, listed) for found in unreached(reach)})
 
 
 def test_what_waits_says_so_where_it_stands(reach):
-    """Its docstring, or its class's or module's, says `No run reaches` and names the feature by its letter."""
+    """The docstring of listed code, or of its class or module, says `No run reaches` and names the feature."""
     silent = []
     texts = reach.docstrings()
     for name, feature in WAITING.items():
@@ -134,7 +134,7 @@ def test_somebody_carries_out_every_effect(reach):
 
 
 def test_the_walk_tells_construction_from_mention():
-    """It can fail: a fact that is only matched or named in an annotation is not constructed, nor is its arm reached."""
+    """A fact that is only matched, or only named in an annotation, is not constructed, and its arm is not reached."""
     run = "from checkpointing.b import Door, Matched, Told\ndef run(door: Door, never: Matched): Door().step(Told())"
     core = """
 class Told: ...
@@ -156,7 +156,7 @@ def other(): ...
 
 
 def test_a_feature_that_runs_waits_for_nothing(reach):
-    """FEATURES says `runs` only of what a run reaches: all of it, in modules that a run loads and uses.
+    """FEATURES says `runs` only of features that a run reaches completely, in modules that it loads and uses.
 
     A part that waits makes its feature `in part` or `core only`. The map from Flink's classes names a feature's files.
     """

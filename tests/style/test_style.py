@@ -1,4 +1,4 @@
-"""Style as a test: what a reviewer would otherwise say again and again (after TigerBeetle's `tidy`)."""
+"""Style as a test: the remarks that a reviewer would otherwise repeat (after TigerBeetle's `tidy`)."""
 
 import ast
 import importlib
@@ -29,9 +29,9 @@ BANNED_WORDS = re.compile(
 CORE_MAY_IMPORT = {"checkpointing", "pydantic", "pydantic_core", "typing", "collections", "dataclasses", "enum", "json"}
 CORE_MAY_IMPORT |= {"re", "functools", "itertools", "math", "abc", "types", "operator", "heapq", "bisect", "hashlib"}
 CORE_MAY_IMPORT |= {"__future__", "copy", "contextlib", "zlib", "base64"}
-# Modules that something other than an import starts.
+# Modules that are not started by an import.
 ENTRY_POINTS = {"jobs.cli.main", "jobs.pipelines.flights_data", "jobs.spark.jars", "orchestration.definitions"}
-# The public interface, which nothing of the product imports.
+# The public interface, which no module of the product imports.
 ENTRY_POINTS |= {"tidemark.dagster", "tidemark.prepare", "tidemark.reporting", "tidemark.testing", "tidemark.__main__"}
 
 # The command finds pipelines by name, and the vectors' judge its runners.
@@ -113,11 +113,11 @@ ROOMS = {
     "jobs.tick.reporters.prometheus": "only it imports its library, which is an extra",
     "spec.oracle.flink": "a script of `.ci` fetches Flink's classes with it",
 }
-"""Small modules that one sibling imports alone, and why they are rooms of their own."""
+"""Small modules that only one sibling imports, with the reason why they are separate modules."""
 
 
 def test_a_module_is_a_room_and_no_piece_of_its_sibling():
-    """A reader of the sibling would have to open both files."""
+    """A small module that only a sibling imports is part of it, and a reader would have to open both files."""
     modules = {module(path): path for path in PRODUCT}
     importers = {}
     for path in PRODUCT:
@@ -133,7 +133,7 @@ def test_a_module_is_a_room_and_no_piece_of_its_sibling():
 
 
 def test_folders_are_not_crowded():
-    """And a name says which of the modules is meant."""
+    """Few modules have the same name, so that a name identifies a module."""
     folders = Counter(path.parent for path in EVERYTHING if path.name != "__init__.py" and "tests" not in path.parts)
     assert {} == {name(folder): many for folder, many in folders.items() if many > FOLDER_MODULES_MAX}
     names = Counter(path.stem for path in EVERYTHING if path.stem not in ("__init__", "__main__", "conftest"))
@@ -164,7 +164,7 @@ def test_nothing_is_left_for_later_or_skipped():
 
 
 def test_the_core_imports_only_what_is_pure():
-    """A list of what it may import, not of what it may not: a new import is a decision."""
+    """The list has the allowed imports and not the forbidden ones, so that each new import is a decision."""
     found = {
         f"{name(path)}: {full}"
         for path in sources("checkpointing")
@@ -175,7 +175,7 @@ def test_the_core_imports_only_what_is_pure():
 
 
 def test_ports_are_narrow():
-    """A protocol has at most five methods: a wider one makes fakes lie."""
+    """A protocol has at most five methods, because fakes of a wider one become wrong."""
     wide = [
         f"{name(path)}: {node.name} has {count}"
         for path in PRODUCT
@@ -187,7 +187,7 @@ def test_ports_are_narrow():
 
 
 def test_no_module_is_dead():
-    """Each module of the product is imported by another one, or is one that something starts."""
+    """Each module of the product is imported by another one, or something else starts it."""
     used = {full for path in PRODUCT for full in imported(path) if not full.startswith(f"{module(path)}.")}
     started = {module(path) for path in PRODUCT if "__main__" in path.read_text(encoding="utf-8")} | ENTRY_POINTS
     modules = {module(path) for path in PRODUCT if path.name != "__init__.py"}
@@ -196,14 +196,14 @@ def test_no_module_is_dead():
 
 
 def test_the_command_line_names_no_pipeline():
-    """What is said of the demo is said by the demo; the names of those that come along are in `jobs.project`."""
+    """Facts about the demo are in the demo's modules. The names of the included pipelines are in `jobs.project`."""
     texts = {name(path): path.read_text(encoding="utf-8") for path in sources("jobs/cli", "jobs/showing")}
     assert [] == [path for path, text in texts.items() if "flights" in text or "offsets_100" in text]
 
 
 @pytest.mark.parametrize("lock", ["requirements.lock", "bootstrap.lock"])
 def test_lock_files_name_hashes_and_no_host(lock):
-    """Every package has one exact version with hashes; where it comes from is the user's own setting."""
+    """Every package has one exact version with hashes. The user's own settings decide where it comes from."""
     text = (ROOT / lock).read_text(encoding="utf-8")
     entries = re.split(r"\n(?=\S)", text.strip())
     assert "://" not in text
@@ -211,7 +211,7 @@ def test_lock_files_name_hashes_and_no_host(lock):
 
 
 def test_every_direct_dependency_has_its_reason():
-    """docs/dependencies.md has a row for each name in pyproject.toml, and none for others."""
+    """docs/dependencies.md has a row for each name in pyproject.toml, and no other rows."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = declared["project"]["optional-dependencies"]
     wanted = [declared["project"]["dependencies"], *extras.values(), *declared["dependency-groups"].values()]
@@ -232,7 +232,7 @@ SHARED = {
     "Refused": "a claim that the core refuses, and an append that a store refuses",
     "Standing": "how a table stands to its cut, and how a job stands in Dagster",
 }
-"""Names that two modules share, and what they mean there."""
+"""Names that two modules share, and their meanings there."""
 
 
 def test_a_class_name_has_one_meaning():
@@ -248,7 +248,7 @@ def test_a_class_name_has_one_meaning():
 
 
 # ------------------------------------------------------------------
-# Key groups are spoken of in one module, and their numbers are given by name.
+# One module has all functions and classes of key groups, and callers pass numbers to it by name.
 
 
 def named_here(home):
@@ -261,7 +261,7 @@ def named_here(home):
 
 
 def test_every_number_is_given_by_its_name():
-    """A parallelism and a max parallelism are both integers: in the wrong order they would be taken without a word."""
+    """A parallelism and a max parallelism are both integers, so a wrong order would go unnoticed."""
     numbers = [
         f"{name}({parameter.name})"
         for name, found in named_here(core).items()
@@ -272,7 +272,7 @@ def test_every_number_is_given_by_its_name():
 
 
 def test_what_is_said_of_key_groups_is_said_in_one_module():
-    """No other module has a function or a class of that name."""
+    """No other module has a function or a class with one of these names."""
     names = {*named_here(core)}
     again = [
         f"{module(path)}.{node.name}"
@@ -285,7 +285,7 @@ def test_what_is_said_of_key_groups_is_said_in_one_module():
 
 
 # ------------------------------------------------------------------
-# Only `jobs.storage` touches a warehouse's files by itself; everything else asks the port (ADR 12).
+# Only `jobs.storage` touches a warehouse's files itself. All other code goes through the port (ADR 12).
 
 
 TOUCHES_FILES = {"fcntl", "glob", "os", "pathlib", "shutil", "tempfile"}
@@ -299,8 +299,7 @@ OTHER_FILES = (
     "jobs/testing/",
     "jobs/tick/reporters/",
 )
-"""These know the terminal, a project, installed packages, input, the machine, a trial, servers that watch: no file of a
-warehouse."""
+"""Folders whose modules touch other files than a warehouse's, such as files of a project, of packages or of input."""
 OTHERS = {
     "jobs/catalogs/unity.py": "reads a token from the environment",
     "jobs/doctor/findings.py": "compares the warehouse with the default one",
@@ -325,11 +324,11 @@ OTHERS = {
     "orchestration/pipelines.py": "takes a path from a user",
     "orchestration/tick_config.py": "takes a path from a user",
 }
-"""What each other module that imports such a library does with it."""
+"""By each other module that imports such a library, its use of the library."""
 
 
 def test_no_module_outside_the_port_touches_a_warehouses_files():
-    """A module that imports a library for files is named here with what it uses it for; none calls `open`."""
+    """A module that imports a library for files is listed here with its use of the library. No module calls `open`."""
     found = {
         name
         for folder in ("jobs", "orchestration")
@@ -366,12 +365,12 @@ def test_tables_of_delta_rs_are_opened_in_one_place():
 
 
 # ------------------------------------------------------------------
-# Judges share no code with what they judge: an error of the product must not be theirs too.
+# Judges share no code with what they judge, so that they do not share an error of the product.
 
 
 PACKAGE = spec.__name__
 NAMING = {"checkpointing.metadata.paths.table_of_state", "checkpointing.metadata.paths.table_of_broadcast"}
-"""They give a folder its name, and decide nothing."""
+"""Functions that judges may call, because they only name a folder and decide nothing."""
 
 
 def judged_imports(module):
@@ -381,7 +380,7 @@ def judged_imports(module):
 
 
 def judges():
-    """Return the modules of all invariants, and those of the specification that these use."""
+    """Return the modules of all invariants, and the modules of the specification that they use."""
     found, waiting = {}, [invariants]
     while waiting:
         module = waiting.pop()
@@ -402,12 +401,12 @@ def judging_functions(module):
 
 
 def test_judges_call_no_function_of_the_product():
-    """They know its entries, files and messages. What follows from them, they work out for themselves."""
+    """Judges know the product's entries, files and messages. They work out the consequences themselves."""
     assert [] == [name for module in judges() for name in judging_functions(module)]
 
 
 def test_the_rule_is_not_blind():
-    """The simulated stores do call the product, and are no judges."""
+    """The check finds the product's functions in the simulated stores, which are no judges."""
     world = importlib.import_module("spec.world.stores")
     assert "spec.world.stores: checkpointing.commit.fencing.newest_checkpoint" in set(judging_functions(world))
     assert world not in judges()

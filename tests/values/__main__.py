@@ -1,7 +1,7 @@
-"""A night of the judge: `python -m tests.values --seed 7 --minutes 60`.
+"""Runs the judge of values for a long time: `python -m tests.values --seed 7 --minutes 60`.
 
-It draws cases in batches, each of its own seed, and prints how much it has crossed and every difference. `--case FILE`
-runs a case that a report has printed.
+It draws cases in batches, each with its own seed, and prints what the cases covered and every difference. `--case FILE`
+runs a case that an earlier report has printed.
 """
 
 import argparse

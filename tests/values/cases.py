@@ -1,7 +1,7 @@
 """Draws columns of every type that Tidemark takes, with rows that mix ordinary values with odd ones.
 
-A value is what pyarrow makes a value of the column's type from. Dates and times are whole numbers, since Python's own
-do not reach as far.
+Values are given in the form from which pyarrow makes values of the column's type. Dates and times are whole numbers,
+since Python's own types have a smaller range.
 """
 
 import base64
@@ -27,7 +27,7 @@ NANS: Final = tuple(
     struct.unpack("<d", struct.pack("<Q", bits))[0]
     for bits in (0x7FF8000000000000, 0xFFF8000000000000, 0x7FF8000000000001, 0xFFFFFFFFFFFFFFFF)
 )
-"""The NaN of most processors, a negative one, and two with other bits."""
+"""The NaN of most processors, a negative NaN, and two NaNs with other bits."""
 _FLOATS: Final = (math.inf, -math.inf, 0.0, -0.0, 1.5)
 _WORDS: Final = "a A a\u0308 \u00e4 \N{GRINNING FACE} \uffff \U00010000 null NaN q\"\\`'"
 TEXTS: Final = ("", " ", "\0", "a\0b", "a,b\nc", "a\u2028b\u0085c", "x" * 70_000, "x" * 69_999 + "y", *_WORDS.split())
@@ -66,7 +66,7 @@ SCALARS: Final[tuple[T.DataType, ...]] = (
     T.TimestampNTZType(),
 )
 NAN_HAS: Final = (T.FloatType(), T.DoubleType()) * 3
-"""Drawn more often as keys than other types."""
+"""Types that are drawn as keys more often than others."""
 NUMBERS: Final = (*WHOLE, T.FloatType(), T.DoubleType(), *DECIMALS)
 _NAMES: Final = """
 v a.b a`b a"b a'b a`.`b \u00e4 select 1 a,b a=b %20 valid_from current key value rows element waiting
@@ -74,7 +74,7 @@ _key_group _deleted _kind _tag _subtask _all _left _right _rows _times _waiting 
 _failed _hash_of_v _change_type _order _file _nth _path _age_rank _first filename _table _lsn
 """
 NAMES: Final = (*_NAMES.split(), "a b")
-"""Names of columns: with characters of SQL and of paths, and names that Tidemark uses itself."""
+"""Names of columns: some have characters of SQL and of paths, and some are names that Tidemark uses itself."""
 
 
 def types() -> st.SearchStrategy[T.DataType]:
@@ -93,7 +93,7 @@ def values(kind: T.DataType) -> st.SearchStrategy[object]:
 
 
 def amounts(kind: T.DataType) -> st.SearchStrategy[object]:
-    """Draw a number whose sums fit their type and do not depend on an order, or null."""
+    """Draw null, or a number small enough that sums fit their type and do not depend on the order."""
     whole = st.integers(-100, 100)
     match kind:
         case T.LongType():
@@ -155,7 +155,7 @@ def _decimals(kind: T.DecimalType, share: int = 1) -> st.SearchStrategy[object]:
 
 
 # ------------------------------------------------------------------
-# Draws a case: columns, rows, how the rows are cut and read, and which operators take them.
+# Draws a case: columns, rows, how the rows are divided and read, and which operators process them.
 
 
 OPERATORS_MAX = 6
@@ -164,7 +164,7 @@ ROWS_MAX = 14
 
 @dataclass(frozen=True)
 class Case:
-    """Rows of five columns, how they are delivered, and which operators judge them.
+    """Rows of five columns, how they are delivered, and on which operators they are tried.
 
     The columns are the number of the row, a key, a value, an amount, and whether the row deletes its key.
     """

@@ -1,4 +1,4 @@
-"""Compares rows as Arrow has them, with the equality of Spark SQL: NaN is NaN, and no bit of a value is lost."""
+"""Compares rows as Arrow has them, with the equality of Spark SQL: NaN equals NaN, and no bit of a value is lost."""
 
 import math
 from collections import Counter
@@ -20,7 +20,7 @@ def differences(
     about: Sequence[str] = (),
     nearly: float = NEARLY,
 ) -> Iterator[str]:
-    """Yield what differs: columns, types or rows. `about` are columns whose last digits do not matter."""
+    """Yield the differences: columns, types or rows. `about` has columns whose last digits do not matter."""
     lacking = [name for name in due.column_names if name not in shown.column_names]
     if lacking:
         yield f"there is no column {lacking}, only {shown.column_names}"
@@ -45,7 +45,7 @@ def _types(due: pa.Table, shown: pa.Table) -> Iterator[str]:
 
 
 def _loose(kind: pa.DataType) -> str:
-    """Return a type without what does not matter: large or not, names of items, nullability."""
+    """Return a type without differences that do not matter: large or not, names of items, nullability."""
     if pa.types.is_struct(kind):
         return "struct<" + ", ".join(f"{field.name}: {_loose(field.type)}" for field in kind) + ">"
     if pa.types.is_map(kind):

@@ -29,28 +29,28 @@ from tidemark import CheckpointConfig, InvalidPipelineError, Pipeline, SinkError
 from tidemark.testing import TickFailedError, Trial
 
 TRIES: Final = 10
-"""So often a case is run again with fewer rows."""
+"""How often a failed case is run again with fewer rows."""
 _RAW: Final = re.compile(
     r"KeyError|ValueError|TypeError|IndexError|AttributeError|\bOverflowError|Unicode\w*Error|Arrow\w+(Error|Invalid)|Py4J|SQLSTATE|Traceback|"
     r"pyarrow\.|polars\.|ColumnNotFound|ComputeError|SchemaError|ShapeError|AnalysisException|SparkException|"
     r"ParseException|UNRESOLVED_COLUMN|DeltaError|java\.|pyo3|InvalidOperation"
 )
-"""What no user should have to read."""
+"""Texts that no message to a user may have."""
 _KIND: Final = re.compile(r"(\w+(?:Error|Exception)): ")
 OWN_KINDS: Final = frozenset(
     {"MicroBatchError", "MeanOverflowError", "PartitionError", "SinkRefusedError", "SumOverflowError"}
 )
-"""The kinds of error by which Tidemark refuses a row. Others are accidents."""
+"""The kinds of error by which Tidemark refuses a row. Any other error is a bug."""
 _WAY_OUT: Final = re.compile(
     r"[;:,.] (?:or |and )?(rename|name|take|turn|use|cast|make|derive|drop|write|leave|choose|declare|give|correct|"
     r"filter|convert|add|keep|have|let|lay) "
 )
-"""Matches what to type or change next."""
+"""Matches the advice in a message: what to type or change."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What an operator shows otherwise than Spark SQL, or how it failed."""
+    """A difference between an operator's table and Spark SQL, or the operator's failure."""
 
     operator: str
     case: Case
@@ -62,13 +62,13 @@ class Difference:
 
 @dataclass
 class Judgement:
-    """What cases have crossed, what was refused, and the differences."""
+    """What the cases have covered, what was refused, and the differences."""
 
     cases: int = 0
     crossed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """How often an operator was compared with Spark SQL, by operator, type and way."""
+    """How often operators were compared with Spark SQL, by operator, type and way."""
     refused: Counter[str] = field(default_factory=Counter)
-    """How often operators refused a case, by the sentence without its names."""
+    """How often operators refused a case, by the message without its names."""
     differences: list[Difference] = field(default_factory=list)
 
     def refuses(self, operator: str, said: str, notes: bool) -> None:
@@ -83,13 +83,13 @@ class Judgement:
 
 
 def short(kind: DataType) -> str:
-    """Return a type's name; nested ones without their parts."""
+    """Return a type's name. Nested types are named without their parts."""
     return kind.simpleString().partition("<")[0]
 
 
 @dataclass
 class Judge:
-    """Runs cases on one session, each in a folder of its own below this one."""
+    """Runs cases on one session, each in a folder of its own below `root`."""
 
     spark: SparkSession
     folder: Path

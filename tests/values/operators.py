@@ -1,4 +1,4 @@
-"""The operators that are judged: how a pipeline is built with each, and the SQL that says what it must show."""
+"""The operators that are judged: how a pipeline is built with each, and the SQL that computes what it must show."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Roles:
     gone: str
     kinds: StructType
     place: str
-    """A name that no other case has, for what lies outside of its folder."""
+    """A name that no other case has, for objects outside of the case's folder."""
 
     def filled(self, text: str) -> str:
         names = {"id": self.id, "k": self.key, "v": self.value, "n": self.amount, "gone": self.gone}
@@ -39,26 +39,29 @@ class Roles:
 
 @dataclass(frozen=True)
 class Operator:
-    """How an operator is declared, and the SQL over all rows, the view `raw`, that its table must agree with."""
+    """How an operator is declared, and the SQL over the view `raw` of all rows with which its table must agree."""
 
     build: Callable[[Stream, Roles, str], Stream]
-    """Writes the table of this name; the last part of the name is free for ids."""
+    """Writes the table of this name. The last part of the name may be used for ids."""
     sql: str
     exact_zeros: bool = False
-    """Whether 0.0 and -0.0 differ: where rows pass unchanged."""
+    """True if 0.0 and -0.0 differ, because rows pass unchanged."""
     unordered: tuple[str, ...] = ()
     about: tuple[str, ...] = ()
-    """Columns of doubles that were added up in another order, or are estimates."""
+    """Columns of doubles that are added up in another order, or that are estimates."""
     nearly: float = NEARLY
-    """How far they may be off, relatively."""
+    """The relative error that these columns may have."""
     states: tuple[str, ...] = ()
-    """The columns that the operator's state shares with its table: its SELECT must show them in Spark and DuckDB."""
+    """The columns that the operator's state shares with its table.
+
+    A SELECT on the state must show them in Spark and DuckDB.
+    """
     elsewhere: Callable[[Roles, pa.Schema], pa.Table] | None = None
-    """Reads what an outside sink has written, in these columns."""
+    """Reads the rows that an outside sink has written, in these columns."""
     filtered: str | None = None
     """The column by whose values all readers filter the table."""
     also: str | None = None
-    """What a second table must show: that of the name with `_also` behind it, or the broadcast state."""
+    """What a second table must show. This is the table whose name ends in `_also`, or the broadcast state."""
 
 
 OPERATORS: Final[dict[str, Operator]] = {}
@@ -149,7 +152,7 @@ def _overwrite(rows: Stream, of: Roles, table: str) -> Stream:
 
 
 _PARTITION: Final = "CASE WHEN CAST({k} AS STRING) NOT IN ('', '__HIVE_DEFAULT_PARTITION__') THEN {k} END"
-"""A value as a partition column shows it: Spark, too, writes these texts as null."""
+"""A value as a partition column shows it. Spark, too, writes these texts as null."""
 
 
 @_operator(
@@ -193,7 +196,7 @@ def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], value: str, 
 
 _X: Final = ("x",)
 _SMALL: Final = "coalesce(abs(cast({n} AS double)), 0) NOT BETWEEN 1e6 AND 1e300"
-"""A variance keeps a rounding error of large values that have left, as the guide says."""
+"""After large values have left, a variance keeps their rounding error, as the guide says."""
 _aggregate("count", lambda of: td.count(of.value), "count({v})")
 _aggregate("min", lambda of: td.min_of(of.value), "min({v})")
 _aggregate("max", lambda of: td.max_of(of.value), "max({v})")
@@ -221,7 +224,7 @@ _aggregate("collect_list", lambda of: td.collect_list(of.value), "collect_list({
 _aggregate("collect_set", lambda of: td.collect_set(of.value), "collect_set({v})", unordered=_X)
 _aggregate("count_distinct", lambda of: td.count_distinct(of.value), "count(DISTINCT {v})")
 _HASHES: Final = "count(DISTINCT CASE WHEN {v} IS NOT NULL THEN xxhash64({v}) END)"
-"""Spark's estimate counts hashes, and `array()` has that of `array(NULL)`."""
+"""Spark's estimate counts hashes, and `array()` has the hash of `array(NULL)`."""
 _aggregate("approx_count_distinct", lambda of: td.approx_count_distinct(of.value), _HASHES)
 _aggregate(
     "approx_percentile",
@@ -421,7 +424,7 @@ _operator("upsert sink to Kafka", _COUNTED, elsewhere=_last_of_keys)(
 
 @dataclass(frozen=True)
 class Passes:
-    """Counts the rows of each key. Polars groups NaN keys, and joins none."""
+    """Counts the rows of each key. Polars groups NaN keys, but does not join them."""
 
     key: str
     state_version = 1
@@ -442,7 +445,7 @@ def _function(rows: Stream, of: Roles, table: str) -> Stream:
 
 @dataclass(frozen=True)
 class Meets:
-    """Puts out each key with the id of the broadcast row of the same key. Keeps it."""
+    """Emits each key with the id of the broadcast row of the same key, and keeps this id."""
 
     key: str
     state_version = 1

@@ -1,4 +1,4 @@
-"""Filters a table by its values through each reader: what it skips by the bounds of a log must not hold the value."""
+"""Filters a table by its values through each reader: files skipped by the bounds in a log must not hold it."""
 
 import atexit
 import math
@@ -33,7 +33,7 @@ COMPARED: Final = ("=", ">=", "<=")
 
 @dataclass(frozen=True)
 class Asked:
-    """A comparison of a column of a table with a value, and the rows that are due in the table."""
+    """A comparison of a table's column with a value, and the rows that the table must have."""
 
     spark: SparkSession
     cut: Cut
@@ -128,7 +128,7 @@ def _duckdb(asked: Asked) -> Counts:
 
 
 def _view(asked: Asked) -> Counts:
-    """The view of `tidemark cut --sql duckdb` over the same files, without their bounds in the log."""
+    """Return the counts of the view of `tidemark cut --sql duckdb`, which reads the files without the log's bounds."""
     given, view = asked.value.as_py(), f'"cut"."{view_name(asked.table)}"'
     name = '"' + asked.column.replace('"', '""') + '"'
 
@@ -154,7 +154,7 @@ if DELTA not in JAR_SETS:  # this Spark reads no Delta table
 
 
 # ------------------------------------------------------------------
-# The servers that some ways read from, each started when a case first needs it, and stopped with this process.
+# The servers from which some ways read. Each is started when a case first needs it, and is stopped with this process.
 
 
 _OPEN = ExitStack()

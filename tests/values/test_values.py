@@ -1,4 +1,4 @@
-"""Compares operators over odd values with Spark SQL over all rows at once: a fixed share of what nights draw."""
+"""Compares operators over odd values with Spark SQL over all rows at once, on a fixed share of the long runs' cases."""
 
 from decimal import Decimal
 from typing import Final
@@ -68,7 +68,7 @@ PARTITIONED: Final = ("partitioned append", "partitioned upsert")
 
 @pytest.mark.parametrize("case", KNOWN.values(), ids=KNOWN)
 def test_what_users_met_is_as_spark_sql_has_it(spark, tmp_path, case):
-    """Values with which tables of older builds differed, or their micro-batches failed."""
+    """With these values, tables of older builds differed, or their micro-batches failed."""
     judge = Judge(spark, tmp_path, tries=0)
     judge.judge(case)
     assert [] == [each.written() for each in judge.judgement.differences]
@@ -76,7 +76,10 @@ def test_what_users_met_is_as_spark_sql_has_it(spark, tmp_path, case):
 
 
 def test_an_empty_text_that_lays_out_a_table_is_null_or_as_a_key_refused(spark, tmp_path):
-    """Delta cannot tell it from null. Spark writes null, and Tidemark refuses a key that would be another key then."""
+    """Delta cannot distinguish such a value from null.
+
+    Spark writes null. Tidemark refuses the key, which would change.
+    """
     judge = Judge(spark, tmp_path, tries=0)
     rows = [("", "x", 1), ("a", "y", 2), (None, "z", 3)]
     judge.judge(case_of((StringType(), StringType(), LongType()), ("k", "v", "n"), rows, PARTITIONED))
@@ -87,7 +90,7 @@ def test_an_empty_text_that_lays_out_a_table_is_null_or_as_a_key_refused(spark, 
 
 
 def test_tables_show_what_spark_sql_shows_of_all_rows_at_once(spark, tmp_path):
-    """Each operator, over odd values of each type, read in each way and cut anywhere, agrees with one query."""
+    """Each operator agrees with one query, over odd values of each type, read in each way and divided anywhere."""
     judge = Judge(spark, tmp_path)
     nights.drawn(SEED, judge.judge, READ, HELD, examples=12)
     said = nights.report(judge.judgement)

@@ -1,4 +1,4 @@
-"""The ways in which rows reach an operator: who reads them, and through what."""
+"""The ways in which rows reach an operator: the reader, and the format or system from which it reads."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,13 +37,13 @@ SPLITS: Final = ("a", "b")
 
 @dataclass(frozen=True)
 class Way:
-    """A way: how files are written, who may read them, and what is done before an operator gets the rows."""
+    """A way: how files are written, which types it takes, and what happens before an operator gets the rows."""
 
     takes: Callable[[DataType], bool] = lambda kind: True
     file_format: str = "parquet"
     first: Callable[[Stream], Stream] = lambda stream: stream
     without: tuple[str, ...] = ()
-    """The limits under which few tasks do all: the case does without them."""
+    """Limits under which a few tasks do all the work. The case does not use them."""
     damaged: ClassVar[bool] = False
 
     def deliver(self, rows: pa.Table, folder: Path, files: int, spark: SparkSession, columns: StructType) -> None:
@@ -85,7 +85,7 @@ class Way:
 
 
 class DamagedWay(Way):
-    """A file has half of a record, or two records in a line. Its rows are those that were to be written."""
+    """A file has half of a record, or two records in a line. Its rows are the records as intended."""
 
     damaged = True
 
@@ -161,7 +161,8 @@ def flat(kind: DataType) -> bool:
 def in_orc(kind: DataType) -> bool:
     """Return whether pyarrow writes the type to ORC as Spark reads it.
 
-    It has no time without a zone there. Spark's own reader fails at its moments before 1970 with a part of a second.
+    It cannot write a time without a zone to ORC. Spark's own reader fails at moments before 1970 with a fraction of a
+    second.
     """
     return not isinstance(kind, TimestampNTZType | TimestampType | MapType | StructType | ArrayType)
 

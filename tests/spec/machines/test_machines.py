@@ -42,12 +42,12 @@ def test_every_rule_of_a_machine_has_a_bug():
     )
     rules = set(re.findall(r'(?:expect\([^"]*?|BrokenRuleError\(|_shows\([^"]*?)"([a-z-]+)"', text))
     rules |= {gate_model.TELLS, gate_model.ABORTS, gate_model.PENDING, coordinator_driver.TELLS}
-    # What breaks one of these two breaks `alignment` or `private` before it, so no hunt ends with it.
+    # A bug that breaks one of these two rules breaks `alignment` or `private` first, so no hunt ends with these.
     assert rules - {"released", "shared-needed"} <= {bug.rule for bug in bugs().values()}
 
 
 def test_an_end_completes_a_barrier_that_its_channel_skipped():
-    """A channel skips barrier 1 and ends. A tracker counts the end before it hears of the barrier."""
+    """A channel skips barrier 1 and ends. A tracker counts the end before it gets the barrier."""
     machine = TrackingGateMachine()
     machine.open(channels=3, limit=UNLIMITED, ends_count=True)
     for number, skip in ((2, 0), (1, 1), (0, 0)):
@@ -75,7 +75,7 @@ def test_a_start_that_rolls_a_dead_rollback_forward_keeps_the_cuts_of_entries():
 
 
 def test_periodic_triggering_is_due_an_interval_after_a_stop_has_failed():
-    """The savepoint of a drain expires without any time passing for the door. Before that, nothing was due."""
+    """The savepoint of a drain expires although no time passes for the door. Before that, nothing was due."""
     machine = JOB_MACHINES[GatePolicy.ALIGNED_BLOCKING]()
     machine.open(retained=1, concurrent=2, slice_rows=2, timeout_ms=150, tolerable=0)
     machine.answer_in_order(steps=10)
@@ -130,7 +130,7 @@ print(ascii(drawn))
 
 
 def test_other_loaded_tests_do_not_change_the_examples():
-    """Otherwise, a bug would be found on some days only."""
+    """Otherwise, a bug would be found in some runs only."""
     programs = (DRAWS, f"import spec.flink.vectors, spec.bugs.judges, jobs.settings\n{DRAWS}")
     one, other = (
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
@@ -140,7 +140,7 @@ def test_other_loaded_tests_do_not_change_the_examples():
 
 
 def test_a_seed_has_its_own_examples(capsys):
-    """With any number of processes. The command prints the steps of each machine, and how many passed."""
+    """This holds for any number of processes. The command prints each machine's steps, and how many machines passed."""
     steps = []
     for number, processes in (("7", "1"), ("7", "2"), ("8", "1")):
         options = ["--profile", "dev", "--only", "PauseMachine", "--seed", number, "--processes", processes]
@@ -155,7 +155,7 @@ def test_a_seed_has_its_own_examples(capsys):
 
 @pytest.mark.dear
 def test_the_command_shows_the_broken_rule(capsys, monkeypatch):
-    """It prints the rule and the shortest story that breaks it. The exit code is 1."""
+    """The command prints the rule and the shortest sequence of steps that breaks it. The exit code is 1."""
     from spec.machines.commit import CommitWorld
 
     monkeypatch.setattr(CommitWorld, "record_cut", lambda self, checkpoint, versions, retained=(): None)

@@ -33,7 +33,7 @@ def cases():
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_tidemark_answers_like_flink(cases, name):
-    """For each component, all cases have a few hundred steps each. In a few of them, Flink itself gives up."""
+    """For each component, the cases have a few hundred steps together. In a few cases, Flink itself gives up."""
     assert len(cases[name]) > 0.9 * len(SEEDS)
     assert [] == [outcome for outcome in COMPONENTS[name].judge(cases[name]) if not outcome.passed]
 
@@ -63,12 +63,12 @@ def test_a_slip_is_found(cases, monkeypatch, name, place, slip):
 
 
 def test_each_component_has_a_slip():
-    """A comparison counts only after it was seen to fail."""
+    """A comparison proves something only if it can fail."""
     assert set(COMPONENTS) == {name for name, _, _ in SLIPS}
 
 
 def test_the_command_says_how_many_differ_and_keeps_them(tmp_path, monkeypatch, capsys):
-    """Each difference is written as a file of vectors, which gives the same verdict."""
+    """Each difference is written as a file of vectors, and running that file gives the same verdict."""
     assert 0 == main(["decider", "--seeds", "0:20", "--keep", str(tmp_path)])
     assert "decider: 20 cases, 0 answered differently" in capsys.readouterr().out
     assert [] == list(tmp_path.iterdir())

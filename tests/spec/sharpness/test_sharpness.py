@@ -96,7 +96,7 @@ def test_each_operator_finds_its_places(tmp_path):
 
 
 def test_the_core_has_thousands_of_slips_and_each_has_code_of_its_own(drawn):
-    """A sample of the slips is planted. Each gives its function other code, and only while it is planted."""
+    """A sample of the slips is planted. Each slip changes its function's code, but only while it is planted."""
     assert len(drawn) > 4_000
     for slip in random.Random(7).sample(drawn, 80):  # noqa: S311 - a sample
         module = import_module(slip.module)
@@ -108,7 +108,7 @@ def test_the_core_has_thousands_of_slips_and_each_has_code_of_its_own(drawn):
 
 
 def test_a_field_is_confused_only_with_one_of_its_class_and_type(drawn):
-    """A type checker would find any other confusion."""
+    """Confused fields have the same type, because a type checker would find any other confusion."""
     confused = [slip for slip in drawn if slip.operator == "other field"]
     assert len(confused) > 100
     assert all(slip.before.rpartition(".")[2] != slip.after.rpartition(".")[2] for slip in confused)
@@ -121,14 +121,20 @@ def test_a_field_is_confused_only_with_one_of_its_class_and_type(drawn):
     ],
 )
 def test_all_finders_of_a_slip_are_noted(drawn, place, finder):
-    """An error finds a slip too. Of the seeds only the first one is noted. Each trial runs in a process of its own."""
+    """A trial that raises an error finds the slip too.
+
+    Only the first seed is recorded. Each trial has its own process.
+    """
     assert any(slip.key.startswith(place) for slip in drawn)
     looked = subprocess.run([sys.executable, "-c", LOOK, place], check=True, capture_output=True, text=True)
     assert re.fullmatch(finder, looked.stdout.strip())
 
 
 def test_only_trials_that_run_a_line_of_the_slip_are_tried(drawn):
-    """A trial that does not run the slip's lines cannot find it. If a condition has several lines, one is enough."""
+    """A trial that does not run the slip's lines cannot find it.
+
+    If a condition has several lines, running one is enough.
+    """
     seed, gates = [trial for trial in trials(range(1)) if trial.judge in ("simulator", "machines")][:2]
     ran, by_gates = reach(seed), reach(gates)
     met, unmet = _slip(drawn, "checkpointing.job.door:JobDoor.step"), _slip(drawn, "checkpointing.percentiles")
@@ -138,7 +144,7 @@ def test_only_trials_that_run_a_line_of_the_slip_are_tried(drawn):
 
 
 def test_a_slip_in_the_head_of_a_statement_is_not_in_its_body(drawn):
-    """A trial that only asks the condition runs a slip in the head, but none in the body."""
+    """A trial that only evaluates a condition runs a slip in the condition, but no slip in the body."""
     head = _slip(drawn, "checkpointing.coordinator.completed:subsume negation")
     assert head.after.startswith("if not ")
     assert {head.line} == lines_of(head)[1]
@@ -164,7 +170,7 @@ def test_a_run_continues_after_one_that_stopped(tmp_path, capsys, monkeypatch):
 
 
 def test_unit_tests_that_fail_anyway_are_left_out(capsys, monkeypatch):
-    """They would find every slip. If a judge of the spec fails on the unchanged core, the run ends."""
+    """Such tests would find every slip. If a judge of the spec fails on the unchanged core, the run ends."""
     broken = Trial(UNIT_TESTS, "broken", lambda: True)
     with Pool(1) as pool:
         monkeypatch.setattr(pool, "imap", map)
@@ -188,13 +194,13 @@ def _meets(ran, slip):
 
 
 def test_every_equivalent_slip_exists_and_has_a_reason(drawn):
-    """The list has no slip whose code is gone."""
+    """The list has no slip whose code no longer exists."""
     assert set(equivalent()) <= {name for slip in drawn for name in (slip.key, slip.identity)}
     assert all(equivalent().values())
 
 
 def test_the_report_counts_by_package_and_by_finder():
-    """Below 90 % by the spec where it applies, or 98 % by all, the judges are not sharp enough."""
+    """The judges are not sharp enough if the spec finds below 90 % of the slips it runs, or all find below 98 %."""
     slip = Slip("checkpointing.gate.aligner", "Aligner._block", 1, "negation", 7, "a", "not a")
     other = Slip("checkpointing.gate.aligner", "Aligner._block", 2, "negation", 8, "b", "not b")
     third = Slip("checkpointing.gate.aligner", "Aligner._block", 3, "negation", 9, "c", "not c")
@@ -251,7 +257,7 @@ def test_the_trial_that_found_most_slips_per_second_comes_first(drawn):
 
 
 def test_one_finder_of_the_tests_and_one_of_the_spec_are_enough_if_asked_so(drawn):
-    """Those with a name in capitals find the slip."""
+    """Trials with a name in capitals find the slip."""
     names = {"A": "unit tests", "B": "vectors", "c": "properties", "D": "machines"}
     tried = [Trial(judge, name, name.isupper) for name, judge in names.items()]
     assert ["A", "D"] == [trial.name for trial in judged(drawn[0], tried, 100, first=True).trials]
@@ -259,7 +265,7 @@ def test_one_finder_of_the_tests_and_one_of_the_spec_are_enough_if_asked_so(draw
 
 
 def test_a_trial_is_worth_trying_only_if_the_slip_makes_a_difference_to_it(drawn):
-    """A trial that runs the lines, but in which the changed expression never has another value, is left out."""
+    """A trial is left out if it runs the lines but the changed expression always has the original value there."""
     slip = next(slip for slip in drawn if slip.identity in probes().slips)
     seen, unseen = (Trial("simulator", name, lambda: False) for name in ("seen", "unseen"))
     running = {seen: Reach({}, 1, frozenset({slip.identity})), unseen: Reach({}, 1)}
@@ -267,7 +273,7 @@ def test_a_trial_is_worth_trying_only_if_the_slip_makes_a_difference_to_it(drawn
 
 
 def test_a_probe_notes_where_the_slip_makes_a_difference(tmp_path, monkeypatch):
-    """The function's own result stays the same, and the slip is noted exactly at the edge."""
+    """The function's own result stays the same, and the slip is recorded exactly at the edge."""
     (tmp_path / "edges.py").write_text(EDGES, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     edges = importlib.import_module("edges")
@@ -298,7 +304,7 @@ def test_only_expressions_that_change_nothing_are_evaluated_twice(expression, ha
 
 
 def test_slips_that_escaped_the_spec_can_be_judged_again(tmp_path, capsys, monkeypatch):
-    """After a new rule, `--again` judges only those that the spec proper ran and missed."""
+    """After a new rule, `--again` judges only the slips that the spec proper ran and missed."""
     monkeypatch.setattr(command, "trials", lambda: _seeds(range(10, 14)))
     monkeypatch.setattr(command, "unit_tests", tuple)
     results = tmp_path / "results.ndjson"

@@ -40,7 +40,7 @@ def test_a_small_world_holds_to_its_end(capsys):
 
 
 def test_an_error_in_the_specification_is_shown_with_its_steps(monkeypatch, capsys):
-    """A property that does not hold fails the command. It shows the places of all processes, step by step."""
+    """A property that does not hold fails the command. The output shows the places of all processes, step by step."""
     error = PLANTED["a cut is recorded before all its tables are published"]
     ((old, new),) = error.changes.items()
     wrong = {name: text.replace(old, new) for name, text in modules().items()}
@@ -65,7 +65,7 @@ def test_every_property_can_fail():
 
 
 def test_every_planted_error_can_be_planted():
-    """The text that it replaces is in the specification exactly once."""
+    """The text that the error replaces is in the specification exactly once."""
     wrong = {name: old for name, error in PLANTED.items() for old in error.changes if SPECIFICATION.count(old) != 1}
     assert {} == wrong
 
@@ -93,7 +93,7 @@ def test_every_action_names_the_functions_that_it_models():
 
 
 def test_without_tlc_the_message_says_how_to_get_it(monkeypatch, tmp_path, capsys):
-    """If nothing could be checked, nothing passes."""
+    """If nothing could be checked, the command does not pass."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
     assert 1 == main(["check", "crash"])
     assert f"{tmp_path}/{tlc.JAR} is missing: fetch TLC with 'make tla'" in capsys.readouterr().out
@@ -107,13 +107,13 @@ def test_a_specification_that_tlc_cannot_read_is_an_error(monkeypatch):
 
 
 def test_an_unknown_world_is_named(capsys):
-    """The message lists the worlds. It comes before any world is explored."""
+    """The message lists the worlds, and comes before any world is explored."""
     assert 1 == main(["check", "faults", "nowhere"])
     assert "there is no world 'nowhere': the worlds are crash, zombie" in capsys.readouterr().out
 
 
 def test_values_are_written_as_tla_writes_them():
-    """This covers text, numbers, sets of sets, tuples, records, and functions with other names."""
+    """The values are text, numbers, sets of sets, tuples, records, and functions with other names."""
     assert '{{"t", "u"}, {"t"}}' == literal(frozenset({frozenset({"t"}), frozenset({"u", "t"})}))
     assert '<<1, "a">>' == literal((1, "a"))
     assert "[a |-> 1]" == literal({"a": 1})

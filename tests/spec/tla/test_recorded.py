@@ -55,7 +55,7 @@ def short(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def overtaken(tmp_path_factory):
-    """Return the traces of two ticks: one wakes up after the other one has taken its job over."""
+    """Return the traces of two ticks: the first one wakes up after the second one has taken the job over."""
     root = tmp_path_factory.mktemp("overtaken")
     left = [build()]
 
@@ -68,7 +68,7 @@ def overtaken(tmp_path_factory):
 
 
 def test_a_job_with_savepoints_that_was_killed_and_rolled_forward_is_accepted(tmp_path, capsys):
-    """Its second tick was killed after its commit point, and the trace of that tick is empty."""
+    """The second tick was killed after its commit point, and the trace of that tick is empty."""
     inbox = Inbox()
     inbox.put(SavepointRequested("plain", SavepointKind.PLAIN))
     limits = TickLimits(checkpoints=1)
@@ -101,7 +101,7 @@ def test_two_ticks_that_ended_in_order_are_accepted(short):
 
 
 def test_a_tick_that_was_taken_over_is_accepted(overtaken):
-    """Its last append is refused, because the other tick's claim has taken the version."""
+    """The sleeping tick's last append is refused, because the other tick's claim has taken the version."""
     assert places(overtaken[0], RowRefused)
     judgement = judge(map(lines, overtaken))
     assert judgement.accepted, judgement.problem
@@ -178,7 +178,7 @@ def test_a_tampered_trace_is_refused_at_its_line(short, tamper):
 
 @pytest.mark.matrix
 def test_a_tick_without_a_fence_is_refused(overtaken):
-    """It claims that its entry is in, although the other tick claimed the job first."""
+    """Its trace reports its entry as appended, although the other tick claimed the job first."""
     zombie, other = (list(entries) for entries in overtaken)
     (place,) = places(zombie, RowRefused)
     zombie[place] = RowAppended(zombie[place].nonce, 3)
@@ -186,7 +186,7 @@ def test_a_tick_without_a_fence_is_refused(overtaken):
 
 
 def test_a_file_that_is_no_trace_is_refused_by_name(short, tmp_path, capsys):
-    """Examples are a damaged line, a generation that comes twice, and a file that cannot be read."""
+    """Such input is a damaged line, a generation that comes twice, or a file that cannot be read."""
     assert "line 1: no JSON" in judge([[b"nothing\n"]]).problem
     assert "two traces are of generation 1" == judge([lines(short[0]), lines(short[0])]).problem
     assert "the traces are empty" == judge([[]]).problem
