@@ -493,7 +493,7 @@ ASKED_MAX = 5
 AT_REST = Errand(questions=(), repairs=False)
 
 _unheard = st.lists(st.booleans(), min_size=1, max_size=ASKED_MAX - 1)
-"""For each answer that is lost: whether the entry comes in."""
+"""For each lost answer, True if the entry is appended nevertheless."""
 
 
 class LostAnswersMachine(AttemptsMachine):
@@ -501,7 +501,7 @@ class LostAnswersMachine(AttemptsMachine):
 
     def __init__(self) -> None:
         self.unheard: list[bool] = []
-        """For each of the next answers, which are lost: whether the entry comes in."""
+        """The next answers are lost. For each of them, True if the entry is appended nevertheless."""
         self.unknown = 0
         """How many answers in a row were lost."""
         self.sent = NO_CHECKPOINT

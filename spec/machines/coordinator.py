@@ -145,7 +145,10 @@ class CoordinatorMachine(CoordinatorDriver):
     @precondition(lambda self: self.triggered)
     @rule()
     def complete_newest(self) -> None:
-        """All tasks have passed every barrier; what they say of the newest comes first, and it is committed."""
+        """All tasks pass every barrier.
+
+        Their acknowledgements of the newest checkpoint come first, and it is committed.
+        """
         self._pass_all_barriers()
         newest = self.triggered[-1]
         for message in [each for each in self.messages if each.checkpoint == newest]:
@@ -273,7 +276,7 @@ class CoordinatorMachine(CoordinatorDriver):
 
     @invariant()
     def books_agree(self) -> None:
-        """What is pending and what is kept is what the model says; nothing full waits without a commit under way."""
+        """The pending and kept checkpoints are those of the model. A fully acknowledged one waits only for a commit."""
         pending = [each.id for each in self.coordinator.pending]
         expect(pending == self.model.pending(), ENDS_ONCE, f"pending {pending}, model {self.model.pending()}")
         kept = [each.id for each in self.coordinator.store.checkpoints]

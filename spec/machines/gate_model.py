@@ -368,7 +368,10 @@ class Sent:
         return any(isinstance(item, Barrier) and item.checkpoint == checkpoint for item in self.items)
 
     def has_answered(self, checkpoint: CheckpointId, *, exactly: bool) -> bool:
-        """Return whether the channel has sent all for this checkpoint (or, unless `exactly`, for a newer one)."""
+        """Return whether the channel has ended, or has sent the barrier or marker.
+
+        Without `exactly`, a newer one will do.
+        """
         ids = [item.checkpoint for item in self.items if isinstance(item, Barrier | CancelMarker)]
         return self.is_over or checkpoint in ids or (not exactly and any(n > checkpoint for n in ids))
 

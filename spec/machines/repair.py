@@ -107,9 +107,9 @@ class RepairMachine(Coordinators):
 
     @rule(pick=_pick, long_ago=st.booleans())
     def roll_back(self, pick: int, long_ago: bool) -> None:  # noqa: FBT001
-        """Go back to another entry, after a tick has repaired what is damaged.
+        """Roll back to another entry, after a tick has repaired the damage.
 
-        If that was long ago, the logs have dropped all older entries. Then the cut of the rollback's target is lost.
+        With `long_ago`, the logs then drop all older entries, and the cut of the rollback's target is lost.
         """
         self._end(self._repaired(), EndTick(TickOutcome.STOPPED))
         self._release()
@@ -163,7 +163,7 @@ class RepairMachine(Coordinators):
 
     @rule(pick=_pick, and_its_cut=st.booleans(), others=st.sampled_from([0, 0, 1, 2, 3]))
     def lose_a_log_entry_between(self, pick: int, and_its_cut: bool, others: int) -> None:  # noqa: FBT001
-        """A log is put together from two backups. It lacks one entry, and has newer ones, which cannot go before it.
+        """A log is put together from two backups. It lacks one entry, and has newer entries that came after this one.
 
         The cut that names this entry may be lost too, and the other table's log may lose its newest entries.
         """
@@ -208,7 +208,7 @@ class RepairMachine(Coordinators):
     def drop_old_log_entries(self, table: TableName, pick: int) -> None:
         """A table's log drops its oldest entries in order, as Delta does.
 
-        It drops no entry in whose place there is a hole. Without it, the log would look whole.
+        It drops no entry from the place of a missing entry on. Otherwise the log would look whole.
         """
         log = self.world.table(table)
         most = log.version if self.hole is None or table != NUMBERS else self.hole
@@ -279,9 +279,9 @@ class RepairMachine(Coordinators):
                 self._is_lost(lost, at.checkpoint)
 
     def _may_be_missing(self, lost: Lost, cuts: Cuts) -> bool:
-        """Return whether nobody can say if the log entry of what a table lacks was lost, or dropped in order.
+        """Return whether it is unknown if the log entry with the missing rows was lost, or dropped in order.
 
-        The cut that told it was lost, and is not rebuilt because a rollback came after it.
+        The cut that would show this was lost, and is not rebuilt because a rollback came after it.
         """
         return lost.lacks not in (None, *cuts) and self.world.went_back > 0 and self.world.table(lost.table).oldest > 0
 

@@ -280,7 +280,7 @@ class _Cuts:
 
 @rule("held-is-invisible")
 def held_is_invisible(history: History) -> Iterator[str]:
-    """Yield whatever showed, announced or continued from a held cut. Only an approval makes its content visible."""
+    """Yield each table, notice and entry that shows, announces or continues from a held cut before its approval."""
     cuts = _Cuts()
     for event in history.without_flow:
         match event:

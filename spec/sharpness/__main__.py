@@ -47,8 +47,7 @@ BY_SPEC: Final = 0.90
 BY_ALL: Final = 0.98
 BOUND_S: Final = 600
 _Task = tuple[Slip, bool, Sequence[Trial], float, bool]
-"""A slip, whether the spec proper runs its lines, what is tried on it, for how many CPU seconds, and whether the first
-finders are enough."""
+"""A slip, whether the spec proper runs its lines, its trials, the CPU seconds, and whether first finders are enough."""
 
 
 def main(arguments: list[str] | None = None) -> int:
