@@ -459,8 +459,8 @@ class EntryAtRest:
 class ImportBegun:
     """A process that holds an empty warehouse with this generation copies the files of another warehouse's entry.
 
-    `line` is that entry with its ancestors there, oldest first. `drained` are the ones of them that drains committed.
-    The other fields are the highest generation and the highest committed id of the other warehouse.
+    `line` is that entry with its ancestors there, oldest first. `drained` are the entries among them that drains
+    committed. The other fields are the highest generation and the highest committed id of the other warehouse.
     """
 
     generation: Generation
@@ -684,7 +684,7 @@ class CheckpointTriggered:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEnded:
-    """Listeners were told that a checkpoint is complete (`reason` None) or aborted."""
+    """A checkpoint was reported to listeners as complete (`reason` is None) or as aborted."""
 
     generation: Generation
     checkpoint: CheckpointId

@@ -323,7 +323,7 @@ def _io_or_trigger_failure(*, io_error: bool) -> CheckpointFailureReason:
 
 
 # ------------------------------------------------------------------
-# Counts checkpoint ids: they strictly rise, and none is handed out twice (A6; `CheckpointIDCounter`).
+# Counts checkpoint ids, which rise strictly. None is handed out twice (A6; `CheckpointIDCounter`).
 
 
 FIRST_ID = CheckpointId(1)

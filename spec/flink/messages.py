@@ -183,7 +183,7 @@ class RestoreKind(Enum):
     LATEST = "latest"
     """All tasks and coordinators, from the newest checkpoint of the store. If the store is empty, they are reset."""
     INITIAL = "initial"
-    """The same when a job starts after a failover. Finished operators must fit the job graph."""
+    """As LATEST, but when a job starts after a failover. Finished operators must fit the job graph."""
     REGION = "region"
     """Some tasks only. Coordinators keep their state, and state that no task takes is ignored."""
     SAVEPOINT = "savepoint"

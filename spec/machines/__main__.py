@@ -83,7 +83,7 @@ def run(name: str, profile: str, seeded: int | None) -> Tally:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the machines that the command line names; return 0 if none broke a rule."""
+    """Run the machines that the command line names. Return 0 if none broke a rule."""
     names = [machine.__name__ for machine in MACHINES]
     parser = ArgumentParser(prog="python -m spec.machines", description=__doc__)
     parser.add_argument("--profile", choices=judging.NAMES, default="ci")

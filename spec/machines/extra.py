@@ -5,6 +5,6 @@ from importlib.util import find_spec
 
 
 def must_have_hypothesis() -> None:
-    """If Hypothesis is not installed, end the program with a message that tells how to install it."""
+    """If Hypothesis is not installed, end the program with a message about how to install it."""
     if find_spec("hypothesis") is None:
         sys.exit("hypothesis is not installed: pip install 'tidemark-spark[spec]'")

@@ -223,7 +223,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.zombies)
     @rule(picks=st.lists(_pick, min_size=1, max_size=20))
     def go_on_as_a_zombie(self, picks: list[int]) -> None:
-        """Carry out effects of a fenced tick, and tell its door."""
+        """Carry out effects of a fenced tick, and step its door."""
         zombie = self.zombies[0]
         zombie.fire()
         for pick in picks:

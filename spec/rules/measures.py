@@ -255,7 +255,7 @@ class Measured(DoorJudge):
 
 
 def _tables_files(output: SubtaskOutput, before: set[str]) -> Iterator[FileHandle]:
-    """Yield each file of rows that a subtask wrote, once; files of state hold no rows of the stream.
+    """Yield each file of rows that a subtask wrote, once. Files of state hold no rows of the stream.
 
     The files `before` were there when the micro-batch began.
     """

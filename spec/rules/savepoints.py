@@ -159,7 +159,7 @@ def cut_of_a_savepoint_stays(history: History) -> Iterator[str]:
 
 @rule("requests-are-answered")
 def requests_are_answered(history: History) -> Iterator[str]:
-    """Yield every request answered twice or left open by a tick that ended, and every answer that nobody asked for."""
+    """Yield every request answered twice or left open by a tick that ended, and every answer without a request."""
     asked: dict[Generation, list[str]] = {}
     answered: set[Request] = set()
     over: set[Generation] = set()

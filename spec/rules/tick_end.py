@@ -164,7 +164,7 @@ def one_generation(history: History) -> Iterator[str]:
 
 @rule("caught-up-is-committed")
 def caught_up_is_committed(history: History) -> Iterator[str]:
-    """Yield what a tick that caught up left unread, or in flight. A split that has ended is read up to its end.
+    """Yield the rows that a tick that caught up left unread or in flight. An ended split is read up to its end.
 
     A zombie is not judged once a newer process has an entry, because that process may have rolled the job back or reset
     a source.

@@ -277,7 +277,7 @@ def _crowded(scenario: Scenario) -> Scenario:
 
 
 def compacting(scenario: Scenario, files_min: int) -> Scenario:
-    """Return the scenario with ticks that compact so many small files into one, which fails now and then."""
+    """Return the scenario with ticks that compact this number of small files into one. This fails now and then."""
     faults = replace(scenario.faults, compaction_fails=0.1, optimize=max(scenario.faults.optimize, 0.8))
     bytes_max = 60 if files_min > 2 else 1_000_000  # noqa: PLR2004 - some files are full soon, as six rows are
     return replace(

@@ -153,7 +153,7 @@ class Simulation:
     def _last(self) -> Tick:
         """Run a tick without faults, and return it.
 
-        It is repeated if a dead tick's held cut came late and stopped it.
+        The tick is repeated if it could not run because a dead tick's held cut came late.
         """
         self._settle(dies=0)
         self._play()

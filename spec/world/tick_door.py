@@ -173,7 +173,10 @@ LAGS: Final = 0.3
 LEASE_MS: Final = 500
 """How long a lease lasts. Nobody renews one, as if every holder were paused."""
 PAUSED: Final = 3
-"""Every third holder is paused before it writes its first lease. So others find none, or that of an older holder."""
+"""Every third holder is paused before it writes its first lease.
+
+So other processes find no lease, or that of an older holder.
+"""
 TAKEN: Final = ("has run out", "has died", "taken over")
 """Texts in the reason of a claim whose process took over a job that was not released."""
 SOMEBODY: Final = Holder(host="here", pid=1_000, started="")

@@ -395,7 +395,7 @@ def _shown(world: World, newest: CheckpointRecord | None, table: Table) -> tuple
 def _tables(world: World, graph: JobGraph, target: CheckpointRecord) -> Iterator[tuple[VertexId, Table]]:
     """Yield every table that the job has now or had at the entry, each with the vertex that writes it.
 
-    A renamed table comes under its first name, its new one, or both if both have a log.
+    A renamed table is yielded under its first name, its new one, or both if both have a log.
     """
     said = {each.table for each in target.columns}
     for vertex in graph.operators():
@@ -429,7 +429,7 @@ def _back(world: World, vertex: VertexId, table: Table, target: CheckpointRecord
 def _appended(world: World, name: TableName, target: CheckpointRecord) -> frozenset[str]:
     """Return an append table's files at the entry's cut.
 
-    For a plain savepoint, add its own to those of its parent's cut.
+    For a plain savepoint, these are the files of its parent's cut, with its own changes.
     """
     published = target.checkpoint in world.cuts
     cut = world.cuts.get(target.checkpoint if published else target.parent, {})
@@ -526,7 +526,7 @@ def _begun(claim: Claim, origin: World, wanted: CheckpointRecord) -> ImportBegun
 
 
 def _whole(origin: World, row: CheckpointRecord) -> CheckpointRecord | None:
-    """Return the entry with all files of every table, or None if its own cut and its parent's are gone."""
+    """Return the entry with all files of every table, or None if neither its own cut nor its parent's exists."""
     base = row.checkpoint if row.checkpoint in origin.cuts else row.parent
     cut = origin.cuts.get(base, {})
     if base not in {NO_CHECKPOINT, *origin.cuts} or any(at > origin.table(name).version for name, at in cut.items()):
@@ -579,25 +579,25 @@ def _last_id(row: Row) -> int:
 
 
 DIES_ROLLING_BACK = 0.05
-"""For each step."""
+"""The probability that a rollback dies, for each step."""
 DIES_FORGETTING = 0.04
-"""For each step."""
+"""The probability that an erasure dies, for each step."""
 DIES_READING = 0.05
-"""For each step."""
+"""The probability that a reader dies, for each step."""
 READS_MAX = 20
 RENEWS = 0.5
 SETTLES = 0.6
 """For each tick: a person approves or rejects the held cut, before or after the other visits."""
 APPROVES = 0.6
 DIES = 0.2
-"""For each step of any other visit."""
+"""The probability that any other visit dies, for each step."""
 KEEPS = 0.6
 """How often a visitor takes a savepoint instead of a rollback, if the newest entry is no savepoint."""
 
 
 @dataclass(slots=True)
 class Visit:
-    """A visit in progress."""
+    """A visit in progress. `dies` is the probability of a death, for each step."""
 
     told: str
     turns: Iterator[None]
