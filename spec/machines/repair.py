@@ -279,7 +279,7 @@ class RepairMachine(Coordinators):
                 self._is_lost(lost, at.checkpoint)
 
     def _may_be_missing(self, lost: Lost, cuts: Cuts) -> bool:
-        """Return whether it is unknown if the log entry with the missing rows was lost, or dropped in order.
+        """Return True if the log entry with the missing rows may have been dropped in order instead of being lost.
 
         The cut that would show this was lost, and is not rebuilt because a rollback came after it.
         """
