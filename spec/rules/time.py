@@ -204,7 +204,7 @@ def _splits_above(record: CheckpointRecord, vertex: VertexId) -> Iterator[str]:
 
 @rule("idle-by-the-clock")
 def idle_by_the_clock(history: History) -> Iterator[str]:
-    """A split is idle at a cut if its last barrier with rows is more than `idle_after` older, by the barriers' clocks.
+    """A split is idle at a cut if by the barriers' clocks its last barrier with rows is over `idle_after` ago.
 
     A split that waits for an earlier part of its source is idle at once.
     """
