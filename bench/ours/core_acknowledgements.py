@@ -108,8 +108,7 @@ def _seconds(coordinator: CheckpointCoordinator, facts: list[told.TaskAcknowledg
 
 
 def _state(task: SubtaskId, checkpoint: CheckpointId) -> AcknowledgedState:
-    """Return a state of two shared files. One is in every checkpoint, and the other is only in this checkpoint.
-    """
+    """Return a state of two shared files. One is in every checkpoint, and the other is only in this checkpoint."""
     name = f"{task.vertex}/{task.index}"
     return AcknowledgedState(
         shared=((f"{name}/base", f"{name}/base"), (f"{name}/{checkpoint}", f"{name}/{checkpoint}"))
