@@ -1,4 +1,4 @@
-"""Computes a number that equal states of a door share. What statistics hold decides nothing, and is left out."""
+"""Computes a number that equal states of a door share. Statistics decide nothing, so they are left out."""
 
 from collections import OrderedDict, deque
 from contextlib import suppress

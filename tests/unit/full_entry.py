@@ -1,7 +1,7 @@
 """Builds entries of the present format. The entry of a checkpoint has every field that an entry may have.
 
 The machine of entries changes one field of it at a time. The entry is written by hand, so it still has a field that the
-product has forgotten.
+product has dropped by mistake.
 """
 
 from typing import Any, Final
@@ -248,7 +248,7 @@ def _statistics() -> Fields:
 
 
 # ------------------------------------------------------------------
-# Makes entries of a small job for machines that look at few of their fields.
+# Makes entries of a small job for machines that look at only a few fields of an entry.
 
 
 def plain_entry(kind: RowKind = RowKind.CHECKPOINT, **fields: Any) -> CheckpointRecord:

@@ -1,4 +1,4 @@
-"""What holds a watermark back, what is due first, and how many late rows a cut has brought (N3, N8)."""
+"""What holds a watermark back, what is due first, and how many late rows a cut has added (N3, N8)."""
 
 import pytest
 
@@ -29,7 +29,7 @@ AT = 42 * 60_000 - 1
 
 
 def an_input(upstream, split, ms, *, idle=False, **further):
-    """Rows may come ten minutes late, and a split turns idle after five. It had rows before a barrier of minute 1."""
+    """Rows may come ten minutes late, and a split turns idle after five. Its last rows came before minute 1."""
     said = {"active_ms": 60_000} | ({"delay_ms": 600_000, "idle_after_ms": 300_000} if split else {}) | further
     return InputTimeRecord(input=0, upstream=upstream, split=split, watermark_ms=ms, idle=idle, **said)
 
@@ -67,9 +67,9 @@ def test_the_least_input_that_is_not_idle_holds_a_vertex_back():
 
 
 def test_the_doctor_says_when_a_window_closes_by_the_clock(tmp_path):
-    """The greatest row of both splits is of minute 45, and the windows are behind a join that is a minute behind.
+    """The greatest event time of both splits is minute 45. The windows follow a join that is one minute behind.
 
-    The stream rests since its last rows, those of split a.
+    The stream has been at rest since its last rows, which split a had.
     """
     said = {"idle_after_ms": None, "close_after_ms": 900_000}
     rests = said | {"active_ms": 30_000}
@@ -106,7 +106,7 @@ def test_the_doctor_says_when_a_window_closes_by_the_clock(tmp_path):
     ],
 )
 def test_a_window_over_two_streams_closes_by_the_clock_with_the_later_one(idle, views, closes_ms):
-    """Nobody knows when if one never closes, unless it is idle or far enough already. If both are idle, both count."""
+    """Unknown if one stream never closes, unless it is idle or far enough already. If both are idle, both count."""
     rests = {"a": 30_000, "b": 60_000, "c": None}
     clicks = [an_input("clicks", a, 5, idle=idle, active_ms=ms, close_after_ms=900_000) for a, ms in rests.items()]
     joined = a_vertex("joined", 5, *clicks, views)
@@ -139,7 +139,10 @@ def test_the_doctor_says_for_which_split_a_window_waits(tmp_path):
     ],
 )
 def test_a_table_is_complete_as_far_as_its_vertex_less_what_rows_may_wait(said, until_ms):
-    """The end of all inputs completes it for ever, and a drain does not. Other vertices keep no time, or write none."""
+    """The end of all inputs completes a table for ever, and a drain does not.
+
+    Without a recorded time, no table is complete.
+    """
     time = VertexTimeRecord(inputs=(), tables=(LATE,), behind_ms=100, **said)
     own = USERS.model_copy(update={"time": time})
     cut = plain_entry(vertices=(USERS.model_copy(update={"time": None}), USERS, own))

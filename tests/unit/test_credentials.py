@@ -1,4 +1,4 @@
-"""No password and no token leaves a text that a person or a file gets."""
+"""Passwords and tokens are hidden in every text that a person sees or that is written into a file."""
 
 import pytest
 

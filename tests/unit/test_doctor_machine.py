@@ -1,4 +1,4 @@
-"""Tests what the doctor says about versions and about the machine."""
+"""Tests what `tidemark doctor` reports about versions and about the machine."""
 
 import sys
 

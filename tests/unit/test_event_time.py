@@ -28,9 +28,9 @@ def _vertex(idle_after_ms=None, close_after_ms=None):
 
 
 def _barrier(vertex, number, clock_ms, *idle, ended=(), unaligned=False):
-    """Let a barrier come on all channels, those of `idle` splits and of those that have `ended` too.
+    """Deliver a barrier on all channels, also on those of `idle` splits and of splits that have `ended`.
 
-    Return it as it goes on.
+    Return the barrier that the vertex sends on.
     """
     for channel in vertex.channels:
         end_ms = END_OF_TIME if channel in ended else BEFORE_TIME
@@ -46,7 +46,7 @@ def _run(vertex, channel, *times):
 
 
 def test_a_split_that_has_not_spoken_holds_the_watermark_back_also_after_a_restore():
-    """Rows that come are counted at the next barrier only (FLINK-32828)."""
+    """Rows change the watermark only at the next barrier (FLINK-32828)."""
     vertex = _vertex()
     _run(vertex, A, 100)
     assert BEFORE_TIME == _barrier(vertex, 1, 0).watermark_ms
@@ -67,7 +67,7 @@ def test_a_rest_lasts_at_least_a_millisecond(said):
 
 
 def test_a_split_without_rows_is_idle_by_the_clock_of_barriers():
-    """It is not idle while it has something to read. When it has rows again, time waits until it has caught up."""
+    """A split with unread rows is not idle. When an idle split gets rows, time waits until it has caught up."""
     vertex = _vertex(idle_after_ms=1_000)
     _run(vertex, A, 100)
     _run(vertex, B, 60)
@@ -99,7 +99,7 @@ def test_the_last_split_that_turns_idle_closes_what_the_furthest_has_reached():
 
 
 def test_the_time_of_a_stream_at_rest_goes_on_by_the_clock():
-    """It begins at the greatest row. All splits must rest. When rows come again, time waits until they caught up."""
+    """Time goes on from the greatest row once all splits rest. New rows stop it until they have caught up."""
     vertex = _vertex(close_after_ms=1_000)
     _run(vertex, A, 100)
     _run(vertex, B, 60)
@@ -135,7 +135,7 @@ def test_a_split_with_something_to_read_keeps_its_stream_from_rest():
 
 
 def test_each_stream_of_a_vertex_rests_by_itself():
-    """An idle stream at rest holds nobody back. One that is not idle holds the others where its time is."""
+    """At rest, an idle stream holds no other stream back. A stream that is not idle holds the others at its time."""
     other = ChannelId(EdgeId("orders", "hourly", 1), 0)
     for idle_after_ms, watermark_ms in ((None, 89 + 2_000), (1_500, 4_989)):
         declared = EventTime(10, idle_after_ms, close_after_ms=1_000)
@@ -161,7 +161,10 @@ def test_a_restored_stream_has_rested_since_its_last_rows():
 
 
 def test_a_stream_rests_at_unaligned_barriers_by_the_clock_of_those_that_count():
-    """A barrier speaks for the rows before it once they have run. Rows that it overtook keep the stream from rest."""
+    """A barrier counts for the rows before it once they have run.
+
+    A stream is not at rest while rows that a barrier overtook have not run.
+    """
     vertex = _vertex(close_after_ms=1_000)
     _run(vertex, A, 100)
     _run(vertex, B, 60)
@@ -196,7 +199,7 @@ def test_a_split_at_its_end_turns_idle_no_more():
 
 
 def test_after_a_drain_time_goes_on_where_the_rows_were():
-    """Rows that come later would all be late otherwise. A split that stays at its end holds nobody back."""
+    """Otherwise all later rows would be late. A split that stays at its end holds no other split back."""
     vertex, after = _vertex(), VertexTime({UPSTREAM: None})
     _run(vertex, A, 100)
     _run(vertex, B, 60)
@@ -230,7 +233,7 @@ def test_a_split_that_waits_for_an_earlier_part_holds_nobody_back():
 
 
 def test_a_split_turns_idle_at_unaligned_barriers_too():
-    """A barrier speaks for its channel at the next one, and for no row that it overtook and that has not run."""
+    """A barrier's time counts from the next barrier on, but not before the rows that it overtook have run."""
     vertex = _vertex(idle_after_ms=1_000)
     _run(vertex, A, 100)
     _barrier(vertex, 1, 0, B, unaligned=True)
@@ -240,7 +243,7 @@ def test_a_split_turns_idle_at_unaligned_barriers_too():
 
 
 def test_an_aborted_barrier_speaks_for_nobody():
-    """Rows that it overtook have not run, and nobody counts them."""
+    """An aborted barrier's time never counts. The rows that it overtook have not run, and their number is unknown."""
     vertex = VertexTime({UPSTREAM: None})
     vertex.received(UPSTREAM, Barrier(1, watermark_ms=50))
     vertex.pass_barrier(Barrier(1), unaligned=True)
@@ -258,7 +261,7 @@ def test_rows_that_have_run_before_their_barrier_came_are_not_waited_for():
 
 
 def test_a_barrier_speaks_for_rows_that_it_overtook_once_they_have_run():
-    """The upstream vertex sends its watermark with its barrier, before two segments that the barrier overtook."""
+    """The upstream vertex sends its watermark with its barrier. The barrier overtakes two segments."""
     vertex = VertexTime({UPSTREAM: None})
     vertex.received(UPSTREAM, Barrier(1, watermark_ms=50))
     assert BEFORE_TIME == vertex.pass_barrier(Barrier(1), unaligned=True).watermark_ms
@@ -293,7 +296,7 @@ def _keyed(path, touched_ms=None):
 
 
 def test_files_of_state_leave_when_all_that_they_hold_has_expired():
-    """A file counts as written at the barrier after it. It leaves at the first barrier that is the ttl later (N5)."""
+    """A file counts as written at the next barrier. It expires at the first barrier that is a whole ttl later (N5)."""
     live, expiry = LiveFiles((_keyed("old", 100), _keyed("new"))), Expiry(50)
     live.age(expiry, 149)
     assert live.state == (_keyed("old", 100), _keyed("new", 149))
@@ -313,7 +316,7 @@ def test_state_ages_at_each_barrier_and_the_cut_says_how_far():
 
 
 def test_the_time_of_expiry_never_goes_back_and_the_end_of_time_is_none():
-    """A drain ends time, and a later tick goes on with the state. A clock that goes back makes nothing younger (N5)."""
+    """A drain and an earlier clock leave the time of expiry as it is. A later tick still needs the state (N5)."""
     barrier = Barrier(CheckpointId(1), created_ms=7, watermark_ms=5)
     assert Expiry(1).time_at(barrier, None) == 5
     assert Expiry(1).time_at(barrier, 6) == 6
@@ -333,7 +336,7 @@ def test_the_time_of_expiry_never_goes_back_and_the_end_of_time_is_none():
     ids=["another ttl", "the other time", "turned on", "turned off"],
 )
 def test_a_cut_says_when_its_state_was_written(then, now, kept):
-    """The times of event time and of the clock do not compare. State of before counts as written at the change (N5)."""
+    """Event time and the clock cannot be compared. After a change, older state counts as written at the change (N5)."""
     snapshot = SubtaskSnapshot(state=(_keyed("file", 5),))
     was = VertexRecord(vertex=VertexId("sums"), micro_batch=1, subtasks=(snapshot,), expiry=then)
     vertex = Vertex(VertexId("sums"), VertexKind.KEYED, 1, expiry=now)
@@ -346,7 +349,7 @@ def test_a_cut_says_when_its_state_was_written(then, now, kept):
     [(-999, 0), (148, 0), (149, 1), (1_998, 19), (1_999, 20), (2_048, 20), (2_049, 21)],
 )
 def test_partitions_are_those_of_local_time(until_ms, complete):
-    """The clocks go from 50 ms to 150 ms ahead at 2,000, so one partition is shorter by that much."""
+    """At 2,000 ms, local time changes from 50 ms ahead to 150 ms ahead. So one partition is 100 ms shorter."""
     assert complete == TimePartitions(100, 100, ((500, 50), (2_000, 150))).complete(until_ms)
 
 
@@ -363,7 +366,7 @@ def test_partitions_are_those_of_local_time(until_ms, complete):
     ],
 )
 def test_a_partition_is_complete_once_no_row_of_it_waits_any_more(waits_ms, before_ms, now_ms, completes):
-    """A partition has 100 ms of time. Its rows go on at most `waits_ms` after their time."""
+    """A partition covers 100 ms. The vertex emits its rows at most `waits_ms` after their time."""
     table = Table(TableName("gold/sums"), TableMode.APPEND, time_partitions=TimePartitions(100, 0, ((0, 0),)))
     vertex = Vertex(VertexId("sums"), VertexKind.KEYED, 1, (table,), rows_wait_ms=waits_ms)
     run = OperatorRun(vertex, None, Generation(1), [LiveFiles()], time=VertexTime({UPSTREAM: None}))
@@ -389,7 +392,7 @@ def by_the_clock(due_ms):
 
 @pytest.mark.parametrize(("clock_ms", "fires"), [(6_999, False), (7_000, True), (9_000, True)])
 def test_by_the_clock_rows_have_the_time_of_the_barrier_before_and_fire_once_it_is_over(clock_ms, fires):
-    """A millisecond of the clock is over at the next one. Rows of the epoch are those of the last barrier's moment."""
+    """A millisecond ends when the next one begins. The rows of an epoch have the time of the barrier before."""
     run = by_the_clock(due_ms=6_999)
     trigger = TriggerCheckpoint(Barrier(CheckpointId(1), clock_ms))
     assert trigger.barrier == run.pass_time(trigger)

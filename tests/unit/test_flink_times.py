@@ -1,6 +1,6 @@
 """Flink's own cases of watermarks and idleness, through the functions and doors that a run uses (N1).
 
-`docs/FLINK_MAP.md` says which kinds do not apply, and why. Of rules that Flink has changed, the current ones hold.
+`docs/FLINK_MAP.md` says which kinds do not apply, and why. Where Flink has changed a rule, its current rule holds.
 """
 
 import json
@@ -28,14 +28,14 @@ def ms(time):
 
 
 def told(last, now):
-    """Return what goes on when a watermark changes."""
+    """Return what is sent downstream when a watermark changes."""
     active = [["status", "active"]] if last.idle and not now.idle else []
     watermark = [["watermark", now.ms]] if now.ms > last.ms else []
     return active + watermark + ([["status", "idle"]] if now.idle and not last.idle else [])
 
 
 class Valve:
-    """`combined`, with the watermarks of channels."""
+    """Runs the cases of Flink's valve on `combined`, with the watermarks of channels."""
 
     def __init__(self, channels):
         parts = [[0]] * channels if isinstance(channels, int) else channels
@@ -61,7 +61,7 @@ class Valve:
 
 
 class Emitter(Valve):
-    """What a source sends on: one channel."""
+    """Runs the cases of a source's output, which is one channel."""
 
     def __init__(self):
         super().__init__(1)
@@ -75,7 +75,7 @@ class Emitter(Valve):
 
 
 class Multiplexer:
-    """`least`, with the outputs of one source, which are its splits."""
+    """Runs the cases of a multiplexer on `least`. Each output of the source is a split."""
 
     def __init__(self):
         self.outputs, self.last = {}, Watermark()
@@ -112,7 +112,7 @@ class Multiplexer:
 
 
 class Generator:
-    """`EventTime`."""
+    """Runs the cases of a watermark generator on `EventTime`."""
 
     def __init__(self, kind, delay_ms=0):
         assert kind in {"bounded_out_of_orderness", "ascending"}
@@ -128,7 +128,7 @@ class Generator:
 
 
 class IdleTimer:
-    """A split of `VertexTime`. Each check is a barrier."""
+    """Runs the cases of an idleness timer on a split of `VertexTime`. Each check is a barrier."""
 
     split = ChannelId(EdgeId("clicks", "hourly"), 0)
 
@@ -159,7 +159,10 @@ class IdleTimer:
 
 
 class Task:
-    """A vertex with its gate. Each watermark and each status is a barrier that comes on all channels."""
+    """Runs the cases of a task on a vertex with its gate.
+
+    Each watermark or status arrives as a barrier on all channels.
+    """
 
     def __init__(self, channels, chain=("forward",)):
         assert chain == ("forward",)
@@ -221,7 +224,10 @@ class Task:
 
 
 class Operator(Task):
-    """A vertex with inputs of one channel each. It fires what is due before it sends its barrier on."""
+    """Runs an operator's cases on a vertex. Each input has one channel.
+
+    The vertex fires what is due before it sends its barrier on.
+    """
 
     def __init__(self, inputs):
         super().__init__([1] * inputs)
@@ -252,9 +258,9 @@ class Operator(Task):
 
 
 class Reader:
-    """The splits of a source, at the vertex that reads them. Each watermark that is offered is a barrier.
+    """Runs the cases of a source's splits at the vertex that reads them. Each emission of a watermark is a barrier.
 
-    A split that is added or released is one that a cut does not know, or that the pipeline has no longer.
+    A split that the case creates is missing in the cut, and a split that it releases is missing in the pipeline.
     """
 
     def __init__(self, progressive, generator, idle_timeout_ms=None):
@@ -322,7 +328,7 @@ class Reader:
 
 
 class Coordinator:
-    """The splits of `SourceReaders`. A group is a job: the splits of another job are not known."""
+    """Runs the cases of watermark alignment on `SourceReaders`. A group is a job, which knows only its own splits."""
 
     def __init__(self, groups, max_drift_ms):
         self.groups, self.drift_ms, self.reports, self.allowed = groups, max_drift_ms, {}, {}
@@ -336,7 +342,7 @@ class Coordinator:
         return {"allowed": self.allowed}
 
     def _limit(self, group, split):
-        """Return the greatest watermark with which the split is read on."""
+        """Return the greatest watermark at which the split is still read."""
         least = min(group.values())
         limit = min(least + self.drift_ms, END_OF_TIME)
         assert self._reads(group, split, limit)
@@ -344,7 +350,7 @@ class Coordinator:
         return limit
 
     def _reads(self, group, split, at_ms):
-        """Return whether a split is read that is so far. The others, and its own last report, are where they are."""
+        """Return whether a split at this watermark is read. All splits of the group stay at their last reports."""
         splits = [*group, ("probe", 0)]
         sources = tuple(
             Vertex("-".join(map(str, each)), VertexKind.SOURCE, 1, splits=("0",), bounded=True) for each in splits
@@ -362,7 +368,7 @@ class Coordinator:
 
 
 class Aggregator:
-    """`least`, with the last value of each key."""
+    """Runs the cases of an aggregator on `least`, with the last value of each key."""
 
     def __init__(self):
         self.values = {}
@@ -425,6 +431,6 @@ def test_flinks_case(case):
 
 
 def test_most_cases_run():
-    """A case is left out by its kind alone."""
+    """Only a case's kind may leave it out."""
     left = Counter(case["unit"] for case in CASES if not applies(case) and "current" in case["rules"])
     assert left.keys() <= {"clock", "assigner", "row_assigner", "reader_output", "source", "task", "valve"}

@@ -26,7 +26,7 @@ def test_ranges_are_those_of_flink():
 
 
 # ------------------------------------------------------------------
-# The job graph refuses what is no pipeline, and answers questions about its parts.
+# The job graph refuses parts that make no pipeline, and answers questions about its parts.
 
 
 SOURCE = Vertex(VertexId("orders"), VertexKind.SOURCE, 2, splits=("a", "b"))
@@ -55,7 +55,7 @@ def test_a_graph_that_is_no_pipeline_is_refused_by_name(vertices, edges, named):
 
 @pytest.mark.parametrize("text", ["orders", "bronze/orders/2024", "/orders", "bronze/", "Bronze/orders", "../orders"])
 def test_a_table_name_has_a_schema_and_a_name(text):
-    """Any other name never becomes a path, and the message repeats it."""
+    """Any other name is refused before it becomes a path. The message repeats the name."""
     with pytest.raises(InvalidNameError) as refused:
         table_name(text)
     assert repr(text) in str(refused.value)

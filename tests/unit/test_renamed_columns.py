@@ -22,14 +22,14 @@ def judged(now, then, declared=DECLARED, of_cut=()):
 
 
 def test_both_names_in_one_file_are_refused():
-    """Nobody can know which of the two is the new column."""
+    """Which of the two columns is the new one cannot be decided."""
     assert [("m", "n", "m", True)] == judged(["k", "m"], ["k", "n", "m"])
 
 
 def test_a_rename_from_an_unknown_name_is_refused_if_a_column_is_removed():
-    """The name is misspelt, or two versions old.
+    """The old name is misspelt, or two versions old.
 
-    If no column is removed, the new one is new, as after a long rollback.
+    If no column is removed, the new name is a new column, as after a rollback over many checkpoints.
     """
     assert [("m", "n", "m", True)] == judged(["k", "m"], ["k", "x"])
     assert [] == judged(["k", "m"], ["k"])
@@ -37,7 +37,7 @@ def test_a_rename_from_an_unknown_name_is_refused_if_a_column_is_removed():
 
 
 def test_a_rename_is_undone_only_explicitly():
-    """The cut's entry lists it. While files still have the old name, there is nothing to undo."""
+    """The cut's entry lists the rename. While files still have the old name, there is nothing to undo."""
     listed = {"m": "n"}
     assert [("n", "m", "n", True)] == judged(["k", "n"], ["k", "m"], {}, listed)
     assert [("n", "m", "n", False)] == judged(["k", "n"], ["k", "m"], {"n": "m"}, listed)
@@ -47,7 +47,7 @@ def test_a_rename_is_undone_only_explicitly():
 
 
 def test_an_overwrite_table_renames_no_column():
-    """Its files stay unchanged. If the table has the new name already, nothing is refused."""
+    """The files of an overwrite table are never changed. If the table has the new name already, nothing is refused."""
     renames = ColumnRenames(DECLARED, {})
     (change,) = unrenamable(THING, ["k", "m"], ["k", "n"], renames)
     assert "overwrite table" in change.refused
@@ -58,7 +58,7 @@ COUNT, GREATEST = (ColumnMeaning(column="n", function=name) for name in ("count"
 
 
 def test_a_renamed_column_keeps_its_meaning():
-    """A count stays a count. An entry with both names was taken before any file had the new one."""
+    """A count stays a count. An entry with both names was written before any file had the new name."""
     renamed = ColumnMeaning(column="m", function="count")
     assert (renamed,) == under_new_names([COUNT], DECLARED) == under_new_names([renamed, COUNT], DECLARED)
     assert (renamed,) == under_new_names([renamed], DECLARED)
@@ -132,7 +132,7 @@ def process(renamed, state=("m",), output=("key", "m")):
     ids=["own name", "still there", "a key's", "swap", "two of one", "key", "unknown", "in the output", "table key"],
 )
 def test_a_rename_without_a_meaning_is_refused_where_it_is_written(declare, says):
-    """Each refusal names the vertex or table, both names, and the correction."""
+    """Each refusal names the vertex or table, both column names, and the correction."""
     with pytest.raises(InvalidPipelineError) as refused:
         declare()
     assert says in str(refused.value)
@@ -140,12 +140,12 @@ def test_a_rename_without_a_meaning_is_refused_where_it_is_written(declare, says
 
 @pytest.mark.parametrize("name", ["", "n" * 1025])
 def test_an_old_name_that_no_column_can_have_is_refused(name):
-    """An entry of `checkpoints` lists it, so its length is limited."""
+    """An entry of `checkpoints` lists the old name, so its length is limited."""
     with pytest.raises(InvalidNameError, match="1 to 1024 characters"):
         aggregate(m=max_of("value", renamed_from=name))
 
 
 def test_a_process_function_renames_columns_of_its_state_and_of_its_output():
-    """One map is for both. A column may be in one of them, or in both."""
+    """One map declares the renames of state and output. A column may be in the state, in the output, or in both."""
     for state, output in ((("m",), ("key",)), (("x",), ("key", "m")), (("m",), ("key", "m"))):
         assert process({"m": "n"}, state, output)

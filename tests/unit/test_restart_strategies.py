@@ -37,27 +37,27 @@ def test_a_fixed_delay_allows_a_number_of_restarts():
 
 
 def test_a_failure_rate_looks_at_the_last_failures_only():
-    """More failures than the number within the interval, its end included, end the tick. Slow failures never do."""
+    """More failures than allowed within the interval, its end included, end the tick. Rarer failures never do."""
     assert [1, 1, None] == delays(FailureRate(2, 100, 1), 0, 50, 100)
     assert [1, 1, 1, 1] == delays(FailureRate(2, 100, 1), 0, 50, 101, 152)
     assert [1, None] == delays(FailureRate(1, 100, 1), 0, 100)
 
 
 def test_an_exponential_delay_grows_to_its_limit_and_resets_after_quiet():
-    """It doubles up to the limit. After a quiet time, which begins at the end of the delay, it starts again."""
+    """The delay doubles up to the limit. A quiet time after the end of a delay resets it to the first delay."""
     strategy = growing(10, 35, reset_after_ms=100)
     assert [10, 20, 35, 35, 10] == delays(strategy, 0, 1, 2, 3, 3 + 100 + 35)
     assert [10, 20, 35, 35, 35] == delays(strategy, 0, 1, 2, 3, 3 + 100 + 34)
 
 
 def test_an_exponential_delay_may_end():
-    """With a number of attempts, the tick ends after them. A quiet time restores all attempts."""
+    """If the number of attempts is limited, the tick ends after the last one. A quiet time restores all attempts."""
     assert [10, 20, None] == delays(growing(10, 90, attempts=2), 0, 1, 2)
     assert [10, 20, 10, 20, None] == delays(growing(10, 90, reset_after_ms=5, attempts=2), 0, 1, 26, 27, 28)
 
 
 def test_jitter_spreads_within_its_share_and_its_limit():
-    """Every seed gives a delay within the share of the backoff. Both sides are reached, and none is above the limit."""
+    """Every seed gives a delay within the share of the backoff. Both ends are reached. No delay exceeds the limit."""
     strategy = growing(100, 110, jitter=0.2)
     drawn = [after_failure(strategy, NO_FAILURES, 0, seed).delay_ms for seed in range(500)]
     assert (80, 110) == (min(drawn), max(drawn))

@@ -1,4 +1,4 @@
-"""Doors and pure functions keep their rules in short scenes that no random run meets."""
+"""Doors and pure functions keep their rules in short scenes that no random run reaches."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -81,7 +81,7 @@ checkpoint."""
 IN_ITS_FOLDERS: Final = "in-its-folders"
 """An entry that names a file or table outside of its job's folders is refused, and nothing follows from it."""
 POLITE: Final = "polite"
-"""A new tick that cannot see the holder's lease, or sees one of an older generation, gives the holder time."""
+"""A new tick that cannot see the holder's lease, or sees a lease of an older generation, gives the holder time."""
 
 _FIRST = CheckpointId(1)
 
@@ -96,7 +96,7 @@ def a_newer_coordinator_keeps_its_files() -> bool:
 
 
 def files_of_a_rejected_cut_are_leftovers() -> bool:
-    """Generation 5 held a cut after checkpoint 1 of generation 3. It was rejected: the next tick deletes its files."""
+    """Generation 5 held a cut after checkpoint 1. The cut was rejected, so the next tick deletes its files."""
     nothing = Statistics(triggered_ms=0, committed_ms=0, rows=0)
     newest = plain_entry(
         job="job",
@@ -114,7 +114,8 @@ def files_of_a_rejected_cut_are_leftovers() -> bool:
 def an_emptied_sink_gets_all_rows() -> bool:
     """A rollback has emptied an upsert table and its sink. Then another table is renamed, and takes that name.
 
-    The rollback's entry is read with the new names. So it lists files under this name, whose rows the sink never got.
+    The rollback's entry is read with the new names. So the entry lists files under this name, and the sink never got
+    their rows.
     """
     table, file = TableName("gold/keyed"), FileHandle("gold/keyed/1", 1, 1, 1)
     keyed = KeyedFile(file, KeyedFileKind.BASE, 0, 7, Version(Generation(1), 1))
@@ -152,17 +153,17 @@ def every_task_is_told_of_a_completion() -> bool:
 
 
 def every_entry_since_the_last_cut_is_made_durable() -> bool:
-    """A neighbour committed version 6 before our version 7. No engine could load the log without it."""
+    """Another writer committed version 6 before our version 7. Without version 6, no engine could load the log."""
     table = TableName("out/numbers")
     due = two_phase.entries_to_sync({table: 7}, {_FIRST: {table: 5}})
     return due == (two_phase.Entries(table, 6, 7),)
 
 
 def a_holder_that_nobody_can_see_is_given_time() -> bool:
-    """A new tick cannot see the holder's lease, or sees one of an older generation.
+    """A new tick cannot see the holder's lease, or sees a lease of an older generation.
 
-    The tick is refused and gives the holder a lease to renew. It takes the job over when that lease ends. If the tick
-    starts again meanwhile, it finds the same lease and gives no other one.
+    The tick is refused, and gives the holder a lease to renew. A tick may take the job over when that lease has ended.
+    A tick that starts meanwhile finds the same lease and gives no other lease.
     """
     holder = Holder(host="elsewhere", pid=1, started="then")
     claim = Claim(generation=Generation(2), holder=holder, first_id=_FIRST, last_id=_FIRST, at_ms=0, nonce="n")
@@ -194,7 +195,7 @@ def a_tick_ends_as_it_was_asked() -> bool:
 
 
 def a_rollback_is_published_only_onto_what_it_was_planned_on() -> bool:
-    """An append table showed an earlier rollback, which had taken rows out. Its log has lost that entry."""
+    """An append table showed an earlier rollback, which had removed rows. The log has lost the rollback's entry."""
     name = TableName("out/a")
     table = TableRecord(table=name, mode=TableMode.APPEND, parent_version=4, planned_on=CheckpointId(4))
     log = LogSeen(3, CheckpointId(3), {at: Entry(CheckpointId(at)) for at in (1, 2, 3)})
@@ -221,7 +222,7 @@ def _row(checkpoint: int, *tables: TableRecord) -> CheckpointRecord:
 
 
 def _decided(ending: Ending) -> TickOutcome | None:
-    """Return how a tick ends when nothing moves and more could be read, or None if it goes on."""
+    """Return how a tick ends when nothing is running and rows are left to read, or None if the tick goes on."""
     end = ending.next(0, quiet=True, in_doubt=False, idle=False, spent=False, failing=False, ended=False)
     return end.outcome if isinstance(end, EndTick) else None
 
@@ -323,7 +324,7 @@ def _in_doubt() -> DrivenJob:
 
 
 def _keeps(driven: DrivenJob, invariant: str) -> bool:
-    """Answer all that is outstanding. Return whether the invariant held."""
+    """Answer all outstanding effects. Return whether the invariant held."""
     while driven.outstanding and driven.end is None:
         driven.answer(0)
     return not any(broken.invariant == invariant for broken in violations(driven.world.history))
@@ -343,7 +344,7 @@ def a_tick_that_must_stop_begins_nothing() -> bool:
 
 
 def triggering_goes_on_after_a_failed_stop() -> bool:
-    """Return whether triggering stays off. The hook of a stop's savepoint fails, and then the next interval passes."""
+    """Return whether triggering goes on. The hook of a stop's savepoint fails, and then the next interval passes."""
     config = CheckpointConfig(interval_ms=_INTERVAL_MS, tolerable_failures=9, max_parallelism=MAX_PARALLELISM)
     rows = dict.fromkeys((split for splits in SPLITS.values() for split in splits), 4)
     driven = DrivenJob(SmallJob(graph=graph(1, hooks=HOOKS[:1]), config=config, rows=rows))
@@ -383,7 +384,7 @@ def test_a_newer_coordinator_keeps_its_files():
 
 
 def test_files_of_a_rejected_cut_are_leftovers():
-    """Generation 5 held a cut after checkpoint 1 of generation 3. It was rejected: the next tick deletes its files."""
+    """Generation 5 held a cut after checkpoint 1. The cut was rejected, so the next tick deletes its files."""
     expect(files_of_a_rejected_cut_are_leftovers(), "rejected-leaves-nothing")
 
 
@@ -403,12 +404,12 @@ def test_every_task_is_told_of_a_completion():
 
 
 def test_every_entry_since_the_last_cut_is_made_durable():
-    """A neighbour committed version 6 before our version 7. No engine could load the log without it."""
+    """Another writer committed version 6 before our version 7. Without version 6, no engine could load the log."""
     expect(every_entry_since_the_last_cut_is_made_durable(), "durable")
 
 
 def test_a_holder_that_nobody_can_see_is_given_time():
-    """A new tick cannot see the holder's lease, or sees one of an older generation."""
+    """A new tick cannot see the holder's lease, or sees a lease of an older generation."""
     expect(a_holder_that_nobody_can_see_is_given_time(), POLITE)
 
 
@@ -418,7 +419,7 @@ def test_a_tick_ends_as_it_was_asked():
 
 
 def test_a_rollback_is_published_only_onto_what_it_was_planned_on():
-    """An append table showed an earlier rollback, which had taken rows out. Its log has lost that entry."""
+    """An append table showed an earlier rollback, which had removed rows. The log has lost the rollback's entry."""
     expect(a_rollback_is_published_only_onto_what_it_was_planned_on(), "gone-back")
 
 
@@ -438,7 +439,7 @@ def test_a_tick_that_must_stop_begins_nothing():
 
 
 def test_triggering_goes_on_after_a_failed_stop():
-    """Return whether triggering stays off. The hook of a stop's savepoint fails, and then the next interval passes."""
+    """Return whether triggering goes on. The hook of a stop's savepoint fails, and then the next interval passes."""
     expect(triggering_goes_on_after_a_failed_stop(), "not-too-late")
 
 

@@ -1,4 +1,4 @@
-"""A refused configuration names the field and the rule, and an accepted one is not changed (H1)."""
+"""The refusal of a configuration names the field and the rule. An accepted configuration is not changed (H1)."""
 
 import os
 import sys
@@ -106,7 +106,7 @@ LIMITS = {
     "retained": 10_000,
     "compact_files_min": 1_000,
 }
-"""The largest value of each number. Larger ones mean nothing, and some would end in an error much later."""
+"""The largest value of each number. Larger numbers make no sense, and some would cause an error much later."""
 REFUSED += [({name: most + 1}, name, f"less than or equal to {most}") for name, most in LIMITS.items()]
 REFUSED += [({name: 10**30}, name, "less than or equal to") for name in LIMITS]
 REFUSED += [
@@ -123,7 +123,7 @@ REFUSED += [
 
 @pytest.mark.parametrize(("values", "field", "rule"), REFUSED)
 def test_a_refusal_names_field_and_rule(values, field, rule):
-    """Each value or combination without a meaning is refused. The message has the field and the rule."""
+    """Each invalid value or combination is refused. The message names the field and the rule."""
     with pytest.raises(ValidationError) as refused:
         CheckpointConfig(**values)
     assert field in str(refused.value)
@@ -159,13 +159,13 @@ def test_a_valid_configuration_is_accepted_unchanged(values):
 
 
 def test_every_field_has_a_refusal_here():
-    """A new field needs rules. Only a switch cannot be wrong."""
+    """A new field needs rules. Only a switch needs none."""
     switches = {"retain_on_cancellation"}
     assert CheckpointConfig.model_fields.keys() - switches <= {field for _, field, _ in REFUSED}
 
 
 def test_every_bound_of_a_field_is_tested():
-    """If a new bound has no refusal above, this fails. Of two upper bounds the lower one counts."""
+    """This test fails for a new bound without a refusal above. Of two upper bounds, the lower one counts."""
     bounds = {"ge": "greater than or equal to", "gt": "greater than", "le": "less than or equal to", "lt": "less than"}
     declared = {
         (field, name): f"{said} {getattr(bound, name)}"
@@ -179,7 +179,7 @@ def test_every_bound_of_a_field_is_tested():
 
 
 def test_every_contradiction_is_tested():
-    """If a new rule over several fields has no refusal of its own above, this fails."""
+    """This test fails for a new rule over several fields that has no refusal above."""
     for _, field, rule in CheckpointConfig().contradictions():
         tested = [words for _, named, words in REFUSED if named == field]
         assert any(words in rule or rule.startswith(words) for words in tested), f"{field}: {rule}"
@@ -192,7 +192,7 @@ def test_the_effective_interval_is_not_shorter_than_the_pause():
 
 
 # ------------------------------------------------------------------
-# docs/SETTINGS.md is generated from the settings model, and agrees with the command line.
+# docs/SETTINGS.md is generated from the model of settings, and agrees with the command line.
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,7 +205,7 @@ def test_the_document_has_the_models_settings():
 
 
 def test_every_setting_has_a_meaning():
-    """A row without a meaning helps nobody."""
+    """No row of the table lacks an explanation."""
     assert [] == [name for name, info in TickSettings.model_fields.items() if not info.description]
 
 
@@ -248,7 +248,7 @@ named_otherwise = Pipeline("web_shop")
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
-    """Return the folder of a project with one registered pipeline. Afterwards its modules are forgotten."""
+    """Return the folder of a project with one registered pipeline. After the test, Python forgets its modules."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.delitem(sys.modules, "shop_of_a_test", raising=False)
@@ -262,7 +262,7 @@ def shop(tmp_path, monkeypatch):
 
 
 def test_the_nearest_pyproject_above_is_the_project(shop):
-    """From any folder inside; outside there is none."""
+    """It is found from any folder inside the project. Outside, no project is found."""
     found = project_above(shop / "deep" / "inside")
     assert (shop, {"shop": "shop_of_a_test:build"}, "shop") == (found.root, found.pipelines, found.default)
     assert {"warehouse": "lake", "data": "in"} == found.folders
@@ -270,7 +270,7 @@ def test_the_nearest_pyproject_above_is_the_project(shop):
 
 
 def test_of_several_pipelines_none_is_the_default_without_a_setting(tmp_path):
-    """A guess would run the wrong one."""
+    """A guess could run the wrong pipeline."""
     two = '[tool.tidemark.pipelines]\na = "m:a"\nb = "m:b"\n'
     (tmp_path / "pyproject.toml").write_text(two)
     assert project_above(tmp_path).default is None
@@ -279,7 +279,7 @@ def test_of_several_pipelines_none_is_the_default_without_a_setting(tmp_path):
 
 
 def test_a_pyproject_without_the_table_is_a_project_without_pipelines(tmp_path):
-    """Only its folder counts. The pipelines that come with Tidemark are known by name."""
+    """Such a project only sets the folder for paths. Tidemark's own pipelines can still be given by name."""
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "else"\n')
     assert Project(tmp_path) == project_above(tmp_path)
     assert known_pipelines(None) == known_pipelines(Project(tmp_path)) == tuple(project.OWN)
@@ -310,7 +310,7 @@ def test_a_table_that_breaks_a_rule_is_refused_by_file_and_key(tmp_path, text, s
 
 
 def test_paths_are_relative_to_the_project(shop, monkeypatch):
-    """A daemon in another folder and a shell in a subfolder use the same warehouse."""
+    """So a daemon in another folder and a shell in a subfolder use the same warehouse."""
     monkeypatch.chdir(shop)
     assert Path("lake") == folder("warehouse", NOTHING)
     monkeypatch.chdir(shop / "deep")
@@ -326,7 +326,7 @@ def test_paths_are_relative_to_the_project(shop, monkeypatch):
 
 
 def test_a_path_typed_in_a_shell_is_relative_to_the_shells_folder(shop, monkeypatch):
-    """The shell's own completion works in the same way."""
+    """The shell completes paths relative to that folder, too."""
     monkeypatch.chdir(shop / "deep")
     assert Path("x") == folder("warehouse", flags_layer({"warehouse": Path("x")}))
     assert Path("x") == resolve({}, flags_layer({"warehouse": Path("x")})).warehouse
@@ -364,7 +364,7 @@ def test_the_projects_modules_can_be_imported_here_and_by_sparks_workers(shop, m
 
 
 def test_a_pipeline_is_registered_under_its_own_name(shop, monkeypatch):
-    """Its name is its folder in the warehouse. Under two names, commands would use two folders."""
+    """A pipeline's name is its folder in the warehouse. With two names, commands would use two folders."""
     (shop / "pyproject.toml").write_text('[tool.tidemark.pipelines]\nshop = "shop_of_a_test:named_otherwise"\n')
     monkeypatch.chdir(shop)
     with pytest.raises(UnknownPipelineError, match="pipeline 'shop' calls itself 'web_shop': register it in"):
@@ -372,7 +372,7 @@ def test_a_pipeline_is_registered_under_its_own_name(shop, monkeypatch):
 
 
 def test_a_deleted_working_directory_is_no_project(tmp_path, monkeypatch):
-    """A command still works there with absolute paths."""
+    """In a deleted directory, a command still works with absolute paths."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -60,7 +60,7 @@ def differences(was, now, held=("k", "m")):
 
 
 def test_the_refusal_names_operator_column_meanings_and_every_way_out():
-    """They are a new column name, a new operator id with earlier rows read again, and another warehouse."""
+    """The ways out: the old meaning, a new column name, a new operator id with rows read again, another warehouse."""
     (found,) = differences(meaning("max", V), meaning("count"))
     said = str(found)
     assert said.startswith("state of operator 'sums': column m was max(v bigint) and is now count(): ")
@@ -98,7 +98,7 @@ def test_the_refusal_names_operator_column_meanings_and_every_way_out():
     ],
 )
 def test_another_window_is_refused_in_the_words_of_the_pipeline(function, was, now, said):
-    """The column of the state has a name that no user has written."""
+    """The message does not name the state column `_due`, since no user has written that name."""
     then, meant = (meaning(function, *(Argument(one, "window") for one in each), column="_due") for each in (was, now))
     (found,) = differences(then, meant, {"_due"})
     assert str(found).startswith(f"state of operator 'sums': {said}its old values cannot become that; keep ")
@@ -107,7 +107,7 @@ def test_another_window_is_refused_in_the_words_of_the_pipeline(function, was, n
 
 
 def test_an_unrecorded_meaning_is_accepted():
-    """So a job of an older version goes on. The report says that no meanings were compared."""
+    """So a job that an older version wrote can go on. The report says that no meanings were compared."""
     (found,) = differences(None, meaning("count"))
     assert ("not recorded", "count()", "") == (found.was, found.now, found.refused)
     assert "older format" in found.verdict

@@ -1,4 +1,4 @@
-"""Every fact and effect survives the trace, and a missing line is found."""
+"""Every fact and effect is read back from the trace as it was written, and a missing line is found."""
 
 from dataclasses import replace
 from typing import get_args
@@ -65,7 +65,7 @@ def test_a_message_survives_encoding_and_decoding(kind):
 
 
 def test_a_reason_is_written_by_its_name():
-    """A reworded message of a reason breaks no old trace."""
+    """So old traces stay readable when the message of a reason is reworded."""
     line = encode(1, 1, NotifyAborted(CheckpointId(3), CheckpointFailureReason.QUALITY, "no"))
     assert b'"reason":"QUALITY"' in line
 
@@ -75,14 +75,14 @@ def lines(*bodies):
 
 
 # ------------------------------------------------------------------
-# A trace writes each file once, and is read back as it was written.
+# A trace describes each file once, and is read back as it was written.
 
 
 SUBTASKS = 3
 
 
 class Job:
-    """The files of some subtasks, which change and are traced. Files that do not change stay the same objects."""
+    """The files of some subtasks, as facts and effects of a trace. Files that do not change stay the same objects."""
 
     def __init__(self, files: int, subtasks: int = SUBTASKS) -> None:
         self._numbers = iter(range(1, 1_000_000))
@@ -93,7 +93,7 @@ class Job:
         return keyed(next(self._numbers))
 
     def finished(self, subtasks: list[int]) -> MicroBatchFinished:
-        """Add a file to these subtasks, by the fact that says so."""
+        """Add a file to these subtasks. Return the fact of the micro-batch that wrote them."""
         outputs = []
         for subtask in range(len(self.state)):
             new = (self.new(),) if subtask in subtasks else ()
@@ -135,13 +135,13 @@ def _bytes_of_a_checkpoint(files: int, subtasks: int) -> int:
 
 
 def test_a_line_does_not_grow_with_the_files_that_live() -> None:
-    """A job of 10,000 files writes what one of 100 files writes."""
+    """For the same changes, a job with 10,000 files writes about as many bytes as a job with 100 files."""
     assert _bytes_of_a_checkpoint(100, 100) < 1.2 * _bytes_of_a_checkpoint(1, 100)
 
 
 @pytest.mark.parametrize("files", range(1, 20))
 def test_files_with_numbers_that_follow_one_another_are_one_run(files: int) -> None:
-    """A new file comes behind them."""
+    """In the line, the new file follows the run of the older files."""
     job, memory = Job(files, 1), FilesTakenOut()
     encode(1, 1, job.run(), memory)
     job.state = [(*job.state[0], job.new())]
@@ -161,7 +161,7 @@ def test_files_with_numbers_that_follow_one_another_are_one_run(files: int) -> N
     ],
 )
 def test_a_line_that_breaks_a_reference_is_refused_by_its_number(good: bytes, bad: bytes, why: str) -> None:
-    """The message names the line, and what it names."""
+    """The message names the line and the broken reference."""
     job, memory = Job(2, 1), FilesTakenOut()
     first, second = (encode(number, 1, body, memory) for number, body in ((1, job.append()), (2, job.append())))
     assert good in second
@@ -170,7 +170,7 @@ def test_a_line_that_breaks_a_reference_is_refused_by_its_number(good: bytes, ba
 
 
 def test_a_table_may_not_be_read_as_state() -> None:
-    """A number stands for a state file only where a line wrote it as one."""
+    """A number can be read as a state file only if a line described the file as a state file."""
     job, memory = Job(2, 1), FilesTakenOut()
     table = job.publish()
     first, second = encode(1, 1, table, memory), encode(2, 1, job.run(), memory)
@@ -180,18 +180,18 @@ def test_a_table_may_not_be_read_as_state() -> None:
 
 
 def test_a_message_without_files_is_as_it_was() -> None:
-    """Nothing is added to a line without lists of files."""
+    """A line without lists of files gets no numbers."""
     assert b'{"format":11,"number":1,"at_ms":2,"is":"TimeAdvanced","body":{"now_ms":3}}\n' == encode(
         1, 2, TimeAdvanced(3)
     )
 
 
 # ------------------------------------------------------------------
-# The traces of the newest generations stay, numbered line by line.
+# The traces of the newest generations stay. Their lines are numbered.
 
 
 def test_lines_are_numbered_over_all_writes(tmp_path):
-    """What was written, in whatever portions, reads back in order."""
+    """Lines are read back in order, however many were written at a time."""
     path = tmp_path / "traces" / "1.ndjson"
     with TraceWriter(path) as trace:
         trace.write(1, [TimeAdvanced(1), RowAppended("n", 2)])
@@ -203,7 +203,7 @@ def test_lines_are_numbered_over_all_writes(tmp_path):
 
 
 def test_old_traces_go(tmp_path):
-    """Of more generations than are kept the oldest traces are deleted, and nothing else."""
+    """The traces of the oldest generations are deleted, beyond the number that is kept. No other file is deleted."""
     for generation in range(1, TRACES_KEPT + 3):
         (tmp_path / f"{generation}.ndjson").touch()
     (tmp_path / "mine.txt").touch()
@@ -212,7 +212,7 @@ def test_old_traces_go(tmp_path):
 
 
 def test_a_trace_is_full_by_its_bytes_or_its_checkpoints(tmp_path):
-    """Either bound is enough."""
+    """Either bound alone makes a trace full."""
     with TraceWriter(tmp_path / "1.ndjson", TraceBounds(bytes=200, checkpoints=9)) as trace:
         trace.write(1, [TimeAdvanced(1)])
         assert not trace.is_full
@@ -226,7 +226,7 @@ def test_a_trace_is_full_by_its_bytes_or_its_checkpoints(tmp_path):
 
 
 def test_the_oldest_traces_go_when_all_take_too_much(tmp_path, monkeypatch):
-    """The newest stay as far as they fit; one that does not fit goes, and all before it."""
+    """The newest traces stay while they fit. The first that does not fit is deleted, with all older ones."""
     monkeypatch.setattr(traces, "TRACES_BYTES_MAX", 100)
     for generation, size in ((1, 1), (2, 60), (3, 30), (4, 60)):
         (tmp_path / f"{generation}.ndjson").write_bytes(b"x" * size)
@@ -235,7 +235,7 @@ def test_the_oldest_traces_go_when_all_take_too_much(tmp_path, monkeypatch):
 
 
 def test_a_large_trace_is_compressed_when_its_attempt_ends(tmp_path):
-    """It takes a fraction, has the same name, and each reader reads the same lines. A small one stays as it is."""
+    """The file gets smaller and keeps its name. Each reader reads the same lines. A small trace stays as it is."""
     large, small = tmp_path / "1.ndjson", tmp_path / "2.ndjson"
     with TraceWriter(large) as trace:
         trace.write(1, [RowAppended(f"nonce-{number}", number) for number in range(20_000)])

@@ -50,7 +50,7 @@ def test_a_function_of_this_process_is_named_with_file_and_line():
 
 
 def test_the_place_is_the_users_line_even_if_a_library_raised():
-    """Polars raises in its own files. The user must see which of his lines called it."""
+    """Polars raises in its own files. The user must see which line of their own code made the call."""
     error = raised(lambda: pl.DataFrame({"a": [1]}).select("b"))
     assert f"(in <lambda>, {__file__}, line " in sentence_of(message_of(error))
     assert not [line for line in own_lines(message_of(error)) if "site-packages" in line]
@@ -69,13 +69,13 @@ def test_a_function_in_a_worker_is_named_with_file_and_line():
 
 
 def test_an_error_without_a_traceback_is_still_a_sentence():
-    """It has the kind of error and the first line, or the kind alone."""
+    """The sentence has the kind of error and the first line of its message, or the kind alone."""
     assert "KeyError: 'x'" == sentence_of(message_of(KeyError("x")))
     assert "MemoryError" == sentence_of(message_of(MemoryError()))
 
 
 def test_a_note_is_part_of_the_sentence_and_not_of_the_traceback():
-    """A user reads the note first."""
+    """The note comes before the traceback, so a user reads it first."""
     assert "it failed (twice)\nTraceback" == noted("it failed\nTraceback", "(twice)")
     assert "it failed (twice)" == noted("it failed", "(twice)")
 
@@ -137,7 +137,7 @@ def test_a_failed_micro_batch_is_one_sentence_with_the_way_out(text, said):
     ids=["half of a CSV record", "a long text in JSON"],
 )
 def test_a_record_that_spark_cannot_read_is_named_with_its_file_and_a_way_out(cause, said):
-    """Spark says why in the last cause, in words of its own."""
+    """Spark states the reason in the last cause of the error."""
     found = reason_of(
         Exception(
             "An error occurred while calling o1.count.\n: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] "

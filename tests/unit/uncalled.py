@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Nothing:
-    """Nobody calls it."""
+    """A keyed function that is never called."""
 
     def process(self, inputs, state):
         raise AssertionError("planning calls no function")
