@@ -1,4 +1,4 @@
-"""A console that records, and a checkpoint with a life of its own."""
+"""A console that records its output, and the entry of a checkpoint with all its times."""
 
 import pytest
 from rich.console import Console
@@ -23,7 +23,7 @@ GOLD = TableName("gold/delays_by_route")
 
 @pytest.fixture
 def shown():
-    """Return what a renderable looks like on a wide terminal without colours."""
+    """Return a function that renders something as text for a wide terminal without colours."""
 
     def show(renderable, *, width=160):
         console = Console(width=width, record=True, file=open("/dev/null", "w"), highlight=False)  # noqa: SIM115, PTH123

@@ -1,4 +1,4 @@
-"""The command line as a user meets it when something is wrong: one sentence, the way out, the exit code."""
+"""What a user sees on the command line when something is wrong: one sentence, the way out and the exit code."""
 
 import os
 import subprocess
@@ -74,7 +74,7 @@ from tests.unit.sources.gaps import Gaps
     ],
 )
 def test_what_was_typed_wrong_is_said_with_the_way_out(typed, said, capsys):
-    """Exit code 2, one line on stderr, nothing on stdout, no traceback."""
+    """The command ends with exit code 2. It prints one line on stderr, nothing on stdout, and no traceback."""
     assert ExitCode.USAGE == execute(typed.split())
     shown = capsys.readouterr()
     assert "" == shown.out
@@ -97,7 +97,7 @@ def test_what_was_typed_wrong_is_said_with_the_way_out(typed, said, capsys):
     ],
 )
 def test_a_job_that_never_ran_is_no_traceback_and_leaves_no_trace(command, tmp_path, capsys):
-    """A report creates nothing, and says what to run."""
+    """A report on such a job creates no file, and its message says what to run."""
     warehouse = tmp_path / "warehouse"
     assert ExitCode.NOT_THERE == execute([*command.split(), "--warehouse", str(warehouse)])
     assert f"flights has never run in {warehouse}: start it with 'tidemark run flights'" in capsys.readouterr().err
@@ -105,7 +105,7 @@ def test_a_job_that_never_ran_is_no_traceback_and_leaves_no_trace(command, tmp_p
 
 
 def test_debug_shows_the_traceback_wherever_it_stands(capsys):
-    """The sentence stays the last line."""
+    """The sentence is still the last line, below the traceback."""
     assert ExitCode.NOT_THERE == execute(["run", "nope", "--debug"])
     err = capsys.readouterr().err
     assert "Traceback" in err
@@ -130,7 +130,7 @@ def test_a_foreign_error_is_shortened_and_ours_is_told_whole():
 
 
 # ------------------------------------------------------------------
-# A user's code that raises, as the command line tells it: file and line, the own lines of the traceback, exit code.
+# What the command line reports if a user's code raises: file and line, the user's lines of the traceback, exit code.
 
 
 BROKEN = {
@@ -176,7 +176,10 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", sorted(BROKEN))
 def test_a_pipeline_whose_module_raises_is_named_with_file_and_line(kind, module, capsys):
-    """The import or the function that builds the pipeline may raise. `--debug` shows the whole traceback."""
+    """Both the import of the module and the function that builds the pipeline may raise.
+
+    `--debug` shows the whole traceback.
+    """
     text, line, said = BROKEN[kind]
     file = module(f"broken_{kind}", text)
     assert ExitCode.FAILED == execute(["explain", f"broken_{kind}:build"])
@@ -191,7 +194,7 @@ def test_a_pipeline_whose_module_raises_is_named_with_file_and_line(kind, module
 
 
 def test_a_source_that_raises_before_the_tick_begins_is_told_alike(module, tmp_path, capsys):
-    """The command counts the unread rows before it claims the job."""
+    """The source raises while the command counts the unread rows, before it claims the job."""
     at_once = FAILING.replace("poll(self, poll)", "lag(self, poll)").replace(".poll(", ".lag(")
     file = module("failing_at_once", at_once)
     assert ExitCode.FAILED == execute(["run", "failing_at_once:build", "--warehouse", str(tmp_path / "warehouse")])
@@ -201,7 +204,7 @@ def test_a_source_that_raises_before_the_tick_begins_is_told_alike(module, tmp_p
 
 
 def test_a_failed_tick_shows_the_users_line_and_no_success(module, tmp_path, capsys):
-    """The summary of a tick that is caught up is not shown for a failed tick."""
+    """A failed tick does not print the summary of a tick that is caught up."""
     file = module("failing_source", FAILING)
     typed = ["run", "failing_source:build", "--warehouse", str(tmp_path / "warehouse")]
     assert ExitCode.FAILED == execute(typed)
@@ -219,7 +222,8 @@ def test_a_failed_tick_shows_the_users_line_and_no_success(module, tmp_path, cap
 
 
 # ------------------------------------------------------------------
-# A stdout that is closed, full or read by nobody: no traceback, the work is done, and the exit code says how.
+# If stdout is closed, full or read by nobody, the work is still done. No traceback is printed, and the exit code is
+# right.
 
 
 TIDEMARK = str(Path(sys.executable).with_name("tidemark"))
@@ -234,7 +238,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def shell(line, folder):
-    """Run a line of bash there; return its exit code and what it printed on stderr."""
+    """Run a line of bash in the folder. Return its exit code and what it printed on stderr."""
     (folder / "no_spark.py").write_text(PIPELINE)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
     command = ["bash", "-c", "set -o pipefail; " + line.replace("tidemark", TIDEMARK)]
@@ -260,7 +264,7 @@ def shell(line, folder):
     ],
 )
 def test_a_tick_is_done_whatever_becomes_of_its_output(redirected, code, said, tmp_path):
-    """The tables are whole, stderr has no traceback, and only a stdout that failed makes the command fail."""
+    """The tables are complete, and stderr has no traceback. The command fails only if writing to stdout failed."""
     ended, err = shell(f"tidemark run no_spark:build --warehouse w {redirected}", tmp_path)
     assert code == ended, err
     assert "Traceback" not in err
@@ -275,7 +279,7 @@ def test_help_into_a_pipe_that_is_closed_is_no_error(tmp_path):
 
 
 def test_a_job_that_is_held_is_one_exit_code(tmp_path):
-    """The exit code is 3 for every command, since the class of the error decides."""
+    """The exit code is 3 for every command, since it follows from the class of the error."""
     from checkpointing.identifiers import Generation, job_name
     from checkpointing.metadata.record import Holder
     from jobs.cli.errors import code_of
@@ -293,7 +297,10 @@ def test_an_empty_name_of_a_folder_is_refused(option, capsys):
 
 
 def test_names_from_data_reach_the_terminal_as_text(capsys):
-    """No markup counts in a name, and no control character reaches the terminal. Styles of our own still do."""
+    """Markup in a name is printed as text.
+
+    Control characters in a name never reach the terminal, but our own styles do.
+    """
     name = "a[red]b[/red]\x1b[2J\x1b]0;title\x07\x9b1m\rc"
     table = Table("[bold]head[/bold]")
     table.add_row(name)
@@ -311,7 +318,7 @@ def test_names_from_data_reach_the_terminal_as_text(capsys):
 
 
 # ------------------------------------------------------------------
-# How every command names a pipeline, and what each says of one that does not exist.
+# How a user names a pipeline in each command, and what the command reports if the pipeline does not exist.
 
 
 COMMANDS = (
@@ -333,7 +340,7 @@ COMMANDS = (
     "reset --to start",
     "forget --where key=3",
 )
-"""Every command that is about a pipeline, with what else it must be given."""
+"""Every command that takes a pipeline, with its other required words."""
 MODULE = """
 from tidemark import Pipeline, SequenceSource
 
@@ -347,7 +354,7 @@ def build(data):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Work in a project with one pipeline, `counts`; its warehouse `lake` holds two checkpoints of it."""
+    """Work in a project with one pipeline, `counts`. Its warehouse `lake` holds two checkpoints of that pipeline."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.delitem(sys.modules, "counting_of_a_test", raising=False)
@@ -384,7 +391,7 @@ def test_each_command_takes_the_pipeline_as_its_first_argument():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_pipeline_that_does_not_exist_is_one_exit_code_and_a_suggestion(project, command, capsys):
-    """The exit code is 4, and the message names the registered pipeline that looks like it."""
+    """The exit code is 4. The message suggests the registered pipeline with the most similar name."""
     words = ["numbers"] if command.startswith(("reset", "forget")) else []
     assert ExitCode.NOT_THERE == execute(typed(command, "count", *words, *(["x"] if command == "state" else [])))
     said = capsys.readouterr().err
@@ -405,14 +412,17 @@ def test_outside_a_project_nothing_is_the_default(command, tmp_path, monkeypatch
 @pytest.mark.parametrize("reference", [None, "counts", "counting_of_a_test:build"])
 @pytest.mark.parametrize("command", ["checkpoints list", "cut", "state", "explain"])
 def test_a_pipeline_is_named_alike_everywhere(project, reference, command, capsys):
-    """By default, by its registered name, by its module: always the job `counts` of the project's warehouse."""
+    """The default, the registered name and the module all lead to the job `counts` in the project's warehouse."""
     assert ExitCode.DONE == execute(typed(command, *([] if reference is None else [reference])))
     said = capsys.readouterr().out
     assert "numbers" in said if command == "explain" else "counts" in said
 
 
 def test_one_word_may_be_the_operator_the_number_or_the_moment(project, capsys):
-    """The default pipeline is left out."""
+    """If the pipeline is left out, the default one is meant.
+
+    A single word may then be an operator, a number or a moment.
+    """
     for words in (["state", "by_key"], ["checkpoints", "show", "1"], ["cut", "1"], ["cut", "latest"]):
         assert ExitCode.DONE == execute(words), words
         assert "counts" in capsys.readouterr().out
@@ -421,14 +431,14 @@ def test_one_word_may_be_the_operator_the_number_or_the_moment(project, capsys):
 
 
 def test_several_pipelines_without_a_default_are_asked_for(project, capsys):
-    """The message names them, and how one becomes the default."""
+    """The message names the pipelines, and says how to make one the default."""
     (project / "pyproject.toml").write_text('[tool.tidemark.pipelines]\na = "m:a"\nb = "m:b"\n')
     assert ExitCode.USAGE == execute(["cut"])
     assert 'registers a, b, and none as the default ([tool.tidemark] default = "a")' in capsys.readouterr().err
 
 
 def test_a_job_that_only_the_warehouse_knows_is_found_by_its_name(project, capsys):
-    """A pipeline that is no longer registered can still be looked at."""
+    """Reports still work on the job of a pipeline that is no longer registered."""
     (project / "pyproject.toml").write_text('[tool.tidemark]\nwarehouse = "lake"\n')
     assert ExitCode.DONE == execute(["cut", JOB])
     assert ExitCode.DONE == execute(["state", JOB])
@@ -462,7 +472,7 @@ def test_whatever_does_not_exist_is_one_exit_code(project, words, said, capsys):
 
 
 def test_a_broken_project_table_is_one_sentence(project, capsys):
-    """Every command reads pyproject.toml, so every command says what is wrong in it."""
+    """Every command reads pyproject.toml, so every command reports an error in it."""
     (project / "pyproject.toml").write_text("[tool.tidemark]\nwarehous = 'x'\n")
     for words in (["cut"], ["run"], ["doctor", "counts"], ["explain", "counting_of_a_test:build"]):
         assert ExitCode.USAGE == execute(words)
@@ -470,7 +480,10 @@ def test_a_broken_project_table_is_one_sentence(project, capsys):
 
 
 def test_the_shell_completes_registered_names_and_jobs_of_the_warehouse(project):
-    """Completion gives the pipelines that begin with the typed letters. Outside a project these are Tidemark's own."""
+    """Completion gives the pipelines that begin with the typed letters.
+
+    Without a readable pyproject.toml, it gives none of the project's.
+    """
     assert ["counts"] == completed("co") == completed("")
     assert [] == completed("x")
     (project / "pyproject.toml").write_text("not toml")
@@ -478,13 +491,13 @@ def test_the_shell_completes_registered_names_and_jobs_of_the_warehouse(project)
 
 
 def test_outside_a_project_the_shell_completes_our_own(tmp_path, monkeypatch):
-    """The demo and the worked example."""
+    """Outside a project, the shell completes the demo and the worked example."""
     monkeypatch.chdir(tmp_path)
     assert list(OWN) == completed("")
 
 
 def test_the_installed_command_answers_the_shell(project):
-    """The protocol that `--install-completion` sets up."""
+    """The test speaks the protocol that `--install-completion` sets up."""
     words = {"_TIDEMARK_COMPLETE": "complete_bash", "COMP_WORDS": "tidemark doctor ", "COMP_CWORD": "2"}
     environment = {"PATH": "/usr/bin:/bin", "TERM": "dumb"} | words
     command = [f"{sys.prefix}/bin/tidemark"]
@@ -499,13 +512,13 @@ def test_help_has_a_short_form_everywhere(words, capsys):
 
 
 def test_the_version_is_told(capsys):
-    """With the name of the distribution, which is not the name of the command."""
+    """The version is printed with the name of the distribution, which differs from the command's name."""
     assert ExitCode.DONE == execute(["--version"])
     assert f"tidemark {version('tidemark-spark')} (tidemark-spark)" == capsys.readouterr().out.strip()
 
 
 # ------------------------------------------------------------------
-# The lines that read a cut work as they are printed, and the reports read what the stores wrote.
+# The printed lines for reading a cut work as they are, and the reports show what the stores wrote.
 
 
 SILVER = TableName("silver/flights")
@@ -531,7 +544,10 @@ def cut_of(root):
 
 @pytest.fixture
 def job(tmp_path, record):
-    """A job with checkpoint 6, published, and 7, committed only; held by a process of another machine."""
+    """Return a job whose checkpoint 6 is published and whose checkpoint 7 is only committed.
+
+    A process on another machine holds the job.
+    """
     warehouse = Warehouse(tmp_path, ProtocolPaths(FLIGHTS), now_ms=lambda: 1_700_000_002_000)
     holder = Holder(host="elsewhere", pid=9, started="s")
     claim = Claim(
@@ -552,7 +568,7 @@ def job(tmp_path, record):
 
 @pytest.mark.parametrize("engine", ["Polars", "DuckDB"])
 def test_the_lines_read_each_table_at_its_version(tables, engine):
-    """Version 0 has one row and version 2 has three, for each engine."""
+    """Each engine reads one row at version 0 of a table and three rows at version 2 of the other."""
     recipe = next(each for each in recipes(cut_of(tables)) if each.engine == engine)
     names: dict = {}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
@@ -563,7 +579,7 @@ def test_the_lines_read_each_table_at_its_version(tables, engine):
 
 @pytest.mark.spark
 def test_sparks_lines_read_each_table_at_its_version(tables, spark):
-    """The same lines for a session that has Delta."""
+    """Spark's lines work in a session that has Delta."""
     recipe = next(each for each in recipes(cut_of(tables)) if each.engine == "Spark")
     names = {"spark": spark}
     exec("\n".join(recipe.lines), names)  # noqa: S102 - a user would paste them
@@ -571,7 +587,7 @@ def test_sparks_lines_read_each_table_at_its_version(tables, spark):
 
 
 def test_the_list_is_what_the_stores_hold(job, capsys):
-    """Newest first; an entry without a cut is committed, not published; the holder is named."""
+    """The newest entry comes first. An entry without a recorded cut is not published yet. The list names the holder."""
     assert ExitCode.DONE == execute(["checkpoints", "list", "--warehouse", str(job.root)])
     shown = capsys.readouterr().out
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│ checkpoint " in line]
@@ -583,14 +599,14 @@ def test_the_list_is_what_the_stores_hold(job, capsys):
 
 
 def test_a_released_job_is_free(job, capsys):
-    """After an orderly end nobody holds it."""
+    """After a normal end, nobody holds the job."""
     CheckpointStore(job).append(Release(generation=Generation(2), next_id=CheckpointId(8), at_ms=0, nonce="end"), 3)
     execute(["checkpoints", "list", "--warehouse", str(job.root)])
     assert "nobody holds the job: the last tick ended normally" in capsys.readouterr().out
 
 
 def test_the_pipelines_name_may_be_left_out(job, capsys):
-    """`show 6` and `cut 6` are about the demo."""
+    """Without a pipeline, `show 6` and `cut 6` are about the demo."""
     for command in (["checkpoints", "show", "6"], ["cut", "6"], ["checkpoints", "list"]):
         assert ExitCode.DONE == execute([*command, "--warehouse", str(job.root)])
     shown = capsys.readouterr().out
@@ -600,7 +616,7 @@ def test_the_pipelines_name_may_be_left_out(job, capsys):
 
 
 def test_a_cut_that_is_not_published_says_how_to_publish_it(job, capsys):
-    """The newest checkpoint is committed only. The newest cut is the one before it, and its own is not recorded yet."""
+    """The newest checkpoint is only committed, and its cut is not recorded yet. So the newest cut is the one before."""
     assert ExitCode.DONE == execute(["cut", "--warehouse", str(job.root)])
     assert "cut 6 of flights" in capsys.readouterr().out
     assert ExitCode.NOT_THERE == execute(["cut", "7", "--warehouse", str(job.root)])
@@ -608,7 +624,7 @@ def test_a_cut_that_is_not_published_says_how_to_publish_it(job, capsys):
 
 
 # ------------------------------------------------------------------
-# What `tidemark reset` says about rows that are read again, and the commands in its messages.
+# What `tidemark reset` reports about rows that are read again, and which commands its messages name.
 
 
 NUMBERS, FILES = VertexId("numbers"), VertexId("files")
@@ -659,7 +675,7 @@ def test_rows_that_nobody_can_count_are_not_said_to_be_none(words):
     ],
 )
 def test_a_command_in_a_message_names_the_pipeline_as_it_was_typed(message, named):
-    """Other errors, and jobs whose names only begin alike, stay as they are."""
+    """Messages without a command, or with a job whose name only begins alike, stay as they are."""
     with pytest.raises((SourceError, CommandError)) as raised, naming_pipeline("shop.pipeline:build", "shop"):
         raise SourceError(message)
     assert (named or message) == str(raised.value)

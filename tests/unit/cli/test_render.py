@@ -89,24 +89,24 @@ NO_WORDS = PositionWords({})
     [(0, "0.00 s"), (450, "0.45 s"), (59_999, "60.00 s"), (125_000, "2 min 05 s"), (3_720_000, "1 h 02 min")],
 )
 def test_durations_are_read_in_the_unit_that_fits(milliseconds, said):
-    """Seconds with hundredths, then minutes, then hours."""
+    """Short durations are shown in seconds with hundredths, longer ones in minutes, and the longest in hours."""
     assert said == seconds(milliseconds)
 
 
 @pytest.mark.parametrize(("number", "said"), [(0, "0 B"), (1023, "1023 B"), (4300, "4.2 KiB"), (3 << 40, "3.0 TiB")])
 def test_sizes_are_read_in_the_largest_unit_that_leaves_one(number, said):
-    """Bytes are whole, larger units have a digit behind the point."""
+    """A number of bytes has no decimals. Larger units have one digit after the point."""
     assert said == size(number)
 
 
 def test_one_is_singular_and_moments_are_utc():
-    """`1 row`, `2 rows`, `2 vertices`; a moment does not depend on where it is read."""
+    """The words are `1 row`, `2 rows`, `2 vertices`. A moment is shown in UTC, whatever the reader's time zone."""
     assert ["1 row", "2 rows", "2 vertices"] == [plural(1, "row"), plural(2, "row"), plural(2, "vertex", "vertices")]
     assert "2023-11-14 22:13:20" == moment(STARTED_MS)
 
 
 def test_a_timeline_tells_an_epochs_life_in_order_of_time(record):
-    """Trigger, each barrier at its channel, aligned, acknowledged, commit point, published."""
+    """The order is: triggered, each barrier at its channel, aligned, acknowledged, commit point, published."""
     told = [(each.at_ms - STARTED_MS, each.what) for each in moments(record(), STARTED_MS + 1500)]
     assert [
         (0, "barrier 7 triggered"),
@@ -132,7 +132,7 @@ def test_a_timeline_tells_an_epochs_life_in_order_of_time(record):
     ],
 )
 def test_a_timeline_says_how_the_barrier_passed(shown, record, alignment, held, told):
-    """A barrier that is counted or overtakes rows is not called aligned. Rows in flight are shown with their edge."""
+    """A barrier that was counted, or overtook rows, is not called aligned. Rows in flight are shown with their edge."""
     text = shown(render_timeline(passing(record(), alignment, held), STARTED_MS + 1500, {}, NO_WORDS))
     assert told in text
     assert "aligned after" not in text
@@ -141,7 +141,10 @@ def test_a_timeline_says_how_the_barrier_passed(shown, record, alignment, held, 
 
 
 def passing(record, alignment, held):
-    """Return the checkpoint as if its barrier had passed the join in this way; unaligned, it overtook a segment."""
+    """Return the checkpoint as if its barrier had passed the join in this way.
+
+    An unaligned barrier overtook a segment.
+    """
     (joined,) = record.statistics.vertices
     life = record.statistics.model_copy(
         update={"vertices": (joined.model_copy(update={"alignment": alignment, "bytes_held": held}),)}
@@ -157,7 +160,7 @@ def passing(record, alignment, held):
 
 
 def test_a_timeline_shows_tables_state_and_positions(shown, record):
-    """It shows the files of each table, the size of the state with shared files counted once, and all positions."""
+    """The timeline shows each table's files, the size of the state (shared files count once), and all positions."""
     text = shown(render_timeline(record(), STARTED_MS + 1500, {SILVER: 7, GOLD: 8}, NO_WORDS))
     assert "checkpoint 7 of flights, builds on 6, generation 2: 12,000 rows" in text
     assert "state 1 file, 2.0 KiB in all" in text
@@ -167,7 +170,7 @@ def test_a_timeline_shows_tables_state_and_positions(shown, record):
 
 
 def test_a_committed_checkpoint_that_is_not_published_says_so(shown, record):
-    """Between commit point and cut, nothing is shown as visible."""
+    """From the commit point until the cut is recorded, no table is shown as published."""
     text = shown(render_timeline(record(), None, {}, NO_WORDS))
     assert "not published yet" in text
     assert "published, cut recorded" not in text
@@ -175,7 +178,7 @@ def test_a_committed_checkpoint_that_is_not_published_says_so(shown, record):
 
 
 def test_the_list_shows_what_is_published_and_who_holds_the_job(shown, record):
-    """There is a line for each checkpoint. Without a recorded cut it is not published yet."""
+    """There is a line for each checkpoint. A checkpoint without a recorded cut is shown as not published yet."""
     text = shown(render_checkpoints("flights", [record(8, 7), record(7, 6)], {CheckpointId(7)}, "held by somebody"))
     lines = [line for line in text.splitlines() if "checkpoint │" in line]
     assert ["not yet", "published"] == [line.split("│")[-2].strip() for line in lines]
@@ -185,7 +188,7 @@ def test_the_list_shows_what_is_published_and_who_holds_the_job(shown, record):
 
 @pytest.mark.parametrize("width", [116, 120])
 def test_the_kind_of_a_finished_checkpoint_stays_in_one_line(record, width):
-    """Nothing of the line is cut off in a window of usual width."""
+    """No part of the line is cut off in a window of usual width."""
     done = [
         vertex.model_copy(update={"subtasks": [replace(each, finished=True, in_flight=()) for each in vertex.subtasks]})
         for vertex in record(8, 7).vertices
@@ -215,14 +218,14 @@ def test_a_cut_shows_output_tables_before_states(shown):
 
 
 def test_lines_of_a_cut_are_never_wrapped(shown):
-    """A line that is copied must be whole."""
+    """A user copies these lines, so each must be whole."""
     deep = Path("/a") / "/".join(["very"] * 30)
     text = shown(render_cut(cut_in(deep, {SILVER: 7}), deep), width=40)
     assert f"silver_flights = pl.scan_delta('{deep}/silver/flights', version=7)" in text.splitlines()
 
 
 def test_a_summary_adds_up_epochs(shown):
-    """Rows so far are the sum of the epochs above."""
+    """The rows so far are the sum of this epoch's rows and those of the epochs above."""
     lines = [CheckpointLine(CheckpointId(n), 1000, 500, 20, 0, 2048) for n in (1, 2)]
     rows = [line.split("│")[1:4] for line in shown(render_lines(lines)).splitlines() if "KiB" in line]
     assert [["1", "1,000", "1,000"], ["2", "1,000", "2,000"]] == [[cell.strip() for cell in row] for row in rows]
@@ -233,7 +236,7 @@ def test_a_summary_adds_up_epochs(shown):
 
 
 def test_a_jump_of_ids_is_explained_in_the_list(shown, record):
-    """The parent decides: 8 follows 7, and 1001 follows 8 although the ids jump."""
+    """The parent decides which entry follows: 8 follows 7, and 1001 follows 8 although the ids jump."""
     rows = [record(1001, 8), record(8, 7), record(7, 6)]
     text = shown(render_checkpoints("flights", rows, set(), "held by somebody"))
     assert "1001 follows 8: the ids between were given to a tick that died" in text
@@ -247,7 +250,7 @@ def listed(checkpoint, reason=CheckpointFailureReason.CHECKPOINT_EXPIRED):
 
 
 def test_failed_and_declined_checkpoints_stand_beside_the_completed_ones(shown, record):
-    """Entries list them, so they are known while the tick runs; a release lists those after the last entry."""
+    """Entries list them, so they are known while the tick runs. A release lists the failures after the last entry."""
     statistics = record().statistics.model_copy(update={"failed": (listed(7),)})
     newest = record(8, 6).model_copy(update={"statistics": statistics})
     declined = listed(9, CheckpointFailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED)
@@ -263,7 +266,7 @@ def test_failed_and_declined_checkpoints_stand_beside_the_completed_ones(shown, 
 
 
 def test_a_tick_that_died_is_listed_though_it_wrote_nothing(shown, record):
-    """Its claim has no release, and another process claims next. Attempts of one process are one tick."""
+    """Such a tick's claim has no release, and another process claims next. Attempts of one process are one tick."""
 
     def claim(generation, pid):
         holder = Holder(host="here", pid=pid, started="then")
@@ -278,21 +281,21 @@ def test_a_tick_that_died_is_listed_though_it_wrote_nothing(shown, record):
 
 
 def test_a_checkpoint_that_was_only_published_took_no_time_of_this_tick(shown):
-    """Another tick read its rows."""
+    """An earlier tick read the checkpoint's rows."""
     line = CheckpointLine(CheckpointId(7), 1000, None, 20, 0, 2048)
     (row,) = [line.split("│")[1:5] for line in shown(render_lines([line])).splitlines() if "KiB" in line]
     assert ["7", "1,000", "1,000", "-"] == [cell.strip() for cell in row]
 
 
 def test_caught_up_is_said_in_one_line(shown):
-    """The second run changes nothing and says so."""
+    """A run that finds nothing new reports this in one line."""
     assert "flights is caught up: nothing new to read, all tables at checkpoint 29\n" == shown(
         render_caught_up("flights", 29)
     )
 
 
 def test_a_finished_job_is_said_in_one_line_with_the_way_to_read_again(shown):
-    """Nothing was started, and the line says what to type."""
+    """The run started nothing. The line says what to type."""
     way_out = "To read one again, type 'tidemark reset shop.flights:build SOURCE --to start'"
     said = shown(render_finished("flights", None, "shop.flights:build"))
     assert f"flights is finished: its sources have ended. {way_out}\n" == said
@@ -322,7 +325,10 @@ def test_explain_shows_channels_alignment_tables_and_suites(shown):
 
 
 def test_explain_shows_which_output_an_input_reads(shown):
-    """An input of a named output says its name. One of a function's own output says none."""
+    """An input that reads a named output shows the output's name.
+
+    An input that reads a function's own output shows none.
+    """
     pipeline, row = Pipeline("f"), StructType().add("key", LongType()).add("n", LongType())
     rows = pipeline.source("rows", SequenceSource({"a": 1}, keys=1)).key_by("key")
     done = rows.process("sort", object(), state=StructType().add("m", LongType()), output=row, outputs={"late": row})
@@ -333,7 +339,7 @@ def test_explain_shows_which_output_an_input_reads(shown):
 
 
 def test_explain_says_which_rows_an_overwrite_table_shows(shown):
-    """It names the version column, and the columns of the partitions."""
+    """The line names the version column and the partition columns."""
     pipeline = Pipeline("f")
     rows = pipeline.source("rows", SequenceSource({"a": 1}, keys=1))
     rows.overwrite("silver/whole", version="n", id="whole")
@@ -344,7 +350,7 @@ def test_explain_says_which_rows_an_overwrite_table_shows(shown):
 
 
 # ------------------------------------------------------------------
-# What the command line shows of checkpoints' numbers: vertices, subtasks, the history, and what nobody measured.
+# What the command line shows of a checkpoint's numbers: vertices, subtasks, the history, and what was not measured.
 
 
 def measured(record, times, **changes):
@@ -365,7 +371,7 @@ def cells(text):
 
 
 def test_what_nobody_measured_is_said_and_never_0(shown, record):
-    """An entry of an older version: its subtasks, its start delay and its counts are not measured."""
+    """An entry of an older version lacks the measurements of its subtasks, its start delay and its counts."""
     text = shown(render_timeline(record(), None, {}, PositionWords({})), width=240)
     assert "generation 2 up to checkpoint 7: checkpoints not measured" in text
     (barriers,) = cells(shown(vertices_grid(record())))
@@ -378,7 +384,7 @@ def test_what_nobody_measured_is_said_and_never_0(shown, record):
 
 
 def test_each_subtask_has_its_numbers_under_the_vertexs_spread(shown, record):
-    """Least, average and most of all subtasks, then each subtask."""
+    """The table shows the least, the average and the most of all subtasks, and then each subtask."""
     rows = cells(shown(subtasks_grid(measured(record(), (100, 900, 200)), every=False)))
     assert [
         ["least", "0.10 s"],
@@ -392,7 +398,7 @@ def test_each_subtask_has_its_numbers_under_the_vertexs_spread(shown, record):
 
 @pytest.mark.parametrize(("every", "left_out"), [(False, True), (True, False)])
 def test_of_many_subtasks_the_slowest_are_shown_or_all(shown, record, every, left_out):
-    """Of a thousand subtasks it shows the sixteen slowest, and says how to see the others."""
+    """Of a thousand subtasks, the table shows the sixteen slowest. It says how to see the others."""
     many = measured(record(), tuple(range(1_000)))
     text = shown(subtasks_grid(many, every=every))
     assert left_out == ("984 faster subtasks left out: --subtasks shows all" in text)
@@ -401,7 +407,7 @@ def test_of_many_subtasks_the_slowest_are_shown_or_all(shown, record, every, lef
 
 
 def test_a_list_has_the_spread_of_its_checkpoints_and_what_the_newest_counts(shown, record):
-    """Percentiles over the checkpoints that are listed, and how the generation's checkpoints ended."""
+    """The list has percentiles over its checkpoints, and counts how the generation's checkpoints ended."""
     counts = CheckpointCounts(total=9, in_progress=1, completed=6, failed=2, restored=1)
     newest = record(8, 7)
     statistics = newest.statistics.model_copy(update={"counts": counts})
@@ -415,14 +421,14 @@ def test_a_list_has_the_spread_of_its_checkpoints_and_what_the_newest_counts(sho
 
 
 def test_a_history_of_what_was_measured_says_so(shown, record):
-    """The slowest subtask of each checkpoint makes a distribution."""
+    """The history shows the distribution of the slowest subtask's time over the checkpoints."""
     records = [measured(record(n + 1, n), (n * 100, 50)) for n in range(1, 21)]
     (row,) = [row for row in cells(shown(history_grid(records))) if row[0] == "slowest subtask"]
     assert ["0.10 s", "1.05 s", "2.00 s", "1.00 s", "1.90 s", "2.00 s"] == row[1:]
 
 
 def test_an_entry_counts_its_own_checkpoint_as_completed(record):
-    """It was in progress when the entry was written. Another one may have been, too."""
+    """The checkpoint was in progress when its entry was written. Another checkpoint may have been in progress, too."""
     counts = CheckpointCounts(total=5, in_progress=2, completed=3)
     one = record()
     told = counts_line(one.model_copy(update={"statistics": one.statistics.model_copy(update={"counts": counts})}))
@@ -430,7 +436,7 @@ def test_an_entry_counts_its_own_checkpoint_as_completed(record):
 
 
 def test_the_counts_are_those_of_a_generation(record):
-    """Without a count the line says so."""
+    """Without counts, the line says that they were not measured."""
     assert counts_line(record()).plain.endswith("checkpoints not measured")
 
 
@@ -466,7 +472,7 @@ CLAIM = Claim(
 
 
 class Split:
-    """A source of these splits; each has rows up to its number. Positions are whole numbers."""
+    """A source of these splits. Each split has as many rows as its number says, and positions are whole numbers."""
 
     def __init__(self, rows, error=None):
         self.rows = rows
@@ -487,7 +493,7 @@ class Split:
 
 @pytest.fixture
 def told():
-    """Return a plain display and a function that gives the lines it has printed."""
+    """Return a plain display, and a function that returns the lines that the display has printed."""
     out = io.StringIO()
     seconds = iter([100.0, 109.0, 110.2, 112.5])
     display = PlainDisplay(
@@ -497,7 +503,7 @@ def told():
 
 
 def test_plain_lines_tell_a_tick(told, record):
-    """It prints the claim, where the tick begins, Spark's start, and each checkpoint's rows, seconds and share."""
+    """The lines show the claim, where the tick begins, Spark's start, and each checkpoint's rows, seconds and share."""
     display, lines = told
     display.claimed(CLAIM, "process 7 on h has died")
     display.recovered(Recovery(CheckpointId(6), CheckpointId(6), 3))
@@ -521,7 +527,7 @@ def test_plain_lines_tell_a_tick(told, record):
 
 
 def test_estimated_rows_to_read_are_called_so_before_one_is_read(tmp_path):
-    """The first line of a tick has the estimate too, and so has the share."""
+    """The first line of a tick and the share call such a number an estimate, too."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_text("1\n" * 10)
     source = FileSource(tmp_path, StructType([StructField("n", LongType())]), format="csv")
@@ -570,7 +576,7 @@ def test_ids_that_jump_are_explained(told, restored, said):
 
 
 def test_a_checkpoint_rolled_forward_is_no_row_of_this_tick(told, record):
-    """It is listed, but rows that another tick read do not count in this tick's bar."""
+    """The checkpoint is listed, but this tick's bar does not count its rows, since an earlier tick read them."""
     display, lines = told
     display.completed(record(), (), {})
     display.recovered(Recovery(CheckpointId(7), CheckpointId(7), 0))
@@ -582,7 +588,7 @@ def test_a_checkpoint_rolled_forward_is_no_row_of_this_tick(told, record):
 
 
 def test_a_failed_checkpoint_says_why_and_what_becomes_of_its_rows(told):
-    """Without a message of its own, it shows the message of its reason. What ends the tick, the tick's error says."""
+    """A failure without a message shows its reason's text. If it ends the tick, the tick's error has the message."""
     display, lines = told
     display.failed(CheckpointId(7), CheckpointFailureReason.CHECKPOINT_EXPIRED, "", ends_tick=False)
     display.failed(CheckpointId(8), CheckpointFailureReason.CHECKPOINT_EXPIRED, "it is slow", ends_tick=True)
@@ -623,7 +629,10 @@ def test_the_error_of_a_tick_says_its_reason_once(message, why):
 
 
 def test_a_restart_is_told_with_its_reason_and_its_rows_are_not_counted_twice(told):
-    """It says why the job failed, when it restarts and from where. Rows that no checkpoint covers are read again."""
+    """The lines say why the job failed, and when and from where it restarts.
+
+    Rows that no checkpoint covers are read again.
+    """
     display, text = told
     display.progress(RowsRead(FLIGHTS, SplitId("a"), 5))
     display.progress(Restarting(2, CheckpointFailureReason.TASK_FAILURE, "out of paper", 1_500))
@@ -634,14 +643,14 @@ def test_a_restart_is_told_with_its_reason_and_its_rows_are_not_counted_twice(to
 
 
 def test_a_notice_that_failed_is_shown(told):
-    """It says who raised which error, and that the checkpoint stays."""
+    """The line says which listener raised which error, and that the checkpoint stays."""
     display, text = told
     display.progress(NoticeFailed("listener Mail", CheckpointId(4), "OSError: no route"))
     assert "checkpoint 4 stays as it is, but listener Mail raised OSError: no route" in text()
 
 
 def test_a_live_display_counts_the_same(record):
-    """Bar and lines add up events in the same tally, which the summary reads."""
+    """The bar and the plain lines add up events in the same tally. The summary reads that tally."""
     display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True), Tally(rows_ahead=100))
     with display.bar:
         display.recovered(Recovery(None, None, 0))
@@ -663,7 +672,10 @@ def test_a_pipe_gets_lines_and_a_terminal_a_bar():
 
 
 def test_rows_ahead_are_those_after_the_restored_positions(record):
-    """From the start all rows count, after a checkpoint the rest. Vertices without splits have no position."""
+    """From the start, all rows are ahead. After a checkpoint, only those after its positions are.
+
+    A vertex without splits has none.
+    """
     sources = {FLIGHTS: Split({"EWR": 5_000, "JFK": 100})}
     restored = record(position="1200")
     assert Ahead(5_100) == rows_ahead(sources, None)
@@ -671,7 +683,7 @@ def test_rows_ahead_are_those_after_the_restored_positions(record):
 
 
 def test_an_endless_or_unreadable_source_has_no_total():
-    """Then the bar has no total, and the tick says what is wrong."""
+    """For such a source, the bar has no total. The tick reports the error when it reads."""
     assert Ahead(None) == rows_ahead({FLIGHTS: Split({"EWR": 2 * ENDLESS})}, None)
     assert Ahead(None) == rows_ahead({FLIGHTS: Split({"EWR": 1}, error="unreadable")}, None)
 

@@ -1,4 +1,4 @@
-"""The one configuration: which layer wins, and what an error says."""
+"""The configuration of a tick: which layer of settings wins, and what an error reports."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def _bare_environment(monkeypatch):
 
 
 def test_each_later_layer_wins(monkeypatch):
-    """Defaults < the pipeline's own < environment < flags, field by field."""
+    """Field by field, flags win over the environment, then the pipeline's own settings, then the defaults."""
     assert 1 == resolve({}, NOTHING).retained
     assert 2 == resolve({"retained": 2}, NOTHING).retained
     monkeypatch.setenv("TIDEMARK_RETAINED", "3")
@@ -29,12 +29,12 @@ def test_each_later_layer_wins(monkeypatch):
 
 
 def test_a_flag_that_was_not_given_covers_nothing():
-    """None from the command line means: leave it to the layers below."""
+    """If the command line gives None, the layers below decide."""
     assert 2 == resolve({"retained": 2}, flags_layer({"retained": None})).retained
 
 
 def test_rules_over_several_fields_hold_across_layers():
-    """The pipeline counts rows of its source; the flag alone would be a contradiction."""
+    """The pipeline sets whose rows are counted. The flag alone would contradict a rule."""
     settings = resolve({"every_rows": 12_000, "rows_of": ("flights",)}, flags_layer({"every_rows": "500"}))
     assert (500, ("flights",)) == (settings.every_rows, settings.rows_of)
     with pytest.raises(InvalidSettingsError, match=r"rows_of \(given on the command line\): needs every_rows"):
@@ -55,13 +55,13 @@ def test_an_error_names_field_rule_and_origin_of_each_refused_value(monkeypatch)
 
 
 def test_of_two_places_the_error_names_the_one_that_won():
-    """Correcting the other would change nothing."""
+    """To correct the value in the other place would have no effect."""
     with pytest.raises(InvalidSettingsError, match=r"retained \(given on the command line\)"):
         resolve({"retained": 2}, flags_layer({"retained": 0}))
 
 
 def test_a_contradiction_names_the_origin_of_its_field():
-    """The core's rules over several fields come through with field and origin."""
+    """A rule of the core over several fields is reported with its field and the field's origin."""
     with pytest.raises(InvalidSettingsError, match=r"max_concurrent \(set by the pipeline\): must be 1 with unaligned"):
         resolve({"unaligned": True, "max_concurrent": 2}, NOTHING)
 
@@ -74,7 +74,7 @@ def test_a_misspelt_variable_is_not_passed_over(monkeypatch):
 
 
 def test_a_misspelt_setting_names_the_near_one():
-    """`--set retaind=3`."""
+    """Such a setting is `--set retaind=3`."""
     with pytest.raises(InvalidSettingsError, match=r"retaind .*did you mean retained"):
         resolve({}, flags_layer({"retaind": "3"}))
 
@@ -94,7 +94,7 @@ def test_a_duration_without_a_known_unit_is_refused(text):
 
 
 def test_the_core_gets_its_part_and_the_tick_its_limits():
-    """The same values, in the types that protocol and runtime take."""
+    """The values are the same, in the types that the protocol and the runtime take."""
     given = {"interval_ms": "10s", "mode": "at_least_once", "duration_ms": "5m", "checkpoints": "3"}
     settings = resolve({}, flags_layer(given | {"until_caught_up": "false"}))
     assert CheckpointConfig(interval_ms=10_000, mode=CheckpointingMode.AT_LEAST_ONCE) == settings.checkpoint_config()
@@ -109,7 +109,7 @@ def test_every_field_of_the_core_is_a_setting_with_its_default():
 
 @pytest.mark.parametrize("memory", ["lots", "2", "2gb", "0g"])
 def test_sparks_memory_is_written_as_spark_writes_it(memory):
-    """A JVM would say it too, but after seconds and in its own words."""
+    """A JVM would refuse a wrong size too, but only after seconds, and with a less clear message."""
     with pytest.raises(InvalidSettingsError, match=r"spark_memory .*512m or 2g"):
         resolve({}, flags_layer({"spark_memory": memory}))
 
@@ -138,7 +138,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("values", "field", "rule"), REFUSED)
 def test_a_refusal_names_field_rule_and_origin(values, field, rule):
-    """Fields that only a tick has are checked like the core's fields (see test_config)."""
+    """Fields that only a tick has are checked like the core's fields (see tests/unit/test_settings.py)."""
     with pytest.raises(InvalidSettingsError) as refused:
         resolve({}, flags_layer(values))
     (problem,) = refused.value.problems
@@ -147,14 +147,14 @@ def test_a_refusal_names_field_rule_and_origin(values, field, rule):
 
 
 def test_every_constrained_setting_has_a_refusal():
-    """A new setting with a bound, a pattern or a validator of its own fails here until a refusal of it is tested."""
+    """A new setting with a bound, a pattern or a validator fails this test until one of its refusals is tested."""
     own = {name: info for name, info in TickSettings.model_fields.items() if name not in CheckpointConfig.model_fields}
     constrained = {name for name, info in own.items() if any(not isinstance(each, NoDecode) for each in info.metadata)}
     assert set() == constrained - {field for _, field, _ in REFUSED}
 
 
 def test_every_time_may_carry_its_unit():
-    """`--set min_pause_ms=5s` as well as `interval_ms=10s`: one way to write a time."""
+    """All times are written in one way, such as `--set min_pause_ms=5s` and `interval_ms=10s`."""
     times = [name for name in TickSettings.model_fields if name.endswith("_ms")]
     assert {"interval_ms", "min_pause_ms", "restart_delay_ms", "duration_ms"} <= set(times)
     given = {
@@ -177,7 +177,10 @@ def test_every_time_may_carry_its_unit():
 
 
 def test_folders_are_known_before_the_pipeline_is(monkeypatch):
-    """Flag, then environment, then default; rules over other fields do not matter yet."""
+    """A flag wins over the environment, and the environment over the default.
+
+    Rules of other fields are not checked yet.
+    """
     assert Path("warehouse") == folder("warehouse", NOTHING)
     monkeypatch.setenv("TIDEMARK_WAREHOUSE", "/elsewhere")
     assert Path("/elsewhere") == folder("warehouse", flags_layer({"rows_of": "flights"}))

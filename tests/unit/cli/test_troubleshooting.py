@@ -1,4 +1,4 @@
-"""Tests that the guide on errors quotes messages and exit codes that exist, and has the important ones."""
+"""Tests that the guide on errors quotes existing messages and exit codes, and misses no important one."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs/guides/troubleshooting.md").read_text(encoding="utf-8")
 
 
-# What makes errors that end a tick which ran before, by module: a user meets them in the middle of a job's life.
+# By module, the code that raises errors that end a tick of a job that ran before. A user may meet these at any time.
 LATE = {
     "storage/objects": ("store_error", "worded", "known_failure"),
     "sources/kafka/client_settings": ("failure",),
@@ -44,7 +44,7 @@ def texts():
 
 
 def parts():
-    """Return the parts of the quoted messages. Between them stand names or numbers."""
+    """Return the parts of the quoted messages. Names or numbers stand between the parts."""
     rows = GUIDE.partition("## Messages")[2].splitlines()
     first = (row.split(" | ")[0] for row in rows if row.startswith("| `"))
     quoted = [message for cell in first for message in re.findall(r"`([^`]+)`", cell)]
@@ -78,5 +78,5 @@ def test_the_guide_has_every_error_that_ends_a_running_job(module):
 
 
 def test_the_guide_has_every_cause_of_a_stores_error():
-    """A store's answers become these sentences."""
+    """An error that a store returns is shown as one of these sentences."""
     assert [] == [cause for _, cause, _ in objects._KINDS if not any(part in cause for part in parts())]
