@@ -1,4 +1,4 @@
-"""An entry tells what was measured of its epoch, and each line of a trace comes back (J1, J2)."""
+"""An entry has the measurements of its epoch, and each line of a trace is read back as it was written (J1, J2)."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +68,7 @@ from spec.machines.judging import BrokenRuleError, expect
 from tests.unit.full_entry import plain_entry
 
 MEASURED: Final = "epochs-are-measured"
-"""An entry tells of each vertex what it did since its last barrier, when its barriers came, and when it answered."""
+"""For each vertex, an entry has the work since its last barrier, and the times of its barriers and answers."""
 
 _SOURCE, _VERTEX = VertexId("orders"), VertexId("totals")
 _TABLE: Final = TableName("gold/totals")
@@ -78,7 +78,7 @@ _pick = st.integers(0, 20)
 _few = st.integers(0, 3)
 _tasks = st.lists(st.builds(TaskWork, task_ms=_few, sync_ms=_few, rows=_few), min_size=2, max_size=2)
 _Done = tuple[int, int, list[tuple[int, int, int]], list[TaskWork]]
-"""A micro-batch: its rows, its time, what each subtask wrote (rows, bytes, bytes of state), and its tasks' work."""
+"""A micro-batch: its rows, its duration, what each subtask wrote (rows, bytes, bytes of state), and its tasks' work."""
 
 
 class MeasuringMachine(RuleBasedStateMachine):
@@ -96,7 +96,7 @@ class MeasuringMachine(RuleBasedStateMachine):
         self.ranges: list[tuple[KeyedFile, ...]] = [older, older]
         """The files of each subtask's range of an upsert table. The first ones are of an older generation."""
         self.sent: list[list[tuple[int, int]]] = [[], []]
-        """What each split has sent since its last answer: rows and bytes."""
+        """What each split has sent since it last acknowledged a checkpoint: rows and bytes."""
         self.rows, self.estimated = 0, 0
         self.done: list[_Done] = []
         """The micro-batches since the vertex's last barrier."""
@@ -106,15 +106,17 @@ class MeasuringMachine(RuleBasedStateMachine):
         self.barriers: dict[CheckpointId, list[tuple[int, int]]] = {}
         """The channel and time of each barrier."""
         self.passed: dict[CheckpointId, tuple[int, TriggerCheckpoint, list[_Done], int | None]] = {}
-        """Maps a checkpoint to the time at which the vertex passed its barrier, how it passed, the micro-batches since
-        the barrier before, and how long after the trigger the first barrier came."""
+        """Maps a checkpoint to the time at which its barrier passed the vertex, and to more about that barrier.
+
+        This is how the barrier passed, the micro-batches since the previous one, and the time from trigger to first
+        barrier."""
         self.in_time: set[CheckpointId] = set()
-        """The checkpoints that had not ended when the vertex passed their barriers."""
+        """The checkpoints that had not ended when their barriers passed the vertex."""
         self.late: dict[CheckpointId, InFlightComplete] = {}
         self.answered: dict[tuple[CheckpointId, VertexId], int] = {}
         """Maps a checkpoint and a vertex to the time of the vertex's last acknowledgement."""
         self.out: dict[CheckpointId, list[tuple[int, int]]] = {}
-        """What the source's splits had sent: rows and bytes."""
+        """Maps a checkpoint to what the source's splits had sent before they acknowledged it: rows and bytes."""
         self.verdicts: dict[CheckpointId, list[str]] = {}
         self.told: dict[tuple[CheckpointId, SubtaskId], SnapshotMetrics] = {}
         """What each acknowledgement measured."""
@@ -346,25 +348,26 @@ def _sum(sent: Sequence[tuple[int, int]], column: int) -> int:
 
 
 # ------------------------------------------------------------------
-# Tests traces. A job writes its facts and effects while its files come, stay and go. Each line is read back.
-#
-# Its reference is the lines themselves, as `checkpointing.trace` describes them. It looks at which files a line has in
-# full, and at how many numbers a line gives out.
+# Tests traces. A job writes its facts and effects while its files come, stay and go. Each line is read back. Its
+# reference is the lines themselves, as `checkpointing.trace` describes them. The machine checks which files a line
+# describes in full, and how many numbers a line assigns.
 
 
 COME_BACK: Final = "traces-come-back"
 """Each line of a trace is read back as the message that was written."""
 STAY_SMALL: Final = "traces-stay-small"
-"""A file is in full only if no line since the last entry but one has named it. A list that no line has named for long
-is forgotten. Fields with default values are left out."""
+"""A line describes a file in full only if no line since the last entry but one has named it.
+
+The trace forgets a list that no line has named for long. Fields with default values are left out."""
 REFUSED: Final = "false-traces-refused"
-"""A line that is missing, out of place, or no line of a trace is refused, with its number. A last line that was cut off
-is left out."""
+"""If a line is missing, out of place, or no line of a trace, reading fails with the line's number.
+
+A last line that was cut off is ignored."""
 
 _REMEMBERED: Final = 4_096
 _MANY: Final = 1_400
 _SHORT: Final = 1_000
-"""A trace that has given out fewer numbers forgets nothing at the next entry, even if a list of many files comes."""
+"""A trace that has assigned fewer numbers forgets nothing at the next entry, even if a list of many files comes."""
 SUMS, TOTALS, STATE = VertexId("sums"), TableName("gold/totals"), TableName("_tidemark/numbers/state/sums")
 KEPT = TableName("bronze/kept")
 _TIMES: Final = (0, 7, 7)
@@ -387,12 +390,13 @@ class TraceMachine(RuleBasedStateMachine):
         self.files, self.back = FilesTakenOut(), FilesPutBack()
         self.state: list[_Files] = [(), ()]
         self.given = 0
-        """How many numbers the lines have given out."""
+        """How many numbers the lines have assigned."""
         self.named: dict[tuple[str, bool], int] = {}
-        """The number of entries before the last line that named a file. The key is the path, and True if key groups
-        came with it."""
+        """Maps a file to the number of entries before the last line that named it.
+
+        The key is the path, and True if the line had the file's key groups."""
         self.old: _Files | None = None
-        """A list that no line has named since the last entry but one. By now the trace must have forgotten it."""
+        """A list that no line has named since the last entry but one. The trace must have forgotten this list."""
 
     # -------------------------------------------------------------- what the job does
 
@@ -584,13 +588,13 @@ def _lists(line: bytes) -> Iterator[list[Any]]:
 
 
 def _in_full(line: bytes) -> list[tuple[str, bool]]:
-    """Return the paths of the files that a line has in full, and whether it tells their key groups."""
+    """Return the paths of the files that a line describes in full, and for each whether the line has its key groups."""
     full = [part for parts in _lists(line) for part in parts if isinstance(part, dict)]
     return [(str(part.get("file", part)["path"]), "file" in part) for part in full]
 
 
 def _numbers(line: bytes) -> int:
-    """Return how many numbers a line gives out: one to each file of a list, unless the list is one run."""
+    """Return how many numbers a line assigns: one to each file of a list, unless the list is one run."""
     counts = ([part[1] if isinstance(part, list) else 1 for part in parts] for parts in _lists(line))
     return sum(sum(each) for each, parts in zip(counts, _lists(line), strict=True) if not _is_run(parts))
 
@@ -611,7 +615,7 @@ def _read(lines: Iterable[bytes]) -> tuple[list[TraceEntry], str | None]:
 
 
 def _damaged(lines: list[bytes], place: int, kind: int) -> tuple[list[bytes], tuple[str, ...] | None]:
-    """Return damaged lines, and what the refusal must say. None means that the reader leaves the last line out."""
+    """Return damaged lines, and what the error must say. None means that the reader ignores the last line."""
     line, at = lines[place], place + 1
     own, next_to = b'"number":%d' % at, b'"number":%d' % (at + 1)
     form, time = b'"format":%d' % FORMAT, b'"at_ms":%d' % _TIMES[place]
@@ -638,7 +642,7 @@ def _damaged(lines: list[bytes], place: int, kind: int) -> tuple[list[bytes], tu
 
 
 def test_an_entry_tells_what_was_measured_of_its_epoch():
-    """Checkpoints overtake each other, are aborted, and their barriers come late."""
+    """Checkpoints overtake each other and are aborted, and their barriers come late."""
     run_state_machine_as_test(MeasuringMachine, settings=judging.fitting(MeasuringMachine, settings()))
 
 
@@ -648,7 +652,7 @@ def test_each_line_of_a_trace_comes_back():
 
 
 def test_a_trace_of_a_long_tick_forgets_the_files_that_went_and_no_others():
-    """It would need more and more memory otherwise."""
+    """Otherwise the trace would need more and more memory."""
     machine = TraceMachine()
     for subtask in (0, 1):
         machine.finish_a_micro_batch(subtask, 2, with_state=True)

@@ -1,6 +1,6 @@
-"""Parts of the coordinator alone: what they refuse, and a tracker that keeps no history.
+"""Tests single parts of the coordinator: what they refuse, and a tracker that keeps no history.
 
-Flink's own scenarios, the coordinator's machine and the properties of plans judge everything else.
+Flink's own scenarios, the coordinator's machine and the properties of plans test everything else.
 """
 
 import pytest
@@ -65,7 +65,7 @@ def test_a_conflict_names_key_and_files():
 
 
 def test_the_state_of_a_source_that_comes_after_its_checkpoint_ended_is_discarded():
-    """Nothing else names it (A7)."""
+    """No entry names this state, so nothing else would delete it (A7)."""
     coordinator = CheckpointCoordinator(
         CoordinatorSettings(job="j"), Topology(()), CompletedCheckpointStore(1, SharedStateRegistry())
     )

@@ -1,4 +1,4 @@
-"""Plans, graphs, settings and the coordinator's single decisions follow from the documentation."""
+"""Plans, graphs, settings and each decision of the coordinator agree with the documentation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -52,13 +52,17 @@ from checkpointing.tick.attempts import (
 from spec.machines.judging import expect
 
 PLANS: Final = "plans"
-"""A plan triggers the running tasks that no barrier can reach, and waits for all running ones."""
+"""A plan triggers the tasks that no barrier can reach from upstream, and waits for all tasks."""
 SUBSUMES: Final = "store-subsumes"
-"""The store keeps the newest checkpoints, and the newest one that is no savepoint. Files that only others use are
-deleted."""
+"""The store keeps the newest checkpoints, and the newest one that is no savepoint.
+
+A file that only removed checkpoints use is deleted."""
 RATE: Final = "fixed-rate"
 RESTORES: Final = "restores"
-"""Hooks and operator coordinators get their own state back. A checkpoint that does not fit the job is refused."""
+"""Each hook and each operator coordinator gets its own state back.
+
+A checkpoint that does not fit the job is refused.
+"""
 _NAMES: Final = ("a", "b", "c")
 Edges = list[tuple[str, str]]
 _parallelism = st.tuples(*(st.integers(1, 5) for _ in _NAMES))
@@ -218,7 +222,7 @@ def _completed(place: int, properties: CheckpointProperties, files: set[str], *,
 
 
 def _leaving(kept: list[CompletedCheckpoint], retained: int) -> list[CompletedCheckpoint]:
-    """Return the oldest ones beyond `retained`, without those that always stay."""
+    """Return the oldest checkpoints beyond `retained`, except those that always stay."""
     stay = [kept[-1]]
     ordinary = [each for each in kept if not each.properties.is_savepoint]
     if ordinary and not kept[-1].properties.is_synchronous:
@@ -237,7 +241,7 @@ def _next(due: int | None, now: int, interval: int) -> int | None:
 
 
 # ------------------------------------------------------------------
-# Tests job graphs. A false graph is refused, and a true graph answers what follows from its vertices and edges.
+# Tests job graphs. An invalid graph is refused. The answers of a valid graph follow from its vertices and edges.
 
 
 GRAPHS: Final = "graphs-hold"
@@ -313,7 +317,7 @@ def _is_graph(
 
 
 def _judge(graph: JobGraph) -> None:
-    """Raise unless the graph answers what follows from its vertices and edges."""
+    """Raise unless the graph's answers follow from its vertices and edges."""
     subtasks: list[SubtaskId] = []
     sources = [vertex for vertex in graph.vertices if vertex.kind is VertexKind.SOURCE]
     operators = [vertex for vertex in graph.vertices if vertex.kind is not VertexKind.SOURCE]
@@ -334,9 +338,10 @@ def _judge(graph: JobGraph) -> None:
 
 
 # ------------------------------------------------------------------
-# Lists the default of each setting, the last values that are accepted, and the first that are refused.
+# Lists the default of each setting, the outermost values that are accepted, and the first that are refused.
 #
-# The values come from the documentation of the settings. If a setting needs another one, both are given together.
+# The values come from the documentation of the settings. If a setting is valid only with another one, both are given
+# together.
 
 
 Given = Mapping[str, Any]
@@ -414,10 +419,10 @@ CONTRADICTIONS: Final[tuple[tuple[Given, Given], ...]] = (
 
 
 # ------------------------------------------------------------------
-# The machine of settings: each number of a configuration arrives where it is used, and a contradiction is refused.
+# Tests that each number of a configuration arrives where it is used, and that contradictions are refused.
 #
-# All numbers of a configuration differ from one another, so a place that takes a wrong one is found. The reference is
-# written field by field, from what the documentation of the settings says.
+# All numbers of a configuration differ, so a test fails if one is used in a wrong place. The reference is written field
+# by field, from what the documentation of the settings says.
 
 
 ARRIVE: Final = "settings-arrive"
@@ -436,7 +441,7 @@ _RESTARTS: Final[dict[RestartStrategyKind, tuple[str, ...]]] = {
         "restart_jitter",
     ),
 }
-"""The settings that each strategy has."""
+"""The settings that each restart strategy has."""
 _FIELDS: Final = tuple(dict.fromkeys(field for fields in _RESTARTS.values() for field in fields))
 _GROWING: Final = RestartStrategyKind.EXPONENTIAL_DELAY
 MICRO_BATCH_ROWS: Final = 5
@@ -609,7 +614,7 @@ def _whole(own: dict[str, float]) -> dict[str, Any]:
 
 
 def _strategy(kind: RestartStrategyKind, own: dict[str, float]) -> RestartStrategy:
-    """Return the strategy as the documentation of the settings says it."""
+    """Return the strategy that the documentation of the settings describes."""
     delay_ms = int(own.get("restart_delay_ms", _SECOND_MS))
     attempts = own.get("restart_attempts")
     if kind is RestartStrategyKind.FIXED_DELAY:

@@ -1,4 +1,4 @@
-"""Flink's own scenarios for coordinator, registry and rescaling hold for the real doors."""
+"""Flink's own scenarios for coordinator, registry and rescaling have the same results with the product's doors."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ LOADED = {name: vectors.load(str(FILES / f"{name}.json")) for name in RUNNERS}
     [pytest.param(name, case, id=case["name"]) for name, (_, cases) in LOADED.items() for case in cases],
 )
 def test_the_doors_behave_as_in_flinks_scenario(name, case):
-    """What Flink's test asserts after each step holds here after the same facts."""
+    """What Flink's test asserts after a step also holds here after the same facts."""
     legend, _ = LOADED[name]
     assert RUNNERS[name].run_case(legend, case) == []
 
 
 @pytest.mark.parametrize("name", RUNNERS)
 def test_each_file_has_one_runner(name):
-    """Only a file's own runner accepts its legend."""
+    """Each file is run by exactly one runner, which alone accepts the file's legend."""
     legend, _ = LOADED[name]
     claiming = {runner.__name__ for runner in RUNNERS.values() if runner.claims(legend)}
     assert {RUNNERS[name].__name__} == claiming

@@ -1,4 +1,4 @@
-"""Drives a gate by short words. It is the product's gate, with the facts of Flink's own cases added."""
+"""Drives a gate in a few words. The gate is the product's, extended by the facts of Flink's own cases."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,14 @@ EDGE = EdgeId(VertexId("upstream"), VertexId("task"))
 
 
 class Story:
-    """Tells a gate which items arrive, by channel number, and collects its answers."""
+    """Delivers items to a gate by channel number, and collects the gate's effects."""
 
     def __init__(self, config: GateConfig, channel_count: int) -> None:
         self.channels = tuple(ChannelId(EDGE, index) for index in range(channel_count))
         self.gate = FlinkGate(config, self.channels)
 
     def segment(self, number: int, size_bytes: int = 10) -> SourceSlice:
-        """Return segment `number`. It has one row."""
+        """Return segment `number`, which has one row."""
         return SourceSlice(
             VertexId("upstream"), SplitId("0"), str(number), str(number + 1), "{}", rows=1, bytes=size_bytes
         )

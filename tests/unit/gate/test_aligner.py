@@ -1,6 +1,6 @@
-"""Tests what a gate refuses, and where it decides otherwise than Flink (C1 to C6).
+"""Tests what a gate refuses, and where it decides differently from Flink (C1 to C6).
 
-Flink's own cases and the gate's machine judge everything else.
+Flink's own cases and the gate's machine test everything else.
 """
 
 import pytest
@@ -76,11 +76,11 @@ def test_a_channel_of_another_gate_is_refused_and_nothing_changes(story, barrier
 
 
 # ------------------------------------------------------------------
-# Where Flink decides otherwise, or has no case.
+# Cases in which Flink decides differently, or that Flink does not test.
 
 
 def test_with_one_open_channel_completion_drops_all_older_checkpoints_too(story, barrier, end):
-    """Checkpoints 1 and 2 wait for the one open channel. 3 completes there, and then neither triggers."""
+    """Checkpoints 1 and 2 wait for the one open channel. Checkpoint 3 completes there, and then neither triggers."""
     told = story(GatePolicy.AT_LEAST_ONCE, 2)
     told.put(1, barrier(1), barrier(2), end)
     told.drain()
@@ -92,7 +92,10 @@ def test_with_one_open_channel_completion_drops_all_older_checkpoints_too(story,
 
 
 def test_a_cancel_aborts_a_checkpoint_that_was_only_announced(story, barrier, cancel):
-    """The marker comes before any barrier. When the barrier comes, it is obsolete, and its channel goes on."""
+    """The cancel marker comes before any barrier.
+
+    The barrier that follows is obsolete, and does not block its channel.
+    """
     told = story(GatePolicy.ALTERNATING, 2)
     told.put(0, barrier(1, timeout_ms=100), 5)
     assert (AnnouncementReceived(told.channels[0], 1),) == told.poll()[:1]

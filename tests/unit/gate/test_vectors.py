@@ -23,7 +23,7 @@ def _cases() -> list[object]:
 
 @pytest.mark.parametrize(("legend", "case"), _cases())
 def test_the_gate_behaves_like_flinks_handlers(legend: dict[str, object], case: dict[str, object]) -> None:
-    """Deliveries, triggers, aborts, blocked channels and segments in flight equal those of Flink's handlers."""
+    """Deliveries, triggers, aborts, blocked channels and segments in flight are those of Flink's handlers."""
     assert [] == run_case(legend, case)
 
 
@@ -38,7 +38,7 @@ def test_the_report_names_each_failing_case_and_ends_with_the_sum(
 ) -> None:
     """A wrong expectation fails with its step, the expected and the actual value.
 
-    The exit code is 1, and the last line the sum.
+    The exit code is 1. The last line counts the cases that passed and failed.
     """
     legend, cases = load(str(VECTORS / "tracker.json"))
     wrong = {**cases[0], "expect": [["buffer", 0, 7]]}
@@ -51,7 +51,7 @@ def test_the_report_names_each_failing_case_and_ends_with_the_sum(
 
 
 def test_a_file_without_a_runner_fails_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A case that no runner can run never passes."""
+    """A case that no runner can run is counted as failed."""
     path = tmp_path / "strange.json"
     path.write_text(json.dumps({"legend": {"modes": {"sideways": ""}}, "cases": [{"name": "a"}]}))
     assert 1 == main([str(path)])

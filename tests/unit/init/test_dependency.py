@@ -35,7 +35,7 @@ def installed(monkeypatch):
 
 
 def test_a_checkout_becomes_a_wheel_in_the_project(tmp_path):
-    """This test runs from one. The wheel is installed without an index, into an empty folder."""
+    """This test runs from a checkout. It installs the wheel into an empty folder, without an index."""
     wanted = dependency()
     assert OWN == wanted.requirement
     (tmp_path / "wheels").mkdir()
@@ -44,7 +44,10 @@ def test_a_checkout_becomes_a_wheel_in_the_project(tmp_path):
 
 
 def test_an_installed_wheel_is_packed_again(tmp_path):
-    """It may have come from an index or from a file that is gone. Its files are those that the installer lists."""
+    """The wheel may have come from an index, or from a file that no longer exists.
+
+    So the files are those that the installer lists.
+    """
     (tmp_path / "first").mkdir()
     dependency(str(ROOT)).put_wheel(tmp_path / "first")
     (first,) = (tmp_path / "first").iterdir()
@@ -76,7 +79,7 @@ def must_be_installable(folder, wheels="wheels"):
 
 @pytest.mark.parametrize("recorded", [None, {"url": "file:///gone/tidemark_spark-0.9.0-py3-none-any.whl"}])
 def test_an_installed_tidemark_is_named_by_its_version(installed, recorded):
-    """Nothing of the machine on which the project is made is in its files."""
+    """The project's files name nothing of the machine on which the project was made."""
     installed(recorded)
     wanted = dependency()
     assert "tidemark-spark[dagster]==0.9.0" == wanted.requirement
@@ -84,7 +87,7 @@ def test_an_installed_tidemark_is_named_by_its_version(installed, recorded):
 
 
 def test_a_repository_is_named_with_the_exact_commit(installed):
-    """A branch would change later."""
+    """A branch could change later."""
     at = {"url": "https://host/tidemark.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
     installed(at)
     assert module.Dependency("tidemark-spark[dagster] @ git+https://host/tidemark.git@abc") == dependency()
@@ -93,7 +96,7 @@ def test_a_repository_is_named_with_the_exact_commit(installed):
 
 
 def test_without_an_installation_the_user_is_asked(monkeypatch, tmp_path):
-    """Source code on the path has no distribution. Nothing is written."""
+    """Source code on the path belongs to no distribution. In this case nothing is written."""
 
     def missing(name):
         raise metadata.PackageNotFoundError(name)
@@ -105,7 +108,7 @@ def test_without_an_installation_the_user_is_asked(monkeypatch, tmp_path):
 
 
 def test_a_wheel_that_cannot_be_built_leaves_no_project(tmp_path):
-    """The message says what the builder said, and what to type."""
+    """The message quotes the build tool, and says what to type."""
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "pyproject.toml").write_text(
@@ -117,7 +120,7 @@ def test_a_wheel_that_cannot_be_built_leaves_no_project(tmp_path):
 
 
 def test_the_users_own_words_are_written(tmp_path):
-    """They are the path of a checkout or wheel, or a requirement with a version or an address."""
+    """The user may give the path of a checkout or wheel, or a requirement with a version or an address."""
     wheel = tmp_path / "tidemark_spark-0.1.0-py3-none-any.whl"
     wheel.write_text("a wheel")
     assert OWN == dependency(str(ROOT)).requirement
@@ -156,7 +159,7 @@ def test_a_name_that_may_be_another_package_is_refused(asked, said, tmp_path, mo
 
 @pytest.mark.parametrize("content", ['[project]\nname = "tidemark"\n', "", None])
 def test_a_folder_or_wheel_of_another_package_is_refused(content, tmp_path):
-    """Examples are a stranger's checkout or wheel, and a folder without a project."""
+    """Examples are a checkout or wheel of other software, and a folder without a project."""
     if content is not None:
         (tmp_path / "pyproject.toml").write_text(content)
     stranger = tmp_path / "tidemark-2.0-py3-none-any.whl"

@@ -20,7 +20,7 @@ from tests.odd_names import ALL_IN_ONE
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 SERVED = "tidemark-spark==0.1.0"
-"""A requirement that an index serves, so that no wheel is built."""
+"""A requirement that an index can serve. So `init` builds no wheel."""
 LOADS = """
 from {name}.definitions import defs
 print(sorted(key.to_user_string() for key in defs.resolve_asset_graph().materializable_asset_keys))
@@ -28,7 +28,7 @@ print(sorted(key.to_user_string() for key in defs.resolve_asset_graph().material
 
 
 def test_a_new_project_is_complete(tmp_path):
-    """Its files are a package of its name, tests, and files for Dagster, pip and make. There are no others."""
+    """A project has a package of its name, tests, and files for Dagster, pip and make. There are no other files."""
     made = create_project(tmp_path / "shop", tidemark=SERVED)
     found = sorted(str(path.relative_to(made.folder)) for path in made.folder.rglob("*") if path.is_file())
     assert list(made.files) == found
@@ -50,7 +50,7 @@ def test_an_empty_folder_and_another_name_are_accepted(tmp_path):
 
 
 def test_the_project_loads_and_is_in_good_style(tmp_path):
-    """Dagster loads its definitions, and the linter finds nothing."""
+    """Dagster loads the project's definitions, and the linter finds no error."""
     made = create_project(tmp_path / "shop", tidemark=SERVED)
     command = [sys.executable, "-c", LOADS.format(name="shop")]
     loaded = subprocess.run(command, cwd=made.folder, capture_output=True, text=True, check=False)
@@ -85,7 +85,7 @@ def test_an_invalid_name_is_refused_with_a_valid_one(tmp_path, name, said):
 
 
 def test_a_folder_with_content_is_refused(tmp_path):
-    """Neither a folder with a file nor a file is overwritten. The error names what was found."""
+    """`init` overwrites neither a file nor a folder that holds a file. The error names what was found."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "notes.txt").write_text("mine")
     (tmp_path / "book").write_text("mine too")
@@ -103,7 +103,10 @@ def test_its_dagster_instance_is_configured_like_this_projects():
 
 
 def test_a_project_is_portable(tmp_path):
-    """It depends on a name and version, brings the wheel, and no file names a folder of this machine."""
+    """A project depends on a name and version, and holds the wheel.
+
+    None of its files names a folder of this machine.
+    """
     made = create_project(tmp_path / "shop")
     declared = tomllib.loads((made.folder / "pyproject.toml").read_text())
     assert [f"tidemark-spark[dagster]=={VERSION}"] == declared["project"]["dependencies"] == [made.tidemark]
@@ -117,7 +120,7 @@ def test_a_project_is_portable(tmp_path):
 
 
 def test_make_uses_the_environment_that_is_there(tmp_path):
-    """It is the active one if Tidemark is installed in it, or the one that is named. Otherwise .venv is made."""
+    """`make` uses a named environment, or the active one if Tidemark is installed there. Otherwise it makes .venv."""
     made = create_project(tmp_path / "shop", tidemark=SERVED)
     own = Path(sys.prefix)
     for words, active, uses in [
@@ -136,14 +139,14 @@ def test_make_uses_the_environment_that_is_there(tmp_path):
 
 
 def test_a_new_project_imports_only_the_public_package(tmp_path):
-    """A user sees the public interface in it, and not the folders behind it."""
+    """A project shows the user the public interface, and not the packages behind it."""
     made = create_project(tmp_path / "shop", tidemark=SERVED)
     inner = re.compile(r"^\s*(?:from|import) (?:jobs|checkpointing|spec)\b", re.MULTILINE)
     assert [] == [str(path) for path in made.folder.rglob("*.py") if inner.search(path.read_text())]
 
 
 # ------------------------------------------------------------------
-# A project in a folder with an odd name. The commands that its author is told to type work there.
+# A project in a folder with an odd name. The commands that `init` tells the user to type work there.
 
 
 @pytest.mark.parametrize("name", ["a b", ALL_IN_ONE])
@@ -167,7 +170,7 @@ def test_a_new_project_may_lie_in_a_folder_of_any_name(tmp_path, capsys, name):
 
 
 def test_a_name_that_no_project_may_have_gets_a_line_to_paste(tmp_path, capsys):
-    """The line quotes the folder."""
+    """The line quotes the folder's name for the shell."""
     assert ExitCode.USAGE is execute(["init", str(tmp_path / "a b")])
     words = capsys.readouterr().err.partition("as in 'tidemark ")[2].strip()
     assert ["init", str(tmp_path / "a b"), "--name", "a_b"] == shlex.split(words.removesuffix("'"))

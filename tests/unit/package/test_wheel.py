@@ -62,7 +62,7 @@ def inside(wheel, ending):
 
 
 def test_its_name_is_tidemark_spark_and_it_has_its_licence(wheel):
-    """The package index has a stranger's `tidemark`, so the wheel must have another name."""
+    """On the package index, `tidemark` is other software. So the wheel must have another name."""
     said = message_from_string(inside(wheel, ".dist-info/METADATA"))
     assert ("tidemark-spark", "Apache-2.0", "Tidemark maintainers") == (
         said["Name"],
@@ -76,7 +76,7 @@ def test_its_name_is_tidemark_spark_and_it_has_its_licence(wheel):
 
 
 def test_one_package_has_everything_except_the_tests(wheel):
-    """It has every file of the five packages that Python or `init` reads. Tests, benchmarks and caches are left out."""
+    """The wheel has every file of the five packages. Tests, benchmarks and caches are left out."""
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = {
         path.relative_to(ROOT)
@@ -89,13 +89,13 @@ def test_one_package_has_everything_except_the_tests(wheel):
 
 
 def test_it_has_the_templates_of_a_new_project(wheel):
-    """`init` works without a checkout, the hidden .gitignore included."""
+    """So `init` works without a checkout. The hidden .gitignore is among the templates."""
     found = {name.removeprefix(f"{TEMPLATES}/") for name in wheel.namelist() if name.startswith(TEMPLATES)}
     assert {".gitignore.template", "Makefile.template", "PACKAGE/pipeline.py.template"} <= found
 
 
 def test_no_module_of_it_imports_a_package_of_the_checkout(installed, tmp_path):
-    """A project may have packages `jobs`, `spec` and so on. If all of the wheel is imported, none of these is."""
+    """A project may have packages `jobs`, `spec` and so on. The wheel's modules import none of these."""
     for name in MOVED:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise AssertionError('a stranger of this name was imported')\n")
@@ -103,7 +103,7 @@ def test_no_module_of_it_imports_a_package_of_the_checkout(installed, tmp_path):
 
 
 def test_texts_that_name_a_module_are_moved_too(installed, tmp_path):
-    """The demo is found by name, a planted bug finds its modules, and a message names an existing command."""
+    """So the demo is found by name, a planted bug finds its modules, and a message names an existing command."""
     found = "from tidemark.jobs.pipelines.registry import find_pipeline; from pathlib import Path; "
     assert "flights" == on_the_wheel(installed, f"{found}print(find_pipeline('flights', Path()).name)", cwd=tmp_path)
     jars = "import os; os.environ['TIDEMARK_JARS'] = 'none'; from tidemark.jobs.spark.jars import delta_jars as d\n"
@@ -114,7 +114,7 @@ def test_texts_that_name_a_module_are_moved_too(installed, tmp_path):
 
 
 def test_a_wheel_built_from_the_sdist_is_the_same(wheel, tmp_path):
-    """The sdist has the hook that lays the wheel out."""
+    """The sdist contains the build hook that lays out the wheel."""
     build = [Path(sys.executable).with_name("uv"), "build", "--no-build-isolation", "--offline", "--quiet"]
     told = [*build, "--python", sys.executable, "--out-dir", tmp_path, ROOT]
     built = subprocess.run(told, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
@@ -124,7 +124,7 @@ def test_a_wheel_built_from_the_sdist_is_the_same(wheel, tmp_path):
 
 
 def test_an_import_that_cannot_be_moved_stops_the_build(tmp_path):
-    """`import jobs.stores` binds `jobs`, which the wheel does not have. The build names the place."""
+    """`import jobs.stores` binds the name `jobs`, and the wheel has no such package. The error names file and line."""
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "wrong.py").write_text('"""Wrong."""\n\nimport jobs.stores\n')
     with pytest.raises(NotMovableError, match=r"wrong\.py, line 3: write the import as 'from package\.module"):
@@ -146,7 +146,7 @@ def test_an_import_that_cannot_be_moved_stops_the_build(tmp_path):
     ],
 )
 def test_only_names_of_modules_are_moved(written, moved, tmp_path):
-    """These are imports, and texts that name an existing module. A variable of the same name stays."""
+    """Imports are moved, and texts that name an existing module. A variable of the same name stays."""
     (tmp_path / "jobs" / "stores").mkdir(parents=True)
     (tmp_path / "jobs" / "a.py").write_text(f"{written}\n")
     lay_out(tmp_path, tmp_path / "out")
@@ -162,7 +162,7 @@ def test_the_command_of_this_environment_belongs_to_this_distribution():
 
 
 # ------------------------------------------------------------------
-# The extras: what each installs, and the message for a user who has not installed it.
+# The extras: what each extra installs, and the message for a user who has not installed it.
 
 
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -203,7 +203,7 @@ JOINING = (
     ],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(missing, extra, program, tmp_path):
-    """The message is one sentence without a traceback. Its command names this distribution, and no stranger's."""
+    """The message is one sentence without a traceback. Its command names this distribution."""
     without = f"import runpy, sys; sys.modules[{missing!r}] = None\n{program}"
     done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (1, 1) == (done.returncode, len(done.stderr.splitlines()))
@@ -211,7 +211,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(missing, e
 
 
 def test_the_extra_for_developers_has_all_others():
-    """`pip install --editable '.[dev]'` gives a whole environment."""
+    """So `pip install --editable '.[dev]'` installs a complete environment."""
     others = sorted(set(DECLARED["optional-dependencies"]) - {"dev", *FORMER_EXTRAS})
     assert f"{DECLARED['name']}[{','.join(others)}]" == DECLARED["optional-dependencies"]["dev"][0]
 
@@ -234,7 +234,7 @@ def test_the_lock_file_has_the_packages_of_each_extra():
 
 
 def test_without_extras_a_star_import_brings_the_other_names():
-    """Sources of other systems are left out, and can still be imported by name."""
+    """Without its extra, a source of another system is missing in the star import. It can still be imported by name."""
     without = "import sys; sys.modules['psycopg'] = sys.modules['confluent_kafka'] = None\nfrom tidemark import *"
     told = "print('Pipeline' in globals(), 'PostgresChanges' in globals(), 'KafkaSource' in globals())"
     done = subprocess.run([sys.executable, "-c", f"{without}\n{told}"], capture_output=True, text=True, check=False)
@@ -251,7 +251,8 @@ def test_without_dagster_the_names_for_pipelines_exist():
 
 
 # ------------------------------------------------------------------
-# Beside a checkout, a user's package with the name of one of Tidemark's is refused, with the way out.
+# With an editable install, a user's package that has the name of one of Tidemark's packages is refused, with the way
+# out.
 
 
 PROJECT = '[tool.tidemark.pipelines]\nshop = "jobs.shop:build"\n'
@@ -260,7 +261,10 @@ WAY_OUT = f"pip install {ROOT}, without --editable"
 
 @pytest.fixture(params=["checkpointing", "jobs", "orchestration", "spec"])
 def project(request, tmp_path):
-    """Return a project with one such package. The project has the same name."""
+    """Return a project with a package that has the name of one of Tidemark's packages.
+
+    The project has this name, too.
+    """
     folder = tmp_path / request.param
     (folder / request.param).mkdir(parents=True)
     (folder / request.param / "__init__.py").touch()
@@ -285,7 +289,7 @@ def python(*words, cwd):
     ],
 )
 def test_an_import_names_the_folder_that_hides_tidemarks(project, program):
-    """Python looks in the current folder first, so it would import the user's package."""
+    """Python searches the current folder first, so it would import the user's package."""
     code, said = python("-c", program, cwd=project)
     last = said.splitlines()[-1]
     assert (1, True) == (code, last.startswith("tidemark._packages.HiddenPackageError: "))
@@ -301,7 +305,7 @@ def test_the_command_names_the_folder_in_one_sentence(project):
 
 
 def test_a_run_is_refused_before_a_worker_finds_the_wrong_package(project):
-    """The installed command finds its own packages. Spark's workers would find the project's."""
+    """The installed command finds Tidemark's packages. Spark's workers would find the project's package."""
     done = subprocess.run(
         [Path(sys.executable).with_name("tidemark"), "run", "shop", "--warehouse", "warehouse"],
         cwd=project,
@@ -318,13 +322,16 @@ def test_a_run_is_refused_before_a_worker_finds_the_wrong_package(project):
 
 
 def test_a_folder_without_modules_hides_nothing(tmp_path):
-    """Only a package or a module is found before Tidemark's. A plain folder is not."""
+    """Python finds a package or module in the current folder before Tidemark's.
+
+    It does not find a plain folder first.
+    """
     (tmp_path / "spec").mkdir()
     assert (0, "") == python("-c", "from tidemark import Cuts; import spec; assert spec.__file__", cwd=tmp_path)
 
 
 def test_a_package_called_tidemark_is_refused_too(tmp_path):
-    """A wheel has this name too."""
+    """An installed wheel has a package of this name, too."""
     (tmp_path / "tidemark.py").touch()
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     command = [Path(sys.executable).with_name("tidemark"), "explain", "shop"]
@@ -349,7 +356,7 @@ def loaded_after(program):
 
 @pytest.mark.parametrize("name", tidemark.__all__)
 def test_each_public_name_exists_and_is_documented(name):
-    """A public class or function has a docstring; a constant is a plain value."""
+    """A public class or function has a docstring. A constant is a plain value."""
     found = getattr(tidemark, name)
     assert isinstance(found, str) or found.__doc__
 
@@ -386,6 +393,6 @@ def test_a_star_import_brings_only_the_public_names():
 
 
 def test_type_checkers_see_the_types():
-    """Each package has `py.typed`. Without it, mypy takes every name for Any."""
+    """Each package has `py.typed`. Without this file, mypy gives every name the type Any."""
     packages = ("checkpointing", "jobs", "orchestration", "spec", "tidemark")
     assert [] == [package for package in packages if not (ROOT / package / "py.typed").exists()]

@@ -33,7 +33,7 @@ def installed(tmp_path):
 
 
 def test_packages_and_the_projects_modules_are_packed(installed, tmp_path):
-    """Without what only Spark or the driver needs, compiled modules, programs and the project's other folders."""
+    """Packages of Spark or the driver, compiled Python files, programs and the project's other folders are left out."""
     installed("pyspark", {"pyspark/__init__.py": ""})
     found = installed("Own.Name", {"own/a.py": "", "own/__pycache__/a.pyc": "", "../bin/own": "", "native.so": ""})
     project = tmp_path / "shop"
@@ -47,7 +47,7 @@ def test_packages_and_the_projects_modules_are_packed(installed, tmp_path):
 
 
 def test_an_editable_package_is_packed_from_its_folder(installed, tmp_path):
-    """Its .pth file names the folder."""
+    """The package's .pth file names the folder."""
     (tmp_path / "source/shop").mkdir(parents=True)
     (tmp_path / "source/shop/__init__.py").write_text("")
     found = installed("shop", {"shop.pth": f"{tmp_path}/source\n"}, editable=True)
@@ -69,7 +69,7 @@ def test_a_package_that_cannot_be_packed_is_refused_by_name(installed, how, refu
 
 
 def test_a_package_that_lacks_a_file_is_refused(installed, tmp_path):
-    """It could not be imported on a worker."""
+    """A worker could not import such a package."""
     found = installed("shop", {"shop.py": ""})
     (tmp_path / "site/shop.py").unlink()
     with pytest.raises(NotPackableError, match=r"shop lacks its file .*shop\.py: install it again"):
@@ -77,7 +77,7 @@ def test_a_package_that_lacks_a_file_is_refused(installed, tmp_path):
 
 
 def test_a_module_from_elsewhere_is_refused(tmp_path, monkeypatch):
-    """As one that PYTHONPATH alone leads to."""
+    """An example is a module that only PYTHONPATH leads to."""
     module = ModuleType("astray")
     module.__file__ = str(tmp_path / "astray.py")
     monkeypatch.setattr(sys, "modules", {"astray": module, "os": sys.modules["os"]})
@@ -87,7 +87,10 @@ def test_a_module_from_elsewhere_is_refused(tmp_path, monkeypatch):
 
 
 def test_the_packed_python_imports_what_is_packed(installed, tmp_path):
-    """It starts the Python of this version on PATH, with the packages before those of PYTHONPATH."""
+    """The archive's `bin/python` starts the Python of this version on PATH.
+
+    It finds the packed packages before those of PYTHONPATH.
+    """
     found = installed("shop", {"shop.py": "WHERE = 'packed'"})
     made = write_archive(contents(None, found), tmp_path / "shop.tar.gz")
     with tarfile.open(made.path) as archive:

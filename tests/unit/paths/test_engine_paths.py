@@ -38,7 +38,7 @@ def test_a_table_in_a_folder_of_any_name_is_written_and_read(tmp_path, name):
 
 @of(NAMES_OF_FOLDERS | NOT_FOR_DELTA)
 def test_duckdb_reads_only_the_named_file(tmp_path, name):
-    """The name, taken as a glob, would match a neighbour. That file is not read."""
+    """The name, read as a glob, would match a neighbouring file. That file is not read."""
     for folder in (tmp_path / name, tmp_path / "aXb", tmp_path / "x"):
         folder.mkdir()
         pq.write_table(ROWS, folder / "rows.parquet")
@@ -48,7 +48,7 @@ def test_duckdb_reads_only_the_named_file(tmp_path, name):
 
 @of(NOT_FOR_DELTA)
 def test_a_folder_that_delta_cannot_open_is_refused_by_name(tmp_path, name):
-    """The error names the folder, the part of its name that is the problem, and the way out."""
+    """The error names the folder, the part of its name that delta-rs cannot read, and the way out."""
     with pytest.raises(UnusableFolderError, match=r"cannot hold tables: delta-rs.* Rename the folder") as refused:
         Warehouse(tmp_path / name, PATHS)
     folder = str(tmp_path / name)
