@@ -1,4 +1,4 @@
-"""Makes entries of any size for the job `flights`. It has one operator with its state, and an upsert table."""
+"""Makes entries of any size for the job `flights`, which has one operator with state and an upsert table."""
 
 from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.graph import TableMode
@@ -19,7 +19,7 @@ def keyed(number: int, table: TableName = STATE) -> KeyedFile:
 
 
 def large_record(states: list[list[int]], ranges: list[list[int]], number: int = 1) -> CheckpointRecord:
-    """Return an entry of `flights` whose subtasks have the files with these numbers. Its tables show them."""
+    """Return an entry of `flights` whose subtasks have the files with these numbers. The tables show these files."""
     snapshots = tuple(
         SubtaskSnapshot(
             state=tuple(map(keyed, state)), ranges=(RangeFiles(TOTALS, tuple(keyed(each, TOTALS) for each in own)),)

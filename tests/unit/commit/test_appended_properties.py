@@ -38,8 +38,9 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 COLUMNS_READABLE: Final = "columns-readable"
-"""Under each name, every file of an append table has values of the column that has this name, or none. It holds no
-value of a column of the table under another name."""
+"""Under each column's name, every file of an append table has that column's values, or none.
+
+No file has values of a column under the name of another one."""
 
 _TABLE, _KEPT = TableName("bronze/kept"), VertexId("kept")
 _NAMES: Final = ("a", "b", "c", "d")
@@ -49,7 +50,7 @@ _Numbers = Mapping[str, int]
 
 @dataclass(frozen=True)
 class _File:
-    """A file: the columns that it holds, by name, and whether the job wrote it."""
+    """A file: the numbers of its columns by name, and whether the job wrote it."""
 
     holds: _Numbers
     ours: bool
@@ -57,7 +58,7 @@ class _File:
 
 @dataclass(frozen=True)
 class _Cut:
-    """What the table shows, and what the reference knows of its columns: their numbers by name."""
+    """What the table shows: the names of its columns, the reference's numbers of these columns, and its files."""
 
     names: tuple[str, ...]
     numbers: _Numbers
@@ -80,9 +81,9 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
         self._cuts: dict[CheckpointId, _Cut] = {}
         self._pending: tuple[CheckpointRecord, _Numbers, _File] | None = None
         self._went_back = self._dropped = False
-        """Whether there was a rollback, and whether there may be none any more."""
+        """Whether there was a rollback, and whether further rollbacks are excluded."""
         self._begun: dict[str, int] = {}
-        """The number of a column that begins under this name."""
+        """Maps a name to the number of the column that began under it."""
         self._gone: set[int] = set()
         """The numbers of columns that were dropped."""
         self._now = _Cut(("a",), {}, frozenset())
@@ -132,12 +133,12 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
             self._declared, self._renamed, self._drops, self._in_order = before
 
     def _is_refused(self, parent: CheckpointRecord) -> bool:
-        """Return whether the core refuses the pipeline, or a file has another column of a new name."""
+        """Return whether the core refuses the pipeline, or a file has another column under a new name."""
         pairs = due_renames_of_columns(self._graph(), parent).get(_TABLE, ())
         return self._is_taken(pairs, self._now.files) or first_refused(table_changes(self._graph(), parent)) is not None
 
     def _is_taken(self, pairs: Iterable[tuple[str, str]], files: Collection[int]) -> bool:
-        """Return whether a file has a column of a new name, beside the old one or unseen. The publisher refuses it."""
+        """Return whether the publisher refuses a rename, since a file already has a column of the new name."""
         held = [self._files[each].holds.keys() for each in files]
         return any(
             new in holds and (old in holds or new not in self._now.names) for holds in held for new, old in pairs
@@ -195,7 +196,7 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
             self._checkpoints(1)
 
     def _checkpoints(self, times: int) -> None:
-        """Commit and publish so many checkpoints."""
+        """Commit and publish this many checkpoints."""
         for _ in range(times):
             self.commit()
             self.publish()
@@ -214,10 +215,10 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
         return numbers | {name: self._number(name, taken) for name in self._declared if name not in numbers}
 
     def _number(self, name: str, taken: Collection[int]) -> int:
-        """Return the number of a column that begins under this name. No other column of the table has it.
+        """Return the number of a column that begins under this name. No other column of the table has this number.
 
-        After a rollback, a name begins again with the number that files have under it, or else with the number that it
-        had. But it is another column if files have this number under another name, or if it was dropped.
+        After a rollback, a name gets the number that files have under it, or else the number that it had before. But it
+        gets a new number if files have that number under another name, or if the column was dropped.
         """
         files = [self._files[each].holds for each in self._now.files]
         under = {holds[name] for holds in files if name in holds and holds[name] not in self._gone}

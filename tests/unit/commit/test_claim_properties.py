@@ -1,4 +1,4 @@
-"""Holders that live are left alone, races for a job are fair, and a rollback leaves its line (G5)."""
+"""Living holders are left alone, races for a job are fair, and a rollback keeps the entries of its line (G5)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -82,9 +82,11 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 CLAIMS: Final = "claims-are-polite"
-"""A process may claim the job after a release, after the holder's death, when its lease has run out, or with
-`take_over`. After a release, the new ids follow the last used id. Otherwise they follow the last reserved id. A holder
-that lives, or that may live, is left alone while its lease runs, or until it has had the time to write one."""
+"""A process may claim the job after a release, or with `take_over`, or if the holder is dead or its lease expired.
+
+After a release, the new ids follow the last used id. Otherwise they follow the last reserved id. A holder that is or
+may be alive keeps the job while its lease runs. Without a lease, it keeps the job until it has had time to write
+one."""
 
 _NOW_MS: Final = 1_000_000
 _SILENT_S: Final = 30
@@ -226,23 +228,24 @@ class ClaimsMachine(RuleBasedStateMachine):
 
 
 # ------------------------------------------------------------------
-# Tests races for a job. Several processes read the entries, ask their questions, and try to claim the job (G5).
-#
-# Whether a single look allows a claim is the subject of `claiming`. Here, other processes write between two steps of
-# one.
+# Tests races for a job. Several processes read the entries, ask their questions, and try to claim the job (G5). Whether
+# a single look allows a claim is the subject of the claims above. Here, other processes write between two steps of a
+# process.
 
 
 RACES: Final = "races-are-fair"
-"""A process claims the job as its last look showed it, after a yes to each of its questions. With `take_over`, it takes
-the job from the holder that it met first, and from no newer one. A no counts only if nothing has changed since the
-question. If the list ends before an entry that the process knows of, it looks again. The process gives up after five
-lost races, or after five lists in a row that end too early. While a cut waits for approval, nobody moves the job on."""
+"""A process bases its claim on its last look at the job, and on a yes to each of its questions.
+
+With `take_over`, it takes the job from the holder that it met first, and from no newer holder. A no counts only if
+nothing has changed since the question. If a list lacks an entry that the process knows of, the process looks again. It
+gives up after five lost races, or after five such lists in a row. While a cut waits for approval, no process moves the
+job on."""
 
 _BARE: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), repairs=False, rolls_forward=False)
 
 
 def _up_to_its_work(errand: Errand) -> Errand:
-    """Return the errand without the steps between the claim and the work."""
+    """Return the errand without its steps between the claim and the work."""
     return replace(errand, repairs=False, ensures=False, rolls_forward=False, discards=False, publishes=False)
 
 
@@ -266,26 +269,26 @@ class _Process:
     errand: Errand
     terms: Terms
     sees: bool
-    """Whether it sees who is alive."""
+    """Whether the process can see if a holder is alive."""
     asked: TickEffect = field(default_factory=Observe)
     seen: list[Observed] = field(default_factory=list)
-    """The lists that it read and that had all entries that it knew of."""
+    """The lists that the process has read, except those that lacked an entry that it knew of."""
     known: int = 0
-    """The newest version that it knows of."""
+    """The newest version of `checkpoints` that the process knows of."""
     behind: int = 0
     """How many lists in a row did not reach that version."""
     yes: list[Question] = field(default_factory=list)
     """The questions to which the answer was yes since the last look."""
     said_no: Exception | None = None
     lost: int = 0
-    """How many of its claims were refused."""
+    """How many of the process's claims were refused."""
     met: Generation | None = None
-    """The generation of the holder that it met first."""
+    """The generation of the holder that the process met first."""
     may_take: bool = True
-    """Whether it still may take over: it has met no newer holder than the first one."""
+    """Whether the process may still take over, since it has met no newer holder than the first one."""
     own: Claim | None = None
     gave: bool = False
-    """Whether it gave the holder a lease."""
+    """Whether the process gave the holder a lease."""
 
     @property
     def may_take_over(self) -> bool:
@@ -293,7 +296,7 @@ class _Process:
 
 
 class RacesMachine(RuleBasedStateMachine):
-    """Processes that want one job. Each looks, asks and claims in steps of its own."""
+    """Several processes want one job. Each of them looks, asks and claims in separate steps."""
 
     def __init__(self) -> None:
         """Begin with a job that nobody has held."""
@@ -303,7 +306,7 @@ class RacesMachine(RuleBasedStateMachine):
         self.processes: list[_Process] = []
         self.numbers = count(1)
         self.lacks = 0
-        """How many of the newest entries are missing in the lists that processes see."""
+        """How many of the newest entries are missing from the lists that processes see."""
 
     # -------------------------------------------------------------- processes
 
@@ -403,7 +406,10 @@ class RacesMachine(RuleBasedStateMachine):
                 return Done()
 
     def _shown(self, process: _Process) -> Observed:
-        """Return the list that a process sees. Note it in `seen` if it has all entries that the process knows of."""
+        """Return the list that a process sees.
+
+        Add the list to `seen` if it has all entries that the process knows of.
+        """
         rows = self.rows[: max(0, len(self.rows) - self.lacks)]
         newest = _newest(rows)
         alive = None if newest is None or not process.sees else self.alive[newest.generation]
@@ -420,7 +426,7 @@ class RacesMachine(RuleBasedStateMachine):
         return seen
 
     def _claimed(self, process: _Process, effect: AppendClaim) -> TickFact:
-        """Judge a claim by what the process saw. Append it if nobody was first."""
+        """Judge a claim by what the process saw. Append the claim unless another entry came first."""
         seen, claim = process.seen[-1], effect.row
         expect(effect.at_version == seen.version, RACES, f"{claim} follows {effect.at_version}: {seen.version}")
         expect(process.yes == [*process.errand.questions], RACES, f"{claim} was asked for after {process.yes}")
@@ -489,7 +495,7 @@ class RacesMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _looked_twice(process: _Process) -> bool:
-        """Return whether the last look found what the one before it had found."""
+        """Return whether the last two looks found the same."""
         return len({each.version for each in process.seen[-2:]}) == 1 < len(process.seen)
 
     @staticmethod
@@ -498,7 +504,7 @@ class RacesMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _is_free(seen: Observed) -> bool:
-        """Return whether what was seen allows anybody to claim the job."""
+        """Return whether this look allows any process to claim the job."""
         claims = [row for row in seen.rows if isinstance(row, Claim)]
         released = {row.generation for row in seen.rows if isinstance(row, Release)}
         return not claims or claims[-1].generation in released or seen.holder.alive is False
@@ -523,7 +529,7 @@ _NOW_MS_OF_RACING: Final = 1_000
 @pytest.mark.parametrize("errand", [TICK, SAVEPOINT, ROLLBACK, RESET, CANCELLATION, CLEANUP])
 @pytest.mark.parametrize(("released", "published"), [*product((True, False), repeat=2)])
 def test_only_a_tick_ends_at_once_if_the_job_has_finished(errand, released, published):
-    """It has something to do if the holder has died, or if the last entry is not published. Others always have."""
+    """A tick has work if the holder has died, or if the last entry is not published. Other errands always have work."""
     read = VertexRecord(vertex=VertexId("numbers"), micro_batch=1, subtasks=(SubtaskSnapshot(finished=True),))
     entry, release = plain_entry(vertices=(read,)), Release(generation=1, next_id=9, at_ms=1, nonce="r")
     rows = (_claim(Generation(1), 1, 9, "c"), entry, *([release] if released else []))
@@ -552,24 +558,24 @@ def _claim(generation: Generation, first: int, last: int, nonce: str) -> Claim:
 
 
 # ------------------------------------------------------------------
-# The machine of the line of entries: the job goes on, users take savepoints, roll the job back, and dispose of some.
-#
-# Its reference remembers the parent of every entry that was ever committed, also of those that are gone. A user may go
-# back to the entries on the walk from the newest entry along the parents, and to plain savepoints of an entry on it.
+# The machine of the line of entries: the job goes on, and users take savepoints, roll back and dispose of savepoints.
+# Its reference remembers the parent of every entry that was ever committed, deleted ones included. A user may roll back
+# to the newest entry's ancestors, which form the line, and to plain savepoints of an entry on the line.
 
 
 WAY_BACK = "way-back"
-"""A rollback drops the checkpoints off its line and nothing else, and it marks the savepoints off its line.
+"""A rollback drops exactly the checkpoints that are not on its line, and marks the savepoints that are not.
 
-If the entries that could tell whether an entry is on the line are gone, it keeps its mark, and may stay."""
+If the entries that show whether an entry is on the line are gone, the entry keeps its mark, and may stay.
+"""
 CUTS_STAY = "cuts-stay"
-"""A recorded cut stays while its entry exists, and while another entry exists that is read or published from it."""
+"""A recorded cut stays while its entry exists, or another entry that can only be read or published from this cut."""
 
 _pick_of_turning = st.integers(0, 20)
 
 
 class LineMachine(RuleBasedStateMachine):
-    """The entries of one job. Between two claims, users roll it back."""
+    """The entries of one job. Between two claims, users roll the job back."""
 
     def __init__(self) -> None:
         """Begin with one checkpoint."""
@@ -579,11 +585,11 @@ class LineMachine(RuleBasedStateMachine):
         self.built_on: dict[CheckpointId, CheckpointId] = {}
         """The parent of each entry that was ever committed."""
         self.end = NO_CHECKPOINT
-        """The newest entry with a cut. A rollback's entry is one too."""
+        """The newest entry with a cut, which may be the entry of a rollback."""
         self.untold: set[CheckpointId] = set()
-        """Savepoints whose mark may be wrong, because the entries that could tell it are gone."""
+        """Savepoints whose mark may be wrong, because the entries that would show it are gone."""
         self.cuts: set[CheckpointId] = set()
-        """The recorded cuts that nobody has dropped."""
+        """The recorded cuts that no clean-up has dropped."""
         self.claims = 0
         self.last_id = 0
         self.complete(pinned=False, records=True)
@@ -683,7 +689,7 @@ class LineMachine(RuleBasedStateMachine):
         told_from: CheckpointId,
         seen_from: CheckpointId,
     ) -> None:
-        """Judge a rollback by the entries that it drops, and by those to which a user may go back now.
+        """Judge a rollback by the entries that it drops, and by the entries to which a user may now roll back.
 
         Below `seen_from`, the walk along the line ends at a missing entry, or at one whose mark may be wrong.
         """
@@ -705,20 +711,20 @@ class LineMachine(RuleBasedStateMachine):
         )
 
     def _stood_upon(self, rows: Mapping[CheckpointId, CheckpointRecord]) -> set[CheckpointId]:
-        """Return the entries after which one of these plain savepoints was taken. They stay."""
+        """Return the entries after which one of these plain savepoints was taken. These entries stay."""
         return {row.parent for row in rows.values() if not row.commits}
 
     def _walk(self, end: CheckpointId) -> Iterator[CheckpointId]:
-        """Yield an entry and its ancestors, also those that are gone."""
+        """Yield an entry and its ancestors, deleted ones included."""
         at = end
         while at != NO_CHECKPOINT:
             yield at
             at = self.built_on[at]
 
     def _told_from(self, target: CheckpointRecord) -> CheckpointId:
-        """Return the newest entry that is missing between this one and the present line; NO_CHECKPOINT if none is.
+        """Return the newest deleted entry between this one and the present line, or NO_CHECKPOINT.
 
-        The existing entries tell which entries stand on the target's line above it, and which stand on it itself.
+        Above that entry, the existing entries show which entries are on the target's line.
         """
         present = set(self._walk(self.end))
         missing = (each for each in self._walk(target.checkpoint) if each not in present and each not in self.there)
@@ -782,15 +788,15 @@ def _mark(rows: Mapping[CheckpointId, CheckpointRecord], checkpoint: CheckpointI
 
 
 def test_holders_that_live_are_left_alone():
-    """Processes find claims, releases and leases in any combination."""
+    """Each process finds another combination of claims, releases and leases."""
     run_state_machine_as_test(ClaimsMachine, settings=judging.fitting(ClaimsMachine, settings()))
 
 
 def test_several_processes_race_for_a_job():
-    """Each looks, asks its questions and claims in steps of its own, and others write in between."""
+    """Each process looks, asks its questions and claims in separate steps, and others write in between."""
     run_state_machine_as_test(RacesMachine, settings=judging.fitting(RacesMachine, settings()))
 
 
 def test_a_rollback_leaves_the_entries_of_its_line():
-    """Checkpoints complete, users save, roll back, and dispose."""
+    """Checkpoints complete, and users take savepoints, roll back and dispose of savepoints."""
     run_state_machine_as_test(LineMachine, settings=judging.fitting(LineMachine, settings()))

@@ -1,6 +1,6 @@
-"""Clean-ups to the millisecond, which small files become one, and how often a row is written again.
+"""When clean-ups delete, to the millisecond, which small files become one, and how often a row is written again.
 
-The machines of clean-ups and of compactions judge what is deleted and compacted.
+The machines of clean-ups and of compactions check what is deleted and compacted.
 """
 
 from math import log
@@ -33,7 +33,7 @@ TABLE = TableName("gold/by_key")
 
 
 def test_a_log_stays_whole_while_a_look_does_not_know_its_table():
-    """The table could not be read, so nobody has noted its versions."""
+    """At that look the table could not be read, so its versions were not recorded."""
     seen = TableSeen(9, frozenset({7}), in_every_cut=True)
     assert 0 == log_floor((CleanUpLook(0, {TABLE: seen}), CleanUpLook(50, {})), TABLE, 100, 60)
     assert 0 == log_floor((CleanUpLook(50, {TABLE: seen}),), TABLE, 100, 60)
@@ -57,7 +57,7 @@ def cleaned(file, grace_ms, looks=()):
 
 @pytest.mark.parametrize(("modified_ms", "expected"), [(900, ["a"]), (901, [])])
 def test_a_file_that_was_never_published_is_deleted_by_its_age(modified_ms, expected):
-    """Nobody can be reading it, so only its age counts, to the millisecond."""
+    """No reader can have opened the file, so only its age counts, to the millisecond."""
     decision = cleaned(ListedFile("a", TABLE, Generation(1), 1, modified_ms), 100)
     assert expected == [each.file.path for each in decision.delete]
     assert [Reason.UNNAMED] == [each.reason for each in (*decision.delete, *decision.waiting)]
@@ -65,7 +65,7 @@ def test_a_file_that_was_never_published_is_deleted_by_its_age(modified_ms, expe
 
 @pytest.mark.parametrize(("removed_ms", "since_ms"), [(500, 800), (850, 850)])
 def test_a_removed_file_waits_from_the_first_look_that_found_no_cut_with_it(removed_ms, since_ms):
-    """An older look found a cut that shows the file, and another one could not read the table."""
+    """An older look found a cut that shows the file. At another look, the table could not be read."""
     seen = {600: {TABLE: TableSeen(9, frozenset({2}))}, 700: {}, 800: {TABLE: TableSeen(9)}, 900: {TABLE: TableSeen(9)}}
     looks = tuple(CleanUpLook(at_ms, tables) for at_ms, tables in seen.items())
     file = ListedFile("a", TABLE, Generation(1), 1, 0, (Shown(1, 3, removed_ms), Shown(4, 5, 400)))
@@ -75,7 +75,7 @@ def test_a_removed_file_waits_from_the_first_look_that_found_no_cut_with_it(remo
 
 
 # ------------------------------------------------------------------
-# A reader's reservation counts while it is renewed. A killed reader's reservation ends.
+# A reader's reservation holds while it is renewed. A killed reader's reservation ends.
 
 
 VERSIONS = {TableName("gold/by_key"): 3}
@@ -86,7 +86,7 @@ def counts(given_ms, lapses_ms, now_ms, *, by_job=False):
 
 
 def test_a_job_that_reads_cuts_may_stand_still_for_30_days():
-    """After that, its reservation ends, whatever it says."""
+    """After 30 days without renewal, the job's reservation ends, even if it names a later end."""
     for_ever = 10**15
     assert counts(0, for_ever, JOB_RESERVATION_MS_MAX - 1, by_job=True)
     assert not counts(0, for_ever, JOB_RESERVATION_MS_MAX, by_job=True)
@@ -97,7 +97,7 @@ def test_a_job_that_reads_cuts_may_stand_still_for_30_days():
     ("removed_ms", "by_job", "waits"), [(501, False, True), (500, False, False), (501, True, False)]
 )
 def test_rows_that_were_erased_wait_a_day_for_readers_that_opened_their_file(removed_ms, by_job, waits):
-    """The table had also shown the file before, until a compaction removed it. Somebody reads another table."""
+    """The table had shown the file once before, until a compaction removed it. Another reader reads another table."""
     shown = (Shown(1, 3, 100), Shown(0, 0, removed_ms))
     now_ms = 500 + RESERVATION_MS_MAX
     readers = [Reservation(versions, now_ms - 1, now_ms + 1, by_job=by_job) for versions in (VERSIONS, {})]
@@ -105,7 +105,7 @@ def test_rows_that_were_erased_wait_a_day_for_readers_that_opened_their_file(rem
 
 
 # ------------------------------------------------------------------
-# Which small files become one, and when a table allows it. No store and no Spark.
+# Which small files become one, decided without a store and without Spark.
 
 
 BYTES_MAX = 1_000_000
@@ -126,7 +126,7 @@ def groups(files, files_min=4, bytes_max=BYTES_MAX):
 
 
 def test_enough_small_files_become_one():
-    """Three are too few, and four are enough. A file that is much larger than all of them stays."""
+    """Three small files are too few, and four are enough. A file that is much larger than all of them stays."""
     small = [file(number, 100) for number in range(4)]
     assert [] == groups(small[:3])
     assert [{*paths(small)}] == groups(small)
@@ -135,7 +135,7 @@ def test_enough_small_files_become_one():
 
 
 def test_files_fill_up_and_are_left_alone_then():
-    """Two files that make a full one are enough. A file of more than half the size is not written again."""
+    """Two files are enough if they make a full one. A file of more than half the full size is not written again."""
     half = [file(number, BYTES_MAX // 2) for number in range(4)]
     assert [{*paths(half[:2])}] == groups(half)
     assert [] == groups([file(number, BYTES_MAX // 2 + 1) for number in range(9)])

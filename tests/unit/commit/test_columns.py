@@ -1,4 +1,4 @@
-"""Decides as a pure function which columns a table loses by a rollback."""
+"""Tests pure functions on a table's columns: what a rollback removes, and what the next cut has."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def columns(*names):
 
 
 def waiting(*names, table=GOLD):
-    """Return a committed entry that waits for its publication, and takes these columns out of a table."""
+    """Return a committed entry that is not published yet, and that removes these columns from a table."""
     leaves = TableRecord(table=table, mode=TableMode.UPSERT, leaving=names, parent_version=1)
     statistics = Statistics(triggered_ms=0, committed_ms=0, rows=0)
     return plain_entry(job="j", checkpoint=2, parent=1, max_parallelism=4, tables=(leaves,), statistics=statistics)
@@ -47,7 +47,7 @@ def waiting(*names, table=GOLD):
     ],
 )
 def test_a_rollback_takes_away_what_the_entry_that_it_leaves_would_have_taken_away(shown, then, pending, lost):
-    """The table may show what it showed before the pending entry, so both sets of columns leave, each name once."""
+    """The table may still show its columns from before the pending entry. So both sets are removed, each name once."""
     assert lost == leaving_back(shown, then, pending, GOLD)
 
 
@@ -86,12 +86,12 @@ def at_next(declared, was, renamed=None):
     ],
 )
 def test_the_columns_of_the_next_cut(declared, renamed, names, dropped):
-    """Only what the pipeline declares changes. The others stay in their places, and new ones come last."""
+    """Only columns that the pipeline declares change. The others stay in their places, and new columns come last."""
     assert (names, dropped) == at_next(declared, of("a", "b"), renamed)
 
 
 def test_what_two_cuts_call_the_same_column():
-    """A new column under an old name is another one."""
+    """A new column under an old name is another column."""
     was, now = of("a", "k"), (*of("b", first="a"), *of("a", after=4), *of("k"))
     assert (("b", "a"),) == renamed_between(was, now)
     assert (("a", "b"),) == renamed_between(now, was)
@@ -115,7 +115,7 @@ def entry(columns, dropped=()):
 
 
 def test_an_entry_says_what_its_publication_renames():
-    """Also if the checkpoint adds no row. The generation of the entry owns the files that are written again."""
+    """The checkpoint here adds no row. Files that are written again get the generation of the entry."""
     declared, was = table("c", "a", in_order=True), entry(of("a", "b"))
     now = appended_columns(declared, was.columns[0], PARENT, {"c": "b"})
     vertices = {KEPT: VertexRecord(vertex=KEPT, micro_batch=0, subtasks=(SubtaskSnapshot(),))}
@@ -126,7 +126,7 @@ def test_an_entry_says_what_its_publication_renames():
 
 
 def test_a_tick_knows_before_its_first_epoch_what_it_renames():
-    """A rename that has happened is not due any more."""
+    """A rename that a cut already shows is not due any more."""
     assert {NAME: (("c", "b"),)} == due_renames_of_columns(graph(table("a", "c"), {"c": "b"}), entry(of("a", "b")))
     assert {} == due_renames_of_columns(graph(table("a", "c"), {"c": "b"}), entry(of("a", "c")))
     assert {} == due_renames_of_columns(graph(table("a", "c"), {"c": "b"}), None)
@@ -138,7 +138,7 @@ def changes(declared, was, renamed=None):
 
 
 def test_each_change_is_told_before_it_happens():
-    """A refused one says why in `refused`."""
+    """A change that is refused has the reason in `refused`."""
     was = entry(of("a", "b"), ("gone",))
     assert [("c", "renamed, with its values", False)] == changes(table("a", "c"), was, {"c": "b"})
     assert [("b", "dropped", False)] == changes(table("a", drops=("b",)), was)
@@ -148,7 +148,7 @@ def test_each_change_is_told_before_it_happens():
 
 
 # ------------------------------------------------------------------
-# Which rollbacks are refused because nobody knows under which name files of others have a column (D6, G2).
+# Rollbacks that are refused, because it is unknown under which name the files of other programs have a column (D6, G2).
 
 
 TABLE = TableName("bronze/kept")
@@ -159,7 +159,10 @@ def column(name, after=0, first=""):
 
 
 def refused(now, then, dropped=(), held=()):
-    """Return why a rollback between these columns is refused, or None. Files of others have the columns `held`."""
+    """Return why a rollback between these columns is refused, or None.
+
+    Other programs' files have the columns `held`.
+    """
     listed, back = TableColumns(TABLE, tuple(now), dropped), tuple(then)
     return unclear_back(listed.columns, back, renamed_back(listed.columns, back, None, TABLE), listed, held)
 
@@ -175,7 +178,7 @@ def refused(now, then, dropped=(), held=()):
     ],
 )
 def test_a_rollback_is_clear(now, then, dropped):
-    """A column has the same name, its old one, the name with which it began again, or that of the dropped one."""
+    """Each column of the old cut is known by its name, by its new name, or by the name of a dropped column."""
     assert refused(now, then, dropped) is None
 
 
@@ -189,19 +192,19 @@ def test_a_rollback_is_clear(now, then, dropped):
     ],
 )
 def test_a_rollback_is_refused(now, then, dropped, why):
-    """The name belongs to another column, or a dropped column may be the one that is wanted."""
+    """The name belongs to another column, or the wanted column may have been dropped under another name."""
     assert why in (refused(now, then, dropped) or "")
 
 
 def test_a_column_that_came_since_is_not_taken_for_one_that_was_dropped():
-    """The newest entry tells under which name the column was dropped. It cannot tell that of a line that was left."""
+    """The newest entry lists under which name a column was dropped, but not if that was on an abandoned line."""
     now, then = [column("a"), column("d", 4)], [column("a"), column("b", 1)]
     assert refused(now, then, ("b",), ["a", "d"]) is None
     assert "b may have another name there (d)" in (refused(now, then, (), ["a", "d"]) or "")
 
 
 def test_a_drop_of_a_column_that_never_was():
-    """It is unclear only if it may mean another column."""
+    """Such a drop is unclear only if it may mean another column."""
     was = TableColumns(NAME, of("a", "b"), ("old",))
     assert ("x", "b") == unknown_drop(table("a", drops=("x",)), was)
     assert unknown_drop(table("a", "b", drops=("x",)), was) is None

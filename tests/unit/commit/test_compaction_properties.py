@@ -24,10 +24,14 @@ from spec.machines.judging import expect
 
 
 KEEPS: Final = "compaction-keeps-rows"
-"""A compaction changes no row of a table. It is carried out if the table shows its files as they were read."""
+"""A compaction changes no row of a table.
+
+It is carried out only if the table still shows the files as they were read.
+"""
 GROUPS: Final = "small-files-join"
-"""Only small files of one partition are compacted, so that a row is seldom written again. If as many files as the
-settings say fit together, they are compacted."""
+"""Only small files of one partition are compacted, so that a row is seldom written again.
+
+Files are compacted once as many fit together as the settings require."""
 
 TABLE_OF_COMPACTIONS: Final = "bronze/orders"
 _sizes = st.integers(1, 12)
@@ -35,7 +39,7 @@ _sizes = st.integers(1, 12)
 
 @dataclass(frozen=True)
 class _File:
-    """A file: its size, its rows, and those of them that another program has deleted since."""
+    """A file: its size, its rows, and those rows that another program has since deleted."""
 
     bytes: int
     rows: frozenset[int]
@@ -169,5 +173,5 @@ def _partition(path: str) -> int:
 
 
 def test_a_compaction_changes_no_row():
-    """Another program deletes rows and merges files meanwhile."""
+    """Meanwhile, another program deletes rows and merges files."""
     run_state_machine_as_test(CompactionsMachine, settings=judging.fitting(CompactionsMachine, settings()))

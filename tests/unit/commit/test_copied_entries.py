@@ -1,4 +1,4 @@
-"""The entries of a savepoint's copy. The copy is a job of its own, with names of its own."""
+"""The entries of a savepoint's copy. The copy is a separate job, whose files have their own names."""
 
 from checkpointing.commit.at_rest import Stamp, copied
 from checkpointing.commit.fencing import HolderObserved, MayClaim, decide_claim

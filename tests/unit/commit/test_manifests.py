@@ -1,4 +1,4 @@
-"""Large entries and their manifests. A stored entry is read back unchanged, and a small change writes little."""
+"""Tests large entries and their manifests. A stored entry is read back unchanged, and a small change writes little."""
 
 import random
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def test_entries_that_keep_manifests_of_the_ones_before_are_read_back(
 
 
 def test_an_entry_without_a_change_writes_no_manifest() -> None:
-    """Several entries name a manifest that is written once."""
+    """A manifest is written once, and several entries name it."""
     lists = numbered(100, 30)
     first = stored(large_record(lists, lists))
     again = stored(large_record(lists, lists, 2), first)
@@ -81,7 +81,7 @@ def test_an_entry_without_a_change_writes_no_manifest() -> None:
 
 
 def test_an_entry_writes_only_the_changed_handles() -> None:
-    """300 new files in 100 subtasks cost the same beside 600 files and beside 30,000."""
+    """With 300 new files in 100 subtasks, an entry writes about as much beside 30,000 files as beside 600."""
     sizes: list[int] = []
     for files in (6, 300):
         lists, none = numbered(100, files), [[] for _ in range(100)]
@@ -94,7 +94,7 @@ def test_an_entry_writes_only_the_changed_handles() -> None:
 
 
 def test_a_manifest_is_written_anew_when_less_than_a_quarter_of_it_counts() -> None:
-    """The other manifests stay, so the manifests of an entry are never much larger than what counts in them."""
+    """The other manifests stay. So the manifests of an entry never hold many more handles than the entry counts."""
     lists, none = numbered(100, 40), [[] for _ in range(100)]
     before = stored(large_record(lists, none))
     assert [4_000] == [each.size for each in before.manifests]
@@ -109,7 +109,7 @@ def test_a_manifest_is_written_anew_when_less_than_a_quarter_of_it_counts() -> N
 
 
 def test_the_newest_manifests_are_merged_if_they_are_the_smallest() -> None:
-    """The larger ones stay as they are, and are not written anew."""
+    """The larger manifests are not written again."""
     sizes = Sizes(inline=10, recent=30, manifest=100, few=1)
     files = list(range(60))
     before = stored(large_record([files], [[]]), None, sizes)
@@ -124,7 +124,7 @@ def test_the_newest_manifests_are_merged_if_they_are_the_smallest() -> None:
 
 
 class _Counted(tuple[KeyedFile, ...]):  # noqa: SLOT001 - it counts
-    """The files of a subtask, and how often somebody has taken files out of them."""
+    """The files of a subtask, and how often code has read them."""
 
     times = 0
 
@@ -138,7 +138,7 @@ class _Counted(tuple[KeyedFile, ...]):  # noqa: SLOT001 - it counts
 
 
 def test_nobody_looks_at_the_files_of_a_subtask_that_did_not_change() -> None:
-    """The next entry has the same snapshot of the subtask. All its files are in a manifest."""
+    """The next entry has the same snapshot of the subtask. All files of the subtask are in a manifest."""
     record = large_record(numbered(3, 30), [[], [], []])
     (vertex,) = record.vertices
     files = _Counted(vertex.subtasks[0].state)
@@ -183,7 +183,7 @@ def test_a_manifest_that_does_not_fit_is_refused(change: str) -> None:
 
 
 def test_a_file_in_a_manifest_must_lie_in_the_jobs_folders() -> None:
-    """Somebody else may have written the manifest, so its handles are checked like those of the entry."""
+    """Another program may have written the manifest, so its handles are checked like those of the entry."""
     bad = keyed(1)
     bad = replace(bad, file=replace(bad.file, path="../victim.txt"))
     record = large_record([[2, 3, 4]], [[]])

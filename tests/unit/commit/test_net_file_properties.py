@@ -41,9 +41,9 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 NET: Final = "entries-bring-cuts"
-"""Publishing an entry makes each table show what the cut holds. It leaves alone what the parent's cut already held."""
+"""Publishing an entry makes each table show its cut. What the parent's cut already held is not published again."""
 KEYED: Final = "keyed-files-named"
-"""An entry's files of upsert, overwrite and state tables are listed by table, each file once, with the table's mode."""
+"""An entry lists the files of upsert, overwrite and state tables by table, each file once, with the table's mode."""
 
 _JOB: Final = JobName("small")
 _MADE_BY: Final = Version(Generation(1), 1)
@@ -60,7 +60,7 @@ _OWNER: Final = {
     **dict.fromkeys([_APPENDS[1], *[each for each in _KEYED if each != "gold/days"], _STATE], VertexId("sums")),
 }
 _LISTED_FOR: Final = 6
-"""Snapshots list a file for so many ids after an entry has added it."""
+"""For this many ids after an entry has added a file, snapshots still list it."""
 _table = st.sampled_from([*_APPENDS, *_KEYED, _STATE])
 _keyed = st.sampled_from([*_KEYED, _STATE])
 _few_files = st.sets(st.integers(0, 5), max_size=4)
@@ -91,7 +91,7 @@ class NetMachine(RuleBasedStateMachine):
         self.parent: CheckpointRecord | None = None
         self.last = 0
         self.lists: dict[tuple[TableName, int], tuple[KeyedFile, ...]] = {}
-        """The files of each keyed table at each subtask, in the cut that comes next."""
+        """The files of each keyed table at each subtask, in the next cut."""
         self.staged: list[tuple[int, StagedFile]] = []
         """The files that snapshots still list for append tables, each with its subtask."""
         self.columns = {name: [TableColumn(each, "long") for each in "abc"] for name in _OWNER}
@@ -101,9 +101,9 @@ class NetMachine(RuleBasedStateMachine):
         self.shown = {name: _Shown() for name in _OWNER}
         self.versions: dict[TableName, int] = {}
         self.compacted: dict[TableName, tuple[FileCompaction, ...]] = {}
-        """The compactions that the tick has been told of since the last entry."""
+        """The compactions that were reported to the tick since the last entry."""
         self.cut = {**self.lists}, {name: set(files) for name, files in self.due.items()}
-        """What the last entry holds: the files of the subtasks, and of the append tables."""
+        """What the last entry holds: the files of the subtasks, and those of the append tables."""
 
     def _file(self) -> FileHandle:
         self.made += 1
@@ -112,7 +112,7 @@ class NetMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- an epoch
 
     def _stage(self, table: TableName, subtask: int, late: bool) -> None:
-        """A subtask stages a file, before its barrier or after a later one that failed."""
+        """A subtask stages a file, before its barrier or after a later barrier whose checkpoint failed."""
         after = self.last + (2 if late else 0)
         self.staged.append((subtask, StagedFile(table, self._file(), CheckpointId(after))))
         self.due[table].add(self.staged[-1][1].file.path)
@@ -264,7 +264,7 @@ class NetMachine(RuleBasedStateMachine):
         return {each.file.path for subtask in range(2) for each in self.lists.get((name, subtask), ())}
 
     def _publish(self, record: TableRecord, name: TableName, shown: _Shown, cut: list[str]) -> None:
-        """Change a table as the store does. Check what the record says of it."""
+        """Change a table as the store does. Check the table's record in the entry."""
         before = replace(shown, files={*shown.files}, columns=[*shown.columns])
         mode = _mode(name)
         said = record.mode, record.parent_version, record.planned_on
@@ -294,7 +294,7 @@ class NetMachine(RuleBasedStateMachine):
         return tuple(self.columns[name]) != self._was(name)
 
     def _was(self, name: TableName) -> tuple[TableColumn, ...]:
-        """Return the columns of a table that the parent lists."""
+        """Return the columns that the parent lists for a table."""
         listed = self.parent.columns if self.parent is not None else ()
         return next((each.columns for each in listed if each.table == name), ())
 
@@ -374,21 +374,21 @@ def _mode(name: TableName) -> TableMode:
 
 
 # ------------------------------------------------------------------
-# Tests large entries: each is stored with manifests, which it may share with the entry before it (ADR 14).
-#
-# The reference holds each entry whole. It counts the handles in the manifests, and never merges or leaves out any.
+# Tests large entries. Each is stored with manifests, and may share these with the previous entry (ADR 14). The
+# reference keeps each entry as a whole. It counts the handles in the manifests, and never merges or omits handles.
 
 
 HOLD: Final = "manifests-hold"
 """An entry reads as it was appended, whichever of its handles are in manifests."""
 FEW: Final = "manifests-stay-few"
-"""A manifest has at most `manifest` handles, and the entry counts at least one in `sparse` of them. At most `recent`
-handles are in the entry itself. If there are many manifests, no two neighbours fit into one. Without a change, none is
-written."""
+"""A manifest has at most `manifest` handles. At least one in `sparse` of them belongs to the entry.
+
+At most `recent` handles are in the entry itself. If there are many manifests, no two neighbours would fit into one.
+Without a change, no manifest is written."""
 
 _VERTICES: Final = (VertexId("joined"), VertexId("totals"))
 _HOW: Final = ("as in snapshots", "as in snapshots", "otherwise", "as in snapshots", "not")
-"""How the tables are listed, in turn."""
+"""How the tables of successive entries are listed."""
 _pick_of_manifests = st.integers(0, 20)
 _sizes = st.builds(
     Sizes,
@@ -410,7 +410,10 @@ class ManifestsMachine(RuleBasedStateMachine):
         self.sizes = Sizes(inline=2, recent=1, manifest=3, sparse=2, few=1)
         self.numbers = count(1)
         self.lists: dict[tuple[VertexId, int], list[_Files]] = {}
-        """Maps each vertex, and 0 for state or 1 for the range of its table, to the files of its subtasks."""
+        """The files of each vertex's subtasks.
+
+        The key is the vertex, and 0 for its state or 1 for the range of its table.
+        """
         for vertex in _VERTICES:
             self._begin(vertex)
         self.entries: list[CheckpointRecord] = []
@@ -559,7 +562,7 @@ def _named(entry: CheckpointRecord) -> Iterator[tuple[str, ManifestReference]]:
 
 
 def _handles(record: CheckpointRecord) -> int:
-    """Return how many files the entry itself lists in its snapshots."""
+    """Return how many files the snapshots inside the entry list."""
     snapshots = [snapshot for vertex in record.vertices for snapshot in vertex.subtasks]
     return sum(len(each.state) + sum(len(own.files) for own in each.ranges) for each in snapshots)
 

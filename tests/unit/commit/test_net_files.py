@@ -1,4 +1,4 @@
-"""A publication says what changes in a table, and the table becomes the same as without that."""
+"""A publication lists the changes of a table. The table becomes the same as if the publication lists none."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from tests.unit.commit.large_rows import STATE, SUMS, TOTALS, keyed, large_recor
 _TABLES = (Table(STATE, TableMode.STATE), Table(TOTALS, TableMode.UPSERT))
 _GRAPH = JobGraph((Vertex(SUMS, VertexKind.KEYED, 3, _TABLES),), ())
 _PARENT_VERSION = 2
-"""The version of each table at the parent's cut. `large_record` says so in the entry of the same number."""
+"""The version of each table at the parent's cut. In `large_record`, the entry of this number has it, too."""
 
 
 def _said(now, before, **parent):
@@ -28,7 +28,7 @@ def _once(record):
 
 
 def test_nobody_says_the_changes_of_the_first_checkpoint_or_of_a_table_that_the_parent_did_not_publish():
-    """The files of such a parent are not known to be in one list each."""
+    """With such a parent, it is not known whether each file is in only one list."""
     record = large_record(numbered(3, 2), numbered(3, 2), _PARENT_VERSION)
     alone = with_changes(_GRAPH, record, None, ())
     assert [None, None] == [each.changes for each in alone]
@@ -37,7 +37,7 @@ def test_nobody_says_the_changes_of_the_first_checkpoint_or_of_a_table_that_the_
 
 
 def test_nobody_says_the_changes_of_a_renamed_table():
-    """The new name's log shows nothing of the parent's cut."""
+    """The log under the new name shows nothing of the parent's cut."""
     then = large_record(numbered(3, 2), numbered(3, 2), 1)
     record = large_record(numbered(3, 2), numbered(3, 2), _PARENT_VERSION)
     said = {each.table: each for each in with_changes(_GRAPH, record, then, {TOTALS})}
@@ -46,7 +46,7 @@ def test_nobody_says_the_changes_of_a_renamed_table():
 
 
 # ------------------------------------------------------------------
-# The files of an upsert or state table at a cut: each once, and only if they are others than at the cut before.
+# The files of an upsert or state table at a cut: each file once, and only if they differ from the cut before.
 
 
 _STATE = Table(STATE, TableMode.STATE)

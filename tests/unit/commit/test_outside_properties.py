@@ -26,12 +26,12 @@ from spec.machines import judging
 from spec.machines.judging import expect
 
 OUTSIDE_ONCE: Final = "outside-once"
-"""A target with transactions shows each checkpoint once and in order, and each one that a process has published.
+"""A target with transactions shows each checkpoint at most once, in order, and every published checkpoint.
 
-If the rows are changes, they are those since the checkpoint that readers see.
+If the rows are changes, they are the changes since the checkpoint that readers see.
 """
 UNDISTURBED: Final = "outside-undisturbed"
-"""A process whose checkpoint is in the target already, as it has read, shuts nobody out."""
+"""A process that has read in the target that its checkpoint is already there shuts no other process out."""
 PROCESSES_MAX: Final = 3
 
 
@@ -41,13 +41,13 @@ class ShutOutError(Exception):
 
 @dataclass(slots=True)
 class Target:
-    """A topic and a number: readers see only what is committed."""
+    """A topic, and the number of a checkpoint. Readers see only committed rows."""
 
     shown: list[CheckpointId] = field(default_factory=list)
     """The checkpoints whose rows readers see, in order."""
     number: CheckpointId = NO_CHECKPOINT
     coming: CheckpointId = NO_CHECKPOINT
-    """The number of the last commit. It replaces `number` when the commit has reached it."""
+    """The number of the last commit. It replaces `number` when that commit has arrived."""
     owner: int = 0
     sent: CheckpointId | None = None
     """The rows in the open transaction."""
@@ -55,13 +55,13 @@ class Target:
     """The checkpoint since which these rows are changes."""
 
     def read(self, *, settled: bool) -> CheckpointId:
-        """Return the number, perhaps after the commits that are on their way."""
+        """Return the number. If `settled`, the last commit arrives first."""
         if settled:
             self.settle()
         return self.number
 
     def settle(self) -> None:
-        """Let the last commit reach the number."""
+        """Replace the number by that of the last commit."""
         self.number = self.coming
 
     def take_over(self) -> int:
@@ -75,7 +75,7 @@ class Target:
         self.sent, self.since = checkpoint, since
 
     def commit(self, owner: int) -> None:
-        """Show the rows. The number follows."""
+        """Show the rows of the open transaction. The number follows later."""
         self._must_be(owner)
         if self.sent is None:
             raise ShutOutError
@@ -91,7 +91,7 @@ class Target:
 
 
 class Process:
-    """A process that publishes one checkpoint. `at` is the step that it does next."""
+    """A process that publishes one checkpoint. `at` is the next step."""
 
     def __init__(self, checkpoint: CheckpointId) -> None:
         """Begin before the first step."""
@@ -104,7 +104,7 @@ class Process:
         self.has_read: CheckpointId | None = None
 
     def hear(self, answer: TargetAnswer) -> None:
-        """Go on to the next step, or end."""
+        """Continue with the next step, or end."""
         self.has_sent = False
         if isinstance(answer, TargetHas):
             self.has_read = answer.checkpoint
@@ -213,7 +213,7 @@ class OutsideMachine(RuleBasedStateMachine):
         return None
 
     def _bury(self) -> None:
-        """Forget the processes that have ended. A success makes the next checkpoint due."""
+        """Remove the processes that have ended. A success makes the next checkpoint due."""
         for process in [each for each in self.processes if each.at is None]:
             self.processes.remove(process)
             if process.failed is None:

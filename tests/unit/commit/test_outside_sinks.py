@@ -1,4 +1,4 @@
-"""Decides as pure functions what outside sinks get of an entry, and which rollbacks they forbid."""
+"""Tests the pure functions that decide which rows of an entry outside sinks get, and which rollbacks sinks forbid."""
 
 import math
 from dataclasses import replace
@@ -59,7 +59,7 @@ def row(checkpoint, *tables, kind=RowKind.CHECKPOINT, outside=("o/a",), vertices
 
 
 def test_a_sink_gets_what_a_checkpoint_adds_to_its_table():
-    """A table without a sink, and a table that only loses a column, give it nothing."""
+    """A sink gets nothing from a table without a sink, or from a table that only loses a column."""
     entry = row(1, table("o/a", adds=(FILE,)), table("o/b", adds=(FILE,)))
     assert [("o/a", (FILE,), True)] == [
         (each.table, each.adds, each.outside) for each in outside_publications(entry, None)
@@ -69,12 +69,12 @@ def test_a_sink_gets_what_a_checkpoint_adds_to_its_table():
 
 @pytest.mark.parametrize("kind", [kind for kind in RowKind if kind is not RowKind.CHECKPOINT])
 def test_only_a_checkpoint_gives_a_sink_rows(kind):
-    """Neither a savepoint nor a rollback nor a reset does."""
+    """Savepoints, rollbacks and resets give a sink no rows."""
     assert () == outside_publications(row(1, table("o/a", adds=(FILE,)), kind=kind), None)
 
 
 def test_an_import_gives_a_sink_nothing():
-    """The other warehouse has published these rows."""
+    """The other warehouse has already published these rows."""
     imported = Imported(row(1, table("o/a", adds=(FILE,)))).row(CLAIM, Stamp(0, "n"))
     assert (RowKind.CHECKPOINT, ()) == (imported.kind, outside_publications(imported, None))
 
@@ -94,7 +94,10 @@ def paths_of(record, parent):
 
 
 def test_the_sink_of_an_upsert_table_gets_each_cut_and_what_its_parent_had():
-    """It gets the whole table if the parent is gone, or gave the sink nothing. A rollback takes it back too."""
+    """The sink gets the whole table if the parent is gone, or gave the sink nothing.
+
+    A rollback changes the sink, too.
+    """
     first, bare = (row(1, vertices=upserting("a"), outside=outside) for outside in (("o/u",), ()))
     for kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK):
         second = row(2, vertices=upserting("b"), outside=("o/u",), kind=kind)
@@ -104,7 +107,10 @@ def test_the_sink_of_an_upsert_table_gets_each_cut_and_what_its_parent_had():
 
 
 def test_the_sink_of_an_emptied_table_has_nothing_although_a_renamed_table_takes_its_name():
-    """The rollback went back to before the rename. The next tick renames again, and reads the cut under new names."""
+    """The rollback went back to before the rename.
+
+    The next tick renames again, and reads the cut under the new names.
+    """
     emptied = TableRecord(table="o/u", mode=TableMode.UPSERT, files=(), parent_version=1)
     renamed = TableRecord(table="o/u", mode=TableMode.UPSERT, files=(replace(FILE, path="a"),), parent_version=1)
     rollback = row(1, emptied, renamed, kind=RowKind.ROLLBACK, outside=("o/u",), vertices=upserting("a"))
@@ -113,7 +119,7 @@ def test_the_sink_of_an_emptied_table_has_nothing_although_a_renamed_table_takes
 
 
 def test_the_sinks_of_upsert_tables_follow_a_rollback_unless_they_are_left():
-    """The entry of the rollback names the sinks that there are now."""
+    """The entry of the rollback names the present sinks."""
     rows = (row(1, outside=()), row(2, vertices=upserting("a"), outside=("o/a", "o/u")))
     assert ("o/a", "o/u") == sinks_after(rows, rows[0], leave_outside=False)
     assert ("o/a",) == sinks_after(rows, rows[0], leave_outside=True)
@@ -125,7 +131,7 @@ def test_the_sinks_of_upsert_tables_follow_a_rollback_unless_they_are_left():
 
 
 def test_a_rollback_may_not_change_what_a_sink_has():
-    """Rows may neither leave the sink's table nor come back. Other tables do not matter."""
+    """A rollback may neither remove rows from a sink's table nor bring rows back. Other tables do not matter."""
     rows = (row(1, outside=()), row(2))
     for changed in ({"adds": (FILE,)}, {"removes": (FILE,)}):
         assert {"o/a"} == beyond_recall(rows, Rollback(rows[0], (table("o/a", **changed),)), None)
@@ -133,14 +139,14 @@ def test_a_rollback_may_not_change_what_a_sink_has():
 
 
 def test_a_rollback_may_not_leave_behind_what_a_sink_may_get():
-    """Another process may still publish the pending checkpoint, unless the rollback goes back to that one."""
+    """Another process may still publish the pending checkpoint. A rollback to that checkpoint is allowed."""
     first, pending = row(1), row(2, table("o/a", adds=(FILE,)))
     assert {"o/a"} == beyond_recall((first, pending), Rollback(first, ()), pending)
     assert set() == beyond_recall((first, pending), Rollback(pending, ()), pending)
 
 
 # ------------------------------------------------------------------
-# Decides, as a pure function, in which order a process publishes into a target with transactions.
+# Tests the pure function that decides in which order a process publishes into a target with transactions.
 
 
 LOST, REFUSED = TargetLost("no reply"), TargetRefused("too large")
@@ -159,25 +165,25 @@ def told(checkpoint, *answers):
 
 
 def test_a_lost_reply_leads_back_to_the_first_look():
-    """There, a commit that is in is found. After some tries the process gives up, and says why."""
+    """That look finds a commit that has arrived. After some tries, the process gives up and reports the reason."""
     found = told(4, TargetHas(3), TargetDone(), TargetHas(3), LOST, TargetHas(4))
     assert ([*STEPS, WriteInTransaction(3), STEPS[0]], None) == found
     assert ([STEPS[0]] * TRIES, LOST) == told(4, *[LOST] * TRIES)
 
 
 def test_a_refusal_ends_it():
-    """Another try would be refused too."""
+    """The target would refuse another try, too."""
     assert ([*STEPS[:2]], REFUSED) == told(4, TargetHas(3), REFUSED)
 
 
 def test_an_answer_to_another_question_is_an_error():
-    """A question about the number is not answered by a confirmation."""
+    """The question is which number the target has. A confirmation is no answer to this."""
     with pytest.raises(UnexpectedFactError):
         told(4, TargetDone())
 
 
 # ------------------------------------------------------------------
-# Compares two states of an upsert table: what a sink must write, and which keys it must delete.
+# Two states of an upsert table are compared: which rows a sink must write, and which keys it must delete.
 
 
 KEYS = ("a", "b")
@@ -211,7 +217,7 @@ def test_a_sink_that_writes_the_difference_has_the_table(now, was):
 
 
 def test_rows_with_another_column_have_changed():
-    """The table got a column, or a column a wider type. A key that is gone is found nevertheless."""
+    """The table got a column, or a column got a wider type. A deleted key is found nevertheless."""
     now = pl.DataFrame({"a": [1, 2], "v": [1, 2]})
     for was in (pl.DataFrame({"a": [1, 3]}), now.cast(pl.Int32).with_columns(a=pl.Series([1, 3], dtype=pl.Int32))):
         found = difference(now, was, ("a",))

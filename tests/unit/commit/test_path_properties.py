@@ -1,4 +1,4 @@
-"""A file's path says what it holds and who wrote it. A wrong path is refused (K1)."""
+"""A file's path shows what the file holds and which process wrote it. A wrong path is refused (K1)."""
 
 from typing import Final
 
@@ -17,9 +17,10 @@ from checkpointing.partitions import TableVersion, Value, VersionKind, folder_of
 from spec.machines.judging import expect
 
 NAMES: Final = "names-tell-files"
-"""A staged file's path tells its table, generation, partition, version, vertex and micro-batch. The kind of a version
-says how it is compared. A file with another writer's rows is known by its name, in every partition. No other name is
-believed."""
+"""A staged file's path contains its table, generation, partition, version, vertex and micro-batch.
+
+The kind of a version decides how it is compared. A file with another writer's rows is recognised by its name, in every
+partition. No other name is recognised."""
 
 _OWN: Final = ProtocolPaths(JobName("small"))
 _FOLDERS: Final = (
@@ -44,7 +45,7 @@ _ORDERED: Final = {
     VersionKind.TIME: ("2024-05-01T09:00:00.000000", "2024-05-01T10:00:00.000000"),
     VersionKind.TEXT: ("", "B", "a", "a b", "a!", "a/b", "é"),
 }
-"""Texts of versions, the greater ones later."""
+"""Texts of versions, in ascending order."""
 _numbers = st.sampled_from([0, 1, 10, 123_456])
 _generations = st.integers(1, 120)
 _UNIQUE: Final = f"{11:032x}"
@@ -63,7 +64,7 @@ _WRONG: Final = (
     f"../{_PLAIN}",
     f"day=1//{_PLAIN}",
 )
-"""Names in a generation's folder that no micro-batch gives."""
+"""Names in a generation's folder that no micro-batch gives to a file."""
 _OUTSIDE: Final = (
     "gold/sums",
     "gold/sums/",

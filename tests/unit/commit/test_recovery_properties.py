@@ -1,4 +1,4 @@
-"""A new holder repairs, publishes and deletes in order, and publishes what a dead holder has committed."""
+"""A new holder repairs, publishes and deletes in this order, and publishes what a dead holder has committed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,16 +60,16 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 # ------------------------------------------------------------------
-# Tests the steps of a new holder before its work: in which order it repairs, publishes and deletes, and what it omits.
-#
-# Its reference lists the due steps. What the single steps decide is the subject of the machines of damaged
-# tables and of the roll-forward.
+# Tests the steps of a new holder before its work: in which order it repairs, publishes and deletes, and which steps it
+# omits. The reference lists the due steps. The decisions inside the steps are tested by the machines of damaged tables
+# and of the roll-forward.
 
 
 STEPS: Final = "steps-in-order"
-"""A new holder first repairs tables, then publishes an entry that is not published yet, and deletes leftovers last. It
-deletes nothing if an entry cannot be read, or if a rollback goes on without the entry. If a cut was lost, outside sinks
-get its entry once more."""
+"""A new holder first repairs tables, then publishes an entry that is not published yet, and deletes leftovers last.
+
+It deletes nothing if an entry cannot be read, or if a rollback skips the unpublished entry. If a cut was lost, outside
+sinks get the cut's entry once more."""
 
 _TABLE, _OTHER, _KEYED = TableName("bronze/kept"), TableName("gold/sums"), TableName("gold/keyed")
 _CLAIM: Final = Claim(
@@ -95,9 +95,9 @@ class _Case:
     pending: bool
     """Whether the newest entry is not published yet."""
     outside: bool
-    """Whether outside sinks get the rows of an append table and of an upsert table."""
+    """Whether an append table and an upsert table have outside sinks."""
     seen: str
-    """What the tables show: whole, behind (some lost entries), or lost for good."""
+    """What the tables show: all entries (whole), too few (behind), or too few for good (lost)."""
     rebuilt: bool
     """Whether the newest cut was lost."""
     pinned: bool
@@ -105,7 +105,7 @@ class _Case:
 
     @property
     def leaves_newest(self) -> bool:
-        """Whether it is a rollback to another entry than the newest."""
+        """Whether the holder rolls back to another entry than the newest."""
         return self.leaves not in (None, _NEWEST)
 
 
@@ -157,7 +157,7 @@ def test_recover_recover(case):
 
 
 def _judge(case: _Case, effect: TickEffect, plan: RecoveryPlan, rows: tuple[CheckpointRecord, ...]) -> None:
-    """Judge what one step says."""
+    """Judge the content of one step."""
     match effect:
         case LookAtTables():
             expect(effect.rows == rows, STEPS, f"{effect}")
@@ -178,7 +178,7 @@ def _judge(case: _Case, effect: TickEffect, plan: RecoveryPlan, rows: tuple[Chec
             due = DiscardLeftovers(_CLAIM.generation, Referenced(rows[1], pinned), _CLAIM.first_id)
             expect(effect == due, STEPS, f"{effect}, due is {due}")
         case _:
-            """Its kind tells all."""
+            """Only the kind of this step matters."""
 
 
 def _due(case: _Case) -> Iterator[str]:
@@ -249,23 +249,26 @@ def _entry(case: _Case, checkpoint: CheckpointId) -> CheckpointRecord:
 
 
 # ------------------------------------------------------------------
-# Tests the roll-forward. A dead holder has left a committed entry, and the next holder publishes it.
-#
-# Its reference lists the due effects in order, and the versions in the cut. The parent's cut may lack a table whose
-# log lost entries. Another process may have recorded the entry's own cut meanwhile. A table may refuse the entry.
+# Tests the roll-forward: the next holder publishes an entry that a dead holder committed. The reference lists the due
+# effects in order, and the versions in the cut. The parent's cut may lack a table whose log lost entries. Another
+# process may have recorded the entry's own cut meanwhile. A table may refuse the entry.
 
 
 FORWARD: Final = "rolls-forward"
-"""An entry is published table by table, then to its outside sinks. Its cut has the version of each table. A table that
-was removed from the parent's cut keeps the columns of this entry alone. If the cut is recorded already, it is used."""
+"""An entry is published table by table, then to its outside sinks. Its cut has the version of each table.
+
+A table that was removed from the parent's cut keeps only the columns of this entry. A cut that is already recorded is
+used."""
 SAYS_WHY: Final = "says-why"
-"""If a table refuses an entry, the tick fails. Its message has the entry's number, the reason, and whether the entry
-was published before. Only a rollback to another entry goes on without this entry."""
+"""If a table refuses an entry, the tick fails.
+
+Its message has the entry's number, the reason, and whether the entry was published before. Only a rollback to another
+entry continues without this entry."""
 
 _KEPT, _SUMS, _STILL = TableName("bronze/kept"), TableName("gold/sums"), TableName("gold/still")
 _OTHER_OF_ROLLING_FORWARD, _PARENT, _OWN = CheckpointId(3), CheckpointId(4), CheckpointId(5)
 _Table = tuple[TableName, TableMode, int, bool]
-"""Name, mode, parent version according to the entry, and whether the parent's cut has the table."""
+"""A table's name, its mode, its parent version in the entry, and whether the parent's cut has the table."""
 _tables_of_rolling_forward = st.tuples(
     st.tuples(st.just(_KEPT), st.just(TableMode.APPEND), st.sampled_from([0, 3]), st.booleans()),
     st.tuples(
@@ -370,7 +373,7 @@ def test_roll_forward_publish_again(table):
 
 
 def _is_refused(steps: Steps[bool], table: TableName, leaves: CheckpointId | None) -> None:
-    """Let a table refuse the entry. A rollback to another entry goes on without it."""
+    """Let a table refuse the entry. A rollback to another entry continues without it."""
     if leaves == _OTHER_OF_ROLLING_FORWARD:
         try:
             effect: object = steps.send(PublishFailed(_OWN, table, "it is locked"))
@@ -420,7 +423,7 @@ def _ends(steps: Steps[bool], *, done: bool) -> None:
 def _due_of_rolling_forward(
     record: CheckpointRecord, parent: dict[TableName, int]
 ) -> Iterator[tuple[TableName, bool, bool]]:
-    """Yield the publications: table, whether it keeps only the entry's columns, whether it goes outside."""
+    """Yield the publications: table, whether it keeps only the entry's columns, and whether a sink gets it."""
     removed = [
         each.table
         for each in record.tables

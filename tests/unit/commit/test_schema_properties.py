@@ -1,4 +1,4 @@
-"""Old state and tables serve a changed pipeline exactly if types, names and meanings still fit."""
+"""A changed pipeline can use old state and tables exactly if their types, names and meanings still fit."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -56,13 +56,16 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 WIDER: Final = "types-become-wider"
-"""A type serves old values only if each plain type inside it is the same or a wider one. Fields of structs
-may come and go, but not inside the key of a map. Delta's readers handle only some of these changes by themselves."""
+"""A type can hold old values only if each plain type inside it is the same or a wider one.
+
+Fields of structs may come and go, but not inside the key of a map. Delta's readers handle only some of these changes by
+themselves."""
 STATE: Final = "state-keeps-its-key"
 """Columns of a state are compared by name. The key's columns, their order and their types may not change."""
 TYPES: Final = "types-are-read"
-"""A text is read as a type exactly if Delta knows the type. Users see the type as in SQL. Renamed fields inside it are
-found."""
+"""A text is read as a type exactly if Delta knows the type. Messages show types as in SQL.
+
+Renamed fields inside a type are found."""
 
 _WIDER: Final = {
     ("byte", "short"): True,
@@ -77,7 +80,7 @@ _WIDER: Final = {
     ("float", "double"): True,
     ("date", "timestamp_ntz"): False,
 }
-"""The changes that Delta's type widening allows, and whether readers handle each by themselves."""
+"""The changes that Delta's type widening allows. The value is whether readers handle the change by themselves."""
 _DIGITS: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 _SQL: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 _Kind = str | dict[str, Any]
@@ -227,7 +230,7 @@ def test_types_rename_upstream(kinds, renamed):
 
 
 def _paths(kind: _Kind, at: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each path inside a type with what lies there: a plain type, or the kind of nesting."""
+    """Yield each path inside a type, with the plain type or the kind of nesting at that path."""
     if isinstance(kind, str):
         yield at, kind
         return
@@ -245,7 +248,7 @@ def _inside(kind: dict[str, Any]) -> list[tuple[str, _Kind]]:
 
 
 def _serves(was: _Kind, now: _Kind) -> tuple[bool, bool]:
-    """Return whether the new type is as wide as the old one, and whether readers read old files by it."""
+    """Return whether the new type is as wide as the old one, and whether readers can read old files with it."""
     before, after = dict(_paths(was)), dict(_paths(now))
     wider = read = True
     for path in before.keys() | after.keys():
@@ -261,14 +264,14 @@ def _serves(was: _Kind, now: _Kind) -> tuple[bool, bool]:
 
 
 def _is_new_above(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """Return whether this path lies in a field that came or went, and that field is not inside a map's key."""
+    """Return whether this path lies in a field that was added or removed outside a map's key."""
     parts = path.split("/")
     above = ["/".join(parts[:at]) for at in range(1, parts.index("key") + 1)]
     return any((each in before) != (each in after) for each in above)
 
 
 def plain_serves(was: str, now: str) -> tuple[bool, bool]:
-    """Return whether a plain type is wider than another one, and whether readers read old files by it."""
+    """Return whether the new plain type is wider than the old one, and whether readers can read old files with it."""
     if (was, now) in _WIDER:
         return True, _WIDER[was, now]
     old, new = _decimal(was), _decimal(now)
@@ -279,7 +282,7 @@ def plain_serves(was: str, now: str) -> tuple[bool, bool]:
 
 
 def _decimal(kind: str) -> tuple[int, int] | None:
-    """Return how many digits a number of this type has before and behind the point."""
+    """Return how many digits a number of this type has before and after the point."""
     if kind.startswith("decimal("):
         precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
         return int(precision) - int(scale), int(scale)
@@ -361,7 +364,7 @@ def _named_otherwise(kind: _Kind, back: Mapping[str, str]) -> _Kind:
 
 
 def _due_inside(column: str, was: _Kind, now: _Kind, renamed: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (column, old, new) of the fields that have their old name in the files. Fields inside maps are ignored."""
+    """Yield (column, old, new) for each field whose files have its old name. Fields inside maps are ignored."""
     before, after = dict(_paths(was)), dict(_paths(now))
     for path, kind in before.items():
         if kind == "struct" and after.get(path) == "struct" and "/key" not in path and "/value" not in path:
@@ -372,24 +375,26 @@ def _due_inside(column: str, was: _Kind, now: _Kind, renamed: Mapping[str, str])
 
 
 # ------------------------------------------------------------------
-# Tests changed state. A pipeline gives its columns other names, functions and versions, and goes on from a cut.
-#
-# Its reference decides for each column what becomes of the old values. A change is refused if old values could be read
+# Tests changed state: a pipeline gives its state columns other names, functions and versions, and continues from a cut.
+# The reference decides for each column what becomes of the old values. A change is refused if old values could be read
 # with a wrong meaning.
 
 
 MEANINGS: Final = "meanings-are-kept"
-"""Old values of a column serve only if its function, the names of its arguments and its version are the same. If a
-checkpoint did not record them, the old values serve."""
+"""Old values of a column are kept only if its function, the names of its arguments and its version are the same.
+
+They are kept, too, if the checkpoint recorded none of these."""
 RENAMES: Final = "renames-are-clear"
-"""A renamed column keeps its values. A rename is refused if both names are there, or if neither is there and a column
-would be dropped. A pipeline that no longer declares a rename of its cut is refused too."""
+"""A renamed column keeps its values.
+
+A rename is refused if the files have both names, or if they have neither and a column would be dropped. A pipeline is
+refused, too, if it undoes a rename of its cut without declaring so."""
 HINTS: Final = "drops-get-hints"
-"""A dropped column gets a hint if a new one may be the same under another name."""
+"""The report on a dropped column has a hint if a new column may be the same one under another name."""
 
 _NAMES: Final = ("a", "b", "c")
 _Said = tuple[str, str, int | None, str, str]
-"""The column, its function, its version, its argument, and the argument's type."""
+"""A column, its function, its version, its argument, and the argument's type."""
 _meaning = st.tuples(
     st.sampled_from(_NAMES),
     st.sampled_from(["max", "max", "process"]),
@@ -528,7 +533,7 @@ def kept_names(now: Collection[str], then: Collection[str], renamed: Mapping[str
 def renames_due(
     now: Sequence[str], then: Sequence[str], renamed: Mapping[str, str], becomes: str = ""
 ) -> list[_Renamed]:
-    """Return what a restore must say about a pipeline's renames, for files with the columns `then`."""
+    """Return what a restore must report about a pipeline's renames, for files with the columns `then`."""
     keep = kept_names(now, then, renamed)
     gone = [name for name in then if name not in now and name not in keep.values()]
     due = [(new, old, becomes or "renamed, with its values", "") for new, old in keep.items()]
@@ -543,7 +548,7 @@ def renames_due(
 def renames_undeclared(
     now: Collection[str], then: Collection[str], renamed: Mapping[str, str], of_cut: Mapping[str, str]
 ) -> list[_Renamed]:
-    """Return what a restore must say about renames of the cut that this pipeline undoes without saying so."""
+    """Return what a restore must report about renames of the cut that this pipeline undoes without declaring it."""
     last = {was: name for name, was in of_cut.items()}
     return [
         (was, name, "", "does not say that it renames it back")
@@ -571,7 +576,7 @@ def _reason(change: Change) -> str:
 
 
 def _part(change: Change, due: Sequence[_Renamed]) -> str:
-    """Return the due text if this refusal holds it, and otherwise the whole refusal."""
+    """Return the due text if the refusal contains it, and otherwise the whole refusal."""
     parts = [said for column, _, _, said in due if said and column == change.column and said in change.refused]
     return parts[0] if parts else change.refused
 
@@ -596,16 +601,16 @@ def _change(column: str, was: str | None, now: str | None, becomes: str, refused
 
 
 # ------------------------------------------------------------------
-# Tests changes of a table's columns between two pipelines: what a restore reports, and what the next cut lists.
-#
-# Its reference goes through the columns one by one. The machine of an append table's columns covers rollbacks.
+# Tests changes of a table's columns between two pipelines: what a restore reports, and what the next cut lists. The
+# reference checks the columns one by one. The machine of an append table's columns covers rollbacks.
 
 
 SAID: Final = "table-changes-said"
 """A restore reports what becomes of each column of a table. It refuses a change that the table's files cannot serve."""
 CUT: Final = "cuts-list-columns"
-"""A cut lists the columns of each table that declares columns, each with the checkpoint from which it is valid. If a
-table's files are written again, the cut keeps the old columns while one of the old files is live."""
+"""A cut lists the columns of each table that declares columns. Each column has the checkpoint from which it is valid.
+
+If a table's files must be written again, the cut keeps the old columns while one of the old files is live."""
 
 TABLE: Final = TableName("gold/totals")
 VERTEX: Final = VertexId("totals")
@@ -634,9 +639,9 @@ class _Pair:
     outside: bool = False
     partitioned: tuple[str, ...] = ()
     of_cut: Mapping[str, str] = field(default_factory=dict)
-    """Maps new to old column names, as the cut's pipeline declared them for this vertex."""
+    """The renames that the cut's pipeline declared for this vertex, from new to old names."""
     of_others: Mapping[str, str] = field(default_factory=dict)
-    """Renames that another vertex declared. They change nothing for this table."""
+    """Renames that another vertex declared. These change nothing for this table."""
 
     @property
     def appends(self) -> bool:
@@ -648,7 +653,7 @@ class _Pair:
 
     @property
     def leaving(self) -> list[str]:
-        """The columns that the pipeline takes out of a table that keeps its files."""
+        """The columns that the pipeline removes from a table that keeps its files."""
         return [name for name in self.was if name in self.drops and name not in self.now]
 
 
@@ -750,7 +755,7 @@ def _due(pair: _Pair) -> Iterator[_FoundChanges]:
 
 
 def _of_files(pair: _Pair) -> Iterator[_FoundChanges]:
-    """Yield what a restore reports only about an append table: names in its files, drops, its sink, and its order."""
+    """Yield what a restore reports only about append tables: names in files, drops, sinks, order of columns."""
     keep = pair.keep
     for name, kind in pair.now.items():
         if name not in pair.was and name.upper() in pair.dropped:

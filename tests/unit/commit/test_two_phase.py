@@ -1,4 +1,4 @@
-"""The commit refuses facts that nobody waits for. The machine of the commit judges what it does with the others."""
+"""The commit refuses facts that it does not wait for. The machine of the commit tests all other facts."""
 
 import pytest
 
@@ -70,7 +70,7 @@ UNAWAITED = [
 
 @pytest.mark.parametrize("fact", UNAWAITED, ids=lambda fact: type(fact).__name__)
 def test_a_fact_that_nobody_waits_for_raises_and_changes_nothing(door, fact):
-    """Every pair of state and fact that is not in the table is refused. So is a fact for another checkpoint."""
+    """The commit refuses a fact for another checkpoint, and every state and fact not in the table of transitions."""
     before = digest([door])
     with pytest.raises(UnexpectedFactError):
         door.step(fact, 10)
@@ -88,7 +88,10 @@ def test_every_transition_of_the_table_leads_to_a_known_state():
 
 
 def snapshots(adds, *subtasks):
-    """Return an entry that adds these files. Each letter stands for a file, a capital for one inside the entry."""
+    """Return an entry that adds these files. Each letter is a file.
+
+    A capital is a file whose content is in the entry.
+    """
 
     def handles(names):
         return tuple(FileHandle(each, 1, 1, 0, inline="QQ==" if each.isupper() else "") for each in names)
@@ -100,7 +103,7 @@ def snapshots(adds, *subtasks):
 
 
 def test_only_files_that_no_retained_entry_names_are_synced():
-    """Subtask 0 has a new file and keeps one, subtask 1 takes one over, subtask 2 stays, 3 is new. Rows were erased."""
+    """Subtask 0 has a new file and keeps one. Subtask 1 takes a file over, 2 stays, and 3 is new. Rows were erased."""
     before, other = snapshots("xy", "ab", "c", "d"), snapshots("", *"uvw")
     into = FileHandle("o", 1, 1, 0)
     erased = tuple(ErasedFile(table="out/log", path=name, into=after) for name, after in (("x", None), ("y", into)))

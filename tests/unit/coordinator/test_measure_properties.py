@@ -101,7 +101,7 @@ class MeasuringMachine(RuleBasedStateMachine):
         self.done: list[_Done] = []
         """The micro-batches since the vertex's last barrier."""
         self.triggered: dict[CheckpointId, tuple[int, int, int]] = {}
-        """When each checkpoint was triggered, how many rows had been sent, and how many of them are estimates."""
+        """Per checkpoint: the time of its trigger, the rows sent until then, and how many of these are estimates."""
         self.ended: set[CheckpointId] = set()
         self.barriers: dict[CheckpointId, list[tuple[int, int]]] = {}
         """The channel and time of each barrier."""
