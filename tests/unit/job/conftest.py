@@ -68,7 +68,7 @@ def two_sources(*, judged: bool = False, parallelism: int = 1) -> JobGraph:
 
 
 def in_a_row() -> JobGraph:
-    """Return left -> bronze -> joined and right -> joined. The barriers of `right` come first."""
+    """Return left -> bronze -> joined and right -> joined. At `joined`, the barriers of `right` come first."""
     return JobGraph(
         (
             Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),
@@ -81,7 +81,7 @@ def in_a_row() -> JobGraph:
 
 
 def record(graph: JobGraph, checkpoint: int, snapshots: dict[str, tuple[SubtaskSnapshot, ...]], **changes: Any):
-    """Return the entry of a cut of that graph."""
+    """Return the entry of a cut of this graph."""
     vertices = tuple(
         VertexRecord(
             vertex=vertex.id,
@@ -111,7 +111,7 @@ def record(graph: JobGraph, checkpoint: int, snapshots: dict[str, tuple[SubtaskS
 
 
 class Story:
-    """A job door between two facts, with all its effects that have no answer yet."""
+    """A job door, with all its effects that have no answer yet."""
 
     def __init__(self, graph: JobGraph, config: dict[str, Any] | None = None, **setup: Any) -> None:
         self.graph = graph
@@ -148,12 +148,12 @@ class Story:
                     pass
 
     def tell(self, fact: Any) -> None:
-        """Tell the door the time before each fact, as a tick's driver does."""
+        """Step the door with the time and then with the fact, as a tick's driver does."""
         self._take(self.door.step(TimeAdvanced(self.now_ms)))
         self._take(self.door.step(fact))
 
     def passes(self, milliseconds: int) -> None:
-        """Let time pass. The door hears of it only when it has asked for that."""
+        """Let time pass. The door gets the time only when it has asked to be woken."""
         until_ms = self.now_ms + milliseconds
         while self.wake_ms is not None and self.wake_ms <= until_ms:
             self.now_ms, self.wake_ms = max(self.now_ms, self.wake_ms), None
@@ -209,7 +209,7 @@ class Story:
         self.tell(TablesChecked(self.take(CheckTables).checkpoint, problems))
 
     def appends(self) -> Any:
-        """Append the waiting entry. Return it."""
+        """Append the waiting entry, and return it."""
         row = self.take(AppendRow).row
         self.version += 1
         self.tell(RowAppended(row.nonce, self.version))
@@ -224,7 +224,7 @@ class Story:
         self.tell(CutRecorded(self.take(RecordCut).checkpoint))
 
     def commits(self) -> Any:
-        """Go from the check of the tables to the recorded cut. Return the entry."""
+        """Take all steps from the check of the tables to the recorded cut. Return the entry."""
         self.checks()
         row = self.appends()
         self.publishes()
@@ -238,7 +238,7 @@ def in_flight_of(edge: EdgeId, subtask: int, *names: str) -> Iterator[ChannelSta
 
 @pytest.fixture
 def job() -> SimpleNamespace:
-    """Return a function that begins a story, and the words for its parts."""
+    """Return the class of stories, with functions that make graphs, entries and files for them."""
     return SimpleNamespace(
         story=Story,
         two_sources=two_sources,

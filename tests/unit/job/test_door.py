@@ -1,4 +1,4 @@
-"""What the simulator's rules leave open of the job door: how long rows wait, estimates, and what comes too late."""
+"""Tests what the simulator's rules leave open about the job door: how long rows wait, estimates, late barriers."""
 
 from dataclasses import replace
 
@@ -29,11 +29,11 @@ THREE = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "micro_batc
 
 
 # ------------------------------------------------------------------
-# The ways between the parts of a job: what a subtask says reaches all who must hear it.
+# The ways between the parts of a job: what a subtask sends reaches all channels that lead from it.
 
 
 def test_the_marker_of_a_cancelled_checkpoint_goes_into_every_channel_of_its_subtask(job, monkeypatch):
-    """Here two vertices read the same source."""
+    """In this graph, two vertices read the same source."""
     readers = [Vertex(name, VertexKind.KEYED, 1, (Table(f"out/{name}", TableMode.APPEND),)) for name in ("one", "two")]
     source = Vertex("left", VertexKind.SOURCE, 1, splits=("l",))
     graph = JobGraph((source, *readers), tuple(EdgeId("left", each.id) for each in readers))
@@ -45,7 +45,7 @@ def test_the_marker_of_a_cancelled_checkpoint_goes_into_every_channel_of_its_sub
 
 
 # ------------------------------------------------------------------
-# Shortly before a periodic barrier, a few rows wait for it, and idle splits are asked more often (A2).
+# Shortly before a periodic barrier, a few rows wait for the barrier, and idle splits are polled more often (A2).
 
 
 INTERVAL_MS = 200
@@ -55,7 +55,7 @@ IDLE_MS = 500
 
 @pytest.fixture
 def expecting(job):
-    """Return what begins a job with an interval."""
+    """Return a function that begins a job with a checkpoint interval."""
 
     def begun(interval_ms=INTERVAL_MS, graph=None, **setup):
         config = {"interval_ms": interval_ms, "micro_batch_rows_max": 10 * FEW_ROWS}
@@ -75,7 +75,7 @@ def reads(story, rows):
 
 
 def test_a_few_rows_wait_for_the_barrier_that_is_near(expecting):
-    """It brings them into one micro-batch."""
+    """At the barrier, all these rows run in one micro-batch."""
     story = expecting()
     reads(story, 3)
     assert begun(story) == 0
@@ -85,7 +85,7 @@ def test_a_few_rows_wait_for_the_barrier_that_is_near(expecting):
 
 @pytest.mark.parametrize("graph", ["two_sources", "in_a_row"], ids=["beside them", "two steps above"])
 def test_rows_wait_as_long_as_a_source_is_being_asked(job, expecting, graph):
-    """It may bring more rows for the same micro-batch."""
+    """The poll may bring more rows for the same micro-batch."""
     story = expecting(FAR_MS, getattr(job, graph)())
     story.offers("right", 3)
     story.is_idle("right")
@@ -95,7 +95,7 @@ def test_rows_wait_as_long_as_a_source_is_being_asked(job, expecting, graph):
 
 
 def test_a_vertex_runs_nothing_while_a_channel_of_one_of_its_subtasks_is_full(job):
-    """The first subtask of bronze has sent a file that nobody has processed yet."""
+    """The first subtask of bronze has sent a file that `joined` has not processed yet."""
     left, right, bronze, joined = job.in_a_row().vertices
     graph = replace(job.in_a_row(), vertices=(left, right, replace(bronze, parallelism=2), joined))
     story = job.story(graph, linger_ms=0, credit_bytes=10)
@@ -109,7 +109,7 @@ def test_a_vertex_runs_nothing_while_a_channel_of_one_of_its_subtasks_is_full(jo
 
 @pytest.fixture
 def waiting(expecting):
-    """Return a job with a few rows, a checkpoint that waits for its tables, and a request for the next one."""
+    """Return a job with a few rows, a checkpoint that waits for its tables, and a request for the next checkpoint."""
     story = expecting()
     story.is_idle("left", "right")
     story.passes(INTERVAL_MS)
@@ -120,13 +120,13 @@ def waiting(expecting):
 
 
 def test_a_few_rows_wait_for_the_checkpoint_before_theirs(waiting):
-    """The next barrier is sent once that checkpoint is complete."""
+    """The next barrier is sent once the first checkpoint is complete."""
     waiting.commits()
     assert begun(waiting) == 1
 
 
 def test_a_few_rows_wait_no_longer_than_others(waiting):
-    """The checkpoint before theirs may take long."""
+    """A second is the longest wait, however long the checkpoint before takes."""
     waiting.passes(999)
     assert begun(waiting) == 0
     waiting.passes(1)
@@ -135,7 +135,7 @@ def test_a_few_rows_wait_no_longer_than_others(waiting):
 
 @pytest.mark.parametrize(("setup", "pause_ms"), [({}, IDLE_MS // POLLS), ({"interval_ms": FAR_MS}, IDLE_MS)])
 def test_an_idle_split_is_asked_more_often_before_a_barrier(expecting, setup, pause_ms):
-    """So the barrier takes newer rows with it."""
+    """So newer rows come before the barrier."""
     story = expecting(**setup)
     story.is_idle("left", "right")
     story.passes(pause_ms - 1)
@@ -145,7 +145,7 @@ def test_an_idle_split_is_asked_more_often_before_a_barrier(expecting, setup, pa
 
 
 # ------------------------------------------------------------------
-# Rows trigger checkpoints (A11): how many at a time, and which rows an entry counts.
+# Rows trigger checkpoints (A11): how many may be pending, and which rows an entry counts.
 
 
 @pytest.mark.parametrize(("concurrent", "pending"), [(1, 1), (2, 2)])
@@ -160,9 +160,9 @@ def test_rows_trigger_as_many_checkpoints_as_may_be_pending(job, concurrent, pen
 
 
 def test_estimated_rows_pace_like_others_and_are_marked(job):
-    """Three estimated rows of a slice fill the epoch, although it may have none.
+    """Three estimated rows of a slice count towards the epoch, although the slice may have none.
 
-    The entry says how many were estimated.
+    The entry lists how many of its rows were estimated.
     """
     story = job.story(job.two_sources(), {"every_rows": 5, "slice_rows_max": 3}, linger_ms=0)
     for estimated in (3, 0):
@@ -182,7 +182,7 @@ ONE_JOB = {"left": "shop", "right": "shop"}
 
 
 def reads_to(story, source, end, *, at_cut=True):
-    """Answer the source's poll with the rows up to a position. The position is a cut, or lies on the way to one."""
+    """Answer the source's poll with the rows up to a position. The position is a cut, or lies before the cut."""
     poll = story.take(PollSource, lambda poll: poll.source == source)
     start = int(poll.position or 0)
     rows = end - start
@@ -193,7 +193,7 @@ def reads_to(story, source, end, *, at_cut=True):
 
 
 def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):
-    """No barrier can be sent before the cut, so there is no last checkpoint to wait for."""
+    """No barrier can be sent before the cut is reached, so the tick cannot wait for a last checkpoint."""
     story = job.story(job.two_sources(), {"tolerable_poll_failures": 0}, linger_ms=0, cut_groups=ONE_JOB)
     reads_to(story, "left", 4)
     story.tell(PollFailed("right", story.take(PollSource).split, "a file of right is damaged"))
@@ -202,11 +202,11 @@ def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):
 
 
 # ------------------------------------------------------------------
-# What a gate does with a checkpoint that a newer one follows, and with a barrier that comes too late (C1, A9).
+# What a gate does with a checkpoint when a newer one follows, and with a barrier that comes too late (C1, A9).
 
 
 def gated(monkeypatch):
-    """Return a list of what all gates abort and ignore from now on, as they do it."""
+    """Return a list to which all gates from now on add what they abort and ignore."""
     seen, step = [], InputGate.step
 
     def watched(self, fact):
@@ -228,9 +228,10 @@ def in_two_steps():
 
 
 def test_a_newer_barrier_that_overtakes_a_cancel_marker_subsumes_the_aligned_one(job, monkeypatch):
-    """A savepoint expires while `middle` runs, so `middle` cancels it. Checkpoint 2 overtakes its marker.
+    """A savepoint expires while `middle` runs, so `middle` sends a cancel marker. Checkpoint 2 overtakes the marker.
 
-    `joined` waits for the savepoint's other barrier when the newer one comes. Then the marker is too old, and ignored.
+    When the newer barrier comes, `joined` still waits for the savepoint's other barrier. Then the marker is too old,
+    and `joined` ignores it.
     """
     seen = gated(monkeypatch)
     sizes = {"micro_batch_rows_max": 10, "slice_rows_max": 10}
@@ -254,7 +255,10 @@ def test_a_newer_barrier_that_overtakes_a_cancel_marker_subsumes_the_aligned_one
 
 
 def test_a_barrier_that_comes_after_its_checkpoint_was_aborted_is_ignored(job, monkeypatch):
-    """More than `max_alignment_bytes` waits behind the first barrier. The other one comes when nothing waits for it."""
+    """More than `max_alignment_bytes` waits behind the first barrier, so the checkpoint is aborted.
+
+    Then the other one comes.
+    """
     seen = gated(monkeypatch)
     config = {"max_alignment_bytes": 50, "tolerable_failures": 9, "micro_batch_rows_max": 10, "slice_rows_max": 10}
     story = job.story(job.two_sources(), config, linger_ms=0)
@@ -275,7 +279,10 @@ def test_a_barrier_that_comes_after_its_checkpoint_was_aborted_is_ignored(job, m
 
 @pytest.mark.parametrize("completes", [True, False], ids=["the one before completes", "the one before goes on"])
 def test_rows_wait_for_a_barrier_that_fires_no_longer_than_a_job_takes(job, completes):
-    """Checkpoint 2 was asked for, and waits until checkpoint 1 is complete. Its barrier would fire with the rows."""
+    """Checkpoint 2 was requested, and waits until checkpoint 1 is complete.
+
+    Its barrier would fire timers with the rows.
+    """
     left, right, joined = job.two_sources().vertices
     graph = replace(job.two_sources(), vertices=(left, right, replace(joined, fires=True, by_clock=True)))
     story = job.story(graph, {"every_rows": 3})

@@ -1,4 +1,4 @@
-"""The statistics of an entry: of each vertex, of each subtask, and of the generation's checkpoints (E6)."""
+"""The statistics of an entry: for each vertex, for each subtask, and for the generation's checkpoints (E6)."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def work(*tasks):
 
 
 def test_an_entry_names_the_slow_subtask(job):
-    """The entry has the measurements of the tasks, added up over an epoch for each subtask."""
+    """The entry has the tasks' measurements, added up over an epoch for each subtask."""
     story = job.story(job.two_sources(parallelism=2), THREE, linger_ms=0)
     story.offers("left", 3)
     story.finishes(work=work((5, 1, 2), (900, 2, 1)))
@@ -65,7 +65,7 @@ def test_an_entry_names_the_slow_subtask(job):
 
 
 def test_counts_add_up_and_a_failed_checkpoint_is_one_of_them(job):
-    """An entry counts its generation's checkpoints, itself as in progress. The door says how they ended."""
+    """An entry counts its generation's checkpoints, and its own as in progress. The door counts how they ended."""
     config = {**THREE, "tolerable_failures": 3, "timeout_ms": 1_000}
     story = job.story(job.two_sources(judged=True), config, linger_ms=0)
     story.offers("left", 3)
@@ -87,14 +87,17 @@ def test_a_subtasks_numbers_take_little_room():
 
 
 def test_counts_of_two_generations_are_added_one_by_one():
-    """All numbers differ, so none can stand for another one."""
+    """All numbers differ, so a number in a wrong place would be found."""
     first = CheckpointCounts(total=1, in_progress=2, completed=4, failed=8, restored=16)
     second = CheckpointCounts(total=32, in_progress=64, completed=128, failed=256, restored=512)
     assert CheckpointCounts(total=33, in_progress=66, completed=132, failed=264, restored=528) == first + second
 
 
 def test_an_entry_names_the_barriers_since_its_parent_that_brought_no_cut(job):
-    """A vertex had a watermark there, and judged the rows behind it by that. A replay needs it (N1)."""
+    """The vertices judged rows behind such a barrier by the watermark at that barrier.
+
+    A replay needs this watermark (N1).
+    """
     left, right, joined = job.two_sources().vertices
     after = Vertex("after", VertexKind.KEYED, 1, (Table("out/after", TableMode.APPEND),))
     vertices = left, right, replace(joined, event_times=(EventTime(0),) * 2), after
@@ -119,7 +122,7 @@ def test_an_entry_names_the_barriers_since_its_parent_that_brought_no_cut(job):
 
 
 def test_an_entry_names_only_the_files_that_its_parent_does_not(job):
-    """Otherwise the entries of a long tick would grow for ever."""
+    """Otherwise entries would grow more and more in a long tick."""
     story = job.story(job.two_sources(), THREE, linger_ms=0)
     for _ in range(3):
         story.offers("left", 3)
@@ -146,7 +149,7 @@ def test_what_was_compacted_goes_to_one_checkpoint_and_to_the_next_one_if_that_i
 
 @pytest.mark.parametrize(("every_rows", "files"), [(9, 2), (3, 3)], ids=["no cut named it", "no retained cut does"])
 def test_state_that_was_replaced_is_deleted(job, every_rows, files):
-    """That of a cut goes once the cut after the next one is complete."""
+    """State that a cut named is deleted when the second cut after that one is complete."""
     story = job.story(job.two_sources(), {"every_rows": every_rows, "retained": 1}, linger_ms=0)
     for number in range(files):
         assert [] == story.all_told(DiscardFiles)

@@ -1,4 +1,4 @@
-"""A source without parts gets parts: its splits at the cut become those of the first part (B4)."""
+"""A source without parts gets parts: its splits at the cut become splits of the first part (B4)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,14 +24,13 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 # ------------------------------------------------------------------
-# Tests how a source without parts gets parts: its splits at the cut become those of the first part (B4).
-#
-# The machine draws the splits and builds a cut from them. From the same splits, the reference builds the cut that is
-# due, under the new names.
+# Tests how a source without parts gets parts: its splits at the cut become splits of the first part (B4). The machine
+# draws splits and builds a cut from them. From the same splits, the reference builds the expected cut with the new
+# names.
 
 
 PARTED: Final = "first-parts-go-on"
-"""A source that was read alone goes on as its first part: its splits get new names, and nothing else changes."""
+"""A source that was read alone continues as the first part: its splits get new names, and nothing else changes."""
 
 _ORDERS_OF_PARTING, _PAID, _TOTALS = VertexId("orders"), VertexId("paid"), VertexId("totals")
 _PARTS: Final = ("1.", "2.")
@@ -44,13 +43,13 @@ _SplitOfParting = tuple[str, str | None, bool]
 
 @dataclass(frozen=True)
 class _Cut:
-    """What a cut says: the splits of each source, and the slices in flight, each with its source and its split."""
+    """The content of a cut: the splits of each source, and the slices in flight, each with its source and its split."""
 
     splits: Mapping[VertexId, list[_SplitOfParting]]
     slices: list[tuple[VertexId, int]]
 
     def entry(self, begins: Mapping[VertexId, str]) -> CheckpointRecord:
-        """Return the cut's entry. The names of a source's splits begin as `begins` says."""
+        """Return the cut's entry. `begins` has the text with which the names of a source's splits begin."""
         sources = tuple(
             VertexRecord(
                 vertex=source,

@@ -1,4 +1,4 @@
-"""The master hooks in the job door: restored first, asked within a time limit, their states in the entry (A8)."""
+"""Master hooks in the job door: restored first, asked within a time limit, and their states put into the entry (A8)."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ LEDGER, CLOCK = Hook("ledger", LIMIT_MS), Hook("clock", 2 * LIMIT_MS)
 
 @pytest.fixture
 def hooked(job):
-    """Return a function that starts a job with these hooks, by default one."""
+    """Return a function that starts a job with these hooks. The default is one hook."""
 
     def start(*hooks, config=None, **setup):
         plain = job.two_sources()
@@ -58,7 +58,7 @@ def triggered(story):
 
 
 def test_a_hook_that_cannot_be_restored_fails_the_tick(hooked):
-    """The tick fails before anything is read, with the hook's message."""
+    """The tick fails with the hook's message, before any source is read."""
     story = hooked()
     story.tell(HookRestoreFailed("ledger", "master hook 'ledger' is away"))
     assert (TickOutcome.FAILED, "master hook 'ledger' is away") == (story.end.outcome, story.end.message)
@@ -76,7 +76,7 @@ def test_a_restore_that_takes_too_long_fails_the_tick_by_name(hooked):
 
 
 def test_a_tick_may_be_stopped_while_a_hook_is_restored(hooked):
-    """It ends normally, and closes its hooks."""
+    """The tick ends normally, and closes its hooks."""
     story = hooked()
     story.tell(StopRequested(StopKind.NOW))
     assert TickOutcome.STOPPED is story.end.outcome
@@ -84,7 +84,7 @@ def test_a_tick_may_be_stopped_while_a_hook_is_restored(hooked):
 
 
 def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(hooked):
-    """One failure is tolerated. The second one in a row fails the job with the hook's message."""
+    """One failure is tolerated. The second failure in a row fails the job with the hook's message."""
     story = hooked(config={"tolerable_failures": 1})
     restored(story)
     triggered(story)
@@ -106,7 +106,7 @@ def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(hooked):
 
 @pytest.mark.parametrize("state", ["{", "x" * 10, json.dumps("y" * INLINE_STATE_MAX), "[" * 100_000])
 def test_a_state_that_no_entry_may_hold_fails_the_checkpoint(hooked, state):
-    """A text that is no JSON is not committed. Neither is one that is too long."""
+    """A text that is no JSON, or that is too long, is not committed."""
     story = hooked(config={"tolerable_failures": 9})
     restored(story)
     triggered(story)
@@ -116,7 +116,7 @@ def test_a_state_that_no_entry_may_hold_fails_the_checkpoint(hooked, state):
 
 
 def test_state_without_its_hook_is_refused_unless_it_may_be_left_behind(job):
-    """The message names hook and flag (Flink: `MasterHooks.restoreMasterHooks`)."""
+    """The message names the hook and the flag (Flink: `MasterHooks.restoreMasterHooks`)."""
     plain = job.two_sources()
     record = job.record(plain, 7, {}, hooks=(HookState(hook="ledger", state="1"),))
     with pytest.raises(CutDoesNotFitError, match=r"hook 'ledger'.*pipeline\.hook\('ledger'.*--allow-non-restored"):
@@ -132,11 +132,12 @@ def test_a_graph_has_each_hook_once():
 
 
 # ------------------------------------------------------------------
-# Source coordinators in the job door: restored first, asked before the barriers, their states in the entry (A7).
+# Source coordinators in the job door: restored first, asked before the barriers, and their states put into the entry
+# (A7).
 
 
 def coordinated(job, *sources, hooks=()):
-    """Return the graph of two sources. These have coordinators."""
+    """Return the graph of two sources, in which the named `sources` have coordinators."""
     plain = job.two_sources()
     vertices = tuple(replace(vertex, coordinated=vertex.id in sources) for vertex in plain.vertices)
     return replace(plain, vertices=vertices, hooks=hooks)
@@ -144,7 +145,7 @@ def coordinated(job, *sources, hooks=()):
 
 @pytest.fixture
 def begun(job):
-    """Return a function that starts a job whose sources, by default the left one, have coordinators."""
+    """Return a function that starts a job. Its named sources have coordinators, by default the left source."""
 
     def start(*sources, config=None, hooks=(), **setup):
         graph = coordinated(job, *(sources or ("left",)), hooks=hooks)
@@ -159,13 +160,13 @@ def coordinators_reset(story, *sources):
 
 
 def asked_for_states(story):
-    """Let the sources send enough rows for a checkpoint. Return the questions to the coordinators."""
+    """Let the sources send enough rows for a checkpoint. Return the requests to the coordinators."""
     story.offers("left", 3)
     return story.all_told(AskOperatorCoordinator)
 
 
 def test_coordinators_answer_before_hooks_are_asked_and_barriers_sent(begun):
-    """The entry has each source's state with its vertex. A source without a coordinator has none."""
+    """The entry has each source's state at the source's vertex. A source without a coordinator has no state."""
     story = begun(hooks=(Hook("ledger", 5_000),))
     coordinators_reset(story)
     story.tell(HookRestored("ledger"))

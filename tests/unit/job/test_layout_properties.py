@@ -1,6 +1,6 @@
-"""Models partitioned tables: where their files lie, what a new name does to them, and which cuts are restored.
+"""Models partitioned tables: where their files lie, how a rename changes them, and which cuts are restored.
 
-The functions are those that the product calls. The model knows only the files and the values of their rows.
+The model calls the product's functions. It knows only the files and the values of their rows.
 """
 
 import re
@@ -42,11 +42,11 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 LAID_OUT: Final = "partitions-are-kept"
-"""The log of a partitioned table says of each file the values of its rows, under every name of the table."""
+"""Each file of a partitioned table has the values of its rows in its path, under every name of the table."""
 LAYOUT_STAYS: Final = "layout-stays"
-"""A cut is restored only if its files are laid out as the pipeline says."""
+"""A cut is restored only if its files are laid out by the columns that the pipeline declares."""
 MODE_STAYS: Final = "mode-stays"
-"""A cut is restored only if its table still has the same mode, and an overwrite table the same version column."""
+"""A cut is restored only if its table has the same mode as before, and an overwrite table the same version column."""
 
 _JOB: Final = JobName("model")
 _TOTALS: Final = VertexId("totals")
@@ -58,7 +58,7 @@ _COLUMNS: Final = ("day", "city", "a b", "größe", "a=b")
 
 
 def files_keep_their_partition(seed: int) -> bool:
-    """Return whether files of random partitions keep their values, apart from each other, also in a renamed table."""
+    """Return whether files of random partitions keep their values and stay apart, also in a renamed table."""
     chance = Random(seed)  # noqa: S311 - a model, no secret
     columns = tuple(chance.sample(_COLUMNS, chance.randint(1, 3)))
     wanted: list[tuple[Value, ...]] = [
@@ -75,7 +75,7 @@ def files_keep_their_partition(seed: int) -> bool:
 
 
 def _is_laid_out(file: FileHandle, values: tuple[Value, ...]) -> bool:
-    """Return whether the file's path is plain, belongs to its table, is known to clean-up, and says these values."""
+    """Return whether the file's path is plain, belongs to its table, is known to clean-up, and has these values."""
     table = _NEW if file.path.startswith(f"{_NEW}/") else _TABLE
     name = paths.staged_name_in(file.path)
     inside = paths.relative_to_table(table, file.path)
@@ -87,7 +87,7 @@ def _is_laid_out(file: FileHandle, values: tuple[Value, ...]) -> bool:
 
 
 def _apart(of: list[FileHandle] | list[tuple[Value, ...]]) -> int:
-    """Return how many partitions there are, by the files' folders or by the rows' values."""
+    """Return how many partitions there are, counted by the files' folders or by the rows' values."""
     return len({each.path.rpartition("/")[0] if isinstance(each, FileHandle) else each for each in of})
 
 
@@ -102,7 +102,7 @@ _NOTHING: Final = Referenced()
 
 
 def layouts_stay() -> bool:
-    """Return whether exactly those cuts are restored whose files are laid out as the pipeline says."""
+    """Return whether exactly those cuts are restored whose files are laid out as the pipeline declares."""
     laid = {
         (): _file(1, ()),
         ("day",): _file(1, (("day", "1"),)),
@@ -120,7 +120,10 @@ def layouts_stay() -> bool:
 
 
 def _restores(by: tuple[str, ...], mode: TableMode, file: FileHandle, *, as_net: bool) -> bool:
-    """Return whether a cut with the file is restored. It is `as_net` in the entry's table, or else in a snapshot."""
+    """Return whether a cut with the file is restored.
+
+    With `as_net`, the entry's table lists the file, else a snapshot.
+    """
     keyed = KeyedFile(file, KeyedFileKind.BASE, 0, 3, Version(Generation(3), 1))
     snapshot = SubtaskSnapshot(staged=(StagedFile(_TABLE, file, CheckpointId(2)),))
     if mode is TableMode.UPSERT:
@@ -132,7 +135,7 @@ def _restores(by: tuple[str, ...], mode: TableMode, file: FileHandle, *, as_net:
 
 
 def modes_stay() -> bool:
-    """Return whether exactly those cuts are restored whose table is written as the pipeline says."""
+    """Return whether exactly those cuts are restored whose table has the pipeline's mode and version column."""
     columns = (TableColumn("k", "long"), TableColumn("v", "long"))
     ways = (
         (TableMode.APPEND, ()),
@@ -174,17 +177,16 @@ def _is_restored(
 
 
 # ------------------------------------------------------------------
-# The model of inputs that read named outputs: a cut with rows in flight is restored only if they are read on.
-#
-# The rows in flight of an input are in files of all outputs of its upstream vertex. The input takes those of its
-# output, and passes over the others.
-#
-# The entry is the one that the product composes for the graph of then, and the check is that of a starting tick.
+# The model of inputs that read named outputs: a cut with rows in flight is restored only if these rows are still read.
+# The rows in flight of an input are in files of all outputs of its upstream vertex. The input takes the rows of its
+# output, and skips the others. The product composes the entry for the earlier graph, and checks it as at the start of a
+# tick.
 
 
 READ_ON: Final = "outputs-are-read-on"
-"""A cut is refused exactly if an input with rows in flight reads another output than at the cut. An entry that does not
-say what was read is restored."""
+"""A cut is refused exactly if an input with rows in flight reads another output than at the cut.
+
+An entry that does not list which output was read is restored."""
 
 _SORT: Final = VertexId("sort")
 _READER: Final = VertexId("reader")
@@ -194,7 +196,7 @@ _CHOICES: Final = tuple(product(_OUTPUTS, repeat=_INPUTS))
 
 
 def outputs_are_read_on() -> bool:
-    """Return whether exactly those cuts are restored in which each input with rows in flight reads its output on."""
+    """Return whether exactly those cuts are restored in which each input with rows in flight still reads its output."""
     for then, now in product(_CHOICES, repeat=2):
         for flying in ((), (0,), (1,), (0, 1)):
             entry = _entry(_graph(then), flying)
@@ -207,7 +209,7 @@ def outputs_are_read_on() -> bool:
 
 
 def _graph(outputs: tuple[str | None, ...]) -> JobGraph:
-    """Return the graph of a vertex that reads these outputs of another one. It reads one vertex through two inputs."""
+    """Return the graph of a vertex that reads these outputs of another vertex, each through an input of its own."""
     read = outputs if any(outputs) else ()
     sort = Vertex(_SORT, VertexKind.KEYED, 1)
     reader = Vertex(_READER, VertexKind.KEYED, 1, outputs_read=read)
@@ -215,7 +217,7 @@ def _graph(outputs: tuple[str | None, ...]) -> JobGraph:
 
 
 def _entry(graph: JobGraph, flying: tuple[int, ...]) -> CheckpointRecord:
-    """Return the entry that a tick of this pipeline writes, as a later one reads it."""
+    """Return the entry that a tick of this pipeline writes, as a later tick reads it."""
     held = tuple(ChannelState(ChannelId(EdgeId(_SORT, _READER, each), 0), (_SEGMENT,)) for each in flying)
     effect = CommitCheckpoint(
         checkpoint=CheckpointId(3),
@@ -243,7 +245,7 @@ def _entry(graph: JobGraph, flying: tuple[int, ...]) -> CheckpointRecord:
 
 
 def _older(entry: CheckpointRecord) -> CheckpointRecord:
-    """Return the entry of a version that did not record what was read."""
+    """Return the entry of a version that did not record which outputs were read."""
     vertices = tuple(was.model_copy(update={"outputs_read": None}) for was in entry.vertices)
     return entry.model_copy(update={"vertices": vertices})
 
@@ -272,15 +274,15 @@ def test_files_keep_the_values_of_their_partition(seed):
 
 
 def test_a_cut_of_another_layout_is_not_restored():
-    """Staged files, ranges and an entry's own files are looked at."""
+    """The check covers staged files, ranges, and the files that the entry itself lists."""
     expect(layouts_stay(), LAYOUT_STAYS)
 
 
 def test_a_cut_of_another_mode_is_not_restored():
-    """The mode of a table stays, and the version column of an overwrite table."""
+    """A restore is refused if a table's mode or an overwrite table's version column changes."""
     expect(modes_stay(), MODE_STAYS)
 
 
 def test_a_cut_is_refused_exactly_if_rows_in_flight_would_be_passed_over():
-    """All pairs of outputs of two inputs, then and now, with rows in flight to each."""
+    """The test tries all outputs of two inputs, before and after, with rows in flight to each input."""
     expect(outputs_are_read_on(), READ_ON)

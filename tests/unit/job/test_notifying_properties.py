@@ -1,4 +1,4 @@
-"""A cut tells the position before which all rows of a split are in, and whether rows are left (B4, F1)."""
+"""A cut gives the position before which it has all rows of a split, and shows whether rows are left (B4, F1)."""
 
 from itertools import permutations, product
 from typing import Final
@@ -16,23 +16,25 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 # ------------------------------------------------------------------
-# Tests what a cut tells: the position before which all rows of a split are in, and whether rows are left (B4, F1).
-#
-# Its cuts hold slices in flight in any combination. Some combinations only come from a reset of a source. Such slices
-# have a gap between them, or begin in different places and end in the same place.
+# Tests two facts that follow from a cut: the position before which it has all rows of a split, and whether rows are
+# left (B4, F1). The cuts hold slices in flight in any combination. Some combinations occur only after a reset of a
+# source. Such slices have a gap between them, or begin in different places and end in the same place.
 
 
 TOLD: Final = "told-positions"
-"""The notification of a cut tells for each split the position before which all its rows are in. This position is
-where the slices in flight begin. It is left out if the slices do not lead from there to the cut's position."""
+"""The notification of a cut has, for each split, the position before which the cut has all rows.
+
+The slices in flight begin at this position. The position is left out if the slices do not lead from there to the
+split's position in the cut."""
 FINISHED: Final = "nothing-is-left"
-"""A pipeline has no row left to read after a cut if the cut has finished, all its sources have an end, and the cut has
-a split of each source and of each of its parts."""
+"""A pipeline has no row left to read after a cut that has finished, if all sources of the pipeline are bounded.
+
+The cut must also have a split of each source and of each of its parts."""
 
 _SOURCES: Final = (VertexId("numbers"), VertexId("others"))
 _SPLITS: Final = ("first-a", "second-b")
 _Slice = tuple[int, int, int, int]
-"""Source, split, start and end."""
+"""A slice: source, split, start and end."""
 _At = dict[tuple[int, int], int | None]
 """The position of each split. The key is (source, split)."""
 _place = st.integers(0, 1)
@@ -102,7 +104,7 @@ def test_cut_begin(ended, flying, sources, is_there):
 
 
 def _before(position: int | None, slices: set[tuple[int, int]]) -> int | None:
-    """Return where the missing rows begin, or None if the slices, in any order, do not lead to the position."""
+    """Return where the slices begin, or None if they do not lead to the position in any order."""
     if not slices:
         return position
     for order in permutations(slices):
@@ -114,7 +116,7 @@ def _before(position: int | None, slices: set[tuple[int, int]]) -> int | None:
 
 
 def _record(at: _At, held: list[list[_Slice]], ended: list[bool] | None = None) -> CheckpointRecord:
-    """Return a cut with the splits of both sources at these positions, and these slices held by the readers."""
+    """Return a cut with the splits of both sources at these positions. The readers hold these slices."""
     ends = ended or [False] * 5
     sources = [
         VertexRecord(

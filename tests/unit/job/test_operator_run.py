@@ -1,4 +1,4 @@
-"""Messages of a judgement that failed, and of tables and broadcast state that do not fit the cut (J3, D1, G2)."""
+"""Messages about a failed judgement, and about tables and broadcast state that do not fit the cut (J3, D1, G2)."""
 
 import pytest
 
@@ -25,7 +25,7 @@ UNJUDGED = "suite s of table out/joined could not be judged: the file is damaged
 
 
 def test_a_judgement_that_failed_counts_and_the_message_names_the_way_out(job):
-    """By default, no failure is tolerated. The job fails with the cause, and with the setting that lets it go on."""
+    """By default, no failure is tolerated. The job's error names the cause, and the setting that tolerates failures."""
     story = job.story(job.two_sources(judged=True), {"every_rows": 3}, linger_ms=0)
     story.offers("left", 3)
     story.finishes()
@@ -55,7 +55,7 @@ SUMS = "out/sums"
 def test_a_table_that_got_none_of_the_rows_that_came_is_judged_if_its_suite_says_something_of_none(
     job, sent_on, into_table, judged
 ):
-    """Without rows there is nothing to judge (J3). `right` has rows that no table of `sums` can get."""
+    """If no rows came at all, there is nothing to judge (J3). Rows of `right` cannot reach the table of `sums`."""
     table = Table(SUMS, TableMode.APPEND, judged=True, judged_empty=True)
     named = {name: Vertex(name, VertexKind.SOURCE, 1, splits=(name[0],)) for name in ("left", "right")}
     named |= {name: Vertex(name, VertexKind.KEYED, 1) for name in ("clean", "other")}
@@ -84,7 +84,7 @@ def whole(job, name):
 
 
 def test_state_whose_input_is_gone_is_named(job):
-    """The vertex is still there, and nobody would keep its broadcast state."""
+    """The vertex still exists, but no table would keep its broadcast state."""
     graph = job.two_sources(parallelism=1)
     cut = job.record(graph, 3, {"joined": (SubtaskSnapshot(ranges=(whole(job, "r"),)),)})
     seeing = JobGraph((Vertex("joined", VertexKind.KEYED, 1, (RULES,)),), ())
@@ -95,7 +95,7 @@ def test_state_whose_input_is_gone_is_named(job):
 
 
 # ------------------------------------------------------------------
-# A table with another mode or version (G2).
+# A table with another mode or version column (G2).
 
 
 NEWEST = Table("out/newest", TableMode.OVERWRITE, ("v",), judged=True, columns=(TableColumn("v", "long"),))
@@ -143,9 +143,9 @@ BY_OTHER = Table("out/newest", TableMode.OVERWRITE, ("w",), columns=NEWEST.colum
     ],
 )
 def test_a_table_keeps_its_mode_and_its_version(job, was, now, told):
-    """With another mode the table would lose its rows. With another version its rows would be compared by wrong values.
+    """With another mode, the table would lose its rows. With another version column, wrong values would be compared.
 
-    No flag permits that. Changed keys of an upsert table are found when the columns of its state are compared.
+    No flag permits such a change. Changed keys of an upsert table are found when the columns of its state are compared.
     """
     mode, columns = was
     record = cut(job, mode=mode, columns=columns)

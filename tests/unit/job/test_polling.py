@@ -1,4 +1,4 @@
-"""Which splits are held back because they are ahead in event time, and which answers are refused (A11, N1)."""
+"""Tests which splits are held back because they are ahead in event time, and which answers are refused (A11, N1)."""
 
 from dataclasses import replace
 
@@ -42,11 +42,11 @@ def test_an_answer_without_a_poll_is_refused():
 
 
 # ------------------------------------------------------------------
-# Splits that run ahead in event time are held back, and nothing waits for ever (N1).
+# Splits that run ahead in event time are held back, but never for ever (N1).
 
 
 def reached(own, **times):
-    """Say how far splits have been read, in ms. Each may be 10 ms ahead of the others."""
+    """Report how far the splits have been read, in ms. Each split may be 10 ms ahead of the others."""
     places = {"e": ("flights", 0), "j": ("flights", 1), "l": ("flights", 2), "w": ("weather", 0)}
     own.reached(
         (ChannelId(EdgeId(places[split][0], "bronze"), places[split][1]), ms, 10) for split, ms in times.items()
@@ -58,13 +58,13 @@ def polled(own, now_ms=0):
 
 
 def at_rest(own):
-    """Let all polls bring a row, so that no split is known to have nothing to read."""
+    """Let each poll bring a row, so that no split is known to have nothing to read."""
     for poll in list(own.polls(0, ALL)):
         own.ran(answer(own, poll, 1))
 
 
 def test_a_split_that_is_ahead_is_not_read_until_the_others_have_caught_up():
-    """It may be as far ahead as was said. All streams that say so wait for each other."""
+    """A split may be as far ahead as declared. All streams that declare a limit wait for each other."""
     own = readers()
     at_rest(own)
     reached(own, e=100, j=110, l=111, w=100)
@@ -80,7 +80,7 @@ def test_a_split_that_is_ahead_is_not_read_until_the_others_have_caught_up():
 
 
 def test_a_split_is_read_on_once_it_is_known_how_far_its_rows_are():
-    """A poll may bring a whole backlog. Rows that no vertex has run yet may be any time ahead."""
+    """A poll may bring a whole backlog. Rows that no vertex has run yet may be far ahead."""
     own = readers()
     reached(own, e=0, j=0, l=0, w=0)
     polls = {poll.split: poll for poll in own.polls(0, ALL)}
@@ -99,7 +99,7 @@ def test_without_hold_back_a_split_is_read_on_before_its_rows_have_run():
 
 
 def test_what_has_nothing_to_read_holds_nobody_back():
-    """FLINK-32414, -32496, -37670: what has no rows, is idle, or has ended holds nobody back."""
+    """A split without rows, an idle split and an ended split hold no other split back (FLINK-32414, -32496, -37670)."""
     own = readers()
     polls = {poll.split: poll for poll in own.polls(0, ALL)}
     for split in ("e", "l"):
@@ -123,7 +123,10 @@ def test_a_split_that_cannot_be_read_holds_nobody_back():
 
 
 def test_a_split_that_is_held_back_is_not_idle_at_a_barrier():
-    """FLINK-35886: it could not be read, so its idle time does not run. Flink stops the clock of a paused split too."""
+    """The split could not be read, so its idle time does not run.
+
+    Flink stops a paused split's clock, too (FLINK-35886).
+    """
     own = readers()
     polls = {poll.split: poll for poll in own.polls(0, ALL)}
     for split in ("e", "j", "w"):
@@ -142,7 +145,7 @@ def test_a_split_that_is_held_back_is_not_idle_at_a_barrier():
 
 
 def test_splits_with_nothing_to_read_may_have_rows_again_once_a_cut_of_their_job_is_known():
-    """They read on to it (A10)."""
+    """These splits are then read up to that cut (A10)."""
     own = readers(cut_groups={"flights": "shop"})
     (first,) = (poll for poll in own.polls(0, ALL) if poll.source == "flights")
     own.found_idle("weather", "w", 0)
@@ -172,7 +175,7 @@ def parted(job, *splits, bounded=False, parts=("1.", "2.")):
 
 
 def test_a_cut_of_the_source_alone_is_refused_by_name(job):
-    """The position of a split without a part could belong to any of them."""
+    """The position of a split without a part could belong to any part."""
     alone = JobGraph(job.two_sources().vertices, job.two_sources().edges)
     with pytest.raises(CutDoesNotFitError, match=r"stands in split 'l' of source 'left', which reads several sources"):
         job.story(parted(job, "l", HISTORY, LIVE), restored=job.record(alone, 3, {}))

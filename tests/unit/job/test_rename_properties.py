@@ -1,4 +1,4 @@
-"""A renamed vertex or table keeps what it has, whatever names were used before (G2)."""
+"""A renamed vertex or table keeps its files and state, whatever names were used before (G2)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -50,9 +50,10 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 RENAMED: Final = "renames-keep-things"
-"""A declared rename changes names and nothing else: each thing keeps its files, state and rows in flight. Files of a
-renamed table lie in its own folder. A rename that has happened is not repeated. If the name is still taken, the rename
-is refused. A pipeline may declare exactly those renames that have one meaning."""
+"""A declared rename changes only names: each vertex and table keeps its files, state and rows in flight.
+
+The files of a renamed table lie in the folder of its new name. A rename that has happened is not repeated. If the new
+name is still taken, the rename is refused. A pipeline may declare exactly those renames that are unambiguous."""
 
 _JOB: Final = JobName("small")
 _VERTICES: Final = ("orders", "orders_late", "order", "sums", "late", "src", "source")
@@ -78,7 +79,7 @@ class _Names:
 
     @property
     def is_clear(self) -> bool:
-        """Return whether a pipeline may declare this."""
+        """Return whether a pipeline may declare these renames."""
         return all(
             old is None or ((old not in now or before[now.index(old)] is not None) and before.count(old) == 1)
             for now, before in ((self.vertices, self.vertices_from), (self.tables, self.tables_from))
@@ -87,7 +88,7 @@ class _Names:
 
 
 class RenamesMachine(RuleBasedStateMachine):
-    """One job, whose pipeline gives its things other names from time to time."""
+    """One job whose pipeline sometimes renames its vertices and tables."""
 
     def __init__(self) -> None:
         """Begin with an entry under the first names."""
@@ -253,7 +254,7 @@ class RenamesMachine(RuleBasedStateMachine):
         )
 
     def _in_flight(self, place: int) -> Iterator[ChannelState]:
-        """Yield rows in flight: a slice of the source, and files of the operator before."""
+        """Yield rows in flight: a slice of the source, and files of the previous operator."""
         upstream, vertex = self.names.vertices[place], VertexId(self.names.vertices[place + 1])
         channel = ChannelId(EdgeId(VertexId(upstream), vertex), SubtaskId(VertexId(upstream), 0).index)
         if place == 0:
@@ -268,13 +269,13 @@ class RenamesMachine(RuleBasedStateMachine):
 
 
 _Place = tuple[str, int, int]
-"""The kind of thing that holds files, its operator, and the operator whose files they are."""
+"""What kind of thing holds files, its operator, and the operator to which the files belong."""
 
 
 def _places(record: CheckpointRecord, names: _Names) -> Iterator[tuple[_Place, _Files, tuple[str, ...]]]:
-    """Yield what each thing holds, by its place in the pipeline: the numbers of its files, and their paths.
+    """Yield what each vertex or table holds, by its place in the pipeline: the numbers and paths of its files.
 
-    A thing that does not have the name that the pipeline gives it is at a place of its own.
+    A vertex or table with a name that the pipeline does not have gets a separate place.
     """
     for was in record.vertices:
         at = _at(names.vertices, was.vertex) - 1
@@ -304,7 +305,7 @@ def _places(record: CheckpointRecord, names: _Names) -> Iterator[tuple[_Place, _
 
 
 def _at(names: tuple[str, ...], name: str) -> int:
-    """Return the place of a name, or a place that nothing has."""
+    """Return the place of a name, or an unused place if the pipeline has no such name."""
     return names.index(name) if name in names else len(names)
 
 
@@ -313,7 +314,7 @@ def _seen(files: list[FileHandle]) -> tuple[_Files, tuple[str, ...]]:
 
 
 def _folder(place: _Place, names: _Names) -> str:
-    """Return the folder of the files of this place, under these names."""
+    """Return the folder of the files of this place, if the pipeline has these names."""
     kind, _, of = place
     if kind in ("state", "broadcast"):
         return f"_tidemark/{_JOB}/state/{names.vertices[of + 1]}{'_broadcast' if kind == 'broadcast' else ''}"
@@ -323,7 +324,7 @@ def _folder(place: _Place, names: _Names) -> str:
 def _next(
     now: tuple[str, ...], before: tuple[str | None, ...], drawn: tuple[str, ...], moved: list[bool], *, kept: bool
 ) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-    """Return the next names, and what each says it was. A thing keeps its name if another one would get it too."""
+    """Return the next names, and the former name that each declares. If two names would be equal, all names stay."""
     names = [new if moves else old for old, new, moves in zip(now, drawn, moved, strict=True)]
     if len(set(names)) < len(names):
         names = [*now]
@@ -378,5 +379,5 @@ def _declared(names: _Names) -> tuple[Rename, ...]:
 
 
 def test_a_renamed_thing_keeps_what_it_has():
-    """Vertices and tables swap their names, take used names, and the tick starts again."""
+    """Vertices and tables swap names and take used names, and the tick starts again."""
     run_state_machine_as_test(RenamesMachine, settings=judging.fitting(RenamesMachine, settings()))

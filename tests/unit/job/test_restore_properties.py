@@ -1,4 +1,7 @@
-"""A cut is refused exactly if the pipeline has no place for a part of it. Else each subtask gets its part (G2, D3)."""
+"""A cut is refused exactly if the pipeline has no place for a part of it.
+
+Otherwise each subtask gets its part (G2, D3).
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -62,7 +65,7 @@ class Case(NamedTuple):
     why: str = ""
     """Why the cut does not fit. The text is empty if it fits."""
     why_allowed: str | None = None
-    """The reason with `allow_non_restored_state`. None means that the reason is `why` again."""
+    """The reason if `allow_non_restored_state` is set. None means that the reason is still `why`."""
     max_parallelism: int = KEY_GROUPS
 
     def reason(self, *, allowed: bool) -> str:
@@ -157,7 +160,7 @@ def cut() -> CheckpointRecord:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the pipelines that a tick may restore the cut into, each with the cut."""
+    """Yield pipelines into which a tick may try to restore the cut, each with the cut."""
     graph, record = pipeline(), cut()
     yield Case("the same pipeline", graph, record)
     yield Case("other key groups", graph, record, f"max_parallelism {KEY_GROUPS}", max_parallelism=4)
@@ -226,7 +229,7 @@ def _sources(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
 
 
 def _changes(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
-    """Rename a vertex that takes changes, or the vertex whose changes it takes. Or add or rename a column."""
+    """Rename a vertex that takes changes, or the vertex that sends them, or add or rename a column."""
     alone = _renamed(graph, _SUMS, "other")
     yield Case("another vertex takes the changes", alone, record, "state of 'sums'", "'totals' and none of 'other'")
     another = _with(_renamed(graph, _TOTALS, "products"), _SUMS, changes_of=(VertexId("products"),))
@@ -241,7 +244,7 @@ def _changes(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
 
 
 def _layouts(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
-    """Partition a table by other columns, while its files are staged, added or held."""
+    """Partition a table by other columns. Its files are staged, added or held."""
     for by in ((), ("hour",), ("day", "hour")):
         other = _one_table(graph, _ROWS, partitioned_by=by)
         yield Case(f"partition_by={by}", other, record, "laid out by day")
@@ -362,14 +365,13 @@ def _with_ranges(
 
 
 # ------------------------------------------------------------------
-# Tests restores. A cut is refused exactly if the pipeline has no place for some part of it (G2, D3, B4).
-#
-# A step restores the cut into a changed pipeline, spreads its files over subtasks, or checks which splits have ended.
-# The references follow the guides.
+# Tests restores. A cut is refused exactly if the pipeline has no place for some part of it (G2, D3, B4). Each test
+# restores the cut into a changed pipeline, spreads its files over subtasks, or checks which splits have ended. The
+# expected results follow the guides.
 
 
 FIT: Final = "cuts-fit"
-"""A cut is refused exactly if something in it would get lost. Otherwise each subtask gets its own part of it."""
+"""A cut is refused exactly if a part of it would be lost. Otherwise each subtask gets its own part of the cut."""
 _CASES: Final = tuple(cases())
 _SOURCE: Final = VertexId("orders")
 _group = st.integers(0, KEY_GROUPS - 1)
@@ -494,7 +496,7 @@ def _bare(live: list[LiveFiles]) -> list[int]:
 
 
 def _judge_positions(graph: JobGraph) -> None:
-    """Raise unless each split that the cut knows goes on at its position, and each other split begins at its start."""
+    """Raise unless splits of the cut continue at their positions, and each other split begins at its start."""
     known = {"a": "1", "b": "2"}
     for source in graph.sources():
         found = positions(graph, cut())
@@ -510,7 +512,7 @@ def _paths(lists: Iterable[Iterable[KeyedFile]]) -> dict[str, set[int]]:
 
 
 def _ranges(vertex: Vertex, was: VertexRecord, groups: set[int]) -> dict[str, set[str]]:
-    """Return the files of each table that a subtask with these key groups has."""
+    """Return, for each table, the files that a subtask with these key groups has."""
     found: dict[str, set[str]] = {}
     for entry in (each for snapshot in was.subtasks for each in snapshot.ranges):
         table = next(each for each in vertex.tables if each.name == entry.table)
@@ -568,7 +570,7 @@ def _range(first: int, more: int) -> KeyGroupRange:
 
 
 def test_some_pipelines_fit_and_some_do_not():
-    """Each case has another name."""
+    """All cases have different names."""
     found = [*cases()]
     assert len(found) == len({case.what for case in found})
     assert min(sum(not case.why for case in found), sum(bool(case.why) for case in found)) > 15

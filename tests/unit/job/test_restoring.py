@@ -1,4 +1,4 @@
-"""Refusals of cuts with their messages (G2), files of a renamed table, and rows that cannot be written (B2)."""
+"""Tests the messages of refused cuts (G2), the files of a renamed table, and rows that cannot be written (B2)."""
 
 import pytest
 
@@ -31,14 +31,14 @@ def one_source(*splits):
 
 
 def test_a_missing_split_is_refused(job):
-    """A split with a position in the cut must exist. The error names it and the way out."""
+    """A split with a position in the cut must exist. The error names the split and the way out."""
     cut = job.record(one_source("a", "b"), 3, {})
     with pytest.raises(CutDoesNotFitError, match=r"split 'b' of source 's'.*bring it back"):
         check_fits(one_source("a"), cut, 128)
 
 
 def test_a_missing_vertex_with_state_is_refused_and_one_without_is_not(job):
-    """State must belong to a vertex (G2). A vertex without state may be removed."""
+    """State in a cut must belong to a vertex of the pipeline (G2). A vertex without state may be removed."""
     gone = JobGraph((Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), Vertex("old", VertexKind.KEYED, 1)), ())
     check_fits(one_source("a"), job.record(gone, 3, {}), 128)
     held = (SubtaskSnapshot(state=(job.keyed("f", 0, 127, Version(1, 1)),)),)
@@ -47,7 +47,7 @@ def test_a_missing_vertex_with_state_is_refused_and_one_without_is_not(job):
 
 
 def test_another_number_of_key_groups_is_refused(job):
-    """Keys would be in other groups. The message says which number to set."""
+    """With another number, keys would be in other groups. The message says which number to set."""
     with pytest.raises(CutDoesNotFitError, match="set it back to 128"):
         check_fits(one_source("a"), job.record(one_source("a"), 3, {}), 64)
 
@@ -57,7 +57,7 @@ ROWS = ColumnMeaning(column="_rows", function="rows")
 
 
 def changes(*meanings, first="first", second="second"):
-    """Return a graph in which an aggregate takes the changes of another one."""
+    """Return a graph in which one aggregate takes the changes of another aggregate."""
     return JobGraph(
         (
             Vertex(first, VertexKind.KEYED, 1, meanings=(COUNTED,)),
@@ -90,20 +90,20 @@ def recorded(job, *vertices):
     ],
 )
 def test_a_vertex_may_not_take_back_rows_that_it_never_got(job, vertices, said):
-    """One of the two began later, or a column of the state did. The message says what to do."""
+    """One of the two vertices began later than the other, or a state column did. The message says what to do."""
     with pytest.raises(CutDoesNotFitError, match=said + r".*give 'second' and 'first' new ids"):
         check_fits(changes(COUNTED, ROWS), recorded(job, *vertices), 128, allow_non_restored_state=True)
 
 
 # ------------------------------------------------------------------
-# Refuses a changed pipeline whose tables would silently lose their rows (G2).
+# A changed pipeline is refused if its tables would silently lose rows (G2).
 
 
 COLUMNS = (TableColumn("k", "long"),)
 
 
 def graph(bronze="bronze/rows", **keyed):
-    """Return source -> bronze -> keyed vertices, each with an upsert table of this name (None: without one)."""
+    """Return source -> bronze -> keyed vertices. Each keyed vertex has an upsert table of this name, or none (None)."""
     tables = {
         name: (Table(table, TableMode.UPSERT, ("k",), columns=COLUMNS),) if table else ()
         for name, table in keyed.items()
@@ -170,7 +170,7 @@ def test_a_table_that_would_lose_its_rows_is_refused_by_name(cut, now, says):
 
 
 def test_a_renamed_vertex_is_named_with_the_new_one(cut):
-    """The user sees at once which id was changed."""
+    """So the user sees at once which id was changed."""
     now = graph(per_user="gold/by_user", by_route="gold/by_route")
     with pytest.raises(
         CutDoesNotFitError, match="state of 'by_user', which the pipeline no longer has, and 'per_user' is"
@@ -179,7 +179,7 @@ def test_a_renamed_vertex_is_named_with_the_new_one(cut):
 
 
 # ------------------------------------------------------------------
-# The files of a renamed table get paths that belong to the tick alone, until an entry names them (G2).
+# The files of a renamed table get paths that only the tick knows, until an entry names them (G2).
 
 
 OLD, NEW = TableName("gold/old"), TableName("gold/new")
@@ -192,7 +192,7 @@ def moved(*paths, inline=""):
 
 
 def test_foreign_files_and_files_of_one_name_stay_apart():
-    """A compacted file gets a staged name. Two files of one name in two folders get two names."""
+    """A file of another program gets a staged name. Two files with the same name in two folders get different names."""
     paths = [
         f"{OLD}/part-0.parquet",
         f"{OLD}/_data/3/sums-1-{UNIQUE}.parquet",
@@ -204,7 +204,7 @@ def test_foreign_files_and_files_of_one_name_stay_apart():
 
 
 # ------------------------------------------------------------------
-# A micro-batch cannot write its files. Its rows wait for the next barrier, and the job goes on (B2, E5).
+# A micro-batch cannot write its files. The rows wait for the next barrier, and the job goes on (B2, E5).
 
 
 FULL = "micro-batch of vertex joined could not be written: the disk is full"
@@ -229,7 +229,10 @@ def begun(job, **config):
 
 
 def test_the_waiting_checkpoint_is_declined_and_the_next_one_has_the_rows(job):
-    """Nothing runs before the next barrier. Then the same rows run as another micro-batch, and are committed once."""
+    """No micro-batch runs before the next barrier.
+
+    Then another micro-batch has the same rows, and they are committed once.
+    """
     story = begun(job, every_rows=3)
     assert [("left", "0", "3")] == fails(story)
     (aborted,) = story.all_told(NotifyAborted)
@@ -259,7 +262,10 @@ def test_without_a_setting_the_job_fails_and_names_the_way_out(job):
 
 @pytest.mark.parametrize("kind", [SavepointKind.SUSPEND, SavepointKind.DRAIN])
 def test_the_savepoint_of_a_stop_is_the_next_barrier(job, kind):
-    """If the rows cannot be written for it, the stop fails. Nothing is read after it (Flink)."""
+    """If the rows cannot be written at that barrier either, the stop fails.
+
+    No rows are read after the barrier (Flink).
+    """
     story = begun(job)
     fails(story)
     story.tell(SavepointRequested("mine", kind))
@@ -271,14 +277,14 @@ def test_the_savepoint_of_a_stop_is_the_next_barrier(job, kind):
 
 
 def test_a_new_upsert_table_beside_old_state_is_refused(cut):
-    """It would show only the keys that change from now on. A new append table is allowed."""
+    """The new table would show only the keys that change from now on. A new append table is allowed."""
     was = graph(by_user=None)
     with pytest.raises(CutDoesNotFitError, match="holds state of 'by_user', and table gold/by_user is new beside it"):
         check_fits(graph(by_user="gold/by_user"), cut(was), 128)
 
 
 def test_rows_that_a_cut_holds_in_flight_take_credit_until_they_have_run(job):
-    """They fill the channel of `left`, so it is not asked before they have run."""
+    """The rows in flight fill the channel of `left`. So `left` is not polled before they have run."""
     graph = job.two_sources()
     held = tuple(job.in_flight_of(graph.edges[0], 0, "one", "two"))
     was = job.record(graph, 1, {"joined": (SubtaskSnapshot(in_flight=held),)})

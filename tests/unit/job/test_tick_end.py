@@ -1,4 +1,4 @@
-"""Stops, drains and ticks that hold their cut, as a user hears of them, and what falls due while the input rests."""
+"""Tests what users learn of stops, drains and held cuts, and what falls due while no rows come."""
 
 from dataclasses import replace
 
@@ -38,7 +38,10 @@ def answers(story):
 
 
 def test_the_declined_savepoint_of_a_stop_fails_the_job(job):
-    """Half of the job has stopped, so it cannot go on (11; FLINK-12858). The request is answered first."""
+    """A part of the job has already stopped, so the job cannot go on (11; FLINK-12858).
+
+    The request is answered first.
+    """
     story = job.story(job.two_sources(judged=True), {"tolerable_failures": 9}, linger_ms=0)
     story.offers("left", 3)
     story.tell(asked(SUSPEND))
@@ -49,7 +52,10 @@ def test_the_declined_savepoint_of_a_stop_fails_the_job(job):
 
 
 def test_a_drain_runs_a_last_micro_batch_and_sends_the_end_downstream(job):
-    """Inputs end before the barrier: bronze's last rows, then the end of joined's input, then the snapshots."""
+    """Inputs end before the barrier.
+
+    Bronze runs its last rows, then joined runs the end of its input, then both snapshot.
+    """
     story = job.story(job.in_a_row(), linger_ms=1_000)
     story.offers("left", 3)
     story.tell(asked(DRAIN))
@@ -74,7 +80,7 @@ CONFIG = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "interval_
 
 @pytest.mark.parametrize("kind", [SavepointKind.PLAIN, SavepointKind.SUSPEND])
 def test_a_user_hears_why_a_savepoint_is_given_up(job, kind):
-    """The savepoint waits for its turn. The tick must stop, so it is not taken any more."""
+    """The savepoint waits until it may begin. When the tick must stop at once, the savepoint is given up."""
     story = job.story(job.two_sources(), CONFIG)
     story.offers("left", 3)
     story.passes(2_000)
@@ -96,7 +102,7 @@ HOLD = TickLimits(hold=True)
 
 
 def test_a_tick_that_holds_refuses_a_stop_and_takes_a_savepoint(job):
-    """A stop would publish. A plain savepoint publishes nothing, and the tick goes on."""
+    """The savepoint of a stop would publish. A plain savepoint publishes nothing, and the tick goes on."""
     story = job.story(job.two_sources(), linger_ms=0, limits=HOLD)
     story.offers("left", 3)
     story.tell(SavepointRequested("stop", SavepointKind.SUSPEND))
@@ -110,7 +116,7 @@ def test_a_tick_that_holds_refuses_a_stop_and_takes_a_savepoint(job):
 
 @pytest.mark.parametrize(("reason", "message"), [(REASON.QUALITY, "a row is bad"), (REASON.TASK_FAILURE, "")])
 def test_a_failed_checkpoint_is_the_end_of_its_tick_if_reason_and_message_are_the_same(reason, message):
-    """Listeners hear of it once then."""
+    """So listeners are notified of the failure only once."""
     ending = Ending(TickLimits())
     assert not ending.ends_for(reason, message)
     ending.failed(reason, f"3 failed: {message}")
@@ -120,11 +126,11 @@ def test_a_failed_checkpoint_is_the_end_of_its_tick_if_reason_and_message_are_th
 
 
 # ------------------------------------------------------------------
-# What falls due although no row comes (N4).
+# Timers and windows that fall due although no row comes (N4).
 
 
 def at_rest(job, due_ms, *known):
-    """Return a story of two streams, of which the cut knows these. Their greatest rows are of 10 and 11 ms."""
+    """Return a job with two streams. The cut has the streams in `known`, whose greatest rows are of 10 and 11 ms."""
     declared = (EventTime(0, close_after_ms=1_000),) * 2
     left, right, joined = job.two_sources().vertices
     graph = replace(job.two_sources(), vertices=(left, right, replace(joined, event_times=declared, fires=True)))
@@ -142,7 +148,7 @@ def at_rest(job, due_ms, *known):
 
 @pytest.mark.parametrize("due_ms", [None, 50])
 def test_the_rest_of_a_new_split_begins_at_a_barrier_that_comes_without_rows(job, due_ms):
-    """Otherwise no cut would ever know the split, and it would hold windows open for ever. One cut is enough."""
+    """Otherwise no cut would ever have the split, and the split would keep windows open for ever. One cut is enough."""
     story = at_rest(job, due_ms, "left")
     story.passes(1_100)
     story.is_idle("left", "right")
@@ -170,7 +176,10 @@ def test_what_falls_due_while_the_input_rests_is_shown_and_nothing_else_brings_a
 
 
 def test_what_falls_due_by_idleness_is_shown_although_no_rows_come(job):
-    """The left split has no rows for more than its idle time. Then the right one alone says how far time is."""
+    """The left split has had no rows for longer than its idle time.
+
+    So the right split alone determines the watermark.
+    """
     declared = (EventTime(0, idle_after_ms=1_000),) * 2
     left, right, joined = job.two_sources().vertices
     graph = replace(job.two_sources(), vertices=(left, right, replace(joined, event_times=declared, fires=True)))

@@ -1,4 +1,4 @@
-"""A tick ends as its failures, stops, limits and savepoints say, in any order (A10, E5)."""
+"""Failures, stops, limits and savepoints, in any order, decide how a tick ends (A10, E5)."""
 
 from typing import Any, Final
 
@@ -23,8 +23,10 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 ENDS: Final = "ends-as-it-must"
-"""A tick reports its first failure, and fails only if something has failed. It waits for entries in doubt, and
-until a cut shows its rows, unless it fails or must stop now. It ends once it has what its limits allow."""
+"""A tick reports its first failure, and fails only if something has failed.
+
+It ends only when no entry is in doubt and a cut shows its rows, unless it fails or must stop now. It ends when a limit
+is reached."""
 
 _limits = st.builds(
     TickLimits,
@@ -71,14 +73,14 @@ _events = st.lists(
 
 
 class _Ending:
-    """One tick."""
+    """One tick and the events that may end it."""
 
     def __init__(self) -> None:
         """Begin without limits."""
         self._begin(TickLimits())
 
     def run(self, limits: TickLimits, events: list[tuple[str, dict[str, Any]]]) -> None:
-        """A tick runs until it must end, or until nothing more happens."""
+        """Run a tick until it must end, or until there are no more events."""
         self._begin(limits)
         for name, drawn in events:
             if self.over is None:
@@ -92,7 +94,7 @@ class _Ending:
         self.first: tuple[Reason, str] | None = None
         """The first failure that ends the tick."""
         self.split: str | None = None
-        """The failure of a split, after which the tick still commits what it has read."""
+        """The failure of a split. After such a failure, the tick still commits what it has read."""
         self.completed = 0
         self.uncommitted = False
         self.asked: SavepointKind | None = None
@@ -122,13 +124,13 @@ class _Ending:
         self.ending.split_failed(message, at_once=at_once)
 
     def _stop(self, kind: StopKind) -> None:
-        """Somebody asks the tick to stop."""
+        """A user asks the tick to stop."""
         self.must_stop |= kind is StopKind.NOW
         self.must_finish |= kind is StopKind.AFTER_CHECKPOINT and self.ending.reads
         self.ending.stop_requested(kind)
 
     def _ask(self, kind: SavepointKind) -> None:
-        """Somebody stops the tick with a savepoint. A plain savepoint stops nothing, however it ends."""
+        """A user stops the tick with a savepoint. A plain savepoint does not stop the tick, however it ends."""
         before = self.ending.phase
         if kind is SavepointKind.PLAIN:
             self.ending.answered(RequestFailed("p", Reason.CHECKPOINT_EXPIRED), kind, behind_barrier=True)
@@ -138,12 +140,15 @@ class _Ending:
             self.ending.told(Cause.SAVEPOINT_ASKED)
 
     def _stop_beside_a_savepoint(self, kind: SavepointKind) -> None:
-        """Somebody stops the tick with a savepoint, and somebody else without one."""
+        """One user stops the tick with a savepoint, and another user without one."""
         self._ask(kind)
         self._stop(StopKind.AFTER_CHECKPOINT)
 
     def _answer(self, fails: bool, behind_barrier: bool) -> None:
-        """The savepoint of the stop is taken, or fails, perhaps behind its barrier. If there is none, ask for it."""
+        """The savepoint of the stop is taken, or fails, perhaps after its barrier.
+
+        If none was requested, request one.
+        """
         kind, self.asked = self.asked, None
         if kind is None:
             self._ask(SavepointKind.SUSPEND)
@@ -159,14 +164,14 @@ class _Ending:
         expect(goes_on is due, ENDS, f"it goes on: {goes_on}, in {self.ending.phase}")
 
     def _save(self, held: bool) -> None:
-        """An entry is in. A held cut ends the tick, unless its end is decided already."""
+        """An entry is committed. A held cut ends the tick, unless the tick's end is decided already."""
         self.held |= held
         self.must_hold |= held and self.ending.takes_checkpoints
         kind = RowKind.HELD if held else RowKind.CHECKPOINT
         self.ending.saved(plain_entry(kind))
 
     def _hold_after_a_split_failed(self) -> None:
-        """A split cannot be read. What was read of the others is committed, and its cut is held."""
+        """A split cannot be read. What was read of the other splits is committed, and the cut is held."""
         self._fail_at_a_split(at_once=False)
         self._save(held=True)
 
@@ -182,7 +187,7 @@ class _Ending:
         expect(self.ending.requested == before - 1, ENDS, f"{self.ending.requested} are open, {before} were")
 
     def _complete(self, uncommitted: bool) -> None:
-        """A checkpoint completes. Rows that came after it may be in no cut."""
+        """A checkpoint completes. Rows that came after its barrier may be in no cut yet."""
         self.completed += 1
         self.uncommitted = uncommitted
         self.ending.completed(uncommitted=uncommitted)

@@ -1,4 +1,4 @@
-"""Barriers and tables are behind the rows that wait in a vertex (N6, N8), and windows by the clock (N4)."""
+"""Tests how far barriers and tables stay behind rows that wait in a vertex (N6, N8), and windows by the clock (N4)."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -25,17 +25,18 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 # ------------------------------------------------------------------
-# A chain of vertices, in each of which a row may wait until the watermark is so much after its time, as in a join
-# within a time range. The reference lets each row wait as long as the example says, and knows where each row is.
+# A chain of vertices. In each, a row may wait until the watermark is a given time past the row's time, as in a join
+# within a time range. In the reference, each row waits as long as the example says, and the reference knows where each
+# row is.
 
 
 WAITS: Final = "barriers-wait-with-rows"
-"""A row that waited in a vertex is not late behind it: the barriers of the vertex are as much behind as it may wait.
+"""A row that waited in a vertex is not late downstream: the vertex's barriers stay behind by its longest wait.
 
-It is judged only if all vertices above say how long a row may wait.
+This is checked only if all upstream vertices declare how long a row may wait.
 """
 COMPLETE: Final = "tables-are-complete"
-"""Until the time that a cut says, a table has all rows. Without a time, no row has come, or rows wait for a drain."""
+"""A table has all rows up to the time in the cut. If the cut has none, no row has come, or rows wait for a drain."""
 
 _CLICKS: Final = VertexId("clicks")
 _SPLITS: Final = 2
@@ -46,7 +47,7 @@ _rows = st.lists(st.tuples(st.integers(0, _SPLITS - 1), st.integers(0, 60)), max
 
 @dataclass
 class _Stage:
-    """A vertex of the chain: the rows that wait in it, each with when it goes on, and the rows in its table."""
+    """A vertex of the chain: its waiting rows, each with the time at which it is emitted, and the rows in its table."""
 
     run: OperatorRun
     channels: tuple[ChannelId, ...]
@@ -54,14 +55,14 @@ class _Stage:
     table: list[int] = field(default_factory=list)
 
     def take(self, rows, wait, *, judged):
-        """Take rows before the next barrier. None of them may be late."""
+        """Take rows before the next barrier. No row may be late."""
         late_ms, most_ms = self.run.time.watermark.ms, self.run.vertex.rows_wait_ms
         late = [row for row in rows if judged and row <= late_ms]
         expect(not late, WAITS, f"{self.run.vertex.id} is at {late_ms} when rows of {late} come")
         self.waiting += [(row, END_OF_TIME if most_ms is None else row + min(most_ms, wait)) for row in rows]
 
     def passed(self, barriers):
-        """Pass a barrier, and return the rows that went on before it, and the barrier as channels carry it."""
+        """Pass a barrier. Return the rows emitted before the barrier, and the barrier that the vertex sends on."""
         for channel, barrier in zip(self.channels, barriers, strict=True):
             self.run.time.received(channel, barrier)
         passed = self.run.pass_time(TriggerCheckpoint(barriers[0]))
@@ -111,7 +112,7 @@ def test_no_row_is_late_behind_a_vertex_in_which_it_waited_and_tables_are_comple
 
 
 def _barrier(graph, stages, rows, read, number, wait):
-    """Let rows and a barrier come through the chain, and judge what the cut says of each table."""
+    """Send rows and a barrier through the chain, and judge up to which time the cut calls each table complete."""
     read += rows
     barriers = [Barrier(CheckpointId(number))] * _SPLITS
     for place, stage in enumerate(stages):
@@ -133,11 +134,14 @@ def _barrier(graph, stages, rows, read, number, wait):
 
 
 # ------------------------------------------------------------------
-# Windows by the clock. The reference knows the clocks of barriers and claims alone.
+# Windows by the clock. The reference knows only the clocks of barriers and claims.
 
 
 CLOCK: Final = "windows-by-the-clock"
-"""A row has the clock of the barrier before it, or of a later claim. Its window closes at the first barrier later."""
+"""A row has the clock of the barrier before it, or of a later claim.
+
+Its window closes at the first barrier after its end.
+"""
 
 _WINDOW_MS: Final = 50
 _SECONDS: Final = VertexId("seconds")
@@ -158,7 +162,7 @@ def _last_ms(window):
 
 @dataclass(frozen=True)
 class _Cut:
-    """What a cut holds: when its barrier was sent, and open and closed windows, each with its rows."""
+    """The content of a cut: when its barrier was sent, and the open and closed windows with their numbers of rows."""
 
     clock_ms: int = 0
     open: Counter[int] = field(default_factory=Counter)
@@ -166,7 +170,7 @@ class _Cut:
 
 
 class _Clocked:
-    """A job whose only vertex counts rows in windows by the clock. It does what effects say."""
+    """A job whose only vertex counts rows in windows by the clock. The job carries out the effects."""
 
     def __init__(self, claim_ms, cut):
         """Begin at a cut, as a restore does."""

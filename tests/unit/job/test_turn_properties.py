@@ -1,4 +1,4 @@
-"""Compactions have turns, and everybody hears of his savepoint (A9, F3, F4)."""
+"""A tick runs one compaction at a time, and each request for a savepoint gets its answer (A9, F3, F4)."""
 
 from itertools import count
 from typing import Final
@@ -39,14 +39,12 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 # ------------------------------------------------------------------
-# Tests when a tick compacts its append tables, and which checkpoint commits what was compacted (F3).
-#
-# The reference counts the files itself. It remembers the open request, or what the request made, until a checkpoint
-# commits that.
+# Tests when a tick compacts its append tables, and which checkpoint commits what was compacted (F3). The reference
+# counts the files itself. It remembers the open request, or the compacted files, until a checkpoint commits these.
 
 
 COMPACTS: Final = "compactions-have-turns"
-"""A tick asks for one compaction at a time, once a table has enough new files. One checkpoint commits what it made."""
+"""A tick asks for one compaction at a time, once a table has enough new files. One checkpoint commits the result."""
 
 _APPENDS: Final = (TableName("bronze/orders"), TableName("bronze/rejects"))
 _TABLES: Final = (*_APPENDS, TableName("gold/sums"))
@@ -58,7 +56,7 @@ _Found = tuple[Compacted, ...]
 
 
 class CompactsMachine(RuleBasedStateMachine):
-    """The compactions of one tick. A checkpoint that has taken one is declined, or committed."""
+    """The compactions of one tick. A checkpoint that includes a compaction is declined or committed."""
 
     def __init__(self) -> None:
         """Begin a tick in which every table may have small files."""
@@ -75,10 +73,10 @@ class CompactsMachine(RuleBasedStateMachine):
         config = CheckpointConfig(compact_files_min=files_min, compacted_bytes_max=_BYTES_MAX)
         self.compacting, self.compacts = Compacting(graph, config, unpublished), compacts
         self.new = {name: 0 if name in unpublished else _FILES_MIN for name in _APPENDS}
-        """How many files each table is known to have got since it was last compacted."""
+        """How many files each table is known to have got since its last compaction."""
         self.under_way = False
         self.brought: _Found = ()
-        """What was compacted, and is not committed yet."""
+        """The compactions that are done and not committed yet."""
         self.taken_by: CheckpointId | None = None
         self.pending: dict[CheckpointId, RowKind] = {}
         self.last = 0
@@ -163,15 +161,17 @@ def _file(number: int) -> FileHandle:
 
 
 # ------------------------------------------------------------------
-# Tests what a tick knows of savepoints: who waits for which answer, and which files people may still need (A9, F4).
+# Tests what a tick knows of savepoints: which requests wait for an answer, and which files are still needed (A9, F4).
 
 
 ANSWERED: Final = "savepoints-answered"
 """Each request for a savepoint gets one answer. The answer has the request's own name, and the kind that was asked for.
-Nobody hears of the tick's own checkpoints."""
+
+No request gets an answer about the tick's own checkpoints."""
 PINNED: Final = "pins-hold"
-"""A tick deletes no file of a savepoint, of a stop's savepoint or of a held cut, and none of a cut on which one of them
-stands. It may delete other files."""
+"""A tick deletes no file of a savepoint (a stop's included) or of a held cut. It may delete other files.
+
+A tick also keeps all files of a cut from which one of these continues."""
 
 _NAMES: Final = ("before the release", OWN_REQUEST, "savepoint:", "")
 _kinds_of_savepoints = st.sampled_from(list(SavepointKind))
@@ -192,7 +192,7 @@ class SavepointsMachine(RuleBasedStateMachine):
         super().__init__()
         self.numbers = count(1)
         self.asked: dict[str, tuple[str, SavepointKind]] = {}
-        """For each open request: how the coordinator calls it, and what it asks for."""
+        """For each open request: its name at the coordinator, and the kind of savepoint."""
         self.pinned: set[str] = set()
         self.free: set[str] = set()
         self.newest: tuple[CheckpointId, str] = NO_CHECKPOINT, ""
@@ -235,7 +235,7 @@ class SavepointsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(pick=st.integers(0, 5), reason=_reasons_of_savepoints)
     def fail(self, pick: int, reason: Reason) -> None:
-        """It fails. If only the tick's end is the reason, the user hears that he may ask again."""
+        """The savepoint fails. If only the tick's end is the reason, the message tells the user to ask again."""
         name, (calls, kind) = self._one(pick)
         answers, found = self.savepoints.answered(RequestFailed(calls, reason, "it broke"))
         expect(found is kind and len(answers) == 1, ANSWERED, f"{answers} of {name!r}, a {kind}")
@@ -299,7 +299,7 @@ _ID: Final = CheckpointId(7)
 
 
 def test_compactions_have_turns():
-    """Tables get files, compactions find some and fail, and checkpoints that take them are declined or committed."""
+    """Tables get files, compactions succeed or fail, and checkpoints with compacted files are declined or committed."""
     run_state_machine_as_test(CompactsMachine, settings=judging.fitting(CompactsMachine, settings()))
 
 

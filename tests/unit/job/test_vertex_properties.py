@@ -1,4 +1,4 @@
-"""A vertex runs each row once, and its splits are asked as their epoch has room (A10, A11, B4)."""
+"""A vertex runs each row once, and splits are polled while their epoch has room (A10, A11, B4)."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -44,10 +44,11 @@ from spec.machines import judging
 from spec.machines.judging import expect
 
 ROWS: Final = "rows-run-once"
-"""Each row that the gate lets through runs in one micro-batch, in order. Only the last micro-batch learns that the data
-has ended. A snapshot is taken after the last micro-batch before its barrier."""
+"""Each row that the gate lets through runs in one micro-batch, in order.
+
+Only the last micro-batch gets the end of data. A snapshot is taken after the last micro-batch before its barrier."""
 FILES: Final = "dead-files-go"
-"""A file is dead once no subtask has it and no snapshot has named it. A snapshot names the files that a subtask has."""
+"""A file is dead when no subtask has it and no snapshot has named it. A snapshot names the files that a subtask has."""
 
 _UPSERT: Final = TableName("gold/sums")
 _LEFT, _RIGHT = (ChannelId(EdgeId(VertexId(name), VertexId("sums"), place), 0) for place, name in enumerate("lr"))
@@ -161,7 +162,7 @@ class RunsMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- micro-batches
 
     def _start(self, rows_max: int) -> bool:
-        """Run what waits, or the last micro-batch without rows. Return whether there was anything to run."""
+        """Run the waiting rows, or the last micro-batch without rows. Return whether there was anything to run."""
         if not self.waiting and not self.all_ended:
             return False
         rows = [segment.rows for _, segment in self.run.collected]
@@ -198,7 +199,7 @@ class RunsMachine(RuleBasedStateMachine):
         expect(files == [*zip(self.state, self.ranges, strict=True)], FILES, f"{files} are given to the subtasks")
 
     def _finish(self, outputs: list[dict[str, object]]) -> None:
-        """The micro-batch is done. The door hands the end of the data on after the last one."""
+        """The micro-batch is done. After the last micro-batch, the door sends the end of data on."""
         before = {path for files in (*self.state, *self.ranges) for path in files}
         made = tuple(self._written(own, drawn) for own, drawn in enumerate(outputs))
         dead = self.run.finish(MicroBatchFinished(VertexId("sums"), self.ran, made))
@@ -218,7 +219,7 @@ class RunsMachine(RuleBasedStateMachine):
         self.is_busy, self.must_wait = False, True
 
     def _written(self, own: int, drawn: dict[str, object]) -> SubtaskOutput:
-        """Return what a subtask writes, and note what it has from now on."""
+        """Return what a subtask writes, and record the files that it has from now on."""
         state = tuple(self._keyed(kind) for kind in drawn["state"])  # type: ignore[attr-defined]
         for keyed in state:
             kept = [] if keyed.kind is KeyedFileKind.BASE else self.state[own]
@@ -236,7 +237,7 @@ class RunsMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- at any time
 
     def _is_as_it_says(self) -> None:
-        """Judge what the door reads of the vertex."""
+        """Judge the vertex's properties that the door reads."""
         owes = bool(self.waiting) or self.all_ended
         due = None if owes or self.is_busy else self.due
         found = self.run.snapshot_due.barrier.checkpoint if self.run.snapshot_due is not None else None
@@ -259,16 +260,16 @@ class RunsMachine(RuleBasedStateMachine):
 
 
 # ------------------------------------------------------------------
-# Tests which splits are asked, and for how many rows: caps, credit, pauses, failures, parts and ends (A11, B4).
-#
-# Its reference keeps what each split has sent and how its last polls went. Cuts of other jobs are the subject of
-# `cuts`.
+# Tests which splits are asked, and for how many rows: caps, credit, pauses, failures, parts and ends (A11, B4). The
+# reference keeps what each split has sent, and the results of its last polls. Cuts of other jobs are the subject of the
+# next machine.
 
 
 ASKED: Final = "splits-are-asked"
-"""A split is asked if it has credit, its pause is over, and its epoch has room for rows. Splits with one limit share
-the room. Each is asked for its share, but for no more rows than a slice may have. All together never exceed the room.
-A source that has reached its own cap takes no share."""
+"""A split is polled if it has credit, its pause is over, and its epoch has room for rows.
+
+Splits under the same limit share the room. Each is asked for its share, but for no more rows than a slice may have.
+Together they never exceed the room. A source that has reached its own cap takes no share."""
 KNOWN: Final = "splits-are-known"
 """The readers keep what each split reported last: its position, its rows, its failures, and whether it is idle or has
 ended."""
@@ -302,7 +303,7 @@ _event = st.tuples(
 
 @dataclass
 class _Split:
-    """What the reference knows of one split."""
+    """What the reference knows about one split."""
 
     source: VertexId
     name: SplitId
@@ -435,7 +436,7 @@ class SplitsMachine(RuleBasedStateMachine):
                 too_often = self.readers.failed(split.source, split.name, self.now_ms)
                 expect(too_often is (split.failures > self.failures_max), KNOWN, f"{split} has failed too often")
             case _:
-                """Nobody was asked."""
+                """No split was asked."""
 
     def _sends(self, split: _Split, rows: int) -> None:
         position = f"{split.name}@{rows}"
@@ -465,7 +466,7 @@ class SplitsMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- judging
 
     def _ask(self) -> None:
-        """Let the job ask. Judge whom it asks, and for how many rows."""
+        """Let the job poll. Judge which splits it polls, and for how many rows."""
         able = [split for split in self.splits if self._may_be_asked(split)]
         polls = {(poll.source, poll.split): poll for poll in self.readers.polls(self.now_ms, self._has_credit)}
         fit = polls.keys() & {(split.source, split.name) for split in able}
@@ -515,7 +516,7 @@ class SplitsMachine(RuleBasedStateMachine):
         return one.source == other.source or both
 
     def _judge(self) -> None:
-        """Judge what the readers say of the splits."""
+        """Judge what the readers report about the splits."""
         of_epoch = sum(self.sent.values())
         counted = sum(self.sent[each] for each in self.counted)
         waiting = [split for split in self.splits if not split.idle and not self._is_held(split)]
@@ -551,7 +552,8 @@ class SplitsMachine(RuleBasedStateMachine):
 
 
 # ------------------------------------------------------------------
-# The machine of splits that read cuts of other jobs: restored anywhere, answering in any order, with barriers between.
+# The machine of splits that read cuts of other jobs. Splits are restored at any position and answer in any order, with
+# barriers in between.
 #
 # Its reference notes for each split the newest cut that it has reached. A group is *even* if all its splits have
 # reached the same cut, or none has reached any. A barrier may be sent only while every group is even (A10).
@@ -560,9 +562,9 @@ class SplitsMachine(RuleBasedStateMachine):
 EVEN_AT_BARRIERS = "even-at-barriers"
 """A barrier is held back exactly while the splits of some group stand at different cuts."""
 ONE_CUT_AT_A_TIME = "one-cut-at-a-time"
-"""A group reads up to one cut: the one that its first split finds. Only splits that have not reached it read on."""
+"""A group reads up to one cut, which its first split finds. Only splits that have not reached this cut read on."""
 CUTS_ANNOUNCED = "cuts-announced"
-"""A barrier is asked for exactly while all splits of some group have reached a cut, and none has followed."""
+"""A barrier is requested exactly while all splits of some group have reached a cut and no barrier has followed."""
 SHOP, BANK, OTHER = VertexId("shop"), VertexId("bank"), VertexId("numbers")
 GROUPS = {SHOP: "upstream", BANK: "elsewhere"}
 SPLITS: dict[str, tuple[SplitKey, ...]] = {
@@ -647,7 +649,7 @@ class CutGroupsMachine(RuleBasedStateMachine):
         return target is not None and self.at[split] == target
 
     def _is_even(self, name: str) -> bool:
-        """Return whether all splits stand at one cut. One that has rows beyond its cut stands at none."""
+        """Return whether all splits are at one cut. A split that has sent rows beyond its cut is at none."""
         target, splits = self.target[name], SPLITS[name]
         if target is not None:
             return all(self.at[split] == target for split in splits)
@@ -680,20 +682,19 @@ class CutGroupsMachine(RuleBasedStateMachine):
 
 
 # ------------------------------------------------------------------
-# The machine of the splits' turns: sources with few rows an epoch, and splits that answer, are idle, fail and end.
-#
-# Its reference knows no order. A split is *ready* if it is not being read, has not ended, has waited long enough, and
-# has credit. Every ready split is asked in each turn while its limits leave rows, and no limit is exceeded. A split is
-# *passed over* in a turn if it is ready, has rows left in all its limits when the turn begins, and gets none, because
-# others use them up. A turn in which it has no rows left counts for nothing, however many such turns an epoch has.
+# The machine of the splits' turns. Sources have few rows in an epoch, and splits answer, are idle, fail and end. The
+# reference expects no order. A split is *ready* if it is not being read, has not ended, has waited long enough, and has
+# credit. In each turn, every ready split is polled while its limits leave rows, and no limit is exceeded. A split is
+# *passed over* in a turn if it is ready, all its limits leave rows when the turn begins, and it gets none because other
+# splits use them up. Turns in which its limits leave no rows do not count, however many an epoch has.
 
 
 TAKES_TURNS = "takes-turns"
-"""A split is passed over in fewer turns than there are splits before it is asked again, in one epoch or in many."""
+"""Before a split is polled again, it is passed over in fewer turns than there are splits, in one epoch or in many."""
 POLLS_ALL = "polls-all"
-"""In each turn, every ready split is asked for rows until a limit is used up, and no other split is."""
+"""In each turn, every ready split is polled until a limit is used up. No other split is polled."""
 LIMITS_HOLD = "limits-hold"
-"""In an epoch, the rows that were sent and those that are being read stay within each limit."""
+"""In an epoch, the rows that were sent and the rows that are being read stay within each limit."""
 SOURCES = tuple(
     Vertex(VertexId(name), VertexKind.SOURCE, splits, splits=tuple(SplitId(str(each)) for each in range(splits)))
     for name, splits in (("left", 2), ("right", 2))
@@ -707,7 +708,7 @@ _limits = st.sampled_from([None, 1, 1, 2, 3, 7])
 
 
 class ReadersMachine(RuleBasedStateMachine):
-    """Two sources of two splits each, what was asked of them, and what they have sent."""
+    """Two sources of two splits each, the rows that were asked for, and the rows that were sent."""
 
     def __init__(self) -> None:
         """Begin without limits: `configure` draws them."""
@@ -848,7 +849,7 @@ def test_splits_are_asked_as_their_epoch_has_room():
 
 
 def test_barriers_find_all_splits_at_one_cut():
-    """Splits are restored anywhere, find cuts and reach them in any order."""
+    """Splits are restored at any position, find cuts, and reach these in any order."""
     run_state_machine_as_test(CutGroupsMachine, settings=judging.fitting(CutGroupsMachine, settings()))
 
 
