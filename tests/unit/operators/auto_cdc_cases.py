@@ -1,6 +1,6 @@
 """Runs the cases of Spark's AUTO CDC on the functions that the product's tasks call: tables of changes.
 
-The functions are of `jobs`: what an operator computes is no decision of the protocol, so the core has none.
+The functions are in `jobs`: what an operator computes is no decision of the protocol, so the core has no such function.
 """
 
 from collections import Counter
@@ -18,16 +18,16 @@ Change = Sequence[Any]
 
 _KINDS: Final = {"scd1": False, "scd2": True}
 _ORDERS_MAX: Final = 24
-"""In so many orders the changes of a case come, one in each micro-batch."""
+"""How many orders of a case's changes are tried, with one change in each micro-batch."""
 
 
 def claims(legend: Mapping[str, Any]) -> bool:
-    """Return whether the legend is that of the cases of AUTO CDC."""
+    """Return whether the legend belongs to the cases of AUTO CDC."""
     return _KINDS.keys() == {*legend.get("kinds", ())}
 
 
 def run_case(_legend: Mapping[str, Any], case: Case) -> list[str]:
-    """Run one case. Return what does not hold."""
+    """Run one case. Return the expectations that do not hold."""
     return list(_problems(case))
 
 
@@ -53,7 +53,10 @@ def _problems(case: Case) -> Iterator[str]:
 
 
 def _orders(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
-    """Yield some orders of the changes: theirs, the reverse, and others. They are the same in each run."""
+    """Yield some orders of the changes: the original order, its reverse, and others.
+
+    Each run yields the same orders.
+    """
     for place, order in enumerate(permutations(changes)):
         if place == _ORDERS_MAX:
             break

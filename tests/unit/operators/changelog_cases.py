@@ -63,7 +63,7 @@ _KEY: Final = "k"
 
 
 def skip_reason_of_vectors_joins(case: Case) -> str | None:
-    """Return why the product has nothing that this case could run on."""
+    """Return why the product cannot run this case, or None if it can."""
     given = case["given"]
     how = given["type"]
     if how not in {each.value for each in JoinType}:
@@ -105,7 +105,7 @@ def problems(case: Case) -> Iterator[str]:
 
 
 def _problems_of_joined_tables(case: Case) -> Iterator[str]:
-    """Yield where the joined table differs from Flink's, whose rows are known by the unique keys of both sides.
+    """Yield where the joined table differs from Flink's. Its rows are identified by the unique keys of both sides.
 
     `apply_changes` makes a changelog of each side first, as a user would write it.
     """
@@ -138,20 +138,20 @@ def _problems_of_joined_tables(case: Case) -> Iterator[str]:
 
 
 def _places_of_unique(given: Mapping[str, Any], side: str) -> tuple[int, ...] | None:
-    """Return the places of the columns that tell the rows of a side apart. None: no columns do."""
+    """Return the places of the columns that identify a row of a side, or None if no columns do."""
     unique, key = given[f"{side}_unique"], given[f"{side}_key"]
     return None if unique is None else (key,) if unique == "join_key" else (key, unique)
 
 
 def _name_of_joined(given: Mapping[str, Any], row: Sequence[Any]) -> Row:
-    """Return the values that tell a joined row apart."""
+    """Return the values that identify a joined row."""
     left, right = row[: given["left_width"]], row[given["left_width"] :]
     parts = ((left, _places_of_unique(given, "left")), (right, _places_of_unique(given, "right")))
     return tuple(tuple(side) if by is None else tuple(side[place] for place in by) for side, by in parts if side)
 
 
 class _Normalized:
-    """Makes a changelog of rows of which each replaces the one with its unique key, in the order of their arrival."""
+    """Makes a changelog of rows in the order of their arrival. Each row replaces the row with its unique key."""
 
     def __init__(self, unique: tuple[int, ...] | None, events: Sequence[Sequence[Any]]) -> None:
         self._unique, self._arrived = unique, 0
@@ -184,7 +184,7 @@ class _Normalized:
         return [(change[-1], tuple(change[:-1])) for change in changes.select(*self._names, KIND).iter_rows()]
 
     def restore(self) -> None:
-        """Go on with a copy of the state, as a task does that reads it from files."""
+        """Continue with a copy of the state, like a task that reads its state from files."""
         self._state = pl.DataFrame(self._state.to_dicts(), schema=self._state.schema)
 
 
@@ -207,9 +207,9 @@ def problems_of_normalized(case: Case) -> Iterator[str]:
 
 
 class _Written:
-    """When the rows of each key were last written. Those that have expired are left out (N5).
+    """When the rows of each key were last written. Rows that have expired are left out (N5).
 
-    Each event is an epoch of its own. A row counts as written at the clock of the barrier after it.
+    Each event is one epoch. A row counts as written at the clock of the next barrier.
     """
 
     def __init__(self, given: Mapping[str, Any], keys: Sequence[str]) -> None:
@@ -228,7 +228,7 @@ class _Written:
         return state.filter(~pl.Series(over, dtype=pl.Boolean))
 
     def write(self, before: pl.DataFrame, after: pl.DataFrame) -> None:
-        """Note which rows of the state were written."""
+        """Record which rows of the state were written."""
         known = {
             row[: len(self._keys)]: str(row)
             for row in before.select(*self._keys, pl.all().exclude(self._keys)).iter_rows()
@@ -258,7 +258,7 @@ def _settled(rows: Mapping[Row, int]) -> dict[Row, int]:
 
 
 def _replaces(case: Case) -> bool:
-    """Return whether a row takes the place of another one that nobody takes back."""
+    """Return whether a row replaces another row that no change takes back."""
     elements = [event for event in case["events"] if event[0] == "element"]
     befores = Counter(event[1] for event in elements if event[2] == UPDATE_BEFORE)
     afters = Counter(event[1] for event in elements if event[2] == UPDATE_AFTER)
@@ -279,7 +279,7 @@ def _replaces(case: Case) -> bool:
 
 
 class _RunOfVectorsJoins:
-    """One join, its state and its table. Rows have their key first, then all their columns, `l0`, ... and `r0`, ..."""
+    """One join, its state and its table. A row has its key first, and then all columns: `l0`, ... or `r0`, ..."""
 
     def __init__(self, case: Case) -> None:
         given = case["given"]
@@ -305,7 +305,7 @@ class _RunOfVectorsJoins:
         self.table: Counter[Row] = Counter()
 
     def take(self, changes: Sequence[tuple[int, str, Row]]) -> Counter[Row]:
-        """Take changes as one micro-batch. Return how often each joined row is added, negative if it is taken back."""
+        """Take changes as one micro-batch. Return how often each joined row is added (negative: taken back)."""
         frames = [
             pl.DataFrame(
                 [(row[self._places[side]], *row, kind) for of, kind, row in changes if of == side],
@@ -328,7 +328,7 @@ class _RunOfVectorsJoins:
         return found
 
     def restore(self) -> None:
-        """Go on with a copy of the state, as a task does that reads it from files."""
+        """Continue with a copy of the state, like a task that reads its state from files."""
         self._state = pl.DataFrame(self._state.to_dicts(), schema=self._state.schema)
 
     def _passes(self, row: Sequence[Any]) -> bool:
@@ -346,14 +346,11 @@ def _kind(values: Sequence[Any]) -> DataType:
 
 
 # ------------------------------------------------------------------
-# Runs Flink's cases of top rows, deduplication and upsert sinks on the function that the product's tasks call.
-#
-# Flink puts equal rows in the order of their arrival. The product knows no arrival that the rows do not tell. So here
-# each row gets its arrival as a last column, the order ends with it, and the output leaves it out. A pipeline would
-# use the position that a source gives each row.
-#
-# A sink keeps the last row of each key of a changelog whose keys are not unique. In a pipeline, that is `deduplicate`
-# with `keep="last"`, and `upsert`. So only the tables are compared in these cases.
+# Runs Flink's cases of top rows, deduplication and upsert sinks on the function that the product's tasks call. Flink
+# puts equal rows in the order of their arrival. The product knows this order only from a column. So each row here gets
+# its arrival as a last column. The order ends with this column, and the output leaves it out. A pipeline would use the
+# position that a source gives each row. A sink keeps the last row of each key of a changelog whose keys are not unique.
+# In a pipeline, `deduplicate` with `keep="last"` and `upsert` do this. So only the tables are compared in these cases.
 
 
 DEDUP: Final = "dedup"
@@ -366,7 +363,7 @@ _PLACE: Final = "place"
 
 
 def skip_reason_of_vectors_top(case: Case) -> str | None:
-    """Return why the product has nothing that this case could run on."""
+    """Return why the product cannot run this case, or None if it can."""
     given = case["given"]
     if case["kind"] == SINK and _replaces_of_vectors_top(case):
         return "an update comes without the row that it replaces, as in no changelog here"
@@ -380,7 +377,7 @@ def skip_reason_of_vectors_top(case: Case) -> str | None:
 def problems_of_vectors_top(case: Case) -> Iterator[str]:
     """Yield what does not hold: the rows that are added and taken back after each event, equal ones settled.
 
-    A case of Flink that runs on several algorithms runs here on both: on an append-only input and on a changelog.
+    Flink runs some cases on several algorithms. Here they run both on an append-only input and on a changelog.
     """
     if case["kind"] == SINK:
         yield from _problems_of_table(case)
@@ -440,7 +437,7 @@ def _problems_of_table(case: Case) -> Iterator[str]:
 
 
 def _replaces_of_vectors_top(case: Case) -> bool:
-    """Return whether a row is to be found by its upsert key, since no equal one is there."""
+    """Return whether a row must be found by its upsert key, since there is no equal row."""
     place, live = case["given"]["upsert_key"], list[Row]()
     for _, _, kind, row, _ in (event for event in case["events"] if event[0] == "element"):
         if kind in ADDING:
@@ -455,7 +452,10 @@ def _replaces_of_vectors_top(case: Case) -> bool:
 
 
 def _adds_only(case: Case) -> bool:
-    """Return whether the case's output says only what is added: Flink then leaves each row before an update out."""
+    """Return whether the case's output lists only added rows.
+
+    In such cases, Flink leaves out the row before an update.
+    """
     given = case["given"]
     return not given.get("update_before", True) and (case["kind"] == DEDUP or bool(given["rank_number"]))
 
@@ -492,7 +492,7 @@ class _RunOfVectorsTop:
         self.written = _Written(given, keys)
 
     def take(self, changes: Sequence[tuple[str, Row]], *, adds_only: bool) -> Counter[Row]:
-        """Take changes as one micro-batch. Return how often each row is added, negative if it is taken back."""
+        """Take changes as one micro-batch. Return how often each row is added (negative: taken back)."""
         frame = pl.DataFrame(
             [(*self._with_arrival(kind, row), kind) for kind, row in changes], schema=self._schema, orient="row"
         )
@@ -509,7 +509,7 @@ class _RunOfVectorsTop:
         return self._counted(done.output, adds_only=adds_only)
 
     def restore(self) -> None:
-        """Go on with a copy of the state, as a task does that reads it from files."""
+        """Continue with a copy of the state, like a task that reads its state from files."""
         self._state = pl.DataFrame(self._state.to_dicts(), schema=self._state.schema)
 
     def _counted(self, output: pl.DataFrame, *, adds_only: bool) -> Counter[Row]:
@@ -523,7 +523,7 @@ class _RunOfVectorsTop:
         return net
 
     def _with_arrival(self, kind: str, row: Row) -> Row:
-        """Return the row with its arrival. The oldest of equal rows is the one that is taken back."""
+        """Return the row with its arrival. Of equal rows, the oldest is taken back."""
         if kind in ADDING:
             self._arrived.append(row)
             self._live.append((*row, len(self._arrived)))
@@ -536,7 +536,7 @@ class _RunOfVectorsTop:
 
 
 def _declared(case: Case) -> tuple[tuple[Order, ...], int, int]:
-    """Return the order, the number of first rows, and the number of the first one that is put out."""
+    """Return the order, how many first rows are kept, and the number of the first row that is emitted."""
     given = case["given"]
     if case["kind"] == TOP:
         return (Order(f"c{given['order']}"), Order(_ARRIVAL)), given["end"], given["start"]
@@ -551,9 +551,8 @@ def _kind_of_vectors_top(value: object) -> DataType:
 
 
 # ------------------------------------------------------------------
-# Runs the changelog cases on the functions that the product's tasks call: aggregates, joins and top rows.
-#
-# The functions are of `jobs`: what an operator computes is no decision of the protocol, so the core has none.
+# Runs the changelog cases on the functions that the product's tasks call: aggregates, joins and top rows. The functions
+# are in `jobs`: what an operator computes is no decision of the protocol, so the core has no such function.
 
 
 _GROUPED = "group_agg"
@@ -623,12 +622,12 @@ _AGGREGATES = {
 
 
 def claims(legend: Mapping[str, Any]) -> bool:
-    """Return whether the legend is that of the changelog cases."""
+    """Return whether the legend belongs to the changelog cases."""
     return _GROUPED in legend.get("kinds", ())
 
 
 def skip_reason(_legend: Mapping[str, Any], case: Case) -> str | None:
-    """Return why the product has nothing that this case could run on."""
+    """Return why the product cannot run this case, or None if it can."""
     if case["kind"] == _JOIN:
         return skip_reason_of_vectors_joins(case)
     if case["kind"] in KINDS:
@@ -637,7 +636,7 @@ def skip_reason(_legend: Mapping[str, Any], case: Case) -> str | None:
 
 
 def run_case(_legend: Mapping[str, Any], case: Case) -> list[str]:
-    """Run one case. Return what does not hold."""
+    """Run one case. Return the expectations that do not hold."""
     if case["kind"] in KINDS:
         return list(problems_of_vectors_top(case))
     if case["kind"] == _NORMALIZED:
@@ -722,7 +721,7 @@ class _Run:
         return Counter((kind in ADDING, tuple(row)) for *row, kind in found.iter_rows())
 
     def restore(self) -> None:
-        """Go on with a copy of the state, as a task does that reads it from files."""
+        """Continue with a copy of the state, like a task that reads its state from files."""
         self._state = pl.DataFrame(self._state.to_dicts(), schema=self._state.schema)
 
     def _schema(self) -> dict[str, pl.DataType]:
@@ -730,12 +729,12 @@ class _Run:
         return {name: kind for name, kind in kinds.items() if name.startswith("c")} | {KIND: pl.String()}
 
     def _as_flink(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the mean of whole numbers as Flink does: truncated to a whole number."""
+        """Return the mean of whole numbers truncated to a whole number, as Flink does."""
         return rows.with_columns(pl.col(name).cast(_LONG) for name in self._truncated)
 
 
 _FILTERED = 3
-"""The parts of an aggregate that counts some rows only."""
+"""The number of parts in the words of an aggregate that counts only some rows."""
 
 
 def _column(place: int, words: Sequence[Any]) -> AggregateColumn:
@@ -746,14 +745,13 @@ def _column(place: int, words: Sequence[Any]) -> AggregateColumn:
 
 
 # ------------------------------------------------------------------
-# Runs Flink's cases of the first or last row of a window on the function that aggregates windows.
-#
-# The rows have the end of their window, as behind a window. A window of a millisecond closes when the watermark is at
-# its end, less one, as theirs do.
+# Runs Flink's cases of the first or last row of a window on the function that aggregates windows. The rows have the end
+# of their window as a column, as after a window operator. Here each row gets a window of one millisecond at that end,
+# which closes at the same watermark as Flink's: the end less one.
 
 
 def problems_of_windows(case: Case) -> Iterator[str]:
-    """Yield what does not hold: the rows that are put out by each watermark, and how many were late."""
+    """Yield the expectations that do not hold: which rows each watermark emits, and how many rows were late."""
     run, out, late = _RunOfWindows(case), Counter[Row](), 0
     expected = {entry["after"]: entry for entry in case["expect"]}
     for index, (word, *args) in enumerate(case["events"]):
@@ -795,13 +793,13 @@ class _RunOfWindows:
         self._watermark = BEFORE_TIME
 
     def take(self, row: Row) -> int:
-        """Take a row. Return 1 if it is late."""
+        """Take a row. Return 1 if the row is late."""
         self._arrived += 1
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=row[self._end] - self._zone_ms + 1)
         return len(self._call([(0, *row, self._arrived, at)], None)[1])
 
     def barrier(self, watermark: int) -> Iterator[Row]:
-        """Yield the rows that are put out before a barrier with this watermark."""
+        """Yield the rows that are emitted before a barrier with this watermark."""
         yield from self._call([], watermark)[0]
         self._watermark = watermark
 

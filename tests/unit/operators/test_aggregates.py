@@ -73,7 +73,7 @@ def named(vertex, **columns):
 
 
 def model(rows):
-    """Compute every aggregate of ALL as SQL would. A NaN is greater than any number."""
+    """Compute every aggregate of ALL as SQL does. NaN is greater than any number."""
     result = {}
     for key in {row[0] for row in rows}:
         own = [row for row in rows if row[0] == key]
@@ -127,7 +127,7 @@ def test_aggregates_do_not_depend_on_the_micro_batches(batches):
 
 
 def test_a_new_key_has_a_mean_beside_keys_of_several_layers():
-    """Polars 2.1 gave it a null, and for ever, if the state of the other keys came from more than one layer."""
+    """With Polars 2.1, the new key got a lasting null if the state of the other keys came from more than one layer."""
     rows = StructType().add("key", LongType()).add("value", LongType())
     function = KeyedAggregates(("key",), named_aggregates("test", ("key",), rows, {"mean": avg_of("value")}))
     types = empty_frame(arrow_schema(state_schema(("key",), function.aggregates, rows))).schema
@@ -162,7 +162,8 @@ def test_only_needed_columns_are_exchanged():
 
 
 # ------------------------------------------------------------------
-# Aggregates do not depend on how rows are cut, keep their stated errors, and are refused by name.
+# Aggregates do not depend on how rows are cut into micro-batches, stay within their stated errors, and are refused by
+# name.
 
 
 ALL_TYPES = StructType(
@@ -244,7 +245,7 @@ def test_a_percentile_is_within_its_relative_error(percentage):
 
 
 def test_the_mean_of_decimals_is_exact_and_rounded_half_up():
-    """It holds for sums of 34 digits too. Python computes the same with a hundred digits."""
+    """This holds for sums of 34 digits, too. Python computes the expected mean with a hundred digits."""
     chance = random.Random(5)  # noqa: S311 - test data
     for many in (1, 2, 3, 7, 8, 11):
         values = [Decimal(chance.randint(-(10**33), 10**33)) for _ in range(many)]
@@ -259,7 +260,7 @@ def test_the_mean_of_decimals_is_exact_and_rounded_half_up():
 
 
 def test_an_approximate_count_is_exact_below_its_size_and_near_above():
-    """The hashes stand for distinct values. Four standard errors are 12.5 %."""
+    """Random hashes stand for distinct values. Four standard errors are 12.5 %."""
     chance = random.Random(3)  # noqa: S311 - test data
     hashes = [chance.randrange(-(2**63), 2**63) for _ in range(20_000)]
     for many in (0, 1, 1023, 20_000):
@@ -297,7 +298,7 @@ class Product:
 
 
 def test_an_own_aggregate_is_kept_over_micro_batches():
-    """It gets what the protocol promises, and its meaning is recorded."""
+    """A user's aggregate gets what the `AggregateFunction` protocol promises, and its meaning is recorded."""
     product = tidemark.aggregate_of(Product("v"))
     batches = [[("a", 2.0, 0, None), ("a", 3.0, 0, None)], [("a", 7.0, 0, None)]]
     assert computed({"p": product}, batches) == {"a": {"k": "a", "p": 42.0}}
@@ -309,21 +310,21 @@ def test_an_own_aggregate_is_kept_over_micro_batches():
 
 
 class NotAggregating(Product):
-    """Its `add` gives a value for each row."""
+    """An aggregate whose `add` returns a value for each row."""
 
     def add(self):
         return pl.col(self.column)
 
 
 class OfTexts(Product):
-    """Its `add` multiplies what may be texts."""
+    """An aggregate whose `add` multiplies values that may be texts."""
 
     def add(self):
         return (pl.col(self.column) * 2.0).product()
 
 
 class OtherFields(Product):
-    """Its accumulator has other fields than the declared ones."""
+    """An aggregate whose accumulator has other fields than declared."""
 
     accumulator: ClassVar[DataType] = StructType().add("factor", DoubleType())
 
@@ -395,7 +396,7 @@ EVERY = {
 
 
 def test_a_forked_process_can_declare_every_aggregate():
-    """Polars' threads do not survive a fork, so a declaration that used them would wait for ever."""
+    """Polars' threads do not exist in a forked process. A declaration that used them would wait for ever."""
     pl.DataFrame({"k": range(1000)}).lazy().group_by(pl.col("k") % 7).agg(pl.len()).collect()
     child = os.fork()
     if child == 0:
@@ -409,7 +410,7 @@ def test_a_forked_process_can_declare_every_aggregate():
 
 
 # ------------------------------------------------------------------
-# Compares sums with Python's exact numbers. They are equal or refused by name, and never wrap around.
+# Compares sums with Python's exact numbers. Sums are equal to these or refused by name, and never wrap around.
 
 
 HUNDRED_DIGITS = Context(prec=100)
@@ -450,7 +451,7 @@ def exactly(batches, fits):
 
 
 def added(values):
-    """Return the exact sum of whole numbers or decimals. It is None without numbers."""
+    """Return the exact sum of whole numbers or decimals, or None if there are no numbers."""
     result = None
     for value in values:
         result = (
@@ -464,7 +465,7 @@ def added(values):
 
 
 def agree(kind, batches, fits):
-    """Compare the sums with the exact ones. If these do not fit, the sums must be refused."""
+    """Compare the sums with the exact sums. If an exact sum does not fit its type, an error must be raised."""
     expected = exactly(batches, fits)
     if expected is None:
         with pytest.raises(
@@ -504,7 +505,10 @@ def test_sums_of_decimals_are_exact_or_refused(kind, data):
 
 @pytest.mark.parametrize("rows", [2, 3, 7, 40])
 def test_a_sum_that_wraps_around_to_a_plausible_number_is_refused(rows):
-    """Many of the greatest decimals wrap 128 bits around, once or more often. A check of the sign would miss some."""
+    """A sum of many greatest decimals overflows 128 bits once or several times.
+
+    A check of the sign would miss some overflows.
+    """
     most = Decimal("9" * 38)
     with pytest.raises(SumOverflowError, match="cast v to double"):
         summed(DecimalType(38, 0), [[("a", most)] * rows])
@@ -524,9 +528,9 @@ def test_a_sum_that_wraps_around_to_a_plausible_number_is_refused(rows):
     ],
 )
 def test_the_error_names_the_type_and_a_wider_one(kind, value, rows, says):
-    """This holds within one micro-batch and over several.
+    """This holds for a sum within one micro-batch and over several.
 
-    A decimal's ten more digits suffice for ten thousand million rows.
+    The ten additional digits of a decimal's sum are enough for ten thousand million rows.
     """
     for batches in ([[("a", value)] * rows], [[("a", value)]] * rows):
         if says is None:
@@ -566,7 +570,7 @@ def test_doubles_are_never_refused_and_follow_ieee_754(batches):
 
 
 def test_floats_are_added_up_as_doubles():
-    """Spark does the same. The range of a float does not limit the sum."""
+    """Spark does the same. So the sum may exceed the range of a float."""
     assert math.isclose(3.0e38 * 4, summed(FloatType(), [[("a", 3.0e38)] * 2] * 2)["a"], rel_tol=1e-6)
 
 

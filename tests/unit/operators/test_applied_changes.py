@@ -1,4 +1,4 @@
-"""Tables of changes: Spark's own cases, what is planned and what is refused. Their model: `test_applied_properties`."""
+"""Tables of changes: Spark's own cases, plans and refusals. Their model is in `test_applied_properties`."""
 
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
@@ -46,7 +46,7 @@ def batch(rows):
 
 
 def test_a_change_without_a_place_is_refused_by_name():
-    """AUTO CDC does not take a null in the sequence either."""
+    """Spark's AUTO CDC does not accept a null in the sequence either."""
     with pytest.raises(NoSequenceError, match="the change of k=1 has no value in at"):
         function(history=True).process([batch([(1, 1, "x", None, False)])], pl.DataFrame(schema=STATE))
 
@@ -76,7 +76,7 @@ def of_database(rows, unsent=None):
 @pytest.mark.parametrize("before", [[], [(1, 1, "x", 1, False), (1, None, None, 2, True)]], ids=["none", "deleted"])
 @pytest.mark.parametrize("history", [False, True])
 def test_a_value_that_no_earlier_change_has_is_refused(history, before):
-    """It names the column and the key."""
+    """The error names the column and the key."""
     apply = AppliedChanges(("k",), ("a", "b"), "_position", history, of_database=True)
     rows = of_database([*before, (1, None, "y", 3, False)], {3: ["a"]})
     with pytest.raises(RefusedChangeError, match="in column a, and no earlier change of k=1 has it"):
@@ -100,7 +100,10 @@ def state_of(places, kind=pl.Int64):
 )
 @pytest.mark.parametrize("history", [False, True])
 def test_deletions_are_forgotten_by_the_newest_change(kind, places, distance, history):
-    """Of any type. A key whose newest change deletes nothing stays, however old, and so does a younger deletion."""
+    """The order may have any type. A key whose newest change is no deletion stays, however old.
+
+    A recent deletion stays, too.
+    """
     first, second, newest = places
     state = state_of({1: (first, True), 2: (first, False), 3: (second, True), 4: (newest, True)}, kind)
     apply = AppliedChanges(("k",), ("a", "b"), "at", history, forget_deletes_after=distance)
@@ -110,7 +113,7 @@ def test_deletions_are_forgotten_by_the_newest_change(kind, places, distance, hi
 
 
 def test_nothing_is_forgotten_before_the_first_date():
-    """The horizon would be before the year 1."""
+    """In this case, the limit would be a date before the year 1."""
     state = state_of({1: (date(1, 1, 1), True), 2: (date(1, 1, 5), True)}, pl.Date)
     apply = AppliedChanges(("k",), ("a", "b"), "at", False, forget_deletes_after=timedelta(days=30))
     assert state.equals(apply.remembered(state))
@@ -142,7 +145,7 @@ def test_changes_of_a_database_forget_deletions_at_once():
     ],
 )
 def test_a_truncate_leaves_no_deletion_where_nothing_is(changes, left):
-    """Truncates are at 5 and 7. Another key beside it, with a row that stays, makes no difference."""
+    """Truncates are at 5 and 7. Other keys with rows that stay make no difference."""
     rows = [(key, int(each[:-1]), each[-1] == "-") for key in ("a", "b") for each in changes.split()]
     rows = [("0", 9, False), *rows, ("c", 1, False)]
     ordered = pl.DataFrame(rows, schema={"k": pl.String, "at": pl.Int64, "deletes": pl.Boolean}, orient="row")
@@ -169,12 +172,15 @@ SUITES = {
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in CASES])
 def test_tables_of_changes_are_those_of_spark(case):
-    """After each micro-batch the table has Spark's rows. In any order of the changes, it has the last ones."""
+    """After each micro-batch, the table has Spark's rows.
+
+    In any order of the changes, it ends with Spark's last rows.
+    """
     assert auto_cdc_cases.run_case(LEGEND, case) == []
 
 
 def test_each_case_has_a_name_of_its_own_and_a_form():
-    """The suites of Spark have as many cases as the documentation says."""
+    """There are as many cases of Spark's suites as the documentation says."""
     assert SUITES == Counter(case["name"].split("#")[0] for case in CASES)
     assert len(CASES) == len({case["name"] for case in CASES})
     assert [] == [problem for case in CASES for problem in problems_of_form(LEGEND, case)]
@@ -182,7 +188,7 @@ def test_each_case_has_a_name_of_its_own_and_a_form():
 
 @pytest.mark.parametrize("kind", ["scd1", "scd2"])
 def test_a_wrong_expectation_is_reported(kind):
-    """The message has both tables, of the micro-batch and of another order."""
+    """The problems show the expected and the actual table, after the micro-batch and for another order."""
     case = next(case for case in CASES if case["kind"] == kind and len(case["events"]) > 1)
     wrong = [1, "nobody"] if kind == "scd1" else [1, "nobody", 7, None]
     last = len(case["events"]) - 1
@@ -194,7 +200,7 @@ def test_a_wrong_expectation_is_reported(kind):
 
 
 # ------------------------------------------------------------------
-# A table of changes is planned with its keys, and what cannot be one is refused by name when the pipeline is built.
+# A table of changes is planned with its keys. Rows that cannot make one are refused by name when the pipeline is built.
 
 
 def sent_changes():
@@ -261,7 +267,7 @@ def test_settings_that_do_not_fit_are_refused_by_name(given, says):
     ],
 )
 def test_columns_are_named_or_all_others_are(given, ignored, tracked):
-    """Keys are never among them. With all others excepted, only a deletion ends a version."""
+    """Keys are never among these columns. If all other columns are excepted, only a deletion ends a version."""
     pipeline, rows = sent_changes()
     applied(rows, type=2, **given).upsert("silver/applied")
     function = plan(pipeline).vertices["applied"].spec.function
@@ -269,7 +275,7 @@ def test_columns_are_named_or_all_others_are(given, ignored, tracked):
 
 
 def test_other_columns_in_which_nulls_are_ignored_give_the_state_another_meaning():
-    """So a restore refuses them. The table that was written shows the earlier ones."""
+    """So a restore refuses changed options. The table was written with the earlier options."""
 
     def meaning(**given):
         pipeline, rows = sent_changes()
@@ -291,7 +297,7 @@ def test_other_columns_in_which_nulls_are_ignored_give_the_state_another_meaning
 
 
 def test_nulls_of_a_struct_and_of_a_database_cannot_be_ignored():
-    """The fields of a struct may be null one by one. A database's change has the whole row."""
+    """Fields of a struct may be null one by one. A null in a database's change is the row's value."""
     _, rows = sent_changes()
     told = rows.with_column("pair", "struct(n, value)", StructType([StructField("n", LongType())]))
     with pytest.raises(
@@ -303,7 +309,7 @@ def test_nulls_of_a_struct_and_of_a_database_cannot_be_ignored():
 
 
 def test_a_sequence_without_an_order_is_refused():
-    """Of two maps none is the newer."""
+    """Some types have no order, such as booleans."""
     pipeline = Pipeline("example")
     rows = pipeline.source("numbers", SequenceSource({"a": 10}))
     told = rows.with_column("flag", "n > 1", BooleanType())
@@ -312,14 +318,14 @@ def test_a_sequence_without_an_order_is_refused():
 
 
 def test_a_column_with_a_name_of_ours_is_refused():
-    """The table adds `current`, so no column of the changes may be called so."""
+    """The table adds a column `current`, so no column of the changes may have this name."""
     _, rows = sent_changes()
     with pytest.raises(InvalidPipelineError, match="current"):
         applied(rows.with_column("current", "1", LongType()), type=2)
 
 
 def test_updates_of_an_aggregate_are_no_changes_of_a_source():
-    """They say themselves what they replace, and upsert writes them."""
+    """Updates of an aggregate already name the rows that they replace, and `upsert` writes them."""
     _, rows = sent_changes()
     counted = rows.key_by("key").aggregate("counted", n=count())
     with pytest.raises(InvalidPipelineError, match=r"its rows are updates of 'counted'.*with upsert"):
@@ -354,7 +360,7 @@ def database_changes(*without):
 
 
 def test_changes_of_a_database_need_no_order_and_no_condition():
-    """Their table has the columns of the server's table alone."""
+    """The table has only the columns of the server's table, and those of the versions."""
     table = apply_changes(database_changes(), "applied", keys=["id"], type=2)
     assert ["id", "name", "valid_from", "valid_to", "current"] == table.schema.names
 
@@ -394,17 +400,17 @@ def test_a_distance_that_does_not_fit_the_order_is_refused(given, says):
 
 
 def test_changes_of_a_database_have_no_distance():
-    """Their state forgets deleted keys anyway."""
+    """The state forgets the deleted keys of a database anyway."""
     with pytest.raises(InvalidPipelineError, match="come in order, so the state forgets a deleted key anyway"):
         apply_changes(database_changes(), "applied", keys=["id"], forget_deletes_after=3)
 
 
 # ------------------------------------------------------------------
-# A pipeline that applies changes otherwise is refused: it cannot go on from the state of the old options (D6).
+# A pipeline that applies changes with other options is refused: it cannot continue from the old state (D6).
 
 
 def meanings(kind=1, **options):
-    """Return what a checkpoint says of the state of the applied changes."""
+    """Return the meanings that a checkpoint records for the state of the applied changes."""
     pipeline = Pipeline("applied", parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource({"a": 9}, keys=3))
     apply_changes(numbers, "newest", keys=["key"], sequence_by="n", type=kind, columns=["value", "split"], **options)
@@ -423,7 +429,7 @@ ALL = (PLAIN, NULLS, SOME_NULLS, OTHER_NULLS, HISTORIES, TRACKED, TRACKED_OTHER)
 @pytest.mark.parametrize("was", ALL)
 @pytest.mark.parametrize("now", ALL)
 def test_state_of_changes_that_were_applied_otherwise_is_refused(was, now):
-    """The state holds other changes, or the table already has other versions of its rows."""
+    """With other options, the state would hold other changes, or the table would have other versions of its rows."""
     found = meaning_changes("state of operator 'newest'", meanings(**was), meanings(**now), {HISTORY})
     refused = [change.refused for change in found if change.refused]
     assert (was == now) is not bool(refused)

@@ -1,10 +1,10 @@
-"""The model of tables of changes (SCD types 1 and 2): changes of a few keys come in any order, in random micro-batches.
+"""The model of tables of changes (SCD types 1 and 2). Changes of a few keys come in any order, in random micro-batches.
 
-In some tables a null keeps the value before, in some or all columns. In some, only some columns begin a version.
+In some tables, a null in some or all columns keeps the value before. In others, only changes of some columns begin a
+version.
 
-Now and then a change empties the table: it deletes every key that has an older one. If deletions are forgotten, the
-table is right as long as no change comes later than is said.
-The functions are those that the product's tasks call.
+Now and then a truncate empties the table: it deletes every key that has an older change. If deletions are forgotten,
+the table is right as long as no change is later than declared. The functions are those that the product's tasks call.
 """
 
 from collections import Counter
@@ -23,13 +23,15 @@ from jobs.state.merge import KEY_GROUP
 from spec.machines.judging import expect
 
 APPLIED: Final = "applied-changes-add-up"
-"""After each micro-batch, the table's changes up to it, added and taken back, are the table that a plain computation
-makes of all changes that have come."""
+"""After each micro-batch, the table's changes so far, added and taken back, make the right table.
+
+A plain computation over all changes that have come makes the expected table."""
 FORGOTTEN: Final = "deletions-are-forgotten"
-"""A state that forgets deletions has none of longer ago than is said."""
+"""A state that forgets deletions has no deletion older than declared."""
 SUPERSEDED: Final = "superseded-changes-are-forgotten"
-"""Without history, a key's state has its newest change and its newest deletion at most, and the newest change with a
-value for each column in which nulls are ignored."""
+"""Without history, a key's state has at most its newest change and its newest deletion.
+
+For each column in which nulls are ignored, it also has the newest change with a value."""
 
 _BATCHES: Final = 10
 _VALUES: Final = {"v": pl.Int64(), "w": pl.Int64()}
@@ -40,11 +42,11 @@ _CHOICES: Final[tuple[tuple[str, ...], ...]] = ((), ("v",), ("w",), ("v", "w"))
 
 Values = tuple[int | None, ...]
 Change = tuple[int | None, Values, int, bool]
-"""(key, values, place in the order, whether it deletes the key)."""
+"""A change: key, values, place in the order, and whether the change deletes the key."""
 
 
 def broken_by_applied_changes(seed: int) -> frozenset[str]:
-    """Return the rules that a type of table breaks after one of some random micro-batches."""
+    """Return the rules that a type of table breaks during some random micro-batches."""
     chance = Random(seed)  # noqa: S311 - a test's draw
     return frozenset(rule for history in (False, True) for rule in _broken(chance, history=history))
 
@@ -87,7 +89,7 @@ class Applied(NamedTuple):
 def applied(
     function: AppliedChanges, state: pl.DataFrame, rows: pl.DataFrame, emptied: Sequence[int], *, empties: bool
 ) -> Applied:
-    """Apply these rows, and truncates at these places, of which some are new if the micro-batch empties the table."""
+    """Apply these rows, and truncates at these places. If `empties`, one of the truncates is new."""
     group = pl.lit(0, pl.Int32).alias(KEY_GROUP)
     places = pl.DataFrame({SEQUENCE: emptied}, schema={SEQUENCE: pl.Int64}).unique()
     others = (state if empties else state.clear()).with_columns(group)
@@ -112,7 +114,7 @@ def _newest(changes: Iterable[Change]) -> int:
 
 
 def _deletions(state: pl.DataFrame) -> Iterator[int]:
-    """Yield the places of the deletions that are the newest changes of their keys."""
+    """Yield the place of each deletion that is the newest change of its key."""
     for changes in state[HISTORY].to_list():
         newest = max(changes, key=lambda change: change[SEQUENCE])
         if newest[DELETES]:
@@ -120,7 +122,7 @@ def _deletions(state: pl.DataFrame) -> Iterator[int]:
 
 
 def _drawn(chance: Random, newest: int, bound: int | None) -> Iterator[Change]:
-    """Yield changes: in any order, or each at most `bound` older than the newest of earlier micro-batches."""
+    """Yield changes in any order, or each at most `bound` older than the newest change of earlier micro-batches."""
     first, last = (0, 12) if bound is None else (max(newest - bound, 0), newest + 3)
     for _ in range(chance.randint(0, 4)):
         values = (chance.choice([None, 1, 2]), chance.choice([None, 1, 2]))
@@ -140,10 +142,10 @@ def _places(names: Iterable[str]) -> tuple[int, ...]:
 def table_of(
     changes: Iterable[Change], *, history: bool, ignored: Sequence[int] = (), tracked: Sequence[int] | None = None
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the table. Of two changes with one place a deletion counts, or else the greater values.
+    """Yield the rows of the table. Of two changes at one place, a deletion counts, or else the greater values.
 
-    A null keeps the value before if the place of its column is `ignored`. So two changes with one place count one after
-    the other. A version begins where a column changes whose place is `tracked`, and shows the newest values of others.
+    A null keeps the value before if its column is in `ignored`. So two changes at one place apply one after the other.
+    A version begins where a column in `tracked` changes, and shows the newest values of the other columns.
     """
     known = [*changes]
     for key in {change[0] for change in known}:
@@ -167,7 +169,7 @@ def table_of(
 
 
 def _folded(changes: Iterable[Change], ignored: Sequence[int]) -> Iterator[tuple[int, Values | None]]:
-    """Yield the values after all changes of each place, in order, or None where the key is deleted."""
+    """Yield, in order, the values after all changes of each place, or None where the key is deleted."""
     held: dict[int, Values | None] = {}
     row: Values | None = None
     for _, values, at, gone in sorted(changes, key=_counts):
@@ -189,12 +191,11 @@ def _counts(change: Change) -> tuple[int, bool, tuple[tuple[bool, int], ...]]:
 
 
 # ------------------------------------------------------------------
-# The model of the changes of a database's table: they come in order, and some values of an update are not sent.
-#
-# A server is played: rows come, change, get another key and go, now and then all of them at once. An update may leave
-# its large value alone, which is then not sent. Rule `applied-changes-add-up`: after each random micro-batch, the
-# table is the one that a plain computation makes of all changes as the server knows them. The functions are those that
-# the product's tasks call.
+# The model of the changes of a database's table. The changes come in order, and some values of an update are not sent.
+# The model plays a server: rows are inserted, change, get another key and are deleted, sometimes all at once. If an
+# update does not change a row's large value, this value is not sent. Rule `applied-changes-add-up`: after each random
+# micro-batch, the table equals that of a plain computation over all changes that the server made. The functions are
+# those that the product's tasks call.
 
 
 _BATCHES_OF_APPLYING_A_DATABASE: Final = 8
@@ -219,7 +220,7 @@ _Row = tuple[int, int | None, int | None, int, bool, list[str] | None]
 
 
 class _Server:
-    """The rows of a table by key, and its changes: as they are, and as they are sent."""
+    """The rows of a table by key. The server keeps its changes whole, and returns the rows that it sends."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
@@ -228,14 +229,14 @@ class _Server:
         self.changes: list[Change] = []
 
     def empty(self) -> int:
-        """Delete all rows at once. Return the place of this change, which no row tells."""
+        """Delete all rows at once. Return the place of this change, for which no row is sent."""
         self._place += 1
         self.changes += [(key, (0, 0), self._place, True) for key in self._rows]
         self._rows.clear()
         return self._place
 
     def change(self) -> Iterator[_Row]:
-        """Make a change, and yield its rows as they are sent."""
+        """Make a change, and yield the rows that are sent."""
         self._place += 1
         key, values = self._chance.randint(1, 4), (self._chance.randint(1, 3), self._chance.randint(1, 3))
         match self._chance.choice(["set", "leave", "leave", "move", "delete"]):
@@ -259,14 +260,14 @@ class _Server:
         self.changes.append((key, values, self._place, False))
 
     def _deleted(self, key: int) -> _Row:
-        """Delete a row. The server sends its key alone."""
+        """Delete a row. The server sends only the row's key."""
         del self._rows[key]
         self.changes.append((key, (0, 0), self._place, True))
         return key, None, None, self._place, True, None
 
 
 def broken_by_changes_of_a_database(seed: int) -> frozenset[str]:
-    """Return the rules that a type of table breaks after one of some random micro-batches."""
+    """Return the rules that a type of table breaks during some random micro-batches."""
     chance = Random(seed)  # noqa: S311 - a test's draw
     return frozenset(
         rule for history in (False, True) for rule in _broken_of_applying_a_database(chance, history=history)

@@ -1,4 +1,4 @@
-"""The broadcast input of a keyed task, without Spark: which rows are kept, who writes them, and who sees them."""
+"""The broadcast input of a keyed task, without Spark: which rows are kept, and which subtasks write and see them."""
 
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -37,7 +37,7 @@ def rules(*rows):
 
 @dataclass
 class Kept:
-    """Runs the micro-batches of one subtask, and keeps the files as the protocol would."""
+    """Runs the micro-batches of one subtask, and keeps the files as the protocol does."""
 
     root: str
     subtask: int = 0
@@ -67,7 +67,7 @@ class Kept:
 
 
 def test_the_newest_row_of_each_key_is_kept_in_any_order(tmp_path):
-    """A null version is the least. Of equal versions, the row that is greatest by its other columns is kept."""
+    """Null is the least version. Of rows with equal versions, the one with the greatest other columns is kept."""
     rows = [("a", 1, 5), ("a", 3, 1), ("a", 3, 2), ("b", None, 9), ("b", 1, 0)]
     for number, order in enumerate(permutations(rows)):
         kept = Kept(str(tmp_path / str(number)))
@@ -77,7 +77,7 @@ def test_the_newest_row_of_each_key_is_kept_in_any_order(tmp_path):
 
 
 def test_rows_that_change_nothing_write_nothing(tmp_path):
-    """A rule that came before, or an older one, changes nothing. A newer one does."""
+    """A rule that came before, or an older rule, changes nothing. A newer rule does."""
     kept = Kept(str(tmp_path))
     seen = [kept.take(*rows) for rows in ([("a", 2, 1)], [("a", 2, 1)], [("a", 1, 7)], [], [("a", 3, 1)])]
     assert [True, False, False, False, True] == [each.has_changed for each in seen] == kept.written
@@ -95,7 +95,7 @@ def test_only_the_first_subtask_writes_and_all_see_the_same(tmp_path):
 
 
 def test_an_outdated_file_is_written_again_without_rows(tmp_path):
-    """Its rules stay what they were, and nobody is told that they have changed."""
+    """The rules in the file stay the same, and the function is not told of a change."""
     kept = Kept(str(tmp_path))
     kept.take(("a", 1, 1))
     before = kept.files
@@ -105,7 +105,7 @@ def test_an_outdated_file_is_written_again_without_rows(tmp_path):
 
 
 def test_every_subtask_gets_every_row():
-    """Each block has a key group that its subtask owns, as the task checks."""
+    """Each block has a key group that its subtask owns, since the task checks this."""
     sent = Splitter(tag=1, schema=RULES, parallelism=3, max_parallelism=8, broadcast=True)
     frame = rules(("a", 1, 1), ("b", 2, 2))
     columns = [frame.to_arrow()[name].cast(RULES.field(name).type) for name in RULES.names]
@@ -136,7 +136,7 @@ KEYED = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
 
 def called(held, new, known, *, changed):
-    """Call the function for these new rows, with these held ones and rules. Return what it held then, and put out."""
+    """Call the function for these new rows, with held rows and rules. Return what it then held, deleted and emitted."""
     calls = ProcessCalls(
         operator="judged",
         function=Holds(),
@@ -170,7 +170,7 @@ class SeenRows:
 
 
 def test_a_function_looks_at_its_keys_again_when_rules_come():
-    """Held rows of other keys go too, before the rows of the same micro-batch are processed."""
+    """Held rows of other keys are emitted too, before the rows of the same micro-batch are processed."""
     held, new = [("a", 1), ("b", 2), ("c", 3)], [("c", 9), ("d", 4)]
     assert ({"b": 2, "c": 9, "d": 4}, {"a"}, [("a", 1)]) == called(held, new, ["a"], changed=True)
     assert ({"b": 2}, {"a", "c"}, [("a", 1), ("c", 3)]) == called(held, [], ["a", "c"], changed=True)
@@ -178,13 +178,13 @@ def test_a_function_looks_at_its_keys_again_when_rules_come():
 
 
 def test_without_a_change_the_function_is_called_for_rows_alone():
-    """Nobody looks at the other keys then, and nothing is called without rows."""
+    """The function does not get the other keys. Without rows it is not called at all."""
     assert None is called([("a", 1)], [], ["a"], changed=False)
     assert ({"a": 1}, set(), [("d", 4)]) == called([("a", 1)], [("d", 4)], ["a", "d"], changed=False)
 
 
 def flagged(subtasks):
-    """Return rows of eight key groups as the exchange brings them, and as tasks that read them keep them."""
+    """Return rows of eight key groups as the exchange delivers them, and as tasks that read files keep them."""
     schema = pa.schema([("n", pa.int64()), ("for_all", pa.bool_())])
     groups = [0, 1, 5, 6, 7, 2]
     flags = [False, None, True, False, True, False]
@@ -202,7 +202,7 @@ def flagged(subtasks):
 
 @pytest.mark.parametrize("subtasks", [1, 2, 3])
 def test_flagged_rows_go_to_every_subtask_by_exchange_and_without(subtasks):
-    """Each row has a key group of its subtask. Rows without a flag go to the subtask of their key group alone."""
+    """Each row has a key group of its subtask. Rows without a flag go only to the subtask of their key group."""
     for frames in flagged(subtasks):
         for subtask, frame in frames.items():
             own = range_of(subtask=subtask, parallelism=subtasks, max_parallelism=8)
@@ -232,7 +232,7 @@ def seeing(payments, rules, name="sort", function=None):
 
 
 def test_a_broadcast_is_the_last_input_and_has_a_table_of_its_own():
-    """Every subtask holds all files of the table, whose key is that of the broadcast."""
+    """Every subtask holds all files of the table. The table's key is the broadcast's key."""
     pipeline, payments, rules = streams()
     seeing(payments, rules)
     planned = plan(pipeline)
@@ -286,7 +286,7 @@ def under_its_name(payments, rules):
     ],
 )
 def test_what_cannot_be_is_refused_by_name(act, said):
-    """The line with the mistake raises the error."""
+    """The line of the pipeline with the mistake raises the error."""
     _, payments, rules = streams()
     with pytest.raises(InvalidPipelineError, match=said):
         act(payments, rules)
@@ -299,7 +299,7 @@ def test_a_rule_may_not_have_the_name_of_our_columns():
 
 
 def test_another_vertex_of_the_same_rows_sees_no_broadcast():
-    """It has one input, and keeps nothing else."""
+    """This vertex has one input, and no broadcast state."""
     pipeline, payments, rules = streams()
     seeing(payments, rules)
     payments.process("plain", Function(), state=NUMBERS, output=ROWS)

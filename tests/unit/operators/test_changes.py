@@ -1,4 +1,4 @@
-"""Aggregates over changes: after any changes, they are what the batch computes over the rows that are left."""
+"""Aggregates over changes: after any changes, the results are those of a batch over the remaining rows."""
 
 import math
 import re
@@ -47,7 +47,7 @@ ROWS = StructType(
 
 
 class Longest:
-    """An aggregate of a user's own without `retract`: the number of letters of the longest text, times the rows."""
+    """A user's aggregate without `retract`: the number of letters of the longest text, times the number of rows."""
 
     name = "longest"
     columns = ("s",)
@@ -55,7 +55,7 @@ class Longest:
     returns = LongType()
 
     def init(self):
-        """No rows."""
+        """Return None: an aggregate of no rows has no accumulator."""
 
     def add(self):
         most = pl.col("s").str.len_chars().max().fill_null(0).cast(pl.Int64)
@@ -105,7 +105,7 @@ ROW = st.tuples(
 
 
 class Kept:
-    """Aggregates over changes, micro-batch by micro-batch, and the table that their changes make."""
+    """Aggregates over changes in micro-batches, and the table that the changes of their results make."""
 
     def __init__(self, columns):
         """Begin without rows."""
@@ -141,12 +141,12 @@ class Kept:
 
 
 def found_in(table, row):
-    """Return the row of a table that is taken back. NaN equals NaN there, but not in Python."""
+    """Return the row of a table that is taken back. In such rows NaN equals NaN, unlike in Python."""
     return next(each for each in table if repr(each) == repr(tuple(row)))
 
 
 def near(one, other):
-    """Compare values. A variance that rows left keeps a rounding error, and its root a larger one."""
+    """Compare values. A variance keeps a rounding error after rows are taken back, and its root a larger error."""
     if isinstance(one, float) and isinstance(other, float):
         return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6)
     if isinstance(one, list) and isinstance(other, list):
@@ -184,7 +184,7 @@ def row_of(key, value):
 
 
 def test_a_key_without_rows_has_neither_state_nor_row():
-    """Its last row goes, and its key vanishes from both."""
+    """When the last row of a key is taken back, the key vanishes from state and table."""
     kept = Kept({"total": tidemark.sum_of("o"), "least": tidemark.min_of("o")})
     kept.take([(*row_of("a", 1), INSERT), (*row_of("b", 2), INSERT)])
     assert [("a", 1, 1, DELETE)] == kept.take([(*row_of("a", 1), DELETE)]).rows()
@@ -192,7 +192,7 @@ def test_a_key_without_rows_has_neither_state_nor_row():
 
 
 def test_a_change_has_the_kind_of_what_became_of_its_row():
-    """An equal row makes no change. An update takes its old row back first."""
+    """If the result's row stays equal, there is no change. An update takes the old row back first."""
     kept = Kept({"total": tidemark.sum_of("o")})
     assert [("a", 1, INSERT)] == kept.take([(*row_of("a", 1), INSERT)]).rows()
     assert [("a", 1, UPDATE_BEFORE), ("a", 3, UPDATE_AFTER)] == kept.take([(*row_of("a", 2), INSERT)]).rows()
@@ -200,14 +200,17 @@ def test_a_change_has_the_kind_of_what_became_of_its_row():
 
 
 def test_a_row_of_an_unknown_key_is_not_taken_back():
-    """As in Flink, such a change is left out."""
+    """Such a change is ignored, as in Flink."""
     kept = Kept({"total": tidemark.sum_of("o")})
     assert kept.take([(*row_of("a", 1), DELETE)]).is_empty()
     assert kept.state.is_empty()
 
 
 def test_a_sum_of_changes_that_does_not_fit_names_column_and_key():
-    """The sum is held in 38 digits. So it may grow beyond its type in between, but not in the end."""
+    """The state holds the sum in 38 digits.
+
+    So it may exceed its type within a micro-batch, but not at the end of one.
+    """
     most = 2**63 - 1
     kept = Kept({"total": tidemark.sum_of("o")})
     kept.take([(*row_of("a", most), INSERT)])
@@ -236,7 +239,7 @@ RUN = [case for case in CASES if changelog_cases.skip_reason(LEGEND, case) is No
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in RUN])
 def test_aggregates_over_changes_put_out_what_flinks_do(case):
-    """The changes after each event are equal by effect: which rows are added, and which are taken back."""
+    """After each event, the changes have the same effect as Flink's: which rows are added, and which are taken back."""
     assert changelog_cases.run_case(LEGEND, case) == []
 
 
@@ -247,7 +250,7 @@ def test_cases_that_need_what_is_missing_are_skipped_by_name():
 
 
 def test_a_wrong_expectation_is_reported():
-    """A case that does not hold names the event and both sides."""
+    """The report of a case that does not hold names the event, the expected and the actual rows."""
     case = next(case for case in RUN if case["name"].startswith("ours#the least"))
     wrong = {**case, "expect": [{"after": 2, "out": [["+I", ["a", 1, 7]]]}]}
     (problem,) = changelog_cases.run_case(LEGEND, wrong)
@@ -262,7 +265,7 @@ def test_a_wrong_expectation_is_reported():
     ],
 )
 def test_a_wrong_expectation_of_top_rows_is_reported(kind, wrong, said):
-    """Another first row is expected than the one that comes."""
+    """The case expects another first row than the emitted one."""
     case = next(case for case in RUN if case["kind"] == kind and case["name"].startswith("ours#"))
     first = case["expect"][0]["after"]
     found = changelog_cases.run_case(LEGEND, {**case, "expect": [{"after": first, "out": [wrong]}]})

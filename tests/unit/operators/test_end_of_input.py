@@ -1,4 +1,7 @@
-"""The end of input in a keyed task, without Spark. Every key of the range ends, with or without rows (F4)."""
+"""The end of input in a keyed task, without Spark.
+
+Every key of the subtask's range ends, with or without new rows (F4).
+"""
 
 from dataclasses import dataclass, field, replace
 
@@ -48,7 +51,7 @@ class Bench:
     outputs: dict = field(default_factory=dict)
 
     def run(self, *rows, end=False):
-        """Run rows, with a list of tuples for each input. Return the report, or None if there is none."""
+        """Run rows: a list of tuples for each input. Return the report, or None if the task reports nothing."""
         self.micro_batch += 1
         batches = [batch for tag, values in enumerate(rows) if values for batch in self._sent(tag, values)]
         waking = [pa.record_batch({SUBTASK: [0], TAG: [WAKING], BLOCK: pa.nulls(1, pa.binary())})] if end else []
@@ -99,7 +102,7 @@ class Bench:
         return sorted((tuple(row.values()) for row in rows), key=str)
 
     def state(self):
-        """Return the state as key -> row, as a worker without a copy of it would load it."""
+        """Return the state as key -> row, as a worker without a copy of the state loads it."""
         live = {}
         for file in self.files:
             live = {} if file.kind is KeyedFileKind.BASE else live
@@ -112,14 +115,14 @@ class Bench:
 
 @pytest.fixture
 def silver(tmp_path):
-    """Return the enriching vertex. Two flights wait, and the weather of one key is known."""
+    """Return a bench of the enriching vertex. Two flights wait, and the weather of one key is known."""
     bench = Bench(str(tmp_path))
     bench.run([("a", 1), (None, 2)], [("b", 5.0)])
     return bench
 
 
 def test_waiting_rows_are_emitted_with_nulls_when_the_input_ends_without_rows(silver):
-    """No row reaches the subtask. All waiting rows are emitted and staged. Known rows stay in the state."""
+    """No row reaches the subtask. All waiting rows are emitted and staged. Known right rows stay in the state."""
     report = silver.run(end=True)
     assert [("a", 1, None), (None, 2, None)] == silver.read(report.emitted)
     assert report.emitted == tuple(file for _, file in report.staged)
@@ -134,21 +137,27 @@ def test_a_task_says_how_many_rows_it_received(silver):
 
 
 def test_the_last_rows_are_processed_before_the_end(silver):
-    """A last right row still matches its left row. A last left row without one is emitted with nulls."""
+    """A right row among the last rows still matches its left row.
+
+    A left row without a right row is emitted with nulls.
+    """
     report = silver.run([("c", 3)], [("a", 7.0)], end=True)
     assert [("a", 1, 7.0), ("c", 3, None), (None, 2, None)] == silver.read(report.emitted)
     assert {"a": {"temp": 7.0}, "b": {"temp": 5.0}} == {key: row["right"] for key, row in silver.state().items()}
 
 
 def test_weather_for_an_emitted_flight_comes_too_late(silver):
-    """The state no longer has the emitted row, so its right row emits nothing. Later left rows match it."""
+    """The state no longer has the emitted flight, so its weather emits nothing.
+
+    Later flights of the key get that weather.
+    """
     silver.run(end=True)
     assert () == silver.run([], [("a", 9.0)]).emitted
     assert [("a", 4, 9.0)] == silver.read(silver.run([("a", 4)], []).emitted)
 
 
 def test_the_end_is_the_same_as_a_delta_or_a_base(tmp_path):
-    """Whichever file the policy chooses, the state after the end is the same, tombstones included."""
+    """Whether the policy chooses a base or a delta, the state after the end is the same, tombstones included."""
     states = []
     for number, policy in enumerate((CompactionPolicy(ratio=0.1), CompactionPolicy(ratio=100.0))):
         bench = Bench(str(tmp_path / str(number)), policy=policy)
@@ -160,7 +169,7 @@ def test_the_end_is_the_same_as_a_delta_or_a_base(tmp_path):
 
 
 def test_a_subtask_without_state_and_rows_reports_nothing(tmp_path):
-    """With rows, it ends exactly their keys."""
+    """If such a subtask gets rows at the end, it ends exactly their keys."""
     bench = Bench(str(tmp_path))
     assert None is bench.run(end=True)
     report = bench.run([("a", 1)], [], end=True)
@@ -176,7 +185,7 @@ def test_a_second_end_emits_and_writes_nothing(silver):
 
 
 def test_an_end_without_changes_keeps_the_change_of_the_last_rows(silver):
-    """The change of the rows is written although the end adds nothing."""
+    """The change that the last rows made is written, although the end changes nothing."""
     silver.run(end=True)
     report = silver.run([], [("c", 8.0)], end=True)
     assert () == report.emitted
@@ -211,7 +220,7 @@ def test_a_users_function_ends_its_keys_into_an_upsert_table(tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Narrates(Sessions):
-    """Puts out a line for each key of its rows, and one for each key that ends."""
+    """Emits a line for each key of its rows, and a line for each key that ends."""
 
     def process(self, inputs, state):
         done = super(Narrates, self).process(inputs, state)
@@ -226,7 +235,7 @@ def _lines(keys, said):
 
 
 def test_a_named_output_has_its_rows_in_files_of_its_own(tmp_path):
-    """Those of the last rows and those of the end. The function's own output lies elsewhere."""
+    """A named output gets rows from the last rows and from the end. The function's own output is in other files."""
     lines = pa.schema([("k", pa.string()), ("line", pa.string())])
     one = (InputLayout(schema=LEFT, keys=("k",)),)
     bench = Bench(
@@ -239,7 +248,7 @@ def test_a_named_output_has_its_rows_in_files_of_its_own(tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Forgets(Sessions):
-    """Forgets a key at its second rows, and marks the remaining keys at the end."""
+    """Deletes a key when rows come for it a second time, and marks the remaining keys at the end."""
 
     def process(self, inputs, state):
         counted = inputs[0].select("k").unique().with_columns(pl.lit(1, pl.Int64).alias("n"))
@@ -250,7 +259,7 @@ class Forgets(Sessions):
 
 
 def test_keys_that_the_last_rows_deleted_stay_deleted(tmp_path):
-    """The end's delta is merged with the rows' delta. It does not undo the tombstones."""
+    """The delta of the end is merged with the delta of the rows, and does not undo its tombstones."""
     one = (InputLayout(schema=LEFT, keys=("k",)),)
     bench = Bench(str(tmp_path), Forgets(), one, COUNT, COUNT, TableMode.UPSERT, policy=CompactionPolicy(ratio=100.0))
     bench.run([("a", 1), ("b", 2)])
@@ -277,7 +286,7 @@ def test_a_function_that_holds_nothing_back_does_not_run_at_the_end(tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Invents(Counts):
-    """At its end, it makes state for a new key."""
+    """A function that makes state for a new key at the end."""
 
     def end_of_input(self, state):
         return Processed(state=state.with_columns(pl.lit("new").alias("k")), output=state.clear())
@@ -292,7 +301,7 @@ def test_the_end_may_not_add_keys(tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Totals(Sessions):
-    """At its end, it emits a count of all keys, under a key that no row has."""
+    """A function that emits a count of all keys at the end, under a key that no row has."""
 
     def end_of_input(self, state):
         total = state.select(pl.lit("all").alias("k"), pl.col("n").sum())
@@ -300,7 +309,10 @@ class Totals(Sessions):
 
 
 def test_the_end_may_emit_only_keys_of_the_subtasks_state(tmp_path):
-    """Otherwise each subtask would emit a total of its own. Keys in the state are allowed, even without new rows."""
+    """Otherwise each subtask would emit a total of its own rows.
+
+    Keys in the state are allowed, even without new rows.
+    """
     one = (InputLayout(schema=LEFT, keys=("k",)),)
     ended = Bench(str(tmp_path / "own"), Sessions(), one, COUNT, COUNT, TableMode.UPSERT, 2)
     ended.run([("a", 1), ("b", 2)])
@@ -314,10 +326,10 @@ def test_the_end_may_emit_only_keys_of_the_subtasks_state(tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """An aggregate that emits the partial of every key under one key."""
+    """An aggregate that emits the partial results of all keys under one key."""
 
     def process(self, inputs, state):
-        """Fail. A function that merges partials is not asked for it."""
+        """Fail, since `process` is not called on a function that merges partials."""
         raise AssertionError
 
     def partials(self, rows, types):
@@ -329,7 +341,7 @@ class Merging:
 
 
 def test_a_users_own_aggregate_is_checked_too(tmp_path):
-    """It could emit any key. Only the built-in aggregates emit exactly the keys by which they group."""
+    """A user's aggregate could emit any key. Only the built-in ones emit exactly the keys by which they group."""
     one = (InputLayout(schema=LEFT, keys=("k",)),)
     bench = Bench(str(tmp_path), Merging(), one, COUNT, COUNT, TableMode.UPSERT, 2)
     with pytest.raises(ForeignKeyError, match="k=all"):
@@ -337,7 +349,7 @@ def test_a_users_own_aggregate_is_checked_too(tmp_path):
 
 
 def test_a_file_for_the_next_vertex_says_the_key_groups_of_its_rows(tmp_path):
-    """A single subtask says nothing, since it reads all files anyway."""
+    """With a single subtask the file has no key groups, since that subtask reads all files anyway."""
     bench, channel = Bench(str(tmp_path)), TableName("_tidemark/j/channels/silver")
     said = []
     for parallelism in (1, 2):

@@ -32,7 +32,7 @@ def run(batches):
 
 
 def model(batches):
-    """Do the same with dicts and lists."""
+    """Compute the same with dicts and lists."""
     known, waiting, outputs, number = {}, [], [], 0
     for left_keys, right_rows in batches:
         for key, temp in sorted(right_rows, key=lambda row: (row[1] is not None, row[1] or 0)):
@@ -128,7 +128,7 @@ def test_a_right_row_of_nulls_counts_as_known():
 
 
 def test_the_first_right_row_of_a_key_wins():
-    """A later right row changes nothing. Among several in one micro-batch, the smallest counts, nulls first."""
+    """A later right row changes nothing. Of several in one micro-batch, the smallest one is taken, with nulls first."""
     outputs, _ = run([([], [("a", 2.0), ("a", 1.0)]), (["a"], [("a", 0.0)])])
     assert [("a", 0, 1.0)] == outputs[1]
 
@@ -157,7 +157,7 @@ def test_schemas_hold_the_gained_columns_and_the_waiting_rows():
 
 
 def test_a_left_column_may_be_called_as_the_state_calls_the_right_row():
-    """The right row lies beside the left ones under a name that no column of a user has."""
+    """The state keeps the right row under a name that no user's column can have."""
     left = pl.DataFrame({"k": ["a", "b"], "right": [1, 2]})
     state = pl.DataFrame(
         schema={

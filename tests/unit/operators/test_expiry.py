@@ -1,4 +1,7 @@
-"""State expires: rows are not returned, and files leave (N5). By Flink's cases, and against a dict."""
+"""Tests that expired rows are not returned, and that their files leave the state (N5).
+
+The tests run Flink's cases, and compare state with a dict.
+"""
 
 import json
 import tempfile
@@ -91,13 +94,13 @@ class Store:
             self.live.take(SubtaskOutput(state=written.files, ended=written.ended))
 
     def stored(self):
-        """Return the keys of all rows in files, whatever their age."""
+        """Return the keys of all rows in the files, however old the rows are."""
         everything = replace(self, expiry=self.expiry and Expiry(MAX), copies=[WorkerCopies()])
         return set(everything.rows())
 
 
 # ------------------------------------------------------------------
-# Flink's cases. A list's element and a map's entry are rows of their own key, and each event is an epoch.
+# Flink's cases. Each element of a list and each entry of a map is a row with its own key. Each event is an epoch.
 
 
 class Flink:
@@ -112,7 +115,7 @@ class Flink:
         self.store.barrier(self.clock)
 
     def own(self, of=None):
-        """Return what is found under the present key, by entry. A reading may renew it."""
+        """Return what is found under the present key, by entry. A read may renew the rows."""
         here = self.key, self.of if of is None else of
         found = {key: value for key, value in self.store.rows().items() if key[:2] == here}
         return {key[2]: json.loads(value) for key, value in sorted(found.items(), key=lambda row: row[0])}
@@ -206,7 +209,7 @@ class Flink:
 
 
 def is_run(case):
-    """Return whether this kind of case has a meaning here (docs/FLINK_MAP.md)."""
+    """Return whether this kind of case applies here (docs/FLINK_MAP.md)."""
     given = case["given"]
     if case["unit"] != "state":
         return case["unit"] == "ttl_change"
@@ -269,9 +272,9 @@ STEPS = st.one_of(
 
 
 LIVES_ON = [("write", {"a": 1}), ("barrier", 1), ("write", {"b": 1}), ("barrier", 2), ("cut", None), ("barrier", 3)]
-"""At the last barrier only `a` has expired, and both are in one file. The rollback brings it back."""
+"""At the last barrier only `a` has expired. Both rows are in one file. A rollback brings `a` back."""
 BY_ANOTHER = [("write", {"a": 1}), ("barrier", 1), ("write", {"b": 1}), ("barrier", 1), ("barrier", 3)]
-"""A worker without a copy writes the second file. Row `a` is as old in it as in the first one."""
+"""A worker without a copy writes the second file. In both files, row `a` has the same age."""
 
 
 @settings(deadline=None, max_examples=150)
@@ -315,7 +318,10 @@ def test_no_worker_returns_an_expired_row(steps, ttl_ms, policy, workers):
 
 @pytest.mark.parametrize("after", [None, Expiry(10)], ids=["no longer", "by event time"])
 def test_another_way_to_expire_does_not_bring_back_or_take_away(after, tmp_path):
-    """What had expired at the cut stays away. What had not counts as written at the change, whatever its clock said."""
+    """Rows that had expired at the cut stay expired.
+
+    All others count as written at the change, however old they were.
+    """
     store = Store(str(tmp_path), Expiry(10, by_clock=True), CompactionPolicy(0.1))
     store.write({("old", "", ""): "1"})
     store.barrier(1_000)
@@ -339,7 +345,7 @@ def test_another_way_to_expire_does_not_bring_back_or_take_away(after, tmp_path)
 
 
 def test_files_leave_whole_and_the_rest_at_the_next_base(tmp_path):
-    """After a long time, files hold no more than what lives, and once again as much at most."""
+    """Even after a long time, the files hold at most twice as many rows as have not expired."""
     store = Store(str(tmp_path), Expiry(10, by_clock=True))
     for moment in range(200):
         store.write({(str(100 * moment + key), "", ""): "x" for key in range(20)})
@@ -350,7 +356,7 @@ def test_files_leave_whole_and_the_rest_at_the_next_base(tmp_path):
 
 
 def test_a_drain_writes_what_lives_and_nothing_else():
-    """So the files of a year hold a day's rows. Without a time nothing has expired."""
+    """A drain writes only rows that have not expired. Without a time of expiry, no row has expired."""
     spec = SimpleNamespace(expires=Expires(Expiry(10)), outdated=frozenset(), table=None, function=None)
     live = LiveFiles((KeyedFile(FileHandle("a", 1, 1, 0), KeyedFileKind.BASE, 0, 7, Version(Generation(1), 1), 5),))
     drain = RunMicroBatch("sums", 2, 1, (), (live.state, ()), (), end_of_input=True, now_ms=7)
@@ -372,7 +378,7 @@ class Expiring(Bench):
 
 @pytest.mark.parametrize("on_read", [False, True])
 def test_a_row_that_changes_nothing_renews_its_key_only_if_reads_do(on_read, tmp_path):
-    """A left row of `enrich` that finds its right row leaves the state as it is."""
+    """In `enrich`, a left row that finds its right row does not change the state."""
     lives = Expires(Expiry(10), on_read=on_read)
     bench = Expiring(str(tmp_path), expires=lives, policy=CompactionPolicy(ratio=100.0))
     assert [1] == [each.file.rows for each in bench.run([], [("a", 1.0)]).state]

@@ -1,4 +1,4 @@
-"""Rows by key in layers: whatever the changes, they are what a dict would hold."""
+"""Rows by key in layers. After any changes, they are what a dict would hold."""
 
 import struct
 
@@ -31,7 +31,7 @@ def group_of(key):
 
 
 def content_of(rows):
-    """Return rows as {(a, b): value}. Fail if a key is there twice."""
+    """Return rows as {(a, b): value}. Fail if a key occurs twice."""
     content = {(a, b): value for _, a, b, value in rows.rows()}
     assert len(content) == rows.height
     return content
@@ -97,7 +97,7 @@ def test_many_small_changes_make_few_layers_and_copy_few_rows(keys):
 
 
 def test_rows_that_no_change_touches_are_not_copied():
-    """The large layer of the base stays the same object. A null key is found as any other."""
+    """The large layer of the base stays the same object. A null key is found like any other key."""
     base = KeyedRows.of(rows_of({(None if place == 3 else f"k{place}", 0): place for place in range(100)}))
     delta = delta_of({(None, 0): 7, ("k5", 0): None})
     found = base.find(delta, ONE)
@@ -110,7 +110,8 @@ def test_rows_that_no_change_touches_are_not_copied():
 
 
 # ------------------------------------------------------------------
-# Keys of floats are equal as in Spark SQL, also where Polars merges two columns in order: NaN is NaN, 0.0 is -0.0.
+# Float keys are equal as in Spark SQL, also where Polars merges two sorted columns: NaN equals NaN, and 0.0 equals
+# -0.0.
 
 
 NAN, OTHER_NAN = float("nan"), struct.unpack("<d", bytes.fromhex("010000000000f0ff"))[0]
@@ -119,7 +120,7 @@ EQUAL = [(NAN, NAN), (NAN, OTHER_NAN), (OTHER_NAN, NAN), (0.0, -0.0), (-0.0, 0.0
 
 @pytest.fixture(params=[pl.Float64, pl.Float32])
 def of(request):
-    """Return what makes a frame of one key and one value."""
+    """Return a function that makes a frame of one key and one value."""
 
     def made(key, value):
         return pl.DataFrame({"k": pl.Series([key], dtype=request.param), "v": [value]})
@@ -130,14 +131,14 @@ def of(request):
 @pytest.mark.parametrize(("one", "other"), EQUAL)
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_equal_keys_meet(of, one, other, how):
-    """A key alone is in order, and so Polars merges."""
+    """A single key is sorted, so Polars merges the columns."""
     joined = join_by_key(of(one, 1), of(other, 2).rename({"v": "w"}), ["k"], how)
     assert {"inner": [(1, 2)], "left": [(1, 2)], "semi": [(1,)], "anti": []}[how] == joined.drop("k").rows()
 
 
 @pytest.mark.parametrize(("one", "other"), EQUAL)
 def test_a_later_row_replaces_the_state_of_an_equal_key(of, one, other):
-    """State, changes and unchanged rows are found by the equality that groups the rows."""
+    """State, changes and unchanged rows are found by the same equality by which rows are grouped."""
     before = of(one, 1).with_columns(pl.lit(0, pl.Int32).alias(KEY_GROUP)).select(KEY_GROUP, "k", "v")
     touched, after = before.with_columns(of(other, 1)["k"]).select(KEY_GROUP, "k"), of(other, 2)
     delta = change_of(before, after, touched, ["k"])
@@ -149,7 +150,7 @@ def test_a_later_row_replaces_the_state_of_an_equal_key(of, one, other):
 
 @pytest.mark.parametrize(("one", "other"), EQUAL)
 def test_a_join_finds_the_row_of_an_equal_key(of, one, other):
-    """A right row that comes later meets the left row that is kept."""
+    """A right row that comes later finds the left row in the state."""
     function = JoinFunction(("k",), ("k",), ("v",), ("w",), JoinType.INNER)
     kind = of(one, 1).schema["k"]
     kept = {
@@ -165,7 +166,10 @@ def test_a_join_finds_the_row_of_an_equal_key(of, one, other):
 
 
 def test_keys_get_one_form(of):
-    """Which zero or NaN a key shows does not depend on the row that comes first. Other columns stay as they are."""
+    """All zeros get one form, and all NaN. So a key does not depend on the row that comes first.
+
+    Other columns do not change.
+    """
     forms = [str(one_form(of(key, 1), ["k"])["k"][0]) for key in (-0.0, 0.0, OTHER_NAN, None, 1.5)]
     assert ["0.0", "0.0", "nan", "None", "1.5"] == forms
     assert "-0.0" == str(one_form(of(-0.0, 1), ["v"])["k"][0])
@@ -181,7 +185,7 @@ def test_keys_get_one_form(of):
     ],
 )
 def test_floats_inside_of_keys_get_one_form_too(kind, inside):
-    """Spark SQL groups structs and arrays by the values in them. What is null stays null."""
+    """Spark SQL groups structs and arrays by the values in them. Nulls stay null."""
     values = [inside(-0.0), inside(OTHER_NAN), inside(1.5), inside(None), None]
     rows = one_form(pl.DataFrame({"k": pl.Series(values, dtype=kind)}), ["k"])
     assert [str(inside(value)) for value in (0.0, NAN, 1.5, None)] + ["None"] == [
@@ -208,7 +212,7 @@ OWN = pl.DataFrame({"region": ["north", None, "south"], "day": [1, 2, 3], "_key_
 
 
 def test_rows_under_keys_of_the_input_pass():
-    """Any number of rows in any order passes, also with a null key, and also none at all."""
+    """Any number of rows in any order is accepted, also with a null key, and also no rows."""
     output = pl.DataFrame({"n": [1, 2, 3], "day": [2, 1, 2], "region": [None, "north", None]})
     require_own_keys("sums", "gold/sums", ("region", "day"), output, OWN)
     require_own_keys("sums", "gold/sums", ("region", "day"), output.clear(), OWN)

@@ -1,4 +1,4 @@
-"""The first row of a key within a time, and aggregates over rows before, equal a batch answer (N6, N7)."""
+"""First rows of a key within a time, and aggregates over earlier rows, equal the answer of a batch query (N6, N7)."""
 
 from collections import Counter
 from dataclasses import replace
@@ -34,7 +34,7 @@ ROWS = (
 )
 LATE_ROWS = StructType([*ROWS.fields, StructField("late_by_ms", LongType())])
 DECIDED = "rows-are-decided-at-barriers"
-"""An epoch puts out what its rows call for, whatever its micro-batches and the order of its rows."""
+"""The output of an epoch depends on its rows, and not on its micro-batches or the order of the rows."""
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 START_MS = int(EPOCH.timestamp() * 1000)
 
@@ -100,7 +100,7 @@ EPOCHS = st.lists(st.lists(st.lists(ROW, max_size=6), max_size=3), max_size=5)
 
 
 def in_epochs(spec, epochs, *, sideways=False, closes=lambda ms: ms):
-    """Run epochs, each of micro-batches. Return what was put out, and the rows that were not late.
+    """Run epochs, each of several micro-batches. Return what was emitted, and the rows that were not late.
 
     A row is late once the watermark has reached the time at which it `closes`.
     """
@@ -128,12 +128,12 @@ def at(ms):
 
 
 def in_order(row):
-    """Return the place of a row: by its time, then its other columns, null first."""
+    """Return the sort key of a row: its time, then its other columns, null first."""
     return row[3], row[1] is not None, row[1] or 0, row[2] is not None, row[2] or ""
 
 
 def firsts(epochs, within):
-    """Return the first rows, one epoch after the other and each row by itself."""
+    """Return the first rows, computed row by row, one epoch after the other."""
     reached, known, found = -1, [], []
     for epoch in epochs:
         rows = [row for batch in epoch for row in batch if row[3] > reached]
@@ -161,7 +161,7 @@ def test_the_first_row_of_a_key_is_put_out_once_within_a_time(epochs, within):
 
 
 def test_a_key_is_forgotten_when_the_watermark_has_passed_its_time(tmp_path):
-    """State keeps the time alone. A drain forgets nothing, since a later tick may go on."""
+    """The state keeps only the time. A drain forgets no key, since a later tick may go on."""
     operator = OneOperator(spec_of(lambda rows: distinct(rows, "op", within="10ms")))
     operator.run([(1.0, 7, "a", 100)])
     operator.barrier(99)
@@ -210,7 +210,7 @@ def _plain(rows):
 
 
 def test_rows_before_leave_the_state_when_nobody_looks_back_to_them():
-    """So the state holds what one look back needs."""
+    """So the state holds only the rows to which the next row may look back."""
     few = OneOperator(spec_of(lambda rows: over(rows, "op", last=3, names=collect_list("name"))))
     for number in range(50):
         few.run([(1.0, 1, str(number), number)])
@@ -226,7 +226,7 @@ def test_rows_before_leave_the_state_when_nobody_looks_back_to_them():
 
 
 def tops(epochs, n, within):
-    """Return the first rows of each key by value, as a table keeps them whose keys are forgotten."""
+    """Return the first rows of each key by value, as a table shows them when keys are forgotten."""
     reached, held, table = -1, {}, Counter()
     for epoch in epochs:
         for row in (row for batch in epoch for row in batch if row[3] > reached):
@@ -261,7 +261,7 @@ def test_top_rows_are_forgotten_when_their_key_has_rested(epochs, within, n):
 
 
 def test_a_key_of_top_rows_leaves_with_its_last_row_and_not_with_its_first_one():
-    """A row that is not among the first lets its key stay. Late rows do not, and a drain forgets nothing."""
+    """A row that is not among the first ones renews its key, but a late row does not. A drain forgets no key."""
     operator = OneOperator(
         spec_of(lambda rows: deduplicate(rows, "op", order_by="at", within="10ms", late="late/rows"))
     )
@@ -312,7 +312,7 @@ def test_the_first_rows_until_a_time_are_those_of_sql(epochs, n, ties, in_window
 
 
 def test_what_has_closed_is_put_out_once_and_leaves_the_state():
-    """A row that names another end than the others of its key waits for its own."""
+    """A row with another end than the other rows of its key waits for its own end."""
     operator = OneOperator(spec_of(lambda rows: top(rows, "op", n=1, order_by="value", until="at", late="late/rows")))
     operator.run([(1.0, 7, "a", 10), (1.0, 5, "b", 10), (1.0, 9, "c", 20)])
     operator.barrier(9)

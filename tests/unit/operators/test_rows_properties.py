@@ -1,6 +1,6 @@
-"""The model of changes: an aggregate puts out changes, a filter is in between, and another aggregate takes them back.
+"""The model of changes: an aggregate emits changes, a filter follows, and another aggregate takes the changes.
 
-The functions are those that the product's tasks call. The batch is plain Python.
+The functions are those that the product's tasks call. The batch computation is plain Python.
 """
 
 from collections import Counter
@@ -30,8 +30,9 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import plain_entry
 
 ADD_UP: Final = "changes-add-up"
-"""The changes up to a cut, added and taken back, are the table at the cut. It is the batch computation over the source
-rows before it."""
+"""The changes up to a cut, added and taken back, make the table at the cut.
+
+A batch computation over the source rows before the cut makes the same table."""
 TOGETHER: Final = "changes-begin-together"
 """A cut is restored only if each vertex that takes changes has got all changes before the cut."""
 
@@ -67,13 +68,13 @@ class _Aggregate:
         return found
 
     def shown(self) -> Table:
-        """Return the table that the state makes, as an upsert table shows it."""
+        """Return the table that follows from the state, as an upsert table shows it."""
         state = self._state.with_columns(pl.lit(0).alias(KEY_GROUP))
         return Counter(self._function.results(state).drop(KEY_GROUP).rows())
 
 
 def changes_add_up(seed: int) -> bool:
-    """Return whether both tables are right after each of some random micro-batches."""
+    """Return whether both tables are right after each random micro-batch."""
     chance = Random(seed)  # noqa: S311 - a test's draw
     first = _Aggregate("k", _ROWS, {"rows": count(), "total": sum_of("v")})
     over = {"keys": count(), "sum": sum_of("total"), "least": min_of("total"), "different": count_distinct("total")}
@@ -88,7 +89,7 @@ def changes_add_up(seed: int) -> bool:
 
 
 def _drawn(chance: Random, live: list[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
-    """Yield changes: new rows, and rows that are taken back, which `live` then no longer has."""
+    """Yield changes: new rows, and rows that are taken back and so leave `live`."""
     for _ in range(chance.randint(0, 6)):
         if live and chance.random() < 0.4:
             yield (*live.pop(chance.randrange(len(live))), chance.choice([DELETE, UPDATE_BEFORE]))
@@ -98,7 +99,7 @@ def _drawn(chance: Random, live: list[tuple[int, int]]) -> Iterator[tuple[int, i
 
 
 def _is(aggregate: _Aggregate, expected: Table) -> bool:
-    """Return whether the changes up to now, and the state, make this table. No row is taken back too often."""
+    """Return whether both the changes so far and the state make this table. No row is taken back too often."""
     return expected == aggregate.shown() and expected == Counter(
         {row: times for row, times in aggregate.folded.items() if times}
     )
@@ -158,13 +159,13 @@ def _restores(vertices: tuple[VertexRecord, ...]) -> bool:
 
 
 # ------------------------------------------------------------------
-# The model of joins over changes: random rows of both sides come and go, and the join puts out changes.
+# The model of joins over changes: random rows of both sides are added and taken back, and the join emits changes.
 #
-# The function is the one that the product's tasks call. The batch is plain Python.
+# The function is the one that the product's tasks call. The batch computation is plain Python.
 
 
 JOINS: Final = "joins-add-up"
-"""After each micro-batch, the changes up to it, added and taken back, are the batch join of the rows of both sides."""
+"""After each micro-batch, the changes so far, added and taken back, equal the batch join of both sides' rows."""
 
 _BATCHES_OF_JOINING: Final = 10
 _LEFT: Final = StructType().add("k", LongType()).add("v", LongType())
@@ -174,7 +175,7 @@ Row = tuple[int | None, int]
 
 
 def joins_add_up(seed: int) -> bool:
-    """Return whether each type of join is right after each of some random micro-batches."""
+    """Return whether each type of join is right after each random micro-batch."""
     return all(
         _adds_up(Random(seed), how, changelogs=changelogs)  # noqa: S311 - a test's draw
         for how in JoinType
@@ -210,7 +211,7 @@ def _frame(rows: list[tuple[int | None, int, str]], name: str) -> pl.DataFrame:
 
 
 def _drawn_of_joining(chance: Random, live: list[Row], *, changelogs: bool) -> Iterator[tuple[int | None, int, str]]:
-    """Yield changes of one side: new rows, equal ones too, and in changelogs rows that are taken back."""
+    """Yield changes of one side: new rows, some equal to others, and in changelogs also rows that are taken back."""
     for _ in range(chance.randint(0, 4)):
         if changelogs and live and chance.random() < 0.5:
             yield (*live.pop(chance.randrange(len(live))), DELETE)
@@ -234,14 +235,14 @@ def _batch(left: list[Row], right: list[Row], how: JoinType) -> Table:
 
 
 # ------------------------------------------------------------------
-# The model of top rows: random rows come and go, and the first rows of each key are put out as changes.
-#
-# The functions are those that the product's tasks call. The first rows are plain Python's.
+# The model of top rows: random rows are added and taken back, and the first rows of each key are emitted as changes.
+# The functions are those that the product's tasks call. Plain Python computes the expected first rows.
 
 
 TOP_ROWS: Final = "top-rows-add-up"
-"""After each micro-batch, the changes up to it, added and taken back, are the first rows of the rows so far. So is the
-table that keeps them by upsert."""
+"""After each micro-batch, the changes so far, added and taken back, equal the first rows of all rows so far.
+
+So does the table that keeps them by upsert."""
 
 _BATCHES_OF_TOP_ROWS: Final = 10
 _ROWS_OF_TOP_ROWS: Final = StructType().add("k", LongType()).add("v", LongType()).add("w", LongType())
@@ -293,7 +294,7 @@ def _adds_up_of_top_rows(chance: Random, function: TopRows) -> bool:
 
 
 def _is_kept(table: dict[Shown, Shown], changes: pl.DataFrame, keys: Sequence[str], wanted: Counter[Shown]) -> bool:
-    """Return whether an upsert table is right after these changes, which it takes."""
+    """Apply these changes to an upsert table. Return whether the table is right."""
     for key in deleted_keys(changes, keys).iter_rows():
         table.pop(key, None)
     rows = added(changes)
@@ -310,7 +311,7 @@ def _frame_of_top_rows(rows: list[tuple[int | None, int | None, int, str]], *, c
 def _drawn_of_top_rows(
     chance: Random, live: list[RowOfTopRows], *, goes: bool
 ) -> Iterator[tuple[int | None, int | None, int, str]]:
-    """Yield changes: new rows, equal ones too, and rows that are taken back."""
+    """Yield changes: new rows, some equal to others, and rows that are taken back."""
     for _ in range(chance.randint(0, 5)):
         if goes and live and chance.random() < 0.5:
             yield (*live.pop(chance.randrange(len(live))), DELETE)
@@ -320,7 +321,7 @@ def _drawn_of_top_rows(
 
 
 def _first(rows: list[RowOfTopRows], function: TopRows) -> Iterator[Shown]:
-    """Yield the first rows of each key, as they are put out."""
+    """Yield the first rows of each key as they are emitted."""
     for key in {row[0] for row in rows}:
         of_key = sorted((row for row in rows if row[0] == key), key=lambda row: _rank(row, function.order))
         places = [_rank(row, function.order)[: len(function.order)] for row in of_key]
@@ -333,7 +334,7 @@ def _first(rows: list[RowOfTopRows], function: TopRows) -> Iterator[Shown]:
 
 
 def _rank(row: RowOfTopRows, order: Sequence[Order]) -> tuple[tuple[bool, int], ...]:
-    """Return what puts a row in its place: the columns of the order, then all columns. Null is the least."""
+    """Return the sort key of a row: the columns of the order, then all columns. Null is the least."""
     values = {"v": row[1], "w": row[2]}
     ordered = [(values[by.column], by.descending) for by in order] + [(value, False) for value in values.values()]
     return tuple(
@@ -367,5 +368,5 @@ def test_top_rows_add_up_to_the_first_rows(seed):
 
 
 def test_a_vertex_that_takes_changes_begins_with_its_upstream():
-    """Cuts with the state of one of both, or without a column, are refused."""
+    """A cut is refused if it has the state of only one of both vertices, or lacks a column."""
     expect(cuts_hold_all_changes(), TOGETHER)

@@ -1,4 +1,4 @@
-"""Tasks that read all files themselves keep the rows of their own subtasks, which are those that an exchange brings."""
+"""Tasks that read all files keep the rows of their own subtasks. These are the rows that an exchange would bring."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ GROUPS = 40
 
 @pytest.fixture(scope="module")
 def scans(tmp_path_factory):
-    """Return parts of two files with more keys than key groups, some of them null."""
+    """Return scans of two files with more keys than key groups. Some keys are null."""
     root = tmp_path_factory.mktemp("files")
     for number in range(2):
         keys = [None if key % 50 == number else key for key in range(KEYS)]
@@ -71,13 +71,13 @@ def test_each_row_belongs_to_the_subtask_to_which_an_exchange_brings_it(scans, m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedScan(ScanOfScan):
-    """Notes whose rows are read."""
+    """Records whose rows are read."""
 
     read: list[int]
     subtask: int
 
     def batches(self, schema):
-        """Yield the rows, and note it."""
+        """Record the read, and yield the rows."""
         self.read.append(self.subtask)
         yield from self.scan.batches(schema)
 
@@ -115,7 +115,7 @@ def test_a_task_reads_no_file_that_says_it_has_none_of_its_rows(tmp_path_factory
 
 
 # ------------------------------------------------------------------
-# A task derives columns itself: copies of columns, and the kinds of a changelog's rows.
+# Columns that a task derives itself: copies of columns, and the kinds of a changelog's rows.
 
 
 def scan(folder, **columns):
@@ -134,7 +134,7 @@ GONE = Call("coalesce", (Column("gone"), NO))
 
 
 def test_a_copy_has_the_values_of_its_column_under_another_name(tmp_path):
-    """A null stays null, or becomes what is to stand instead. Without a column all values are that."""
+    """A null stays null, or is replaced by a given value. If no column is copied, all rows get that value."""
     file = scan(tmp_path, k=[1, 2, 3], gone=[True, None, False])
     added = (NewColumn("d", GONE), NewColumn("raw", Column("gone")), NewColumn("no", NO))
     copying = AddingScan(scan=file, added=added, read=pa.schema([("gone", pa.bool_())]))
@@ -149,7 +149,7 @@ def test_a_copy_has_the_values_of_its_column_under_another_name(tmp_path):
 
 
 def test_a_changelogs_rows_are_inserts_and_deletes_or_only_those_that_are_added(tmp_path):
-    """Both rows of an update count. A row without a kind is added."""
+    """Both rows of an update are read. A row without a kind counts as added."""
     kinds = [INSERT, DELETE, UPDATE_BEFORE, UPDATE_AFTER, None]
     changes = ChangesScan(scan=scan(tmp_path, k=[1, 2, 3, 4, 5], **{KIND: kinds}))
     asked = rows_of(changes, **{"k": pa.int64(), KIND: pa.string()})
@@ -184,7 +184,7 @@ ROWS = ROWS.add("true", BooleanType()).add("false", BooleanType()).add("a.b", Bo
     ],
 )
 def test_plain_conditions_of_changes_need_no_step_of_spark(tmp_path, deletes, copied):
-    """The name of a boolean column is one. Words of SQL and other expressions are left to Spark."""
+    """The name of a boolean column is a plain condition. Words of SQL and other expressions are left to Spark."""
     pipeline = Pipeline("plain", parallelism=1)
     changes = pipeline.source("changes", FileSource(tmp_path, ROWS))
     apply_changes(changes, "newest", keys=["k"], sequence_by="seq", columns=["word"], apply_as_deletes=deletes)
@@ -208,7 +208,7 @@ def test_plain_conditions_of_changes_need_no_step_of_spark(tmp_path, deletes, co
     ],
 )
 def test_tasks_measure_the_times_behind_steps_that_they_take_themselves(tmp_path, steps, greatest_ms):
-    """A column that a step of Spark's makes is left to Spark."""
+    """If a Spark step makes the time column, Spark measures the times."""
     source = DeltaSource(tmp_path / "rows", start=0)
     at = pa.array([1_000, 2_000, 3_000], pa.timestamp("us", tz="UTC"))
     write_deltalake(str(tmp_path / "rows"), pa.table({"k": [1, 2, 3], "at": at, "word": ["a", "b", None]}))
@@ -246,7 +246,7 @@ def scanned(source: DeltaSource, pieces):
 
 @pytest.mark.parametrize("rows_max", [1, 2, 100])
 def test_tasks_read_the_files_of_slices(table, rows_max):
-    """They find the rows that the slices name, at their places. A row of a file without a column has null there."""
+    """Tasks find the rows of the slices at their positions. If a file lacks a column, its rows have null there."""
     write_deltalake(str(table), pa.table({"id": pa.array([1, 2], pa.int64())}))
     delta(table).alter.add_columns([Field("word", PrimitiveType("string"))])
     append(table, 3)
@@ -259,7 +259,7 @@ def test_tasks_read_the_files_of_slices(table, rows_max):
 
 
 def test_rows_that_tasks_cannot_read_are_left_to_spark(tmp_path):
-    """Changes have columns that no file has. So have tables with partitions."""
+    """A change feed has columns that are in no file, and so has a partitioned table."""
     append(tmp_path / "feed", 1, 2, configuration=FEED)
     append(tmp_path / "parts", 1, 2, partition_by=["word"])
     for source in (DeltaSource(tmp_path / "feed", changes=True), DeltaSource(tmp_path / "parts")):

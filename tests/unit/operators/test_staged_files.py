@@ -1,4 +1,4 @@
-"""Staged files are complete or missing. Their handles and statistics are right."""
+"""Tests that a staged file is complete or missing, and that its handle and statistics are right."""
 
 import json
 import zlib
@@ -47,7 +47,7 @@ def files(root):
 
 
 def test_a_handle_describes_its_file(tmp_path):
-    """Its path has generation, vertex and micro-batch. Its rows, bytes and checksum are those of the file."""
+    """The path has generation, vertex and micro-batch. Rows, bytes and checksum are those of the file."""
     handle = files(tmp_path).write(TABLE, ROWS)
     content = (tmp_path / handle.path).read_bytes()
     assert handle.path.startswith("silver/flights/_data/7/silver-12-")
@@ -65,7 +65,7 @@ def test_null_stays_null_and_nan_stays_nan(tmp_path):
 
 @pytest.mark.parametrize("encoding", list(Encoding))
 def test_both_encodings_give_back_the_same_rows(tmp_path, encoding):
-    """A reader need not know how integers are encoded. Nested and empty columns are written too."""
+    """A reader need not know how integers are encoded. Nested columns and columns of only nulls are written, too."""
     rows = pa.table(
         {"a": pa.array([1, None, -3]), "t": ["x", "x", None], "l": [[1], None, []], "none": pa.nulls(3, pa.int16())}
     )
@@ -74,7 +74,7 @@ def test_both_encodings_give_back_the_same_rows(tmp_path, encoding):
 
 
 def test_integers_of_a_state_are_stored_as_differences(tmp_path):
-    """The file says so. A text column has its dictionary in both encodings."""
+    """The file's metadata names this encoding. A text column has a dictionary in both encodings."""
     rows = pa.table({"a": list(range(1000)), "t": ["x", "y"] * 500})
     handle = files(tmp_path).write(TABLE, rows, Encoding.DIFFERENCES)
     group = pq.read_metadata(tmp_path / handle.path).row_group(0)
@@ -83,7 +83,10 @@ def test_integers_of_a_state_are_stored_as_differences(tmp_path):
 
 
 def test_a_file_for_the_next_vertex_is_written_for_speed(tmp_path):
-    """Only texts that repeat have a dictionary: to build one of others takes time, and saves no space."""
+    """Only a column with repeated texts gets a dictionary.
+
+    For other texts, a dictionary costs time and saves no space.
+    """
     rows = pa.table({"t": ["x", "y"] * 500, "own": [str(n) for n in range(1000)]})
     handle = files(tmp_path).write_channel(TABLE, iter([rows[:500], rows[500:]]), rows.schema)
     repeats, own = (pq.read_metadata(tmp_path / handle.path).row_group(0).column(place) for place in range(2))
@@ -94,7 +97,10 @@ def test_a_file_for_the_next_vertex_is_written_for_speed(tmp_path):
 
 
 def test_a_stopwatch_measures_writing_separately(monkeypatch, tmp_path):
-    """The clock advances a second at each look. A write counts as one second, and the task as all since its start."""
+    """The clock advances one second at each call.
+
+    A write takes one second, and the task all seconds since its start.
+    """
     seconds = count()
     clock = SimpleNamespace(monotonic_ns=lambda: next(seconds) * 1_000_000_000)
     monkeypatch.setattr(staged_files, "time", clock)
@@ -105,7 +111,7 @@ def test_a_stopwatch_measures_writing_separately(monkeypatch, tmp_path):
 
 
 def test_two_writes_of_the_same_rows_make_two_files(tmp_path):
-    """A retried task leaves an unused file, and overwrites none. No temporary file stays."""
+    """So a retried task overwrites no file, and leaves an unused file. No temporary file stays."""
     one, two = (files(tmp_path).write(TABLE, ROWS) for _ in range(2))
     assert one.path != two.path
     assert 2 == len(list((tmp_path / one.path).parent.iterdir()))
@@ -121,7 +127,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
-    """A file gets its name only by the final rename. The temporary file is deleted."""
+    """A file gets its final name only in the last step. If that step fails, the temporary file is deleted."""
 
     def refuse(*_):
         raise OSError(28, "No space left on device")
@@ -173,7 +179,7 @@ MOMENT = datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)
     ],
 )
 def test_bounds_cover_every_value_or_are_left_out(column, low, high):
-    """A bound that is wrong by a millisecond or a letter would make a reader skip rows."""
+    """With a bound that is wrong by a millisecond or a letter, a reader would skip rows."""
     stats = json.loads(statistics_json(pa.table({"c": column})), parse_float=Decimal)
     if isinstance(low, float):
         assert str(low) == str(stats["minValues"]["c"])
@@ -186,13 +192,13 @@ def test_bounds_cover_every_value_or_are_left_out(column, low, high):
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
 def test_a_file_gets_all_of_its_bounds_or_none(odd):
-    """If only one column lacks its bounds, the dataset of delta-rs skips the file."""
+    """If some columns have bounds and another has none, the dataset of delta-rs skips the file."""
     stats = json.loads(statistics_json(pa.table({"n": [1, 2], "f": [odd, 1.0], "x": [None, None]})))
     assert {"numRecords": 2, "nullCount": {"n": 0, "f": 0, "x": 2}} == stats
 
 
 def test_nested_columns_and_those_after_the_32nd_have_no_statistics():
-    """Delta's readers use the first 32 columns. The fields of a struct are not counted."""
+    """Delta's readers use statistics of the first 32 columns. A struct counts as one column."""
     rows = pa.table({"s": [{"x": 1}]} | {f"c{i:02d}": [i] for i in range(40)})
     assert [f"c{i:02d}" for i in range(31)] == sorted(json.loads(statistics_json(rows))["nullCount"])
 
@@ -227,7 +233,10 @@ SCHEMA = pa.schema([("k", pa.int64()), ("city", pa.string()), ("v", pa.int64())]
 
 
 def test_each_partition_gets_its_rows_in_their_order():
-    """Null has a partition of its own, and an empty text is null. A date and a boolean are written as Delta does."""
+    """Null has its own partition, and an empty text counts as null.
+
+    Dates and booleans are written as Delta writes them.
+    """
     rows = pa.table(
         {
             "n": range(7),
@@ -246,7 +255,7 @@ def test_each_partition_gets_its_rows_in_their_order():
 
 
 def test_values_that_no_folder_can_have_are_refused_by_name(monkeypatch):
-    """A name has 255 bytes, and a task writes a bounded number of partitions."""
+    """A folder's name has at most 255 bytes, and a task writes at most a fixed number of partitions."""
     long = pa.table({"city": ["x" * 251], "n": [1]})
     with pytest.raises(PartitionError, match=r"gold/t: a value of partition column city .* 255 bytes .*shorter"):
         list(partitions(GOLD, long, ("city",)))
@@ -285,7 +294,10 @@ def frame(*rows):
 
 
 def test_only_partitions_whose_rows_change_are_written_again(upsert):
-    """A row that moves to another partition changes both. A partition that loses its last row has no file."""
+    """A row that moves to another partition changes both partitions.
+
+    A partition that loses its last row has no file.
+    """
     none = frame()
     first = upsert().write(KeyedRows.of(none), frame((1, "a", 1), (2, "b", 1), (3, None, 1), (4, "c", 1)), none)
     assert [(("city", city),) for city in ("a", "b", "c", None)] == [partition_of(each.file.path) for each in first]
@@ -302,7 +314,7 @@ def test_only_partitions_whose_rows_change_are_written_again(upsert):
 
 
 def test_a_key_that_is_an_empty_text_cannot_be_a_partition(upsert):
-    """It would be the same as null. In another column it is null."""
+    """As a key, an empty text would be the same partition as null. In another column it counts as null."""
     with pytest.raises(PartitionError, match="key city is '', which"):
         upsert(keys=("k", "city")).write(KeyedRows.of(frame()), frame((1, "", 1)), frame())
     (file,) = upsert().write(KeyedRows.of(frame()), frame((1, "", 1)), frame())
@@ -318,13 +330,14 @@ def test_a_key_that_is_an_empty_text_cannot_be_a_partition(upsert):
     ],
 )
 def test_a_value_without_a_text_names_table_and_column(odd):
-    """A date after the year 9999 was an OverflowError, and bytes that are no UTF-8 a UnicodeDecodeError."""
+    """Without the check, such a date raised an OverflowError, and bytes that are no UTF-8 a UnicodeDecodeError."""
     with pytest.raises(PartitionError, match="partition column odd holds a date outside of the years 1 to 9999"):
         list(partitions(TableName("silver/days"), pa.table({"odd": odd, "n": [1]}), ("odd",)))
 
 
 # ------------------------------------------------------------------
-# Tasks write the rows of the greatest version of each partition, and the protocol agrees which one that is.
+# Tasks write the rows of the greatest version of each partition. Tasks and protocol agree which version is the
+# greatest.
 
 
 PRICES = TableName("silver/prices")
@@ -369,13 +382,13 @@ def test_a_task_and_the_protocol_agree_which_version_is_the_greatest(data, kind)
     ],
 )
 def test_the_folder_of_a_version(value, type_, folder):
-    """It is written in one way, since files of several versions of Tidemark lie side by side."""
+    """The folder's name may never change, since files of several versions of Tidemark lie side by side."""
     version, _ = newest_rows(PRICES, pa.table({"v": pa.array([value], type_)}), "v")
     assert folder == version.folder
 
 
 def test_versions_that_cannot_be_told_are_refused_by_name():
-    """These are null, a text that makes too long a name, and a day after the year 9999."""
+    """Such versions are null, a text that makes a name too long, and a date after the year 9999."""
     with pytest.raises(VersionError, match=r"silver/prices: version column v is null in 2 of 3 rows: .*check_rows"):
         require_versions(PRICES, pa.table({"v": [1, None, None]}), "v")
     with pytest.raises(VersionError, match=r"version column v makes a name of more than 255 bytes \('xxx.*shorter"):
@@ -413,7 +426,7 @@ def task(tmp_path):
 
 
 def test_a_task_writes_one_file_for_each_partition(task, tmp_path):
-    """It leaves out rows that the table cannot show. Null and an empty text are one partition, as everywhere."""
+    """The task leaves out rows of older versions. Null and an empty text are one partition, as everywhere."""
     report = task([("a", 9, 0), ("a", 10, 1), ("b", 3, 2), ("a", 10, 3), (None, 1, 4), ("", 2, 5)])
     found = {
         (dict(partition_of(file.path))["city"], staged_name_in(file.path).version): pq.read_table(tmp_path / file.path)
@@ -428,7 +441,7 @@ def test_a_task_writes_one_file_for_each_partition(task, tmp_path):
 
 
 def test_later_vertices_read_all_rows(task, tmp_path):
-    """They read them from the channel, since the table has only some."""
+    """Later vertices read the channel, since the table has only the rows of the greatest version."""
     report = task([("a", 9, 0), ("a", 10, 1)], emits=True)
     (sent,) = report.emitted
     assert sent.path.startswith(f"{CHANNEL}/")
@@ -438,7 +451,10 @@ def test_later_vertices_read_all_rows(task, tmp_path):
 
 
 def test_the_protocol_chooses_among_the_files_of_several_tasks(task, tmp_path):
-    """Of the older version in one partition, nothing is left. The other partition has files of both tasks."""
+    """In one partition, the older version's file is dropped.
+
+    In the other, both tasks wrote the same version, and both files stay.
+    """
     reports = [task([("a", 9, 0), ("b", 1, 1)], 1), task([("a", 10, 2), ("b", 1, 3)], 2)]
     files = [
         KeyedFile(file, KeyedFileKind.BASE, 0, 0, Version(Generation(1), number))

@@ -89,7 +89,7 @@ def taken(files, written):
 
 
 def content(state):
-    """Return the content of a backend as a dict. Fail if a key is there twice or in a wrong key group."""
+    """Return the content of a backend as a dict. Fail if a key occurs twice or is in a wrong key group."""
     rows = state.load().frame().rows(named=True)
     result = {row["key"]: row["value"] for row in rows}
     assert len(rows) == len(result)
@@ -162,7 +162,7 @@ def written(tmp_path):
 
 
 def test_the_first_file_of_a_range_is_a_base(written):
-    """A first delta would have the same content, but compaction would never replace it."""
+    """A delta as the first file would have the same content, but compaction would never replace it."""
     _, file = written
     assert KeyedFileKind.BASE is file.kind
 
@@ -230,7 +230,7 @@ def test_a_missing_state_file_is_named_with_its_operator_and_the_way_out(written
 
 
 def test_a_flipped_byte_is_noticed(written):
-    """The checksum of the whole file is verified before any row is used."""
+    """The checksum of the whole file is checked before any row is used."""
     root, file = written
     path = root / file.file.path
     damaged = bytearray(path.read_bytes())
@@ -291,7 +291,7 @@ def test_a_hit_an_outdated_copy_and_a_miss_give_the_same_rows(tmp_path):
 
 
 def test_a_range_without_files_counts_as_neither_hit_nor_miss(tmp_path):
-    """There was nothing to find."""
+    """There are no files to look for."""
     copies = WorkerCopies()
     assert ({}, CopyUses()) == counted(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), copies), copies)
 
@@ -327,7 +327,7 @@ def test_full_and_memory_need_one_file_of_a_range(tmp_path, used):
 
 
 def test_a_damaged_inline_state_is_noticed(tmp_path):
-    """The checksum of a state inside an entry is verified like that of a file."""
+    """The checksum of state inside an entry is checked like a file's checksum."""
     state = replace(
         backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), backend=MemoryBackend(100_000)
     )
@@ -367,7 +367,7 @@ def test_columns_inside_lists_and_structs_change_too(tmp_path):
 
 
 def test_an_outdated_range_is_written_as_a_whole(tmp_path):
-    """After the first micro-batch, all its files have the declared columns, whatever the policy."""
+    """After the first micro-batch, all files of the range have the declared columns, whatever the policy."""
     root, policy = str(tmp_path), CompactionPolicy(ratio=100.0)
     (first,) = step(backend(root, [], WHOLE, policy, WorkerCopies()), {"a": 1, "b": 2}).files
     wider = pa.schema([("key", pa.string()), ("value", pa.float64())])
@@ -409,16 +409,16 @@ def test_a_row_that_stays_as_it_is_is_in_no_delta(before, after):
 
 
 # ------------------------------------------------------------------
-# State whose rows are due at a time: what has been fired leaves the files.
+# State whose rows are due at a time. Rows that have been fired leave the files.
 
 
 DUE_SCHEMA = pa.schema([("key", pa.string()), ("due", pa.int64())])
 
 
 def timed_step(state, changes, fires_ms=None, later=None):
-    """Write {key: due, or NEVER, or None for a row that is gone}. Then fire by a time, if any, all that is due.
+    """Write {key: due time, NEVER, or None for a deleted row}. If a time is given, fire all rows that are due by then.
 
-    A fired row is due again at its time in `later`, or it is gone.
+    A fired row is due again at its time in `later`, or is deleted.
     """
     loaded = state.load()
     before = {key: NEVER if due is None else due for key, due in loaded.frame().select("key", "due").rows()}
@@ -440,7 +440,7 @@ def timed_step(state, changes, fires_ms=None, later=None):
 
 
 FIRED = "fired-is-gone"
-"""A row that has been fired is in no state any more, although an older file still has it. All others are there."""
+"""The state has no row that has been fired, even if an older file still has it. It has all other rows."""
 NEVER = -1
 DUES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from([*range(6), 99, NEVER, None]), max_size=2)
 EPOCHS = st.lists(
@@ -454,9 +454,9 @@ SELDOM_BASES = st.builds(CompactionPolicy, ratio=st.just(100.0), deltas_max=st.i
 
 
 HIDES = [({"a": 9, "b": 11}, None, {}), ({"a": 1}, None, {}), ({}, 3, {})]
-"""The second file has only rows that are fired, and hides one of the first file that is due later."""
+"""All rows of the second file are fired. They hide a row of the first file that is due later."""
 EARLIER = [({"a": 9, "b": 11}, None, {}), ({"a": 1}, 3, {})]
-"""The row that is fired was due later when its file was written."""
+"""The fired row has a later due time in the older file."""
 
 
 @settings(deadline=None, max_examples=300)
@@ -497,7 +497,10 @@ def timed_state(root, files, number, copies):
 
 
 def test_files_whose_rows_have_all_been_fired_leave_whole(tmp_path):
-    """The rows of two windows lie in a file each. To fire the first window writes nothing, and its file leaves."""
+    """The rows of two windows are in one file each.
+
+    When the first window fires, no file is written, and its file leaves.
+    """
     root, files = str(tmp_path), ()
     for number, (prefix, due) in enumerate([("a", 10), ("b", 20)]):
         changes = {f"{prefix}{key}": due for key in range(9)}
@@ -509,7 +512,10 @@ def test_files_whose_rows_have_all_been_fired_leave_whole(tmp_path):
 
 
 def test_only_tombstones_that_hide_a_row_are_written(tmp_path):
-    """The second file has one row of the first window. So its tombstone stays, and the eight others are not needed."""
+    """The second file still has one row of the first window.
+
+    So that row needs a tombstone, and the eight others need none.
+    """
     root, copies = str(tmp_path), WorkerCopies()
     files = taken((), timed_step(timed_state(root, (), 1, copies), {f"a{key}": 10 for key in range(9)}))
     files = taken(files, timed_step(timed_state(root, files, 2, copies), {"a0": 10, **{f"b{k}": 20 for k in range(5)}}))
@@ -522,7 +528,7 @@ def test_only_tombstones_that_hide_a_row_are_written(tmp_path):
 
 
 # ------------------------------------------------------------------
-# Decides when a base is due, and which files still count.
+# When a base is due, and which files are still live.
 
 
 BASE, DELTA = KeyedFileKind.BASE, KeyedFileKind.DELTA
@@ -567,7 +573,10 @@ def test_too_many_deltas_are_merged_and_the_base_stays(rows, delta_rows, merged)
 
 
 def test_deltas_after_each_other_merge_a_row_a_few_times_only(tmp_path):
-    """512 keys, a delta each. With a base instead of every fifth delta, the files would have three times the rows."""
+    """512 keys come in one delta each.
+
+    With a base in place of every fifth delta, three times as many rows would be written.
+    """
     root, policy, files, written = str(tmp_path), CompactionPolicy(ratio=100.0, deltas_max=4), (), 0
     copies, bases = WorkerCopies(), sum(range(0, 512, 5))
     for number in range(512):
@@ -579,7 +588,7 @@ def test_deltas_after_each_other_merge_a_row_a_few_times_only(tmp_path):
 
 
 def test_a_base_replaces_the_files_before_it_only_in_its_range():
-    """After a change of parallelism, one list has files of several ranges. A base replaces no file of another range."""
+    """After a change of parallelism, a list has files of several ranges. A base replaces only files of its range."""
     low = [file(BASE, 1, 1, 0, 4), file(DELTA, 1, 2, 0, 4)]
     high = [file(BASE, 1, 3, 5, 9), file(DELTA, 1, 4, 5, 9)]
     whole = file(BASE, 1, 5, 0, 9)
@@ -591,13 +600,13 @@ def test_a_base_replaces_the_files_before_it_only_in_its_range():
 
 @pytest.mark.parametrize(("ratio", "deltas_max"), [(0.0, 1), (-1.0, 1), (1.0, 0)])
 def test_limits_must_be_positive(ratio, deltas_max):
-    """A policy that could never or always compact is refused."""
+    """A policy that would never compact, or always, is refused."""
     with pytest.raises(ValueError, match="must be positive"):
         CompactionPolicy(ratio, deltas_max)
 
 
 # ------------------------------------------------------------------
-# A range of an upsert table in files of bounded size: whatever the changes, it shows what a dict would hold.
+# A range of an upsert table in files of bounded size. After any changes, the range shows what a dict would hold.
 
 
 CITIES = pa.schema([("k", pa.int64()), ("city", pa.string()), ("v", pa.int64())])
@@ -629,7 +638,7 @@ def frame(rows):
 
 
 def content_of(rows):
-    """Return rows as {k: (city, v)}. Fail if a key is there twice."""
+    """Return rows as {k: (city, v)}. Fail if a key occurs twice."""
     content = {k: rest for k, *rest in rows.frame().rows()}
     assert len(content) == rows.frame().height
     return {k: tuple(rest) for k, rest in content.items()}
@@ -666,7 +675,7 @@ def test_a_range_shows_what_a_dict_would_hold(changes, by, maps):
 
 
 def test_a_worker_with_an_older_copy_reads_only_files_that_it_lacks(tmp_path):
-    """Files that it has read or written before may even be gone."""
+    """The worker does not open files that it has read or written before, even if they are deleted."""
     first, second = WorkerCopies(), WorkerCopies()
     held = upsert(tmp_path, (), first)
     files = held.write(held.load(), frame({k: ("a", k) for k in range(12)}), frame({}))
@@ -681,7 +690,10 @@ def test_a_worker_with_an_older_copy_reads_only_files_that_it_lacks(tmp_path):
 
 
 def test_a_worker_maps_what_another_one_has_written_or_read(tmp_path):
-    """Its Parquet file may even be gone. The rows count as no worker's memory, and go with the range's files."""
+    """The Parquet file may even be deleted.
+
+    Mapped rows use no worker's memory, and are deleted with the range's files.
+    """
     mapped = MappedFiles(tmp_path / "local", bytes_min=1)
     copies = [WorkerCopies() for _ in range(4)]
     made = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), copies[0], mapped=UNMAPPED), {"a": 1, "b": 2})
@@ -702,7 +714,7 @@ def test_a_worker_maps_what_another_one_has_written_or_read(tmp_path):
 
 
 def test_a_worker_holds_no_page_of_a_mapped_file_between_tasks(tmp_path):
-    """Nothing is lost: the next task finds the pages with the system."""
+    """No data is lost: the next task gets the pages from the operating system's cache."""
     mapped = MappedFiles(tmp_path / "local", bytes_min=1)
     rows, is_mapped = mapped.keep("range", "a.parquet", pl.DataFrame({"n": range(500_000)}))
     total = rows["n"].sum()
@@ -725,7 +737,7 @@ def _resident(folder):
 
 @pytest.mark.parametrize("maps", [True, False])
 def test_a_change_holds_no_texts_of_rows_that_are_not_its_own(tmp_path, maps):
-    """A part of a frame with texts shares all of them: 20,000 of a kilobyte here, of which 6,000 change."""
+    """A part of a frame shares all texts of the frame: here 20,000 texts of one kilobyte, of which 6,000 change."""
     mapped = MappedFiles(tmp_path / "local" if maps else None, bytes_min=1)
     every = [f"{number:01000}" for number in range(20_000)]
     states = pl.DataFrame({KEY_GROUP: 0, "key": every, "value": 1, DELETED: False})
@@ -741,7 +753,7 @@ def test_a_change_holds_no_texts_of_rows_that_are_not_its_own(tmp_path, maps):
 
 
 def _bytes_held(rows):
-    """Return how many bytes a frame keeps in memory, with all that its columns share."""
+    """Return how many bytes a frame keeps in memory, including memory that its columns share."""
     content, sink = rows.to_arrow(compat_level=pl.CompatLevel.newest()), pa.BufferOutputStream()
     with pa.ipc.new_file(sink, content.schema) as writer:
         writer.write_table(content)
@@ -749,7 +761,7 @@ def _bytes_held(rows):
 
 
 def test_a_range_is_copied_in_pieces(tmp_path):
-    """None is much larger than asked, and rows that no longer count are in none. Few small layers make one piece."""
+    """No piece is much larger than asked, and none has dead rows. A few small layers make one piece."""
     layers = [RowLayer(pl.DataFrame({"n": range(first, first + 10_000)})) for first in (0, 10_000)]
     few = RowLayer(pl.DataFrame({"n": [-1, -2]}), pl.Series([False, True]))
     held = KeyedRows(layers[0].rows.clear(), (*layers, few, few))
@@ -775,7 +787,7 @@ def test_a_full_disk_only_means_that_nothing_is_mapped(tmp_path):
 
 
 def test_after_an_error_of_the_disk_files_are_mapped_again(tmp_path, caplog):
-    """Nothing is written for a minute. Then it is tried again. The log says once why."""
+    """No file is mapped for a minute, and then the worker tries again. The reason is logged once."""
     local, now = tmp_path / "local", [1000.0]
     mapped = MappedFiles(local, bytes_min=1, clock=lambda: now[0])
 
@@ -797,7 +809,7 @@ def test_after_an_error_of_the_disk_files_are_mapped_again(tmp_path, caplog):
 
 
 def test_files_whose_rows_do_not_change_stay(tmp_path):
-    """Rows that change move to the end, so that those which change again soon lie together."""
+    """Changed rows move to the end. So rows that soon change again lie together."""
     first = upsert(tmp_path, (), WorkerCopies()).write(
         KeyedRows.of(frame({})), frame({k: ("a", k) for k in range(16)}), frame({})
     )
@@ -814,7 +826,7 @@ def test_files_whose_rows_do_not_change_stay(tmp_path):
 
 
 def test_small_files_do_not_become_many(tmp_path):
-    """New keys join the small file, and a partition that gets no row keeps its own."""
+    """New keys are added to the small file. A partition that gets no row keeps its file."""
     files, copies = (), WorkerCopies()
     for number in range(20):
         held = upsert(tmp_path, files, copies, number=number, by=("city",), rows_max=10)
@@ -827,7 +839,7 @@ def test_small_files_do_not_become_many(tmp_path):
 
 @pytest.mark.parametrize(("gone", "left"), [(4, 3), (0, 0)])
 def test_a_file_without_rows_goes(tmp_path, gone, left):
-    """The keys 0 to 3 are one file. A range without rows has no file."""
+    """The keys 0 to 3 are in one file. A range without rows has no file."""
     held = upsert(tmp_path, (), WorkerCopies())
     first = held.write(KeyedRows.of(frame({})), frame({k: ("a", k) for k in range(16)}), frame({}))
     held = upsert(tmp_path, first, WorkerCopies(), number=1)
@@ -836,13 +848,13 @@ def test_a_file_without_rows_goes(tmp_path, gone, left):
 
 
 def test_a_file_of_the_default_size_is_not_cut(tmp_path):
-    """Small tables have one file for each range, as before."""
+    """A small table has one file for each range."""
     held = upsert(tmp_path, (), WorkerCopies(), rows_max=FILE_ROWS_MAX)
     assert 1 == len(held.write(KeyedRows.of(frame({})), frame({k: ("a", k) for k in range(5000)}), frame({})))
 
 
 def test_the_last_row_of_a_key_wins(tmp_path):
-    """An output may have a key twice."""
+    """An output may have two rows with the same key."""
     held = upsert(tmp_path, (), WorkerCopies())
     twice = pl.concat([frame({1: ("a", 1), 2: ("a", 1)}), frame({1: ("a", 2)})])
     written = held.write(KeyedRows.of(frame({})), twice, frame({}))

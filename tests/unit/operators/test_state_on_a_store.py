@@ -1,4 +1,4 @@
-"""The state of a key range in an object store, for a worker that has no copy of it."""
+"""The state of a key range in an object store, read by a worker without a copy."""
 
 from uuid import uuid4
 
@@ -15,7 +15,7 @@ FILES = 6
 
 
 def test_a_worker_without_a_copy_waits_for_one_request_however_many_files_there_are(store_server, monkeypatch):
-    """A miss asks for all files of the range at the same time, and merges them in their order."""
+    """A worker without a copy requests all files of the range at the same time, and merges them in order."""
     policy, files, (whole,) = CompactionPolicy(ratio=100.0, deltas_max=2 * FILES), [], ranges(1)
     with Proxy(store_server, latency_ms=LATENCY_MS) as slow:
         for name, value in slow.environment.items():

@@ -36,7 +36,7 @@ SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 
 
 def test_a_report_survives_its_transport():
-    """JSON keeps every field."""
+    """No field is lost in JSON."""
     file = FileHandle("a/b.parquet", 3, 100, 77, '{"numRecords":3}')
     keyed = KeyedFile(file, KeyedFileKind.DELTA, 0, 63, Version(Generation(2), 9))
     ranges = (RangeFiles(TableName("s/u"), (keyed,)),)
@@ -63,7 +63,7 @@ def frame(*values):
 
 
 def test_a_copy_serves_its_own_files_and_later_ones():
-    """An outdated copy can catch up. A copy of other files cannot be used."""
+    """An outdated copy can be used with the newer files. A copy of other files cannot be used."""
     copies, name = WorkerCopies(), ("w", "t", 0, 9)
     kept = Copy(("a", "b"), frame(1))
     copies.keep(name, kept)
@@ -111,7 +111,7 @@ def test_rows_are_separated_by_input_in_their_declared_types():
 
 
 def test_rows_that_arrive_in_another_width_get_their_declared_type():
-    """Spark may hand over a smaller type than the one that is declared."""
+    """Spark may deliver a smaller type than the declared one."""
     rows = pa.record_batch({"_key_group": pa.array([3], pa.int32()), "k": ["a"], "n": pa.array([1], pa.int8())})
     blocks = Splitter(tag=0, schema=SCHEMA, parallelism=1, max_parallelism=8).run([rows])
     assert [(3, "a", 1)] == take_apart(blocks, [SCHEMA]).frames[0].rows()
@@ -132,7 +132,7 @@ def test_rows_that_only_wake_a_subtask_are_no_input():
 
 
 def test_a_block_has_a_bounded_size():
-    """One row above the bound travels alone. No row is lost, however unlike the sizes of rows are."""
+    """A row above the bound gets its own block. No row is lost, even if the sizes of rows differ much."""
     rows = [(0, "x" * size, size) for size in (*[100] * 3_000, BLOCK_BYTES_MAX + 1, *[2_000] * 200)]
     batches = sent(0, *rows, parallelism=1)
     sizes = [len(block) for batch in batches for block in batch.column(BLOCK).to_pylist()]
@@ -155,7 +155,7 @@ def test_a_function_that_returns_another_type_is_refused():
 
 
 def test_columns_of_a_function_are_put_in_order():
-    """The order and width of the columns are Tidemark's task."""
+    """Tidemark puts the columns into order, and gives them their declared types."""
     rows = pl.DataFrame({"n": pl.Series([1], dtype=pl.Int8), "more": [1], "key": ["a"]})
     assert {"key": pl.String, "n": pl.Int64} == dict(conform(rows, SCHEMA, "sums", "state").schema)
 
@@ -217,7 +217,7 @@ Traceback (most recent call last):
     ],
 )
 def test_only_the_type_of_an_error_says_that_files_could_not_be_written(error, not_staged):
-    """A user's own error may say that a disk is full. It fails the job like any other error."""
+    """The message of a user's error may say that a disk is full. Such an error fails the job like any other."""
     assert not_staged is is_not_staged(error)
     failed = MicroBatchError.of("silver", 3, error)
     assert not_staged is failed.not_staged
@@ -228,7 +228,7 @@ def test_only_the_type_of_an_error_says_that_files_could_not_be_written(error, n
 
 @pytest.mark.parametrize("said", ["Permission denied", "Input/output error"])
 def test_every_reason_why_a_file_could_not_be_written_is_named(said):
-    """Missing rights have a sentence of their own. For other reasons, the message has the system's words."""
+    """Missing permissions have their own message. For other reasons, the message quotes the system."""
     text = WORKERS_DISK_IS_FULL.format(kind="jobs.sinks.staged_files.StagedFileError").replace(
         "No space left on device", said
     )
@@ -242,7 +242,7 @@ def test_every_reason_why_a_file_could_not_be_written_is_named(said):
 
 
 def test_objects_are_frozen_again_only_after_a_new_import(monkeypatch):
-    """What a task makes later stays visible to the collector."""
+    """Objects that a task makes later are still collected as garbage."""
     try:
         freeze_imports()
         frozen = gc.get_freeze_count()
@@ -290,7 +290,7 @@ def table(columns, mode=TableMode.UPSERT, keys=("k",)):
 
 
 def test_a_count_into_an_upsert_table_of_its_key_fits():
-    """This is a plain case, and it is accepted."""
+    """A specification that fits is accepted."""
     assert ("k",) == counts(table=table(TOTALS)).keys
 
 
@@ -305,7 +305,7 @@ def test_a_count_into_an_upsert_table_of_its_key_fits():
     ],
 )
 def test_a_keyed_vertex_that_cannot_run_is_refused(changes, message):
-    """The error names the vertex, the misfit and the way out."""
+    """The error names the vertex, what does not fit, and the way out."""
     with pytest.raises(InvalidSpecError, match=message):
         counts(**changes)
 

@@ -1,4 +1,4 @@
-"""Joins in time: Flink's cases, and the answer of the same batch query for rows that are not late (N6)."""
+"""Joins in time, tested by Flink's cases, and for rows that are not late by the same batch query (N6)."""
 
 import json
 from collections import Counter
@@ -185,7 +185,7 @@ def _row_of(case, number, kind, row, ts):
 
 
 def _shown(vertex, rows, width):
-    """Return the rows as Flink shows them: left, then right, with the later of both times."""
+    """Return the rows as Flink shows them: left, then right, with the later of the two times."""
     names = vertex.output.names
     for row in rows:
         named = dict(zip(names, row, strict=True))
@@ -248,7 +248,7 @@ def _require(case, entry, vertex, out):
 
 
 # ------------------------------------------------------------------
-# Rows that are not late give the batch answer, however they were cut.
+# Rows that are not late give the answer of a batch query, however they are cut into micro-batches.
 
 
 DB = duckdb.connect()
@@ -260,14 +260,14 @@ INPUTS = st.lists(st.tuples(st.integers(0, 1), KEYS, TIMES), min_size=8, max_siz
 
 @st.composite
 def _runs(draw):
-    """Return rows of both sides in an order in which none is late, and the epochs and micro-batches of each."""
+    """Return rows of both sides in an order in which no row is late, and where a micro-batch or epoch begins."""
     rows = sorted(draw(INPUTS), key=lambda row: row[2] + draw(st.integers(0, DELAY_MS)))
     numbered = [(side, key, time, str(number)) for number, (side, key, time) in enumerate(rows)]
     return numbered, [draw(st.sampled_from(["same", "micro-batch", "barrier"])) for _ in numbered]
 
 
 def _carry_out(vertex, numbered, cuts, row_of):
-    """Run the rows, with barriers whose watermark is true of them, and an end. No row is late."""
+    """Run the rows with barriers and an end. The watermarks of the barriers make no row late."""
     batch, greatest = ([], []), BEFORE_TIME
     for (side, key, time, value), cut in zip(numbered, cuts, strict=True):
         if cut != "same":
@@ -284,7 +284,7 @@ def _carry_out(vertex, numbered, cuts, row_of):
 
 
 def _answer(query, numbered, width):
-    """Return what DuckDB answers over all rows, as tables `l` and `r`."""
+    """Return DuckDB's answer over all rows, which are in the tables `l` and `r`."""
     for name, side in (("l", 0), ("r", 1)):
         DB.execute(f"CREATE OR REPLACE TABLE {name} (k VARCHAR, t BIGINT, v VARCHAR)")
         rows = [(key, time, value) for of, key, time, value in numbered if of == side]

@@ -1,4 +1,4 @@
-"""Timers of a user's function: each is given once, when the watermark has reached it, in the order of time (N4)."""
+"""Timers of a user's function: each fires once, when the watermark has reached its time, in the order of time (N4)."""
 
 import json
 from collections import Counter
@@ -26,7 +26,7 @@ OUTPUT = StructType([StructField("key", StringType()), StructField("due", LongTy
 
 
 class Reminds:
-    """Sets a timer for each row, and keeps the last value of a key. A value of 100 or more is a key that forgets."""
+    """Sets a timer for each row, and keeps the last value of a key. A value of 100 or more deletes the key's state."""
 
     def __init__(self, again_ms=None):
         self.again = again_ms
@@ -138,14 +138,14 @@ def test_a_time_inside_a_millisecond_is_due_after_it():
 
 
 # ------------------------------------------------------------------
-# Flink's cases of a timer service. A namespace is a part of the key, and each kind of time has an operator of its own.
+# Flink's cases of a timer service. A namespace is a part of the key, and each kind of time has its own operator.
 
 
 FLINK = json.loads((Path(__file__).parents[2] / "vectors/time/timers.json").read_text())["cases"]
 
 
 class Sets(Reminds):
-    """Sets a timer for each row, and others when one is due: at a time, or so long after it."""
+    """Sets a timer for each row. When a timer is due, it sets others: at given times, or a given time later."""
 
     def __init__(self):
         super().__init__()
@@ -162,7 +162,7 @@ class Sets(Reminds):
 
 
 class Service:
-    """The timers of one subtask, by the words of the cases."""
+    """The timers of one subtask, with a method for each word of the cases."""
 
     def __init__(self, key_groups, max_parallelism, keys):
         self.groups, self.current, self.saved = keys, None, {}
@@ -199,7 +199,7 @@ class Service:
         self.saved[name] = {domain: operator.state.frame() for domain, operator in self.of.items()}
 
     def restore(self, name, key_groups):
-        """Begin with the state of the groups, as the range of a subtask after a rescale."""
+        """Begin with the state of these key groups, as a subtask does after a rescaling."""
         first, last = key_groups
         for domain, frame in self.saved[name].items():
             self.of[domain] = OneOperator(Sets())
@@ -273,7 +273,7 @@ def test_flinks_case(case):
 
 
 # ------------------------------------------------------------------
-# Flink's cases of operators with timers of one kind, whose functions ask for no watermark. Each event is an epoch.
+# Flink's cases of operators with one kind of timers, whose functions do not read the watermark. Each event is an epoch.
 
 
 WORDS = StructType([StructField("key", StringType()), StructField("value", StringType())])
@@ -281,7 +281,10 @@ KEEPS = StructType([StructField("key", StringType()), StructField("kept", String
 
 
 class Operated:
-    """The functions of the cases, for one input or two. A timer that Flink takes back finds no state."""
+    """The functions of the cases, for one or two inputs.
+
+    A timer that Flink deletes still fires here, and finds no state.
+    """
 
     def __init__(self, given):
         self.kind, _, clock = given["function"].partition("_")
@@ -362,7 +365,7 @@ class Runs:
 
 
 def is_operated(case):
-    """Return whether a case is of an operator that Tidemark has (docs/FLINK_MAP.md)."""
+    """Return whether a case tests an operator that Tidemark has (docs/FLINK_MAP.md)."""
     functions = ("fixed_event", "fixed_processing", "stateful_processing", "timer_processing")
     return case["unit"] == "operator" and case["given"]["function"] in functions
 

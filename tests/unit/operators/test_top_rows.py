@@ -1,4 +1,4 @@
-"""The task of top rows: what it writes when rows come that are not among the first ones."""
+"""The task of top rows: what the task writes when rows come that are not among the first rows."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ ROWS = StructType().add("k", StringType()).add("n", LongType())
 
 @pytest.fixture
 def least(tmp_path):
-    """Return the vertex that keeps the row with the least number of each key in an upsert table."""
+    """Return a bench of a vertex that keeps the row with the least number of each key in an upsert table."""
     function = TopRows(("k",), ("n",), (Order("n", descending=False),), 1, None, changelog=False)
     state, output = (arrow_schema(each) for each in (top_state(ROWS, ["k"]), top_output(ROWS, ["k"], None)))
     rows = (InputLayout(schema=arrow_schema(ROWS), keys=("k",)),)
@@ -37,7 +37,7 @@ def least(tmp_path):
 
 
 def test_rows_that_are_not_among_the_first_write_nothing(least):
-    """Neither state nor table. Most rows of a long stream are of that kind."""
+    """Neither state nor table gets a file. Most rows of a long stream are not among the first rows."""
     assert [("a", 5), ("b", 5)] == least.read(file.file for file in least.table_files)
     report = least.run([("a", 6), ("b", 7), ("b", 5)])
     assert ((), ()) == (report.state, report.ranges)
@@ -72,7 +72,7 @@ NEWEST = NewestRows(("id",), ("a", "b"), ignores_truncates=False)
 
 @st.composite
 def changes(draw):
-    """Return changes that a server can send, in any batches. It updates or deletes only existing rows."""
+    """Return changes that a server can send, in any batches. The server updates or deletes only existing rows."""
     rows, there = [], set()
     for position in range(draw(st.integers(1, 25))):
         key = draw(st.integers(1, 3))
@@ -113,14 +113,14 @@ def test_micro_batches_do_not_change_the_newest_rows(drawn):
 
 
 def test_a_row_read_twice_does_not_replace_a_newer_one():
-    """In at-least-once mode, rows may come twice."""
+    """With at-least-once checkpoints, rows may come twice."""
     older = pl.DataFrame([("insert", 1, 1, "x", 5, 3, None)], schema=CHANGES, orient="row")
     newer = pl.DataFrame([(1, 2, "y", 6, 4, None, False)], schema=STATE, orient="row")
     assert newer.equals(NEWEST.process([older], newer).state)
 
 
 def test_an_unknown_value_stays_marked_as_unknown():
-    """The key was changed, or the changes began without a snapshot. The row names the column until a value comes."""
+    """The key has changed, or the changes began without a snapshot. The row lists the column until a value comes."""
     update = pl.DataFrame([("update_after", 1, 1, None, 5, 3, ["b"])], schema=CHANGES, orient="row")
     state = NEWEST.process([update], pl.DataFrame(schema=STATE)).state
     assert [["b"]] == state["_unchanged"].to_list()
@@ -129,7 +129,7 @@ def test_an_unknown_value_stays_marked_as_unknown():
 
 
 def test_a_truncate_is_an_error_unless_it_is_ignored():
-    """It names no key, so the table would be wrong."""
+    """A truncate names no key, so the table would be wrong."""
     truncate = pl.DataFrame([("truncate", None, None, None, 5, 3, None)], schema=CHANGES, orient="row")
     with pytest.raises(TruncatedError, match='truncates="ignore"'):
         NEWEST.process([truncate], pl.DataFrame(schema=STATE))
@@ -138,7 +138,7 @@ def test_a_truncate_is_an_error_unless_it_is_ignored():
 
 
 # ------------------------------------------------------------------
-# Top rows are planned with the kind of their input, and what cannot be is refused by name.
+# Top rows are planned by the kind of their input. Impossible declarations are refused by name.
 
 
 def streams():
@@ -149,7 +149,7 @@ def streams():
 
 
 def test_only_a_changelog_is_read_with_kinds_and_kept_whole():
-    """Of an append-only stream the state holds the first rows. The meaning of the state says which."""
+    """For an append-only stream, the state holds only the first rows. The recorded meaning of the state shows this."""
     pipeline, counted, rows = streams()
     top(counted.key_by("n"), "most", n=3, order_by=["key desc"], row_number="nth").upsert("gold/most")
     deduplicate(rows.key_by("key"), "latest", order_by="value", keep="last").upsert("gold/latest")
@@ -198,7 +198,7 @@ def test_aggregates_joins_and_top_take_the_changes_of_first_rows():
     ],
 )
 def test_a_step_that_cannot_take_a_row_back_is_refused(n, follow, said):
-    """A first row may be taken back even if all rows are only added: a later one may come before it."""
+    """Even if rows are only added, a first row may be taken back: a later row may precede it in the order."""
     _, _, rows = streams()
     with pytest.raises(InvalidPipelineError, match=said):
         follow(top(rows.key_by("key"), "first", n=n, order_by="value"))
@@ -225,7 +225,7 @@ def test_top_rows_that_cannot_be_are_refused(told, said):
 
 
 def test_an_unknown_word_is_refused_and_case_of_a_direction_does_not_count():
-    """`DESC` is `desc`; a column is found by its own name only."""
+    """`DESC` means `desc`. A column is found only by its exact name."""
     _, _, rows = streams()
     with pytest.raises(InvalidPipelineError, match='keep is \'newest\'; write "first" or "last"'):
         deduplicate(rows.key_by("key"), "first", order_by="value", keep="newest")
@@ -234,7 +234,7 @@ def test_an_unknown_word_is_refused_and_case_of_a_direction_does_not_count():
 
 
 def test_updates_that_lost_their_kind_are_refused():
-    """A vertex between the aggregate and the top rows passes on new rows only."""
+    """A vertex between the aggregate and the top rows emits only new rows."""
     _, counted, _ = streams()
     passed = counted.table("silver/passed", id="passed")
     with pytest.raises(InvalidPipelineError, match="vertex first: its rows are updates of the aggregate 'counted'"):

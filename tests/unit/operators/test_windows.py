@@ -1,4 +1,4 @@
-"""Windows of event time: Flink's cases, and random rows against a batch answer (N2, N3)."""
+"""Windows of event time, tested by Flink's cases and by random rows against a batch computation (N2, N3)."""
 
 import json
 from collections import Counter
@@ -119,7 +119,7 @@ class OneOperator:
         return kind, (row["key"], row["total"], row["rows"], ms_of(row[START]), ms_of(row[END]))
 
     def barrier(self, watermark):
-        """Fire what is due, as before a barrier with this watermark."""
+        """Fire what is due before a barrier with this watermark."""
         found, late = self.run([], due_ms=watermark) if not self.state.frame().is_empty() else ([], [])
         self.watermark = max(self.watermark, watermark)
         return found, late
@@ -130,7 +130,7 @@ class OneOperator:
 
 
 def windows_of(given, zone="UTC"):
-    """Return our windows for what a case of Flink gives, None if we have none such."""
+    """Return Tidemark's windows for those of a Flink case, or None if Tidemark has no such windows."""
     match given:
         case {"type": "tumbling" | "tumble", "size": size} if "stagger" not in given:
             return PeriodicWindows(size, size, given.get("offset", 0), zone)
@@ -170,7 +170,7 @@ MERGED = [case for case in CASES if case["kind"] == "merge"]
 
 @pytest.mark.parametrize("case", MERGED, ids=lambda case: case["name"])
 def test_sessions_merge_as_flinks_do(case):
-    """Each window is that of a row, whose gap is its length."""
+    """In these cases each window is the session of one row. The gap is the length of the window."""
     (gap,) = {end - start for start, end in case["windows"]}
     operator = OneOperator(SessionWindows(gap))
     operator.run([("k", 1, start) for start, _ in case["windows"]])
@@ -182,7 +182,7 @@ def test_sessions_merge_as_flinks_do(case):
 
 
 def _runs(case):
-    """Return whether ours can run the case. docs/FLINK_MAP.md says why the other kinds cannot."""
+    """Return whether Tidemark can run the case. docs/FLINK_MAP.md has the reasons for the other kinds."""
     about = case.get("given", {})
     if case["kind"] == "sql_window":
         return "retractions" not in about
@@ -250,7 +250,7 @@ EPOCHS = st.lists(st.lists(MICRO_BATCHES, max_size=3), min_size=1, max_size=5)
 
 
 class BatchAnswer:
-    """What the windows of all rows are, computed row by row, epoch by epoch, without micro-batches."""
+    """The windows of all rows, computed epoch by epoch and row by row, without micro-batches."""
 
     def __init__(self, windows, lateness):
         self.windows, self.lateness, self.watermark = windows, lateness, BEFORE_TIME
@@ -352,7 +352,10 @@ def test_a_local_day_has_as_many_hours_as_summer_time_leaves_it(day, hours):
     ],
 )
 def test_a_row_lies_in_its_windows_when_a_local_time_comes_twice_or_never(window):
-    """So a row that comes in order is never late. If a local time comes twice, both rows are in the same windows."""
+    """So a row that comes in order is never late.
+
+    If a local time occurs twice, rows of both occurrences are in the same windows.
+    """
     for night in ("2026-03-28T20:00", "2026-10-24T20:00", "2026-04-04T10:00", "2026-10-03T10:00", "2026-09-06T00:00"):
         operator, begin = OneOperator(window.windows), ms_of(datetime.fromisoformat(f"{night}:00+00:00"))
         times = range(begin, begin + 12 * 3_600_000, 300_000)
@@ -376,7 +379,7 @@ def test_a_row_lies_in_its_windows_when_a_local_time_comes_twice_or_never(window
     ],
 )
 def test_weeks_begin_on_mondays_and_seven_days_count_from_1970(window, begins):
-    """The second is what Spark's `window` and Flink's TUMBLE do. 29 March 2026 is a Sunday."""
+    """Spark's `window` and Flink's TUMBLE count seven days from 1970, too. 29 March 2026 is a Sunday."""
     operator = OneOperator(window.windows)
     operator.run([("a", 1, ms_of(datetime(2026, 3, 29, 12, tzinfo=UTC)))])
     starts = {moment(row[3]) for _, row in operator.barrier(END_OF_TIME)[0]}
@@ -397,14 +400,14 @@ def test_a_late_row_is_an_error_where_late_rows_fail():
 
 
 def test_the_error_of_a_late_row_names_also_a_time_before_the_year_1():
-    """Python has no such year, and other programs write it."""
+    """Python's dates have no year 0, but other programs write such times."""
     row = pl.DataFrame({"at": pl.Series([-62_135_596_800_000_001]).cast(pl.Datetime("us", "UTC")), LATE_BY: [5]})
     assert "at=0000-12-31 23:59:59.999999" in str(LateRowError("at", row))
 
 
 @pytest.mark.parametrize("kind", [TimestampType(), TimestampNTZType()])
 def test_a_time_after_the_year_9999_is_measured_or_refused_by_name(kind):
-    """A task reads it. Without a limit it counts, and beyond one it is an error or a misfit."""
+    """Without a limit, a task measures such a time. Beyond a limit, the row is an error or a misfit."""
     at = pa.array([253_402_300_800_000_000]).cast(TimeColumn("at", kind).field.type)
 
     def measured(**said):
@@ -461,5 +464,5 @@ def test_windows_that_cannot_be_are_refused(window, says):
     ],
 )
 def test_recorded_windows_are_shown_as_a_pipeline_writes_them(window, written):
-    """So a refused change of a window over old state says what to keep."""
+    """So the message for a refused change of a window shows the old window as the pipeline should write it."""
     assert written == as_written(window.windows.meaning)
