@@ -81,7 +81,7 @@ def test_rows_are_what_a_dict_would_hold(steps, asked):
 
 @pytest.mark.parametrize("keys", [ONE, TWO])
 def test_many_small_changes_make_few_layers_and_copy_few_rows(keys):
-    """A thousand changes of ten rows: a row is copied about as often as there are layers, and half of them count."""
+    """In a thousand changes of ten rows, a row is copied about once per layer. At least half of the rows are live."""
     rows, copied, before = KeyedRows.of(rows_of({("", place): 0 for place in range(0)})), 0, set()
     for step in range(1000):
         change = {(f"k{(step * 7 + place) % 3000}", 0): step for place in range(10)}

@@ -28,14 +28,14 @@ class Passes:
 
 
 def numbers(pipeline, name, **renamed):
-    """Return rows with `key`, `value` and the time `at` of a source."""
+    """Return rows of a source, with `key`, `value` and the event time `at`."""
     rows = pipeline.source(name, SequenceSource({"a": 10})).select("key", "value")
     rows = rows.with_column("at", "timestamp_millis(value)", TimestampType())
     return rows.event_time("at", delay="1m").rename(renamed)
 
 
 def found(declare, *, to_sources=True, table="gold/t"):
-    """Return the columns of a table, each with `source.column` or `table.column` and how, and those of its rows."""
+    """Return where the columns of a table come from (`source.column` or `table.column`, and how), and its rows."""
     pipeline = Pipeline("shop")
     declare(pipeline)
     lineage = column_lineage(plan(pipeline).declared, to_sources=to_sources)[table]
@@ -180,7 +180,7 @@ def test_each_column_comes_from_columns_of_the_sources(declare, columns, rows):
 
 
 def test_lineage_may_end_at_the_nearest_table():
-    """So each table of a catalog names its neighbours. Without a table on the way it goes on to the source."""
+    """So each table of a catalog names its neighbours. Without a table on the way, lineage goes on to the source."""
     assert found(checked, to_sources=False) == ({"key": {"bronze/t.key IDENTITY"}}, {"bronze/t.value FILTER"})
     bad, rows = found(checked, to_sources=False, table="gold/bad")
     assert bad["_failed"] == {BY_TIME}
@@ -225,7 +225,7 @@ EXPRESSIONS = (
 
 @pytest.mark.spark
 def test_expressions_read_the_columns_that_spark_says(spark):
-    """Spark's own analyzer is the judge."""
+    """Spark's own analyzer gives the expected columns."""
     types = (
         "key bigint, value bigint, `odd name` int, text string, at timestamp, items array<bigint>, "
         "nested struct<inner struct<leaf int>>"

@@ -1,4 +1,4 @@
-"""Joins in time as a user declares them: what is refused, and what the streams after them are (N6)."""
+"""Joins in time as a user declares them: what is refused, and the streams that they make (N6)."""
 
 from dataclasses import replace
 
@@ -137,7 +137,7 @@ def test_windows_and_other_joins_follow_a_join_by_window_and_as_of():
 
 
 def test_state_of_another_time_range_is_refused_with_the_ways_out():
-    """The state lacks rows that the wider range needs. Its column has no name of the user's that could change."""
+    """The state lacks rows that the wider range needs. No user has named its column, so a new name is no way out."""
 
     def state(within):
         pipeline, clicks, payments = house()

@@ -1,4 +1,4 @@
-"""From declarations to a job: its vertices and edges, its staged rows, and refusals."""
+"""How declarations become a job: its vertices and edges, its staged rows, and what is refused."""
 
 import subprocess
 import sys
@@ -86,7 +86,7 @@ def test_rows_of_a_table_are_read_and_not_computed_again() -> None:
 
 
 def test_a_vertex_without_a_reader_emits_nothing() -> None:
-    """Emitted files would be written for nobody."""
+    """No vertex would read the emitted files."""
     pipeline = example()
     kept = numbers(pipeline).table("bronze/numbers", id="kept")
     kept.key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
@@ -104,7 +104,7 @@ def test_a_stream_without_a_reader_is_left_out() -> None:
 
 
 def test_a_source_with_two_readers_is_staged_once() -> None:
-    """Both readers get the same rows as files. Their common first steps are applied before."""
+    """Both readers get the same rows as files. Their common first steps are applied before the rows are staged."""
     pipeline = example()
     shared = numbers(pipeline).transform(step("shared"), StructType().add("n", LongType()))
     shared.transform(step("left")).table("bronze/left", id="left")
@@ -167,7 +167,7 @@ def test_an_enrichment_keeps_the_first_or_the_latest_right_row(latest_by, kept, 
 
 
 def test_a_used_id_of_a_staging_vertex_is_refused() -> None:
-    """Then the graph refuses it by name."""
+    """If a vertex already has the id that staging would get, the graph refuses that id by name."""
     pipeline = example()
     rows = numbers(pipeline)
     rows.table("bronze/left", id="numbers_staged")
@@ -177,7 +177,7 @@ def test_a_used_id_of_a_staging_vertex_is_refused() -> None:
 
 
 def test_a_keyed_vertex_writes_its_table_and_its_state_table() -> None:
-    """The table has no vertex of its own. The state is a table too (K3)."""
+    """The table has no separate vertex. The state is a table, too (K3)."""
     pipeline = example(parallelism=3)
     sums = numbers(pipeline).key_by("key").aggregate("sums", rows=count(), top=max_of("value"))
     sums.upsert("gold/sums")
@@ -205,7 +205,7 @@ def test_a_keyed_vertex_writes_its_table_and_its_state_table() -> None:
 
 
 def test_the_vertex_that_keeps_rows_checks_them() -> None:
-    """The table has all rows and the quarantine the failing ones. A reader's chain drops those."""
+    """The table has all rows, and the quarantine has those that fail. A reader's chain drops the failing rows."""
     pipeline = example()
     good = numbers(pipeline).table("bronze/numbers", id="kept").check_rows(NOT_NULL, quarantine="quarantine/numbers")
     good.key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
@@ -224,7 +224,7 @@ def test_the_vertex_that_keeps_rows_checks_them() -> None:
 
 
 def test_a_vertex_of_its_own_checks_rows_without_a_table() -> None:
-    """It stages all rows and writes the quarantine."""
+    """This vertex stages all rows, and writes the quarantine."""
     pipeline = example()
     good = numbers(pipeline).check_rows(NOT_NULL, quarantine="quarantine/numbers", id="checked")
     good.table("silver/numbers", id="kept")
@@ -235,7 +235,7 @@ def test_a_vertex_of_its_own_checks_rows_without_a_table() -> None:
 
 
 def test_a_suite_makes_its_table_judged() -> None:
-    """The protocol learns that a judge exists, and the driver which suite it uses (J3)."""
+    """The protocol learns only that a judge exists. The driver learns which suite the judge uses (J3)."""
     pipeline = example()
     numbers(pipeline).table("bronze/numbers", id="kept").expect(NOT_NULL, suite="sane")
     planned = plan(pipeline)
@@ -266,7 +266,7 @@ def test_a_process_function_with_two_inputs_has_its_keys_in_the_state() -> None:
 
 
 def test_a_run_may_override_parallelism_and_configuration() -> None:
-    """A setting that is not overridden is the pipeline's own."""
+    """A setting that the run does not override is the pipeline's."""
     pipeline = example(parallelism=2, config=CheckpointConfig(retained=5))
     numbers(pipeline, rows_per_epoch=7).key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
     own = plan(pipeline)
@@ -279,7 +279,7 @@ def test_a_run_may_override_parallelism_and_configuration() -> None:
 
 @pytest.mark.parametrize("parallelism", [0, 9])
 def test_a_parallelism_beyond_the_key_groups_is_refused(parallelism: int) -> None:
-    """The vertex and the bound are named."""
+    """The message names the vertex and the bound."""
     pipeline = example()
     numbers(pipeline).key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
     with pytest.raises(InvalidSpecError, match=rf"vertex sums: parallelism {parallelism} must lie in 1\.\.8"):
@@ -294,13 +294,13 @@ def test_a_source_without_a_reader_is_refused() -> None:
 
 
 def test_an_empty_pipeline_is_refused() -> None:
-    """There is nothing to run."""
+    """A pipeline without a source has nothing to run."""
     with pytest.raises(InvalidPipelineError, match="pipeline example: it has no source"):
         plan(example())
 
 
 def test_only_rows_of_existing_sources_can_be_counted() -> None:
-    """Otherwise a checkpoint by rows would never come (A11)."""
+    """Otherwise rows would never trigger a checkpoint (A11)."""
     pipeline = example(config=CheckpointConfig(every_rows=10, rows_of=("number",)))
     numbers(pipeline).table("bronze/numbers", id="kept")
     with pytest.raises(InvalidPipelineError, match="rows_of: there is no source 'number', only numbers"):
@@ -320,7 +320,7 @@ def test_types_reach_the_tables_as_declared() -> None:
 
 
 class Folder(SequenceSource):
-    """A sequence whose splits are found late."""
+    """A sequence whose splits are found only when it is listed."""
 
     def __init__(self, *found: str) -> None:
         super().__init__(dict.fromkeys(found, 1))
@@ -356,13 +356,13 @@ def test_a_new_split_comes_after_those_of_the_cut() -> None:
 
 
 def test_a_missing_split_keeps_its_index() -> None:
-    """Its position is in every cut. The source decides what its absence means."""
+    """Every cut keeps the position of a missing split. The source decides what a missing split means."""
     (source,) = plan(of(Folder("b"))).with_discovered_splits(cut("a", "b")).graph.sources()
     assert ("a", "b") == source.splits
 
 
 def test_a_source_without_splits_is_refused() -> None:
-    """Barriers are sent on its channels, so it must have one."""
+    """Barriers are sent on a source's channels, so a source needs at least one split."""
     planned = plan(of(Folder("a")))
     with pytest.raises(InvalidPipelineError, match="source numbers: it has no split to read"):
         planned.with_splits({})
@@ -392,9 +392,9 @@ def planned():
 
 
 def test_the_demo_is_planned_as_documented(planned) -> None:
-    """It has two sources, two bronze vertices, a silver one with two inputs, and three gold ones.
+    """The demo has two sources, two bronze vertices, a silver vertex with two inputs, and three gold vertices.
 
-    Late rows of the join and of the days have a vertex each.
+    The late rows of the join and those of the days have one vertex each.
     """
     assert [
         ("flights", VertexKind.SOURCE, 3),
@@ -422,7 +422,7 @@ def test_the_demo_is_planned_as_documented(planned) -> None:
 
 
 def test_the_demo_checkpoints_by_the_rows_of_flights(planned) -> None:
-    """Nothing caps the weather: it is held back while it is too far ahead of the flights."""
+    """The weather has no cap. It is held back while it is too far ahead of the flights."""
     assert (12_000, ("flights",), 4_000, 3) == (
         planned.config.every_rows,
         planned.config.rows_of,
@@ -435,7 +435,7 @@ def test_the_demo_checkpoints_by_the_rows_of_flights(planned) -> None:
 
 
 def test_explaining_shows_channels_and_tables(planned) -> None:
-    """Channels are counted by upstream subtasks. A table's columns and its suite are named."""
+    """The channels are counted by upstream subtasks. The text shows the number of a table's columns, and its suite."""
     console = Console(record=True, width=200, file=StringIO())
     console.print(render_graph(planned))
     text = console.export_text()
@@ -449,7 +449,7 @@ def test_explaining_shows_channels_and_tables(planned) -> None:
 
 
 def test_explaining_names_the_row_rules_that_only_spark_can_judge() -> None:
-    """A quarantine that tasks fill themselves has none."""
+    """A quarantine that tasks fill themselves has no such rule."""
     pipeline = example()
     rows = numbers(pipeline)
     begins = Expectation("expect_column_values_to_match_regex", {"column": "split", "regex": "^a"})
@@ -463,7 +463,7 @@ def test_explaining_names_the_row_rules_that_only_spark_can_judge() -> None:
 
 
 def test_explaining_needs_neither_spark_nor_great_expectations() -> None:
-    """No session is opened and no judge imported, so it is fast."""
+    """The command is fast, since it opens no session and imports no judge."""
     program = """
 import sys
 from pathlib import Path
@@ -502,7 +502,7 @@ def test_no_split_passes_barrier_1_before_all_have_reached_it() -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_after_a_restore_at_the_barrier_both_splits_go_on() -> None:
-    """A new source learns from the positions that the first wave has ended."""
+    """A new source object sees from the positions that the first wave has ended."""
     source = plan(offsets_100_105.build(Path())).sources[VertexId("numbers")]
     assert [None, 101, 130, None] == [
         polled(source, "fast", 105),
@@ -537,7 +537,7 @@ def test_a_pipeline_is_found_by_module_and_attribute(tmp_path, monkeypatch) -> N
 
 @pytest.mark.parametrize("reference", ["nothere", "flight"])
 def test_an_unknown_name_is_refused_with_the_known_ones(reference: str) -> None:
-    """The message also says how a user names a pipeline of his own."""
+    """The message also says how users name their own pipelines."""
     with pytest.raises(
         UnknownPipelineError, match=rf"'{reference}': .*there are flights, offsets_100_105; .*module:attribute"
     ):
@@ -573,7 +573,7 @@ def test_an_error_inside_a_pipelines_module_is_reported_as_it_is(tmp_path, monke
     ],
 )
 def test_every_keyed_vertex_has_the_configured_state_backend(settings, expected):
-    """It comes from the pipeline's configuration, or from the run's."""
+    """The backend comes from the pipeline's configuration, or from the run's."""
     pipeline = Pipeline("example", config=CheckpointConfig(**settings))
     numbers = pipeline.source("numbers", SequenceSource({"a": 1}, keys=1))
     kept = numbers.key_by("key").aggregate("counts", rows=count())

@@ -1,4 +1,4 @@
-"""Joins are planned with the kinds of their inputs, and steps that cannot take a row back are refused by name."""
+"""Joins are planned by the kinds of their inputs. Steps that cannot take a row back are refused by name."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,7 @@ def streams():
 
 
 def test_only_the_side_that_is_a_changelog_is_read_with_kinds():
-    """The other side is append-only, and its rows have no kind."""
+    """The other side is append-only, so its rows have no change kind."""
     pipeline, counted, rows = streams()
     join(counted.key_by("key"), rows.key_by("key"), "joined").key_by("n").aggregate("sizes", rows=count())
     planned = plan(pipeline)
@@ -60,7 +60,7 @@ def test_only_the_side_that_is_a_changelog_is_read_with_kinds():
 
 
 def test_an_inner_join_of_append_only_streams_is_append_only():
-    """It takes no row back, so any step may follow, and a table may hold its rows."""
+    """Such a join takes no row back. So any step may follow, and an append table may hold its rows."""
     pipeline, _, rows = streams()
     other = rows.select("key").key_by("key")
     join(rows.key_by("key"), other, "joined").table("silver/joined").key_by("key").aggregate("n", rows=count())
@@ -93,7 +93,7 @@ HOURS = tumbling("1h")
     ids=["within", "windows", "as_of", "tables"],
 )
 def test_two_sources_are_joined_without_a_word_about_the_columns_that_sources_add(of, added, joins, columns):
-    """A joined row has those of its left row. They would be on both sides."""
+    """A joined row has the added columns of its left row, since both sides would have columns of these names."""
     pipeline = Pipeline("shop")
     clicks = pipeline.source("clicks", of("clicks", CLICKS)).event_time("at", delay="10m").key_by("user")
     orders = pipeline.source("orders", of("orders", ORDERS)).event_time("paid_at", delay="10m").key_by("user")
@@ -102,7 +102,7 @@ def test_two_sources_are_joined_without_a_word_about_the_columns_that_sources_ad
 
 
 def test_a_semi_join_has_the_left_columns_and_an_anti_join_takes_rows_back():
-    """Both sides may have the same columns. A left row that has found a match keeps it if no row is taken back."""
+    """Both sides may have the same columns. If no row is taken back, a left row that has a match keeps it."""
     pipeline, _, rows = streams()
     one, other = rows.key_by("key"), rows.key_by("key")
     join(one, other, "known", how="semi").table("silver/known")
@@ -123,7 +123,7 @@ def test_a_semi_join_has_the_left_columns_and_an_anti_join_takes_rows_back():
     ],
 )
 def test_a_step_that_cannot_take_a_row_back_is_refused(follow, said):
-    """An outer join of append-only streams takes the row with nulls back."""
+    """Even for append-only streams, an outer join takes back the row with nulls when a match comes."""
     _, _, rows = streams()
     joined = join(rows.key_by("key"), rows.select("key").key_by("key"), "joined", how="left")
     with pytest.raises(InvalidPipelineError, match=said):
@@ -131,7 +131,7 @@ def test_a_step_that_cannot_take_a_row_back_is_refused(follow, said):
 
 
 def test_joins_that_cannot_be_are_refused():
-    """An unknown type, and a column that both sides have."""
+    """An unknown type of join is refused, and so is a column that both sides have."""
     _, _, rows = streams()
     keyed = rows.key_by("key")
     with pytest.raises(InvalidPipelineError, match="choose one of inner, left, right, full, semi, anti"):
@@ -158,7 +158,7 @@ def two(pipeline=None):
 
 
 def test_a_union_is_one_vertex_with_an_edge_from_each_stream():
-    """The table right after it belongs to the same vertex."""
+    """A table right after the union belongs to the same vertex."""
     pipeline = Pipeline("example")
     left, right = two(pipeline)
     left.union(right, id="both").table("bronze/both").key_by("key").aggregate("by_key", n=count()).upsert("gold/n")
@@ -177,7 +177,10 @@ def counts_and_rows(pipeline):
 
 @pytest.mark.parametrize("first", [True, False], ids=["changelog first", "changelog last"])
 def test_a_union_passes_changes_on_if_somebody_takes_them(first):
-    """The keyed vertices on both sides of it begin together. Both put out changes, and so does a union of the union."""
+    """The keyed vertices before and after a union begin together.
+
+    The union emits changes, and so does a union of unions.
+    """
     pipeline = Pipeline("example")
     counted, rows = counts_and_rows(pipeline)
     both = counted.union(rows, id="both") if first else rows.union(counted, id="both")
@@ -190,7 +193,7 @@ def test_a_union_passes_changes_on_if_somebody_takes_them(first):
 
 
 def test_a_union_whose_changes_nobody_takes_has_new_rows_only():
-    """Its table holds each update of the aggregate as a row, as the aggregate's own append table would."""
+    """The union's table holds each update of the aggregate as a row, as the aggregate's own append table would."""
     pipeline = Pipeline("example")
     counted, rows = counts_and_rows(pipeline)
     counted.union(rows, id="both").table("silver/both")
@@ -200,7 +203,7 @@ def test_a_union_whose_changes_nobody_takes_has_new_rows_only():
 
 
 def test_a_union_of_a_changelog_with_updates_that_lost_their_kind_is_refused():
-    """Somebody who takes its changes would count the second stream's updates as rows."""
+    """A vertex that takes the union's changes would count the second stream's updates as rows."""
     counted, _ = counts_and_rows(Pipeline("example"))
     kept = counted.table("silver/kept", id="kept")
     with pytest.raises(InvalidPipelineError, match="vertex both: its rows are updates of the aggregate 'per_key'"):
@@ -249,7 +252,7 @@ STATE = StructType().add("last", LongType())
 
 @dataclass
 class Differences:
-    """A keyed function that nobody calls here."""
+    """A keyed function that is not called here."""
 
     def process(self, inputs, state):
         raise AssertionError("planning calls no function")
@@ -277,7 +280,7 @@ PASSES_CHANGES = {
 
 @pytest.mark.parametrize("updates", PASSES_CHANGES.values(), ids=list(PASSES_CHANGES))
 def test_an_aggregate_of_updates_takes_back_what_they_replace(updates):
-    """The planner knows that the stream is a changelog: one vertex puts out changes, and the other takes them."""
+    """The planner knows that the stream is a changelog: one vertex emits changes, and the other takes them."""
     pipeline = Pipeline("example")
     again(updates(per_key(pipeline))).upsert("gold/per_split")
     planned = plan(pipeline)
@@ -290,7 +293,7 @@ def test_an_aggregate_of_updates_takes_back_what_they_replace(updates):
 
 
 def test_without_a_reader_of_changes_nobody_puts_them_out():
-    """A process function gets the new rows only."""
+    """A process function gets only the new rows."""
     pipeline = Pipeline("example")
     per_key(pipeline).key_by("key").process("differences", Differences(), state=STATE, output=OUTPUT)
     planned = plan(pipeline)
@@ -306,7 +309,7 @@ def test_without_a_reader_of_changes_nobody_puts_them_out():
     ],
 )
 def test_updates_that_lost_their_kind_are_refused(updates):
-    """A vertex between the two passes on new rows only. The message names it, and what to write instead."""
+    """A vertex between the two aggregates emits only new rows. The message names it, and says what to write instead."""
     with pytest.raises(InvalidPipelineError) as refused:
         again(updates())
     said = str(refused.value)
@@ -315,7 +318,7 @@ def test_updates_that_lost_their_kind_are_refused(updates):
 
 
 def test_columns_of_ours_are_refused():
-    """The state has the number of rows in `_rows`, and changes have their kind in `_change_kind`."""
+    """The state has a column `_rows` for the number of rows, and changes have a column `_change_kind`."""
     rows = per_key()
     with pytest.raises(InvalidPipelineError, match="columns '_rows' and '_rows' have one name"):
         rows.key_by("split").aggregate("other", _rows=count())
@@ -339,7 +342,7 @@ DELETES = {
 
 @pytest.mark.parametrize("step", DELETES.values(), ids=list(DELETES))
 def test_a_step_that_takes_no_row_back_is_refused_by_name(step):
-    """It would keep rows that were deleted. The message names the aggregate and the steps that could."""
+    """Such a step would keep deleted rows. The message names the aggregate, and steps that can take rows back."""
     with pytest.raises(InvalidPipelineError, match=r"aggregate 'per_split'.* takes changes and so deletes rows"):
         step(again(per_key()))
 
@@ -362,7 +365,7 @@ def test_a_step_that_takes_no_row_back_is_refused_after_a_union_too(step):
 
 
 def test_a_crash_may_not_take_a_row_back_twice():
-    """At least once, the rows after a barrier may come again after a crash, and so may what they take back."""
+    """With at-least-once checkpoints, rows may come again after a crash. So a row could be taken back twice."""
     pipeline = Pipeline("example")
     again(per_key(pipeline)).upsert("gold/per_split")
     with pytest.raises(InvalidPipelineError, match=r"vertex per_split: it takes changes, and with mode at_least_once"):
@@ -411,7 +414,7 @@ def test_the_first_update_of_an_aggregate_enriches_nothing():
 
 
 def test_a_process_function_may_read_updates_and_its_output_may_be_counted():
-    """It knows the earlier row from its state, so it can emit differences. Tidemark cannot check that."""
+    """The function knows the earlier row from its state, so it can emit differences. Tidemark cannot check this."""
     pipeline = Pipeline("example")
     rows = pipeline.source("numbers", SequenceSource({"a": 10})).key_by("key").aggregate("per_key", n=count())
     differences = rows.key_by("key").process("differences", Differences(), state=STATE, output=OUTPUT)
@@ -420,7 +423,7 @@ def test_a_process_function_may_read_updates_and_its_output_may_be_counted():
 
 
 def test_two_aggregates_of_the_same_rows_are_allowed():
-    """The message names this way out. Both aggregates read the rows themselves."""
+    """This is the way out in the message: both aggregates read the rows themselves."""
     pipeline = Pipeline("example")
     rows = pipeline.source("numbers", SequenceSource({"a": 10})).table("bronze/numbers", id="bronze")
     rows.key_by("key", "split").aggregate("per_key", n=count()).upsert("gold/per_key")
@@ -439,14 +442,14 @@ CHANNEL = "_tidemark/j/channels/sort/_data/1"
 
 
 class Function:
-    """Does nothing."""
+    """A function that changes nothing."""
 
     def process(self, inputs, state):
         return Processed(state, pl.DataFrame())
 
 
 class Merging(Function):
-    """Merges partials."""
+    """A function that merges partial results."""
 
     def partials(self, rows, types):
         return rows
@@ -466,7 +469,7 @@ def file(path, rows=3):
 
 
 def test_each_reader_is_planned_with_the_columns_of_its_output():
-    """The function's own output goes on as before, to a table of the vertex itself."""
+    """The function's own output still goes to a table of its vertex."""
     pipeline, done = processed({"alerts": NUMBERS, "late": ROWS})
     done.output("late").table("silver/late", id="late")
     done.output("alerts").with_column("m", "n + 1", LongType()).table("silver/alerts", id="alerts")
@@ -493,7 +496,7 @@ def test_each_reader_is_planned_with_the_columns_of_its_output():
     ],
 )
 def test_what_cannot_be_is_refused_by_name(act, said):
-    """An unknown output, an output of another stream, and what only a vertex's own output can have."""
+    """Refused: an unknown output, an output of another stream, and steps only for a vertex's own output."""
     _, done = processed()
     with pytest.raises(InvalidPipelineError, match=said):
         act(done)
@@ -515,7 +518,7 @@ def test_what_cannot_be_is_refused_by_name(act, said):
     ],
 )
 def test_an_output_that_cannot_be_is_refused_where_it_is_declared(outputs, function, error, said):
-    """A name that is no folder's, columns that nobody can write, and a function whose output is its state."""
+    """Refused: a name that no folder can have, impossible columns, and a function that merges partial results."""
     with pytest.raises(error, match=said):
         processed(outputs, function)
 
@@ -531,7 +534,7 @@ def renamed(columns_renamed_from):
 
 
 def test_a_column_of_an_output_may_be_renamed():
-    """The entry lists the rename at the function. The table of the output says it for itself."""
+    """The entry lists the rename at the function's vertex. The output's table declares the rename, too."""
     pipeline, done = renamed({"alert": "key"})
     done.output("alerts").table("silver/alerts", id="alerts").change_columns(renamed_from={"alert": "key"})
     done.upsert("gold/sorted")
@@ -548,13 +551,13 @@ def test_a_column_of_an_output_may_be_renamed():
     ],
 )
 def test_a_rename_that_means_nothing_in_an_output_is_refused(renames, said):
-    """Each output has columns of its own, so the message names it."""
+    """Each output has its own columns, so the message names the output."""
     with pytest.raises(InvalidPipelineError, match=said):
         renamed(renames)
 
 
 def test_an_output_that_nobody_reads_is_refused():
-    """Its rows would be lost without a word."""
+    """The rows of such an output would be lost silently."""
     pipeline, done = processed()
     done.table("silver/sorted")
     with pytest.raises(InvalidPipelineError, match="nothing reads the output 'alerts' of vertex sort"):
@@ -562,7 +565,7 @@ def test_an_output_that_nobody_reads_is_refused():
 
 
 def test_a_table_may_not_be_laid_out_by_the_name_of_our_folders():
-    """A folder `_output=...` tells whose rows a file has."""
+    """Tidemark's own folders `_output=...` show to which output the rows of a file belong."""
     pipeline = Pipeline("j")
     numbers = pipeline.source("numbers", SequenceSource({"a": 10})).with_column("_output", "n", LongType())
     with pytest.raises(InvalidPipelineError, match="folders of '_output' are Tidemark's own"):
@@ -570,7 +573,10 @@ def test_a_table_may_not_be_laid_out_by_the_name_of_our_folders():
 
 
 def test_a_reader_gets_the_files_of_its_output_only():
-    """Those without a folder are of the function's own output. A segment without any such file is left out."""
+    """Files without such a folder belong to the function's own output.
+
+    A segment without a file of the output is left out.
+    """
     own, alert, late = (file(f"{CHANNEL}/{folder}f.parquet") for folder in ("", "_output=alerts/", "_output=late/"))
     of_source = SourceSlice("numbers", "a", "0", "1", "{}", 1, 1)
     segments = [StagedSegment((own, alert)), StagedSegment((late,)), of_source]
@@ -581,14 +587,14 @@ def test_a_reader_gets_the_files_of_its_output_only():
 
 
 def test_rows_in_flight_of_an_output_that_is_gone_are_an_error():
-    """A reader that passed over them would lose them."""
+    """A reader that skipped these rows would lose them."""
     segments = [StagedSegment((file(f"{CHANNEL}/_output=late/f.parquet", rows=7),))]
     with pytest.raises(UnknownOutputError, match=r"7 rows in flight are of the output 'late', which .* no longer has"):
         list(of_output(segments, None, ("alerts",)))
 
 
 def test_an_output_without_rows_is_whole_and_an_unknown_one_is_named():
-    """The function may leave outputs out. It may not put out rows as something else."""
+    """The function may leave an output without rows. It may not emit rows for an undeclared output."""
     outputs = NamedOutputs("channels/sort", {"alerts": pa.schema([("n", pa.int64())])})
     rows = outputs.conformed("sort", {})
     assert ({"n": pl.Int64}, 0) == (dict(rows["alerts"].schema), rows["alerts"].height)
@@ -597,7 +603,8 @@ def test_an_output_without_rows_is_whole_and_an_unknown_one_is_named():
 
 
 # ------------------------------------------------------------------
-# Which overwrite tables a pipeline may have. The error names the column or the step, when the pipeline is built.
+# Which overwrite tables a pipeline may have. The error is raised when the pipeline is built, and names the column or
+# step.
 
 
 def numbers(pipeline=None):
@@ -616,7 +623,7 @@ def numbers(pipeline=None):
     ],
 )
 def test_a_version_has_a_type_with_one_order(version, by, message):
-    """NaN of a double has no place in an order that all engines share."""
+    """A double is refused, since engines order NaN in different ways."""
     rows = numbers().with_column("real", "1.5", DoubleType()).with_column("good", "true", BooleanType())
     rows = rows.with_column("at", "timestamp_seconds(n)", TimestampType())
     with pytest.raises(InvalidPipelineError) as excinfo:
@@ -625,7 +632,10 @@ def test_a_version_has_a_type_with_one_order(version, by, message):
 
 
 def test_rows_that_replace_others_are_refused():
-    """The table would show the replaced rows too. Rows that are taken back are refused as in any append-only step."""
+    """The table would also show the replaced rows.
+
+    A stream that takes rows back is refused as in any append-only step.
+    """
     updates = numbers().key_by("key").aggregate("counts", rows=count())
     kept = updates.table("gold/kept")
     for stream in (updates, kept.select("key", "rows")):
@@ -637,7 +647,7 @@ def test_rows_that_replace_others_are_refused():
 
 
 def test_a_stream_goes_on_after_an_overwrite_table():
-    """It can be described, judged and checked, and all later steps get all rows. A union can be overwritten too."""
+    """The table can be described, judged and checked. Later steps get all rows. A union can be written so, too."""
     pipeline = Pipeline("example")
     rows = numbers(pipeline)
     both = rows.union(rows.with_column("n", "n + 1", rows.schema["n"].dataType), id="both")
@@ -662,14 +672,14 @@ def test_a_stream_goes_on_after_an_overwrite_table():
 
 
 def test_what_an_overwrite_table_lacks_is_no_argument():
-    """Nobody can think that an outside sink follows it, or that a key is looked at."""
+    """So no user can believe that an outside sink follows the table, or that keys matter."""
     for given in ("sink", "keys"):
         with pytest.raises(TypeError, match=given):
             numbers().overwrite("silver/newest", version="n", id="newest", **{given: None})
 
 
 # ------------------------------------------------------------------
-# Columns that cannot lay a table out are refused when the pipeline is built. The error names the column.
+# Columns by which a table cannot be laid out are refused when the pipeline is built. The error names the column.
 
 
 def refused(excinfo) -> str:
@@ -702,7 +712,10 @@ def test_a_table_is_laid_out_by_columns_that_every_reader_understands(by, messag
 
 
 def test_a_table_is_not_laid_out_by_all_columns_or_by_a_renamed_one() -> None:
-    """Delta needs a column in the files, and the files of a renamed column lie in folders of its old name."""
+    """Delta needs at least one column in the files.
+
+    Files of a renamed partition column lie in folders of its old name.
+    """
     rows = numbers().select("key", "n")
     with pytest.raises(InvalidPipelineError, match="it names all columns of the table; leave out at least one"):
         rows.table("bronze/rows", id="rows", partition_by=["key", "n"])
@@ -713,7 +726,7 @@ def test_a_table_is_not_laid_out_by_all_columns_or_by_a_renamed_one() -> None:
 
 
 def test_tasks_read_a_column_under_the_name_that_the_file_has():
-    """Renamed twice, swapped, and tested by a rule."""
+    """This also holds for a column that is renamed twice or swapped, and in a rule."""
     rows = Pipeline("renamed").source("rows", SequenceSource({"a": 10}))
     twice = rows.rename({"key": "one", "n": "two"}).rename({"one": "two", "two": "one"})
     assert {"key", "n"}.isdisjoint(twice.schema.names)
@@ -762,13 +775,13 @@ def test_tasks_read_a_column_under_the_name_that_the_file_has():
     ],
 )
 def test_spark_judges_what_is_no_plain_condition(condition):
-    """So it is with an error in it: Spark says what is wrong."""
+    """Spark also gets conditions with an error, and reports the error."""
     (step,) = numbers().where(condition).steps[-1:]
     assert isinstance(step.chain, TextSteps)
 
 
 def test_a_task_copies_a_column_that_is_named_alone():
-    """A word that means a value to SQL is no column, and another type is computed by Spark."""
+    """A word that is a value in SQL is no column. Spark computes a column of another type."""
     rows = numbers().with_column("true", "n", LongType())
     assert isinstance(rows.steps[-1].chain, TaskSteps)
     assert isinstance(rows.with_column("m", "`true`", LongType()).steps[-1].chain, TaskSteps)
@@ -777,7 +790,7 @@ def test_a_task_copies_a_column_that_is_named_alone():
 
 
 def test_a_number_that_a_decimal_cannot_hold_is_left_to_spark():
-    """Ten has a digit too many for decimal(1, 0), as a constant and as a remainder. A sum with true is an error."""
+    """Ten does not fit decimal(1, 0), as a constant or as a remainder. A sum with `true` is an error."""
     rows = StructType().add("m", DecimalType(1, 0)).add("n", LongType()).add("d", DoubleType())
     assert plain_condition("m < 10", rows) is None
     assert [True, False] == [plain_column(each, DoubleType(), rows) is None for each in ("d + true", "d + 1")]

@@ -63,7 +63,7 @@ def refused(excinfo) -> str:
     ],
 )
 def test_a_name_that_cannot_be_a_path_is_refused_where_it_is_written(write) -> None:
-    """Names from outside are validated before anything is declared."""
+    """Names that a user gives are validated before anything is declared."""
     with pytest.raises(InvalidNameError):
         write()
 
@@ -95,7 +95,7 @@ def test_two_vertices_may_not_share_an_id() -> None:
     ],
 )
 def test_two_vertices_may_not_write_one_table(second) -> None:
-    """Both vertices are named."""
+    """The message names both vertices."""
     rows = numbers().table("bronze/numbers", id="kept")
     with pytest.raises(
         InvalidPipelineError, match="vertex again: table bronze/numbers is written by vertex kept already"
@@ -104,13 +104,13 @@ def test_two_vertices_may_not_write_one_table(second) -> None:
 
 
 def test_a_table_cannot_be_its_own_quarantine() -> None:
-    """Even one vertex writes each table only once."""
+    """A vertex may write each table only once."""
     with pytest.raises(InvalidPipelineError, match="vertex kept: table bronze/numbers is written by vertex kept"):
         numbers().table("bronze/numbers", id="kept").check_rows(NOT_NULL, quarantine="bronze/numbers")
 
 
 def test_one_vertex_checks_its_rows_once() -> None:
-    """A second check of the same table would take the first one's place."""
+    """A second check of the same table would replace the first check."""
     rows = numbers().table("bronze/numbers", id="kept")
     rows.check_rows(NOT_NULL, quarantine="q/bad")
     with pytest.raises(InvalidPipelineError, match="quarantine q/worse: rows are checked right after table"):
@@ -118,7 +118,7 @@ def test_one_vertex_checks_its_rows_once() -> None:
 
 
 def test_a_refused_change_leaves_the_pipeline_unchanged() -> None:
-    """The call raises, and nothing has changed."""
+    """The call raises an error, and the pipeline is the same as before."""
     pipeline = Pipeline("example")
     rows = numbers(pipeline).table("bronze/numbers", id="kept")
     before = pipeline.vertices()
@@ -294,14 +294,14 @@ def test_an_unknown_column_is_refused_with_the_known_ones(write) -> None:
     ],
 )
 def test_a_call_without_a_meaning_is_refused_with_its_rule(write, rule: str) -> None:
-    """Each rule of the API has a sentence of its own."""
+    """Each rule of the API has its own message."""
     with pytest.raises(InvalidPipelineError, match=rule):
         write(numbers())
 
 
 @pytest.mark.parametrize("kind", [BooleanType(), BinaryType(), ArrayType(LongType())])
 def test_the_latest_by_a_column_without_an_order_is_refused(kind) -> None:
-    """Without an order, nobody could say which of two rows is later."""
+    """Without an order, it is undefined which of two rows is later."""
     left = numbers().select("n").key_by("n")
     right = left.stream.with_column("value", "n", LongType()).with_column("at", "null", kind).key_by("n")
     with pytest.raises(
@@ -312,7 +312,7 @@ def test_the_latest_by_a_column_without_an_order_is_refused(kind) -> None:
 
 @pytest.mark.parametrize("version", [0, -1, "2", 1.5, True, 2**53])
 def test_a_state_version_that_is_no_whole_number_is_refused(version) -> None:
-    """Each restore compares it, so it must be a number that can be raised."""
+    """Each restore compares the version, so it must be a number that a user can raise."""
     function, state = Nothing(), StructType().add("seen", LongType())
     function.state_version = version
     with pytest.raises(InvalidPipelineError, match=r"vertex own: state_version is .*; declare a whole number from 1"):
@@ -388,14 +388,14 @@ def test_a_description_that_a_table_cannot_have_is_refused(says, problem) -> Non
 
 
 def test_only_a_table_can_be_described() -> None:
-    """After another step it would not be clear which table is meant."""
+    """After another step, it would be unclear which table is meant."""
     with pytest.raises(InvalidPipelineError) as excinfo:
         numbers().table("bronze/numbers", id="kept").select("n").describe_table("numbers")
     assert "describe_table on kept: it describes a table; write it right after table(...)" == refused(excinfo)
 
 
 def nested(kind: str, depth: int):
-    """Return a type with this many structs, lists or maps in each other."""
+    """Return a type with this many nested structs, lists or maps."""
     inner = LongType()
     for _ in range(depth):
         match kind:
@@ -410,7 +410,10 @@ def nested(kind: str, depth: int):
 
 @pytest.mark.parametrize("kind", ["struct", "list", "map"])
 def test_a_type_that_no_table_can_hold_is_refused(kind, tmp_path) -> None:
-    """It is refused when the pipeline is planned. One that is as deep as allowed can be written and read."""
+    """Such a type is refused when the pipeline is planned.
+
+    A type of the greatest allowed depth can be written and read.
+    """
 
     def of(depth: int) -> StructType:
         pipeline = Pipeline("example")
@@ -441,7 +444,7 @@ def test_a_type_that_no_table_can_hold_is_refused(kind, tmp_path) -> None:
     ],
 )
 def test_a_type_that_tidemark_cannot_keep_is_refused_unless_a_step_converts_it(kind, why) -> None:
-    """It is refused when the pipeline is planned: at an append table, an aggregate and a deduplication."""
+    """Such a type is refused when the pipeline is planned, at an append table, an aggregate or a deduplication."""
 
     def planned(write, *, converted: bool):
         pipeline = Pipeline("example")
@@ -460,7 +463,10 @@ def test_a_type_that_tidemark_cannot_keep_is_refused_unless_a_step_converts_it(k
 
 
 def test_texts_with_a_collation_are_refused_by_keyed_operators() -> None:
-    """Spark finds A and a equal, and an operator does not. A table that no operator follows takes them."""
+    """Under such a collation A equals a for Spark, but not for an operator.
+
+    A table without a keyed operator is accepted.
+    """
     pipeline = Pipeline("example")
     rows = numbers(pipeline).with_column("x", "key", StringType("UTF8_LCASE")).table("bronze/x", id="kept")
     plan(pipeline)
@@ -470,7 +476,7 @@ def test_texts_with_a_collation_are_refused_by_keyed_operators() -> None:
 
 
 # ------------------------------------------------------------------
-# Wrong settings of event time, each with what to write instead.
+# Wrong settings of event time. Each error says what to write instead.
 
 
 TIMED = StructType().add("user", StringType()).add("at", TimestampType()).add("said", StringType()).add("n", LongType())

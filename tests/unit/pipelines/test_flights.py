@@ -23,7 +23,7 @@ def gold(*rows):
 
 
 def test_the_worst_routes_have_the_greatest_mean_delay():
-    """Rare routes are left out, equal ones are ordered by name, and at most ten are shown."""
+    """Rare routes are left out. Routes with equal delays are ordered by name, and at most ten are shown."""
     routes = [
         ("AA", "RARE", 51, 51_000),
         ("EV", "CAE", 100, 4_176),
@@ -38,20 +38,20 @@ def test_the_worst_routes_have_the_greatest_mean_delay():
 
 
 def test_routes_are_shown_in_the_given_order():
-    """Carrier, destination, flights, mean and longest delay."""
+    """The columns are carrier, destination, flights, mean delay and longest delay."""
     text = as_text(shown_routes(worst_routes(gold(("EV", "CAE", 106, 4_427)))))
     assert "│ EV      │ CAE │     106 │   41.8 min │ 1,200 min │" in text
 
 
 def test_the_accounting_says_whether_it_holds():
-    """Bronze must equal silver + quarantine + late + waiting. Otherwise a clear sentence says so."""
+    """Bronze must equal silver + quarantine + late + waiting. Otherwise the text says that this does not hold."""
     holds = as_text(shown_accounting(Accounting(336_776, 326_433, 9_429, 1, 913)))
     assert "bronze 336,776 = silver 326,433 + quarantine 9,429 + late 1 + waiting for weather 913  holds" in holds
     assert "DOES NOT HOLD" in as_text(shown_accounting(Accounting(336_776, 326_433, 9_429, 0, 913)))
 
 
 def test_without_its_input_the_demo_names_the_command_that_writes_it(tmp_path):
-    """The message has the whole command."""
+    """The message has the complete command."""
     vertices = [each for each in build(tmp_path).vertices() if each.id == "flights"]
     with pytest.raises(SourceError) as refused:
         vertices[0].source.splits()
@@ -59,7 +59,7 @@ def test_without_its_input_the_demo_names_the_command_that_writes_it(tmp_path):
 
 
 # ------------------------------------------------------------------
-# Tests the demo's input: it is the package's data, whole, typed and in order.
+# Tests that the demo's input is all of the package's data, typed and in order.
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_nothing_is_dropped_or_altered(root):
 
 
 def test_a_missing_value_is_null(root):
-    """There is no NaN, which Spark would take for a number."""
+    """The files have no NaN, which Spark would read as a number."""
     table = ds.dataset(root / "weather").to_table()
     assert 20778 == table["wind_gust"].null_count
     assert 0 == pc.sum(pc.is_nan(table["wind_gust"])).as_py()
@@ -116,7 +116,7 @@ def test_rows_are_in_the_order_of_the_schedule(root):
 
 
 def test_a_second_preparation_only_fills_gaps(root):
-    """Existing files stay untouched, so no source sees a changed file. Missing files are written."""
+    """Existing files stay untouched, so no source sees a changed file. Only missing files are written."""
     kept, lost = root / "flights" / "EWR" / "001.parquet", root / "weather" / "JFK" / "005.parquet"
     before = kept.stat().st_mtime_ns
     assert 0 == prepare(root).files_written
@@ -126,7 +126,10 @@ def test_a_second_preparation_only_fills_gaps(root):
 
 
 def test_a_killed_preparation_leaves_no_half_file(tmp_path, monkeypatch):
-    """A file is written under a name that sources ignore. After a crash it is no input, and is written anew."""
+    """A file is first written under a name that sources ignore.
+
+    After a crash, sources ignore it, and it is written again.
+    """
     monkeypatch.setattr(flights_data.pq, "write_table", lambda _, where: (where.write_bytes(b"PAR1"), 1 / 0))
     with pytest.raises(ZeroDivisionError):
         prepare(tmp_path)

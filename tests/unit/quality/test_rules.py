@@ -61,7 +61,7 @@ def _rule(kind: str, **kwargs: object) -> str:
     ],
 )
 def test_an_expectation_becomes_this_sql(kind: str, kwargs: dict[str, object], expected: str) -> None:
-    """There is a rule for each kind. It treats nulls as Great Expectations does."""
+    """There is an SQL rule for each kind of expectation. The rule treats nulls as Great Expectations does."""
     assert expected == _rule(kind, **kwargs)
 
 
@@ -80,7 +80,7 @@ def test_an_expectation_becomes_this_sql(kind: str, kwargs: dict[str, object], e
     ],
 )
 def test_a_value_stays_the_same_in_sql(value: object, expected: str) -> None:
-    """Type and value are kept, also of texts with quotes and backslashes."""
+    """A literal keeps type and value, also for texts with quotes and backslashes."""
     assert expected == literal(value)
 
 
@@ -120,7 +120,7 @@ def test_mostly_of_one_and_notes_are_accepted() -> None:
 
 
 def test_an_unsupported_type_is_refused_with_every_supported_one() -> None:
-    """The way out is in the message."""
+    """The message lists the supported types."""
     with pytest.raises(InvalidExpectationError) as error:
         _rule("expect_column_values_to_be_unique", column="a")
     _, _, named = str(error.value).partition("row rules are: ")
@@ -129,7 +129,7 @@ def test_an_unsupported_type_is_refused_with_every_supported_one() -> None:
 
 
 def test_an_empty_suite_or_one_with_duplicates_is_refused() -> None:
-    """An author's mistakes are found when the suite is written."""
+    """So an author's mistakes are found where the suite is declared."""
     one = Expectation("expect_column_values_to_not_be_null", {"column": "a"})
     with pytest.raises(InvalidExpectationError, match="suite s of table t has no expectation"):
         Suite("s", "t", ())

@@ -28,13 +28,13 @@ NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
     ],
 )
 def test_a_word_means_a_number_the_newest_cut_or_a_time(words, meant):
-    """A time without a zone is local. The user can type what a message shows."""
+    """A time without a zone is local time. A user can type a moment as messages show it."""
     assert meant == moment_of(words)
     assert is_moment(words.strip())
 
 
 def test_a_date_means_its_local_midnight():
-    """Delta's `TIMESTAMP AS OF '2025-11-21'` means the same."""
+    """Delta's `TIMESTAMP AS OF '2025-11-21'` means the same moment."""
     assert datetime(2025, 11, 21).astimezone().timestamp() * 1000 == at_ms_of("2025-11-21")
     assert at_ms_of(NOON) == at_ms_of(NOON.isoformat()) == NOON_MS
     assert timedelta(days=1).total_seconds() * 1000 == at_ms_of("2025-11-22T00:00Z") - at_ms_of("2025-11-21T00:00Z")
@@ -42,7 +42,7 @@ def test_a_date_means_its_local_midnight():
 
 @pytest.mark.parametrize("words", ["", "x", "newest", "-3", "2025-13-45", "7th", "25:00", "0001-01-01T00:00+23:59"])
 def test_another_word_is_refused_with_the_valid_forms(words):
-    """The message shows each form."""
+    """The message shows each valid form."""
     with pytest.raises(
         InvalidMomentError, match="names no cut: write a checkpoint id like 7, 'latest', or a time like"
     ):
@@ -56,7 +56,7 @@ def test_a_pipelines_name_is_no_moment(word):
 
 
 # ------------------------------------------------------------------
-# Compares the rows of state files that count with the plain rule, key group by key group.
+# Compares which state files are live with a plain rule, key group by key group.
 
 
 GROUPS = 16
@@ -73,7 +73,7 @@ def files(chance: Random) -> list[KeyedFile]:
 
 
 def counts(every: list[KeyedFile], place: int, group: int) -> bool:
-    """Return True if a file counts for a key group: it was written for the group, and no later base was."""
+    """Return True if a file counts for a key group: it holds the group, and no later base holds the group."""
 
     def wrote(file: KeyedFile) -> bool:
         return file.first_key_group <= group <= file.last_key_group
@@ -85,7 +85,7 @@ def counts(every: list[KeyedFile], place: int, group: int) -> bool:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_a_file_counts_until_a_later_base_replaces_it(seed):
-    """This holds within the subtask's range, whatever the files' ranges.
+    """This holds within the subtask's range, whatever ranges the files have.
 
     Each key group of a file is in at most one slice.
     """

@@ -1,4 +1,4 @@
-"""The driver around the real job door, its effects carried out in memory."""
+"""The driver around the real job door. Its effects are carried out in memory."""
 
 import itertools
 import signal
@@ -85,7 +85,7 @@ def setup_of(limits: TickLimits | None = None, **config: object) -> JobSetup:
 
 
 class InMemory:
-    """Effects in memory: a source of a hundred rows, files that only have names, a table as a list of them."""
+    """Effects in memory: a source of a hundred rows, files with only names, and a table that is a list of files."""
 
     def __init__(self) -> None:
         self.published: list[FileHandle] = []
@@ -93,7 +93,7 @@ class InMemory:
         self.version = 1
 
     def end(self):
-        """Nothing here ends early."""
+        """No effect here can be ended early."""
 
     def carry_out(self, effect):  # noqa: PLR0911 - an answer for each effect
         match effect:
@@ -126,7 +126,7 @@ class InMemory:
 
 
 class Ride:
-    """One drive of the door with these handlers; afterwards its end and its trace."""
+    """Drives the door with these handlers, and keeps the end and the trace of the drive."""
 
     def __init__(
         self, path: Path, handlers: InMemory, setup: JobSetup, *, inbox: Inbox | None = None, clock=None
@@ -151,7 +151,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_the_door_is_driven_until_it_has_caught_up(trace):
-    """Every row is published once, every checkpoint told, and the loop ends with nothing running."""
+    """Every row is published once, every checkpoint is notified, and nothing runs when the loop ends."""
     handlers = InMemory()
     ride = Ride(trace, handlers, setup_of())
     assert (EndTick(TickOutcome.CAUGHT_UP), ()) == (ride.end, ride.late)
@@ -161,7 +161,7 @@ def test_the_door_is_driven_until_it_has_caught_up(trace):
 
 
 def test_time_is_told_before_every_fact_and_never_goes_back(trace):
-    """The door sees a time that only rises, even if the machine's clock jumps back."""
+    """For the door, time only advances, even if the machine's clock jumps back."""
     ticks = itertools.count(1_000, 7)
     ride = Ride(trace, InMemory(), setup_of(), clock=lambda: next(ticks) * (-1) ** next(ticks) + 5_000)
     started, *bodies = ride.bodies
@@ -184,7 +184,7 @@ def test_timers_fire_without_a_fact(trace):
 
 
 def test_an_attempt_gets_what_comes_in_while_it_runs_and_no_other_attempts_answers():
-    """An attempt gets the facts that wait and those that come meanwhile. Late facts do not reach the next attempt."""
+    """An attempt gets waiting facts, and facts that come while it runs. Late answers do not reach the next attempt."""
     tick = Inbox()
     tick.put(SourceIdle(SOURCE, SplitId("a")))
     with tick.attempt() as first:
@@ -199,7 +199,7 @@ def test_an_attempt_gets_what_comes_in_while_it_runs_and_no_other_attempts_answe
 
 
 def test_notices_come_in_order_however_long_one_takes(trace):
-    """A slow notice delays only the notices behind it, and none overtakes it."""
+    """A slow notice delays only later notices, and no notice overtakes it."""
     told = []
 
     class Slow(InMemory):
@@ -214,7 +214,7 @@ def test_notices_come_in_order_however_long_one_takes(trace):
 
 
 def test_a_stop_that_came_before_the_start_is_obeyed(trace):
-    """After a request to stop, nothing is committed."""
+    """After a request to stop at once, nothing is committed."""
     inbox = Inbox()
     inbox.put(StopRequested(StopKind.NOW))
     ride = Ride(trace, InMemory(), setup_of(), inbox=inbox)
@@ -223,7 +223,7 @@ def test_a_stop_that_came_before_the_start_is_obeyed(trace):
 
 
 def test_a_row_of_unknown_fate_ends_the_tick(trace):
-    """If it is not known whether the entry is in, the tick fails and publishes nothing of it."""
+    """If it is unknown whether the entry was appended, the tick fails and publishes nothing of the entry."""
 
     class Doubtful(InMemory):
         def carry_out(self, effect):
@@ -236,7 +236,7 @@ def test_a_row_of_unknown_fate_ends_the_tick(trace):
 
 
 def test_an_effect_that_has_no_failure_fact_ends_the_tick_by_name(trace):
-    """If a cut cannot be recorded, the tick fails and names it, without asking the door."""
+    """If a cut cannot be recorded, the driver ends the tick without asking the door. The message names the effect."""
 
     class Full(InMemory):
         def carry_out(self, effect):
@@ -253,7 +253,7 @@ def test_an_effect_that_has_no_failure_fact_ends_the_tick_by_name(trace):
 
 
 def test_a_door_that_raises_is_a_bug_and_says_where_the_trace_is(trace):
-    """A fact that no effect asked for makes the door raise. It is the last but one line of the trace."""
+    """A fact that no effect asked for makes the door raise an error. The fact is the last but one line of the trace."""
     inbox = Inbox()
     inbox.put(RowAppended("nobody", 3))
     with pytest.raises(DoorFailedError, match=str(trace)):
@@ -285,7 +285,7 @@ def test_what_still_runs_at_the_end_is_waited_for_in_bounds_and_named(trace):
 
 
 # ------------------------------------------------------------------
-# SIGTERM ends a process in time, whatever its main thread waits for.
+# SIGTERM ends a process within a limited time, whatever its main thread waits for.
 
 
 PROGRAM = """
@@ -301,7 +301,7 @@ LATE = "deadline.done(7)\n    threading.Event().wait()"
 
 
 def ended(hangs: str) -> tuple[int, str, str, float]:
-    """Start the program, send SIGTERM, and return its exit code, what it said, and how long it took to end."""
+    """Start the program, and send SIGTERM. Return its exit code, stdout, stderr and how long it took to end."""
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.replace("HANGS", hangs)],
         stdout=subprocess.PIPE,
@@ -317,7 +317,7 @@ def ended(hangs: str) -> tuple[int, str, str, float]:
 
 @pytest.mark.timeout(120)
 def test_a_tick_that_does_not_stop_is_ended_with_a_sentence():
-    """Its main thread waits for a socket. It is asked to stop first, and gets its time."""
+    """The main thread waits for a socket. The tick is first asked to stop, and gets some time for it."""
     code, out, said, took_s = ended(NEVER)
     assert (128 + signal.SIGTERM, "asked\n") == (code, out)
     assert "ended by SIGTERM: something did not stop" in said
@@ -327,16 +327,16 @@ def test_a_tick_that_does_not_stop_is_ended_with_a_sentence():
 
 @pytest.mark.timeout(120)
 def test_a_command_that_is_done_keeps_its_exit_code():
-    """Only a thread of it hangs, such as one that waits for a server. Nothing more is said."""
+    """Only another thread hangs, for example one that waits for a server. The command prints nothing about it."""
     assert (7, "") == ended(LATE)[::2][:2]
 
 
 # ------------------------------------------------------------------
-# The watcher between a job's request folder and its driver: every request is asked once and answered once.
+# The watcher between a job's request folder and its driver: every request is delivered once and answered once.
 
 
 class Facts:
-    """What a driver's inbox got."""
+    """Keeps the facts that a driver's inbox would get."""
 
     def __init__(self):
         self.got = []
@@ -379,7 +379,7 @@ def answer_to(warehouse, request):
 
 
 def test_a_request_becomes_a_fact_and_the_effect_its_answer(warehouse):
-    """Asked before or after the tick began, it is handed on once, and answered with the savepoint's id."""
+    """A request from before or after the tick's start is delivered once, and answered with the savepoint's id."""
     facts = Facts()
     early = ask(warehouse)
     with watching(warehouse, facts) as watcher:
@@ -404,7 +404,7 @@ def test_what_the_tick_did_not_answer_is_told_that_it_ended(warehouse):
 
 
 def test_a_cancellation_becomes_a_stop_and_is_answered_when_the_tick_is_over(warehouse):
-    """Once; the answer is the end itself."""
+    """The stop is delivered once. The end of the tick is the answer."""
     facts = Facts()
     with watching(warehouse, facts):
         request = RequestFolder(warehouse).ask_to_cancel(this_process()).request
@@ -421,7 +421,7 @@ def test_a_cancellation_becomes_a_stop_and_is_answered_when_the_tick_is_over(war
     [CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND],
 )
 def test_the_end_of_an_attempt_is_no_refusal(warehouse, reason):
-    """A door that only ends says nothing against the savepoint: the asker hears of the end once the tick is over."""
+    """If only the attempt ends, the savepoint has not failed. The requester gets an answer when the tick is over."""
     facts = Facts()
     with watching(warehouse, facts) as watcher:
         request = ask(warehouse)
@@ -432,7 +432,7 @@ def test_the_end_of_an_attempt_is_no_refusal(warehouse, reason):
 
 
 def test_a_request_that_an_attempt_left_is_asked_of_the_next(warehouse):
-    """A job that restarts takes the savepoint that its failed attempt did not."""
+    """A restarted job takes the savepoint that its failed attempt did not take."""
     facts = Facts()
     watcher = RequestWatcher(warehouse, facts.put)
     request = ask(warehouse)
@@ -446,7 +446,7 @@ def test_a_request_that_an_attempt_left_is_asked_of_the_next(warehouse):
 
 
 def test_a_malformed_request_is_answered_and_harms_nothing(warehouse):
-    """It gets an answer that says what is wrong; a request beside it is handed on."""
+    """The answer says what is wrong with the request. Another request is still delivered."""
     facts = Facts()
     with watching(warehouse, facts):
         request = ask(warehouse)
@@ -470,7 +470,7 @@ def test_a_withdrawn_request_gets_no_answer(warehouse):
 
 
 def test_a_tick_that_never_began_answers_nobody(warehouse):
-    """Requests to a job that another holds are the other's."""
+    """If another process holds the job, it answers the requests."""
     request = ask(warehouse)
     RequestWatcher(warehouse, Facts().put).close()
     assert RequestFolder(warehouse).is_waiting(request)

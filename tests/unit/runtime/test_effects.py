@@ -1,4 +1,4 @@
-"""Boundaries by name, the variable that kills at one, interrupts, the lease, and listeners."""
+"""Tests named boundaries and the variable that kills at one, interrupts, the lease, and listeners."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def claim_of(generation: int) -> Claim:
     [("after:AppendRow#2", ("after:AppendRow", 2)), ("before:PublishTable:gold/a", ("before:PublishTable:gold/a", 1))],
 )
 def test_the_variable_names_a_boundary_and_its_occurrence(monkeypatch, text, expected):
-    """`side:step#n`, and without a number the first time."""
+    """The form is `side:step#n`. Without a number, the first time is meant."""
     monkeypatch.setenv(KILL_VARIABLE, text)
     boundary = boundary_from_environment()
     assert isinstance(boundary, KillAt)
@@ -82,13 +82,13 @@ def test_what_is_no_boundary_is_refused(monkeypatch, text):
 
 
 def test_without_the_variable_boundaries_are_free(monkeypatch):
-    """In a real run nothing happens at a boundary."""
+    """Without the variable, nothing happens at a boundary."""
     monkeypatch.delenv(KILL_VARIABLE, raising=False)
     assert cross_freely is boundary_from_environment()
 
 
 def test_the_kill_strikes_at_that_occurrence_of_any_table():
-    """A name without its table means any, and the n-th time is counted over all of them."""
+    """A name without a table means any table, and occurrences are counted over all tables."""
     program = (
         "from jobs.warehouse.boundaries import KillAt\nkill = KillAt('before:PublishTable', 2)\n"
         "for name in ('before:PublishTables', 'after:PublishTable:a', 'before:PublishTable:a',\n"
@@ -108,7 +108,7 @@ def test_the_boundary_after_a_step_that_failed_is_not_crossed():
 
 
 def test_an_interrupt_asks_to_stop_and_the_handlers_come_back():
-    """Within the block SIGINT and SIGTERM only ask for a stop. After it they have their old handlers."""
+    """Inside the block, SIGINT and SIGTERM only ask for a stop. After the block, the old handlers are back."""
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     asked: list[str] = []
     with stopping_on_interrupt(lambda: asked.append("stop")):
@@ -119,7 +119,7 @@ def test_an_interrupt_asks_to_stop_and_the_handlers_come_back():
 
 
 def test_a_second_ctrl_c_ends_the_process_at_once():
-    """A user who presses Ctrl-C again does not want to wait."""
+    """With a second Ctrl-C, a user does not want to wait."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60)
     assert (-signal.SIGINT, "stop\nstop\n") == (done.returncode, done.stdout)
 
@@ -146,7 +146,7 @@ def test_a_newer_generation_keeps_its_lease(warehouse):
 
 
 def test_a_listener_that_fails_fails_nothing_and_hears_the_rest():
-    """An exception of a listener is logged. Later events are still told, in order."""
+    """A listener's exception is logged. The listener still gets later events, in order."""
     heard: list[object] = []
 
     class Fragile(TickListener):
@@ -190,7 +190,7 @@ def micro_batch(number: int) -> RunMicroBatch:
 
 
 def test_the_end_waits_for_what_runs_and_not_for_what_was_never_begun():
-    """There is one micro-batch more than threads. It is dropped, and nothing waits for it."""
+    """There is one more micro-batch than threads. This last one is dropped, and the end does not wait for it."""
     handlers, answers = Gated(), []
     crew = Crew(handlers, answers.append)
     for number in range(SPARK_THREADS + 1):
@@ -222,7 +222,10 @@ class Judging(Gated):
 
 
 def test_a_cancelled_judgement_is_dropped_from_the_queue_or_told_to_end():
-    """There is one judgement more than threads. The last never begins, the first ends early, and the others answer."""
+    """There is one more judgement than threads.
+
+    The last one never begins, the first ends early, and the others answer.
+    """
     handlers, answers = Judging(), []
     crew = Crew(handlers, answers.append)
     for checkpoint in range(FILE_THREADS + 1):
@@ -239,7 +242,7 @@ def test_a_cancelled_judgement_is_dropped_from_the_queue_or_told_to_end():
 
 
 # ------------------------------------------------------------------
-# What the suites of a vertex say together: rejected, not judged, or accepted (J3).
+# The common result of a vertex's suites: rejected, not judged, or accepted (J3).
 
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "n"})
@@ -249,7 +252,7 @@ EFFECT = JudgeSuites("v", 3, tuple((table, ()) for table in TABLES))
 
 
 class Answers:
-    """A judge that answers for each table what it was told to: a verdict, or an error."""
+    """A judge with a prepared answer for each suite: a verdict, or an error."""
 
     def __init__(self, **by_suite):
         self._by_suite = by_suite
@@ -284,7 +287,7 @@ DAMAGED = OSError("Parquet magic bytes not found")
     ],
 )
 def test_what_could_not_be_judged_is_named_and_rejects_nothing(a, b, suite, cause):
-    """The sentence names suite, table and cause; the verdicts that there are stay readable."""
+    """The message names suite, table and cause. Verdicts of the other suites stay readable."""
     answer = judged(a, b)
     assert isinstance(answer, JudgementFailed)
     assert ("v", 3) == (answer.vertex, answer.checkpoint)
@@ -304,7 +307,7 @@ def test_a_rejection_counts_whatever_happened_to_the_others(a, b):
 
 
 def test_all_that_accept_let_the_rows_in():
-    """There is nothing to say then."""
+    """The message is empty if all suites accept."""
     answer = judged(MET, MET)
     assert (True, "") == (answer.passed, answer.message)
 
@@ -315,6 +318,6 @@ def test_a_cancelled_judgement_has_no_answer():
 
 
 def test_a_disk_that_cannot_be_read_is_explained():
-    """The sentence says what the user can repair."""
+    """The message says what the user can repair."""
     answer = judged(MET, PermissionError(13, "Permission denied"))
     assert "the system forbids this user" in answer.error

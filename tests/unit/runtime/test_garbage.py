@@ -17,7 +17,10 @@ def thresholds():
 
 @pytest.mark.parametrize(("before", "inside"), [(700, NEW_OBJECTS), (50_000, 50_000), (0, 0)])
 def test_the_collector_runs_less_often_and_then_as_before(before, inside):
-    """A process that lets it run even less often, or not at all, keeps what it has. An error changes nothing."""
+    """A process that runs the collector even less often, or never, keeps its setting.
+
+    This holds after an error, too.
+    """
     gc.set_threshold(before, 11, 12)
     seen = []
 
@@ -33,7 +36,7 @@ def test_the_collector_runs_less_often_and_then_as_before(before, inside):
 
 
 def test_a_ring_of_objects_is_still_collected():
-    """So memory stays bounded."""
+    """So memory use stays bounded."""
 
     class Ring:
         def __init__(self):

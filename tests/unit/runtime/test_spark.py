@@ -92,7 +92,7 @@ def brings(monkeypatch, name, content):
     ("wanted", "command"), [(DELTA, "Delta jars with '.*-m jobs.spark.jars'"), (KAFKA, "Kafka .*spark.jars kafka'")]
 )
 def test_missing_jars_name_the_command_that_fetches_them(folder, wanted, command):
-    """A session without its jars must not fail inside the JVM."""
+    """A session without its jars must fail before the JVM starts."""
     with pytest.raises(JarsError, match=rf"\.jar is missing: fetch the {command}"):
         jars_of(sets_of("4.2")[wanted])
 
@@ -108,7 +108,7 @@ def test_missing_jars_name_the_command_that_fetches_them(folder, wanted, command
     ],
 )
 def test_each_spark_has_jars_of_its_own(release, names):
-    """The jar of each named package is locked, at the named version."""
+    """For each package that is named, the jar of that version is locked."""
     found = sets_of(release)
     assert [*names, "debezium"] == list(found)
     named = [(*coordinate.split(":"), each.locked) for each in found.values() for coordinate in each.coordinates]
@@ -135,7 +135,7 @@ def test_fetched_jars_are_found_and_not_fetched_twice(folder, monkeypatch):
 
 
 def test_a_jar_of_another_content_is_never_used(folder, monkeypatch):
-    """What does not match the lock stays out of the folder."""
+    """A jar that does not match the lock is not put into the folder."""
     brings(monkeypatch, "a-1.jar", b"another jar")
     with pytest.raises(JarsError, match=r"a-1\.jar has SHA-256 .*, not the locked"):
         fetch(folder, SMALL)
@@ -143,14 +143,14 @@ def test_a_jar_of_another_content_is_never_used(folder, monkeypatch):
 
 
 def test_a_jar_that_does_not_come_is_named(folder, monkeypatch):
-    """A changed resolution is an error that shows what came."""
+    """If the resolution has changed, the error lists the jars that came."""
     brings(monkeypatch, "b-1.jar", CONTENT)
     with pytest.raises(JarsError, match=r"did not bring a-1\.jar, only \['b-1\.jar'\]"):
         fetch(folder, SMALL)
 
 
 def test_a_set_of_no_name_is_refused_with_the_names(folder):
-    """A slip of the pen on the command line or in a source fetches nothing."""
+    """With a misspelt name on the command line or in a source, nothing is fetched."""
     with pytest.raises(
         JarsError, match=r"no set of jars 'kafkas' for Spark 4\.\d: the sets are debezium, delta, kafka"
     ):
@@ -158,7 +158,7 @@ def test_a_set_of_no_name_is_refused_with_the_names(folder):
 
 
 def test_the_command_fetches_the_sets_that_it_names(folder, monkeypatch, capsys):
-    """And it says how many jars came."""
+    """The command fetches these sets, and prints how many jars came."""
     brings(monkeypatch, "a-1.jar", CONTENT)
     jars.main(["small"])
     assert "1 Small jars in" in capsys.readouterr().err
@@ -167,7 +167,7 @@ def test_the_command_fetches_the_sets_that_it_names(folder, monkeypatch, capsys)
 
 
 def test_a_session_gets_the_jars_of_its_sets_once(folder, monkeypatch):
-    """A set that was not fetched is told before a JVM starts; one that is named twice is on the class path once."""
+    """A missing set is reported before a JVM starts. A set that is named twice is on the class path once."""
     config = SparkConfig(jar_sets=("small", "small"))
     with pytest.raises(JarsError, match="fetch the Small jars"):
         classic_settings(config)
@@ -183,14 +183,14 @@ class Reads(SequenceSource):
 
 
 def test_a_session_has_what_its_sources_need(tmp_path):
-    """The set of a wrapped source counts too, and a set that the configuration names already is kept."""
+    """The sets of a wrapped source are included, and sets that the configuration names are kept."""
     wrapped = CommitsToFile(Reads({"all": 1}), tmp_path / "positions.json")
     config = with_needed_jars(SparkConfig(jar_sets=("delta",)), [SequenceSource({"all": 1}), wrapped])
     assert ("delta", "small") == config.jar_sets
 
 
 def test_a_tick_fetches_what_is_missing_and_says_so(folder, monkeypatch):
-    """The user sees why the tick takes long; the next tick fetches nothing."""
+    """So the user sees why the tick takes long. The next tick fetches nothing."""
     told = []
     listener = SimpleNamespace(progress=told.append)
     brings(monkeypatch, "a-1.jar", CONTENT)
@@ -217,7 +217,7 @@ def build(data):
 
 @pytest.fixture
 def program(tmp_path):
-    """Write a program of that name that prints this and ends with that code."""
+    """Return a function that writes a program of a given name, output and exit code."""
 
     def write(path, says, code=0, without_module=False):
         file = tmp_path / path
@@ -232,7 +232,7 @@ def program(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Run a tick by the command line; return its exit code and what it complains of."""
+    """Return a function that runs a tick on the command line. It returns the exit code and stderr."""
     (tmp_path / "programs_pipeline.py").write_text(PIPELINE)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -254,7 +254,7 @@ def run(tmp_path, monkeypatch, capsys):
 def test_a_java_that_spark_does_not_start_on_is_refused_before_the_claim(
     says, code, expected, program, run, tmp_path, monkeypatch
 ):
-    """The tick names the program and what to install; nothing is written."""
+    """The tick names the program and what to install. Nothing is written."""
     home = program("jdk/bin/java", says, code).parents[1]
     monkeypatch.setenv("JAVA_HOME", str(home))
     ended, said = run()
@@ -273,7 +273,7 @@ def test_no_java_is_refused_by_the_variable_or_the_path(run, tmp_path, monkeypat
 
 
 def test_the_version_is_read_from_the_release_file_of_the_jdk(program, monkeypatch):
-    """No JVM is started for it: the program here would state another version."""
+    """No JVM is started for this: the program here would report another version."""
     home = program("jdk/bin/java", 'openjdk version "11"').parents[1]
     (home / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.1"\n')
     monkeypatch.setenv("JAVA_HOME", str(home))
@@ -282,7 +282,7 @@ def test_the_version_is_read_from_the_release_file_of_the_jdk(program, monkeypat
 
 
 def test_a_worker_python_of_another_version_or_none_is_refused(program, run, tmp_path, monkeypatch):
-    """Functions travel to the workers as bytecode, so both must be one version."""
+    """Functions are sent to the workers as bytecode, so both Pythons must have the same version."""
     monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "nowhere"))
     ended, said = run()
     assert ExitCode.FAILED == ended
@@ -298,7 +298,7 @@ def test_a_worker_python_of_another_version_or_none_is_refused(program, run, tmp
 
 
 def test_the_python_of_a_clusters_workers_need_not_be_on_this_machine(tmp_path, monkeypatch):
-    """PYSPARK_PYTHON names a program on theirs. If the workers run here, it must be here."""
+    """PYSPARK_PYTHON names a program on the workers' machines. If the workers run here, the program must be here."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/image/bin/python")
     with pytest.raises(UnfitProgramError, match="PYSPARK_PYTHON=/image/bin/python is no program"):
         must_start_spark()
@@ -306,7 +306,7 @@ def test_the_python_of_a_clusters_workers_need_not_be_on_this_machine(tmp_path, 
 
 
 def test_the_doctor_does_not_look_here_for_what_other_machines_have(program, tmp_path, monkeypatch):
-    """A cluster has its workers' Python. A Connect server has the Java too."""
+    """On a cluster, the workers have the Python. A Connect server has the Java, too."""
     warehouse = Warehouse(tmp_path / "not/there/yet", ProtocolPaths(job_name("flights")))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     monkeypatch.setenv("PYSPARK_PYTHON", "/image/bin/python")
@@ -324,7 +324,7 @@ def test_the_doctor_does_not_look_here_for_what_other_machines_have(program, tmp
 
 
 def test_the_doctor_knows_the_cluster_by_the_options_of_run(tmp_path, monkeypatch, capfd):
-    """Or by the environment, like every command."""
+    """The doctor also reads the environment, like every command."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     monkeypatch.setenv("PYSPARK_PYTHON", "/image/bin/python")
     monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "warehouse"))
@@ -341,7 +341,7 @@ def test_the_doctor_knows_the_cluster_by_the_options_of_run(tmp_path, monkeypatc
 
 
 def test_the_doctor_finds_what_the_tick_would_refuse(program, tmp_path, monkeypatch):
-    """And one thing more, for which a JVM must be started: whether it has the module that Spark needs."""
+    """In addition, the doctor starts a JVM to see whether the JVM has the module that Spark needs."""
     warehouse = Warehouse(tmp_path / "not/there/yet", ProtocolPaths(job_name("flights")))
     java17 = program("jdk/bin/java", 'openjdk version "17.0.9" 2023-10-17', without_module=True)
     monkeypatch.setenv("JAVA_HOME", str(java17.parents[1]))
@@ -366,7 +366,10 @@ def of_length(size):
 
 
 def test_there_are_settings_only_for_a_path_that_a_socket_can_have():
-    """Spark takes TCP otherwise. The longest path that is taken does hold a socket with a name of Spark's length."""
+    """Otherwise Spark uses TCP.
+
+    In a folder of the longest accepted path, a socket with a name of Spark's length can be made.
+    """
     longest = of_length(60)
     assert {ENABLED: "true", FOLDER: str(longest)} == socket_settings(longest)
     with socket.socket(socket.AF_UNIX) as bound:
@@ -376,7 +379,7 @@ def test_there_are_settings_only_for_a_path_that_a_socket_can_have():
 
 
 def test_a_folder_without_room_for_sockets_gets_none():
-    """Some file systems hold no sockets. Nothing is left of the trial."""
+    """Some file systems cannot hold sockets. The trial leaves no file."""
     assert {} == socket_settings(Path("/proc"))
     folder = of_length(40)
     assert socket_settings(folder)
@@ -384,14 +387,14 @@ def test_a_folder_without_room_for_sockets_gets_none():
 
 
 def test_a_cluster_decides_about_its_folders_itself():
-    """This machine's folders say nothing about its workers."""
+    """Folders of this machine need not exist on a cluster's workers."""
     assert {} == places(SparkConfig(master="spark://h:1"))
     assert places(SparkConfig())["spark.local.dir"].startswith(str(private_folder()))
 
 
 @pytest.mark.spark
 def test_a_worker_is_reached_through_a_socket_of_the_private_folder(spark):
-    """Each task asks its own descriptors: one is the daemon's socket, and none is TCP. Spark 4.0 has TCP only."""
+    """Each task looks at its own descriptors: one is the daemon's socket, and none is TCP. Spark 4.0 has only TCP."""
 
     def families(batches):
         for _ in batches:
@@ -411,12 +414,12 @@ def test_a_worker_is_reached_through_a_socket_of_the_private_folder(spark):
 
 
 # ------------------------------------------------------------------
-# The archive of Spark's classes: used where it is there, missed nowhere.
+# The archive of Spark's classes is used if it exists, and is never required.
 
 
 @pytest.fixture
 def archive(tmp_path, monkeypatch):
-    """Return where the archive would lie, in a folder with a space in its name."""
+    """Return the path of the archive, in a folder with a space in its name."""
     path = tmp_path / "an environment" / "spark-classes.jsa"
     path.parent.mkdir()
     monkeypatch.setattr(session, "CLASS_ARCHIVE", path)
@@ -435,7 +438,7 @@ def test_a_session_starts_with_the_archive_if_it_is_there(archive):
 
 
 def test_a_disk_that_is_nearly_full_is_named(archive, monkeypatch):
-    """Half an archive would break the JVMs that map it."""
+    """An incomplete archive would break the JVMs that map it."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
     with pytest.raises(ArchiveNotMadeError, match="has 5 MB left, and an archive needs a gigabyte"):
         make_archive(archive)
@@ -451,14 +454,14 @@ def test_an_environment_without_an_archive_is_told_and_is_complete(archive, monk
 
 
 def test_an_archive_needs_no_delta_jars(monkeypatch, tmp_path):
-    """If the Delta jars were never fetched, the archive is made from a tick alone."""
+    """If the Delta jars were never fetched, the archive is made without them."""
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "none"))
     assert () == class_archive._jars()
 
 
 @pytest.mark.dear
 def test_an_archive_is_made_and_another_file_is_passed_over(tmp_path):
-    """A JVM starts with the archive, and ignores a file that is none."""
+    """A JVM starts with the archive, and ignores a file that is no archive."""
     archive = tmp_path / "made.jsa"
     program = "import sys; from pathlib import Path; from jobs.tick.class_archive import make_archive;"
     words = [sys.executable, "-c", f"{program} make_archive(Path({str(archive)!r}))"]
@@ -479,7 +482,7 @@ def _version(archive):
 
 
 # ------------------------------------------------------------------
-# A worker that joins after the first micro-batch is compared when its first task reports.
+# The versions of a worker that joins after the first micro-batch are compared when its first task reports.
 
 
 EFFECT = RunMicroBatch("sums", 7, 2, (), (), ())
@@ -491,7 +494,7 @@ def worker(host, **other):
 
 @pytest.fixture
 def late_workers(monkeypatch):
-    """Return a function that runs a micro-batch, whose tasks these workers report."""
+    """Return a function that runs a micro-batch. The tasks report these workers."""
     made = engine.SparkEngine(SparkConfig(master="spark://h:1"), TickListener(), given=MagicMock())
 
     def run_on(*workers):
@@ -515,14 +518,14 @@ def test_a_worker_that_joins_later_with_another_version_is_named(late_workers):
 
 
 def test_an_unfit_worker_stays_unfit(late_workers):
-    """The next micro-batch on it fails too."""
+    """The next micro-batch on the same worker fails, too."""
     for _ in range(2):
         with pytest.raises(MicroBatchError, match="worker late has no pyarrow"):
             late_workers(worker("late", pyarrow=""))
 
 
 def test_a_task_reports_its_worker():
-    """With its host, and the versions that the driver compares."""
+    """The report has the worker's host, and the versions that the driver compares."""
     (batch,) = report_batch(TaskReport(0))
     said = json.loads(batch.column("worker")[0].as_py())
     assert versions() == said["versions"]
@@ -530,7 +533,7 @@ def test_a_task_reports_its_worker():
 
 
 # ------------------------------------------------------------------
-# Spark that cannot be had is one sentence with the way out: no JVM, no memory, no Connect server (K1).
+# If Spark cannot start, one sentence names the way out: no JVM, no memory, no Connect server (K1).
 
 
 OPEN = """
@@ -546,7 +549,7 @@ BROKEN = '#!/bin/sh\necho "Error: LinkageError occurred" >&2\nexit 1\n'
 
 
 def said(tmp_path, memory="1g", **environment) -> str:
-    """Return what a process says that opens a session with this heap and environment."""
+    """Return what a process prints that opens a session with this heap and environment."""
     words = [sys.executable, "-c", OPEN, memory, tmp_path / "spark.log"]
     path = "/usr/bin:/bin"
     return subprocess.run(
@@ -556,7 +559,7 @@ def said(tmp_path, memory="1g", **environment) -> str:
 
 @pytest.mark.timeout(120)
 def test_a_heap_that_the_machine_does_not_have_is_named(tmp_path):
-    """The JVM says so on stdout, which belongs to the command's report. Nothing else is printed there."""
+    """The JVM reports this on stdout, which belongs to the command's report. So the JVM's own line is not printed."""
     (line,) = said(tmp_path, "900000g").splitlines()
     assert "Spark's JVM did not start (" in line
     assert "--spark-memory (now 900000g)" in line
@@ -576,7 +579,7 @@ def test_a_java_that_does_not_run_is_named(tmp_path):
 
 @pytest.mark.timeout(120)
 def test_a_connect_server_that_does_not_answer_ends_the_tick_soon_and_its_token_is_nowhere(tmp_path, monkeypatch):
-    """PySpark itself would ask for ten minutes. The message, the trace and the entries name the server alone."""
+    """PySpark itself would retry for ten minutes. The message, the trace and the entries name only the server."""
     monkeypatch.setattr(session, "CONNECT_S", 0.5)
     spark = SparkConfig(connect_url="sc://127.0.0.1:9/;token=geheim;x-mine=verborgen")
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Which restored files have other columns than the plan declares, by their footers alone (D6)."""
+"""Which restored files have other columns than the plan declares. Their footers alone decide this (D6)."""
 
 import io
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def planned(keys=("key",), /, function=None, **columns):
 
 @pytest.fixture
 def cut(tmp_path):
-    """Return a maker of cuts: a file of the state, as each of these plans would write it."""
+    """Return a function that makes a cut with one state file for each of the given plans, as that plan writes it."""
 
     def of(*plans, inline=False):
         files = []
@@ -78,7 +78,7 @@ OLD = {"n": IntegerType(), "note": StringType()}
 
 
 def test_files_with_the_declared_columns_need_nothing(cut, tmp_path):
-    """The plan is what it was, and no subtask rewrites anything."""
+    """The plan does not change, and no subtask rewrites a file."""
     same = planned(**OLD)
     record, _ = cut(same, planned(note=StringType(), n=IntegerType()))
     assert {} == find_migrations(same, record, tmp_path)
@@ -87,7 +87,10 @@ def test_files_with_the_declared_columns_need_nothing(cut, tmp_path):
 
 @pytest.mark.parametrize("inline", [False, True])
 def test_just_the_files_with_other_columns_are_outdated(cut, tmp_path, inline):
-    """A cut may hold both, after a tick that ended before all were rewritten; a row's own state counts as well."""
+    """A cut may hold old and new files, if a tick ended before all were rewritten.
+
+    State inside an entry counts, too.
+    """
     now = planned(n=LongType(), extra=StringType())
     record, (old, _) = cut(planned(**OLD), now, inline=inline)
     found = find_migrations(now, record, tmp_path)[COUNTS]
@@ -105,21 +108,21 @@ def test_just_the_files_with_other_columns_are_outdated(cut, tmp_path, inline):
     ],
 )
 def test_any_other_change_is_refused_naming_operator_and_column(cut, tmp_path, now, says):
-    """As CutDoesNotFitError, which every way of starting a job reports before it changes anything."""
+    """The error is CutDoesNotFitError. Every way to start a job reports it before anything is changed."""
     record, _ = cut(planned(**OLD))
     with pytest.raises(CutDoesNotFitError, match=f"checkpoint 7: state of operator 'counts': {says}.*another id"):
         plan_with_migrations(now, record, tmp_path)
 
 
 def test_a_missing_file_is_reported_by_the_micro_batch_that_needs_it(cut, tmp_path):
-    """The micro-batch names it with its operator; here nothing is known of its columns."""
+    """The micro-batch names the file and its operator. Here, the file's columns are unknown."""
     record, (path,) = cut(planned(**OLD))
     (tmp_path / path).unlink()
     assert {} == find_migrations(planned(n=LongType()), record, tmp_path)
 
 
 def test_an_operator_that_is_new_or_gone_has_nothing_to_migrate(cut, tmp_path):
-    """Which operators may be gone is decided elsewhere (G2)."""
+    """Which operators may be missing is decided elsewhere (G2)."""
     record, _ = cut(planned(**OLD))
     other = record.model_copy(update={"vertices": (record.vertices[0].model_copy(update={"vertex": VertexId("x")}),)})
     assert {} == find_migrations(planned(n=LongType()), other, tmp_path)
@@ -127,13 +130,13 @@ def test_an_operator_that_is_new_or_gone_has_nothing_to_migrate(cut, tmp_path):
 
 @dataclass
 class Versioned(Nothing):
-    """A keyed function that says in which version its state is."""
+    """A keyed function that declares the version of its state."""
 
     state_version: int
 
 
 def test_another_version_of_a_function_is_refused_and_a_first_one_is_taken(cut, tmp_path):
-    """A user's function may declare what its state means. State without a declaration is taken as it is."""
+    """A user's function may declare the version of its state. State without a recorded version is accepted as it is."""
     first, second = (planned(**OLD, function=Versioned(version)) for version in (1, 2))
     says = "checkpoint 7: state of operator 'counts': column n was process.. version 1 and is now process.. version 2"
     record, _ = cut(first)
@@ -146,7 +149,7 @@ def test_another_version_of_a_function_is_refused_and_a_first_one_is_taken(cut, 
 
 
 def test_state_of_an_older_format_is_taken_as_it_is_and_told(cut, tmp_path):
-    """Its row records no meaning, so there is nothing to compare; from the next checkpoint on there is."""
+    """The entry records no meanings, so nothing can be compared. The next checkpoint records them."""
     same = planned(**OLD)
     record, _ = cut(same)
     was = record.vertices[0].model_copy(update={"meanings": None})
@@ -157,7 +160,7 @@ def test_state_of_an_older_format_is_taken_as_it_is_and_told(cut, tmp_path):
 
 
 def test_the_meaning_of_a_dropped_column_is_recorded_while_files_hold_it(cut, tmp_path):
-    """If it came back, its old values would be read again."""
+    """If the column came back, its old values would be read again."""
     now = planned(n=IntegerType())
     record, _ = cut(planned(**OLD))
     migrated = plan_with_migrations(now, record, tmp_path)
@@ -169,7 +172,7 @@ def test_the_meaning_of_a_dropped_column_is_recorded_while_files_hold_it(cut, tm
 
 
 def joined(name, kept_name, **was):
-    """Return the plan of a count in a column of this name, and of numbers that wait for it in an enrichment."""
+    """Return the plan of a count in a column of this name. The counts wait for numbers in an enrichment."""
     pipeline = Pipeline(JOB)
     rows = pipeline.source("numbers", SequenceSource({"a": 1}, keys=1))
     counted = rows.key_by("key").aggregate("sums", **{name: count(**was)})
@@ -181,7 +184,7 @@ def joined(name, kept_name, **was):
 
 
 def test_rows_that_wait_under_the_old_name_of_a_renamed_column_are_refused(cut, tmp_path):
-    """A rename does not reach into a column. The way out that the message names works."""
+    """A rename does not change names inside a column. The way out that the message names works."""
     record, _ = cut(joined("n", "n"))
     now = joined("total", "total", renamed_from="n")
     says = r"state of operator 'counts': column waiting.total was n and is now total: .*with_column\('n', 'total', TYPE"
@@ -191,7 +194,10 @@ def test_rows_that_wait_under_the_old_name_of_a_renamed_column_are_refused(cut, 
 
 
 def test_rows_in_flight_under_the_old_name_of_a_renamed_column_are_refused(cut, tmp_path):
-    """An unaligned checkpoint holds them in files that have the old name alone; the version of before reads them."""
+    """An unaligned checkpoint has these rows in files with only the old name.
+
+    The previous version of the pipeline reads them.
+    """
     before, now = joined("n", "n"), joined("total", "total", renamed_from="n")
     sums = VertexId("sums")
     content = arrow_schema(before.vertices[sums].spec.output).empty_table()
@@ -211,7 +217,7 @@ def keyed_rows(name):
 
 
 def sorting(own, outputs=("late", "odd"), **renamed):
-    """Return the plan of a function with these named outputs. `counts` reads the first one, whose number is `total`."""
+    """Return the plan of a function with these named outputs. `counts` reads the first one, with the column `total`."""
     pipeline = Pipeline(JOB)
     numbers = pipeline.source("numbers", SequenceSource({"a": 1}, keys=1)).key_by("key")
     done = numbers.process(
@@ -230,7 +236,7 @@ def sorting(own, outputs=("late", "odd"), **renamed):
 
 @pytest.fixture
 def flying(cut, tmp_path):
-    """Return a maker of cuts that hold one file of each output in flight to `counts`, with these columns."""
+    """Return a function that makes a cut with files of these outputs, with these columns, in flight to `counts`."""
 
     def of(before, own, *outputs):
         channel = TableName(f"_tidemark/{JOB}/channels/sums")
@@ -246,13 +252,16 @@ def flying(cut, tmp_path):
 
 
 def test_rows_in_flight_of_another_output_do_not_refuse_a_rename(flying, tmp_path):
-    """They lie in the same channel, and `counts` passes over them. They have the old name, its own rows never had."""
+    """These rows are in the same channel, and have the old name.
+
+    `counts` skips them, and its own rows never had that name.
+    """
     record = flying(sorting("n"), "n", "late", "odd")
     assert plan_with_migrations(sorting("total", total="n"), record, tmp_path)
 
 
 def test_an_output_with_rows_in_flight_may_not_be_taken_away(flying, tmp_path):
-    """The tick is refused before it claims the job. The message names checkpoint, vertex and output."""
+    """The tick is refused before it claims the job. The message names the checkpoint, the vertex and the output."""
     record = flying(sorting("n"), "n", "late", "odd")
     says = "checkpoint 7, vertex 'sums': 0 rows in flight are of the output 'odd', which .* no longer has: put"
     with pytest.raises(CutDoesNotFitError, match=says):
@@ -261,7 +270,7 @@ def test_an_output_with_rows_in_flight_may_not_be_taken_away(flying, tmp_path):
 
 
 # ------------------------------------------------------------------
-# A tick on a cluster says at its end where its tasks found their state.
+# At its end, a tick on a cluster reports where its tasks found their state.
 
 
 USES = CopyUses(hits=30, behind=4, misses=1_200)
@@ -275,7 +284,7 @@ def told():
 
 @pytest.mark.parametrize("config", [SparkConfig(master="spark://h:1"), SparkConfig(connect_url="sc://h:1")])
 def test_a_tick_on_a_cluster_says_it_once(told, config):
-    """A miss reads all files of a range from the store. The engine may be closed twice."""
+    """After a miss, a task reads all files of a range from the store. The engine may be closed twice."""
     display, lines = told
     engine = SparkEngine(config, display)
     engine.copies += USES

@@ -1,4 +1,4 @@
-"""Where Spark's log and temporary files lie: private, behind no link, and removed once their process is dead."""
+"""Spark's log and temporary files: they are private, behind no link, and removed once their process is dead."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
-    """Let temporary files lie in a folder of this test's."""
+    """Let temporary files lie in a folder of this test."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -42,7 +42,7 @@ def killed(folder):
 
 
 def test_the_folder_is_this_users_alone(temporary):
-    """Mode 0700 from the first moment, and the same folder each time."""
+    """The folder has mode 0700 from the first moment. It is the same folder each time."""
     folder = private_folder()
     assert folder == temporary / f"tidemark-{os.getuid()}"
     assert 0o700 == folder.stat().st_mode & 0o777
@@ -51,7 +51,7 @@ def test_the_folder_is_this_users_alone(temporary):
 
 @pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
 def test_a_folder_that_others_could_use_is_refused_before_a_claim(kind, temporary):
-    """Another user may have made the folder first. The tick names it and the way out."""
+    """Another user may have made the folder first. The tick names the folder and the way out."""
     folder = temporary / f"tidemark-{os.getuid()}"
     match kind:
         case "open to others":
@@ -67,7 +67,7 @@ def test_a_folder_that_others_could_use_is_refused_before_a_claim(kind, temporar
 
 
 def test_a_folder_of_another_user_is_refused(temporary, monkeypatch):
-    """Even if its mode is right."""
+    """This holds even if the folder's mode is right."""
     folder = private_folder()
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
@@ -77,7 +77,7 @@ def test_a_folder_of_another_user_is_refused(temporary, monkeypatch):
 
 
 def test_the_log_is_not_written_through_a_link(tmp_path):
-    """A link could lead to any file of the user's."""
+    """A link could lead to any file of the user."""
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / "spark.log").symlink_to(victim)
@@ -87,7 +87,7 @@ def test_the_log_is_not_written_through_a_link(tmp_path):
 
 
 def test_the_log_does_not_grow_without_end(tmp_path, monkeypatch):
-    """A long one is kept once, beside the new one."""
+    """A long log is kept once, beside the new log."""
     monkeypatch.setattr(temporary_files, "LOG_BYTES_MAX", 5)
     log = tmp_path / "spark.log"
     for text in ("first", "and more", "third"):
@@ -98,7 +98,7 @@ def test_the_log_does_not_grow_without_end(tmp_path, monkeypatch):
 
 
 def test_the_folders_of_a_killed_process_go_with_the_next_one(temporary):
-    """Folders of living processes stay, and so do folders whose owner is not known."""
+    """The next process deletes them. Folders of living processes stay, and so do folders whose owner is unknown."""
     left = killed(temporary)
     assert (left / "blockmgr-1" / "shuffle").exists()
     foreign = private_folder() / "spark-of-somebody"
@@ -111,7 +111,7 @@ def test_the_folders_of_a_killed_process_go_with_the_next_one(temporary):
 
 
 def test_an_owner_that_is_a_named_pipe_hangs_nobody(temporary):
-    """What cannot be read has no known owner, and stays."""
+    """A folder whose owner cannot be read stays."""
     os.mkfifo(private_folder() / "spark-1.owner.json")
     done = threading.Thread(target=remove_dead, daemon=True)
     done.start()

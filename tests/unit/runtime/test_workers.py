@@ -36,19 +36,19 @@ def test_workers_of_the_same_environment_suit(spark, warehouse):
     ],
 )
 def test_a_worker_with_another_version_is_named(spark, warehouse, name, ours, message):
-    """With its host, both versions, and the way out."""
+    """The message has the worker's host, both versions, and the way out."""
     with pytest.raises(UnfitWorkerError, match=message):
         must_suit(spark, warehouse, "checkpoints", 1, versions() | {name: ours})
 
 
 def test_a_worker_that_does_not_see_the_warehouse_is_named(spark, tmp_path):
-    """As on a cluster whose workers share no disk with the driver."""
+    """This happens on a cluster whose workers share no disk with the driver."""
     with pytest.raises(UnfitWorkerError, match=f"worker {HOST} does not see {tmp_path}/gone: the workers must reach"):
         must_suit(spark, tmp_path / "gone", "checkpoints", 1, versions())
 
 
 def test_a_worker_that_lacks_what_spark_itself_needs_is_told(warehouse):
-    """Spark raises before the look begins, as it does if the worker's Python has no pyarrow."""
+    """Spark raises an error before the comparison begins, for example if the worker's Python has no pyarrow."""
     session = MagicMock()
     answers = session.range.return_value.mapInArrow.return_value
     answers.collect.side_effect = RuntimeError("... ModuleNotFoundError: No module named 'pyarrow.lib'")
@@ -57,20 +57,20 @@ def test_a_worker_that_lacks_what_spark_itself_needs_is_told(warehouse):
 
 
 def test_a_worker_of_another_python_is_told():
-    """Spark's own message ends a page of Java."""
+    """Spark's own message comes after a page of Java."""
     said = "x\n[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11, PySpark"
     with pytest.raises(UnfitWorkerError, match=r"a worker has Python 3\.9, and this process has 3\.\d+: inst"):
         must_suit(answering(RuntimeError(said)), "w", "c", 1, {})
 
 
 def test_a_worker_without_the_named_python_is_told():
-    """As one that has the driver's packages under another path."""
+    """An example is a worker that has the driver's packages under another path."""
     with pytest.raises(UnfitWorkerError, match=r"no program /there/python: name the worker's own Python in PYSPARK_P"):
         must_suit(answering(OSError('... Cannot run program "/there/python": error=2, No such')), "w", "c", 1, {})
 
 
 def test_each_of_several_workers_on_a_host_counts():
-    """Whatever the order in which they answer."""
+    """The order in which the workers answer does not matter."""
     good, bad = (answer({"polars": version}) for version in ("1", "2"))
     for rows in ([good, bad], [bad, good]):
         with pytest.raises(UnfitWorkerError, match="worker here has polars 2, and this process has 1"):
@@ -82,7 +82,7 @@ def answer(found):
 
 
 def answering(rows):
-    """Return a session whose workers answer this, or fail so."""
+    """Return a session whose workers give these answers, or raise this error."""
     session = MagicMock()
     session.range.return_value.mapInArrow.return_value.collect.side_effect = (
         rows if isinstance(rows, Exception) else [rows]

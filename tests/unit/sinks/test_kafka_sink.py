@@ -30,7 +30,7 @@ def messages(schema, batch, **more):
 
 @pytest.mark.parametrize(("number", "writers"), [(None, None), (7, {7: SCHEMA})])
 def test_every_type_is_decoded_to_its_value(number, writers):
-    """Also in Confluent's wire format, with the number of the schema in front."""
+    """This also holds for Confluent's wire format, which has the number of the schema in front."""
     columns, decoding = avro_form(SCHEMA, writers, "_undecoded")
     batch = pa.RecordBatch.from_pylist([READ], to_arrow(columns))
     (message,) = messages(SCHEMA, batch, number=number)
@@ -56,7 +56,7 @@ def test_columns_that_are_not_the_fields_are_named(schema, columns, said):
 
 
 def test_a_row_that_the_schema_does_not_allow_is_named():
-    """A null in a field that has none is found when the row is written."""
+    """A null in a field that allows none is found when the row is written."""
     rows = pa.record_batch({"n": pa.array([1, None], pa.int64())})
     assert 2 == len(messages(NULLABLE, rows))
     with pytest.raises(SinkError, match=r"does not allow the row {'n': None}"):
@@ -82,13 +82,13 @@ def test_a_row_that_the_schema_does_not_allow_is_named():
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused_when_it_is_written(given, said):
-    """The refusal asks no broker."""
+    """The error is raised without a request to a broker."""
     with pytest.raises(SinkError, match=said):
         KafkaSink("k:1", "orders", **given)
 
 
 def test_milliseconds_are_cut_off():
-    """A field of milliseconds cannot hold more."""
+    """A field of milliseconds cannot hold microseconds."""
     moment = {"type": "long", "logicalType": "timestamp-millis"}
     schema = {"type": "record", "name": "N", "fields": [{"name": "at", "type": moment}]}
     at = datetime(2026, 1, 1, microsecond=1_234, tzinfo=UTC)
@@ -100,7 +100,7 @@ def test_milliseconds_are_cut_off():
 
 
 # ------------------------------------------------------------------
-# Tests which records a KafkaSink makes of rows, and what it refuses without asking a broker.
+# Tests which records a KafkaSink makes from rows, and what it refuses without a request to a broker.
 
 
 ODD = pa.struct([("a", pa.int64()), ("b", pa.binary()), ("f", pa.float32())])
@@ -130,7 +130,10 @@ def made(columns, records):
 
 
 def test_a_row_of_each_type_becomes_an_object():
-    """Names and texts are escaped. What JSON has no form for becomes text: bytes, decimals, moments, odd numbers."""
+    """Names and texts are escaped.
+
+    Values for which JSON has no form become text: bytes, decimals, moments, NaN and infinities.
+    """
     texts = [json.loads(message["value"]) for message in made(COLUMNS, Records("json", None))]
     expected = {name: said for name, (_, _, said) in COLUMNS.items()}
     assert expected == {name: [row[name] for row in texts] for name in COLUMNS}
@@ -145,7 +148,10 @@ def test_a_row_of_each_type_becomes_an_object():
     ],
 )
 def test_a_column_becomes_the_key(of, values, keys):
-    """Texts and bytes are as they are, an integer becomes its digits. A null gives no key. The value has it too."""
+    """Texts and bytes stay as they are, and an integer becomes its digits. A null gives no key.
+
+    The value has the column, too.
+    """
     messages = made({"k": (of, values)}, Records("json", "k"))
     assert keys == [message["key"] for message in messages]
     assert ["k", "k"] == [*json.loads(messages[0]["value"]), *json.loads(messages[1]["value"])]
@@ -158,7 +164,7 @@ def test_raw_writes_the_column_value_as_it_is():
 
 
 def test_many_rows_become_records_in_their_order():
-    """They are made in parts of bounded size."""
+    """The records are made in parts of bounded size."""
     batch = pa.record_batch({"n": pa.array(range(RECORDS_MAX + 1), pa.int64())})
     parts = list(Records("json", "n").of(batch))
     assert [RECORDS_MAX, 1] == [len(part) for part in parts]
@@ -166,7 +172,7 @@ def test_many_rows_become_records_in_their_order():
 
 
 def upserted(columns, by):
-    """Return the keys of the records of an upsert table's rows, and of those that say that they are gone."""
+    """Return the keys of the records of an upsert table's rows. The records of their deletions have the same keys."""
     batch = pa.record_batch({name: pa.array(values, of) for name, (of, values) in columns.items()})
     made = [record for some in Records("json", None).upserted(batch, by) for record in some]
     gone = [record for some in deleted(pa.Table.from_batches([batch]), by) for record in some]
@@ -176,7 +182,10 @@ def upserted(columns, by):
 
 
 def test_the_keys_of_an_upsert_table_are_the_records_key():
-    """One column of text, bytes or integers is written plainly. Others become an object, whose nulls are values."""
+    """A single key column of text, bytes or integers is written plainly.
+
+    Other keys become an object, which may have nulls.
+    """
     columns = {"n": (pa.int64(), [7, 8]), "k": (pa.string(), ["é", None]), "f": (pa.float64(), [1.5, math.nan])}
     assert ["7", "8"] == upserted(columns, ("n",))
     assert ['{"k":"é","n":7}', '{"k":null,"n":8}'] == upserted(columns, ("k", "n"))
@@ -186,7 +195,7 @@ def test_the_keys_of_an_upsert_table_are_the_records_key():
 
 
 def test_many_keys_that_are_gone_become_records_in_parts():
-    """Their number is bounded as that of the rows is."""
+    """Each part has a bounded number of records, as for rows."""
     assert [RECORDS_MAX, 1] == [len(part) for part in tombstones([str(n) for n in range(RECORDS_MAX + 1)])]
 
 
@@ -199,7 +208,7 @@ def test_many_keys_that_are_gone_become_records_in_parts():
     ],
 )
 def test_upsert_tables_that_become_no_records_are_refused(records, said):
-    """The sink refuses them before the tick begins. `key=` may say what is so anyway."""
+    """The sink refuses them before the tick begins. A `key=` that names the table's own key is allowed."""
     schema = pa.schema({"k": pa.string(), "n": pa.int64(), "value": pa.string(), "t": pa.time64("us")})
     with pytest.raises(SinkError, match=said):
         records.must_hold_keys(schema, ["k"])
@@ -228,7 +237,7 @@ class Changes(TableChanges):
     ],
 )
 def test_a_topic_gets_the_changes_or_the_whole_table(since, there, expected):
-    """With the changes, it is not read. With the whole table, its other keys are gone."""
+    """With changes, the topic is not read. With the whole table, all other keys in the topic are deleted."""
 
     def shown():
         return {key.encode() for key in there}
@@ -288,7 +297,7 @@ def test_columns_that_become_no_records_are_named(records, schema, said):
     ],
 )
 def test_parameters_that_do_not_fit_are_refused_when_they_are_written(given, said):
-    """The refusal asks no broker."""
+    """The error is raised without a request to a broker."""
     with pytest.raises(SinkError, match=said):
         KafkaSink("k:1", **given)
 
@@ -300,7 +309,10 @@ def target(options=None, job="shop", table="out/orders", topic="orders"):
 
 
 def test_jobs_tables_and_topics_have_names_of_their_own():
-    """The name is the transactional id and the group. So two sinks neither shut each other out nor share a number."""
+    """The name is the transactional id and the consumer group.
+
+    So two sinks neither shut each other out nor share a number.
+    """
     targets = [target(), target(job="shop2"), target(table="out/orders2"), target(topic="orders2")]
     assert 4 == len({each.name for each in targets})
     assert "tidemark/shop/out/orders/orders" == target().name
@@ -309,7 +321,10 @@ def test_jobs_tables_and_topics_have_names_of_their_own():
 
 
 def test_the_producer_has_the_users_settings_but_for_what_makes_it_exact():
-    """A record is given up before its transaction ends. The group's consumer gets the log-in. No secret is shown."""
+    """A record is given up before its transaction times out. The group's consumer gets the log-in.
+
+    No secret is shown.
+    """
     given = {"transaction.timeout.ms": "5000", "linger.ms": "1", "sasl.username": "me", "compression.type": "lz4"}
     producer, group = target(given).for_producer(), target(given).for_group()
     assert given.items() <= producer.items()
