@@ -13,7 +13,7 @@ from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 
 
 def append(table: Path, *ids: int, **options) -> None:
-    """Commit these ids as one file. Each id has a word."""
+    """Commit these ids, each with a word, as one file."""
     rows = pa.table({"id": pa.array(ids, pa.int64()), "word": [f"w{n}" for n in ids]})
     write_deltalake(str(table), rows, mode="append", **options)
 
@@ -34,7 +34,7 @@ def slices(source: DeltaSource, rows_max: int = 100, position: str | None = None
 
 
 def rows(source: DeltaSource, pieces, *columns: str):
-    """Return the rows of slices with their ordinals. pyarrow reads them from the files that the slices name."""
+    """Return the rows of slices with their ordinals. pyarrow reads the rows from the files that the slices name."""
     found = []
     for piece in pieces:
         for part in DeltaSlice.parse(piece.detail).ranges:

@@ -1,4 +1,4 @@
-"""Provides a source whose positions have gaps, like offsets of a compacted log: few of many places hold a row."""
+"""Provides a source whose positions have gaps, like offsets of a compacted log: only few places hold a row."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class Gaps:
         return spark.createDataFrame(rows, read_schema(self))
 
     def described(self) -> SourceDescription:
-        """Describe the source. A reader of the description must not see the password."""
+        """Describe the source. The description must not show the password."""
         return SourceDescription("gaps", "pg://me:hush@host/base?password=hush")
 
     def named(self, split: SplitId, position: str) -> str:

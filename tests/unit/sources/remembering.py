@@ -1,4 +1,4 @@
-"""Provides a source with state besides its positions: a word that it chose when its job was new."""
+"""Provides a source that has state besides its positions: a word that the source chose when its job was new."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -8,7 +8,10 @@ from jobs.sources.port import Source, SourceError, WrappedSource
 
 
 class Remembering(WrappedSource):
-    """Fails as soon as a checkpoint brings another word than the newest new job chose, or none. The folder notes it."""
+    """Fails if a checkpoint has no word, or another word than the newest new job chose.
+
+    A file keeps the chosen word.
+    """
 
     def __init__(self, source: Source, folder: Path) -> None:
         super().__init__(source)
@@ -18,7 +21,7 @@ class Remembering(WrappedSource):
         return self._word
 
     def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:
-        """Take the word back, or choose one and note it."""
+        """Take the word from the checkpoint. For a new job, choose a word and write it into the file."""
         if checkpoint is None:
             self._word = uuid4().hex
             self._noted.write_text(self._word)

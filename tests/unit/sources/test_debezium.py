@@ -1,4 +1,4 @@
-"""Decodes Debezium's events of each database, as its documentation shows them and as its converters write them."""
+"""Decodes Debezium's events of each database, as Debezium's documentation shows them and its converters write them."""
 
 import base64
 import json
@@ -191,13 +191,16 @@ def test_a_type_that_is_no_type_is_refused():
 RECORDED = json.loads((Path(__file__).parent / "debezium_postgresql.json").read_text(encoding="utf-8"))
 """What Debezium 3.5.0 wrote for a table of PostgreSQL 18, by its `time.precision.mode`.
 
-With `connect`, its `decimal.handling.mode` was `string`. The block `schema` stands once, and has only the table.
+With `connect`, `decimal.handling.mode` was `string`. The block `schema` is kept only once, with only the table.
 """
 
 
 @pytest.mark.parametrize("mode", ["adaptive", "connect"])
 def test_what_debezium_wrote_for_a_table_of_postgresql(mode):
-    """Its row is the same in both modes, but for what a mode leaves out. Its key changes, and its large value stays."""
+    """The row is the same in both modes, except for what a mode leaves out.
+
+    Its key changes, and its large value stays.
+    """
     schema, found = RECORDED[mode]["schema"], []
     for topic, key, payload in RECORDED[mode]["records"]:
         if topic.endswith("transaction"):

@@ -1,4 +1,4 @@
-"""Tests what DebeziumSource decides without a server: types of columns, settings of the engine, changes of tables."""
+"""Tests what DebeziumSource decides without a server: column types, settings of the engine, and changed tables."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_a_type_of_the_server_becomes_a_spark_type(text, found):
 
 
 def test_an_event_describes_a_table_as_the_catalog_does():
-    """Debezium writes the numbers of a type beside its name."""
+    """Debezium writes length and scale of a type beside the type's name."""
     columns = [("id", "BIGINT UNSIGNED", 20, None), ("price", "DECIMAL", 12, 2), ("ok", "BOOLEAN", None, None)]
     columns += [("d", "DOUBLE PRECISION", None, None), ("n", "INT UNSIGNED ZEROFILL", 10, None)]
     said = {"id": '"shop"."my orders"', "table": {"primaryKeyColumnNames": ["id"], "columns": []}}
@@ -76,7 +76,7 @@ def test_declared_columns_need_no_server(tmp_path):
 
 
 class Answers:
-    """An engine that the source asked twice, and its answers."""
+    """An engine's answers to two questions of the source."""
 
     def said(self):
         yield Said("I", "binlog.000009 7")
@@ -86,7 +86,10 @@ class Answers:
 
 
 def test_an_answer_to_an_older_question_is_no_answer_to_this_one(tmp_path):
-    """The source asked for the first place, had enough rows before the answer came, and asks for the next one."""
+    """The source asked for a first place, and had enough rows before the answer came.
+
+    Then it asked for a later place.
+    """
     source = DebeziumSource("mariadb://tick:word@db/shop", ["giro"], staged=tmp_path)
     staging = source._staging
     assert not staging._take(Answers(), EventRows((), None), (), LogPlace("binlog.000010", 4), 1)

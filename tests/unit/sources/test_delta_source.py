@@ -44,7 +44,7 @@ def table(tmp_path):
 
 @pytest.mark.parametrize("rows_max", [1, 2, 3, 100])
 def test_the_snapshot_comes_first_then_each_later_version(table, rows_max):
-    """This holds for slices of any size: each row comes once, in order, with dense ordinals."""
+    """With slices of any size, each row comes once, in order, with ordinals without gaps."""
     append(table, 1, 2, 3)
     append(table, 4)
     source = DeltaSource(table)
@@ -57,7 +57,7 @@ def test_the_snapshot_comes_first_then_each_later_version(table, rows_max):
 
 
 def test_bounds_with_other_ends_of_lines_are_read(table):
-    """U+2028 and U+0085 end a line for Python alone. Delta's log has them as they are."""
+    """U+2028 and U+0085 end a line only for Python. Delta's log has these characters unescaped."""
     write_deltalake(table, pa.table({"id": ["a\u2028b", "c\u0085d"]}))
     assert "\u2028" in (table / "_delta_log" / f"{0:020}.json").read_text(encoding="utf-8")
     source = DeltaSource(table)
@@ -66,7 +66,7 @@ def test_bounds_with_other_ends_of_lines_are_read(table):
 
 
 def test_any_position_gives_the_same_rows_again(table):
-    """Another object replays from each position, after more commits. The slices are the same as far as they went."""
+    """After more commits, another object replays from each position. It returns all rows after that position."""
     append(table, 1, 2, 3)
     source = DeltaSource(table)
     positions = [piece.end for piece in slices(source, 1)]
@@ -77,7 +77,7 @@ def test_any_position_gives_the_same_rows_again(table):
 
 
 def test_positions_are_named_in_words(table):
-    """Files and rows count from 1. After a whole version comes the next one."""
+    """Files and rows are counted from 1. A position after all rows of a version names the next version."""
     append(table, 1, 2, 3)
     source = DeltaSource(table)
     first, second = slices(source, 2)
@@ -88,7 +88,7 @@ def test_positions_are_named_in_words(table):
 
 
 def test_a_reset_names_versions(table):
-    """The words are those of messages. They lead to the version's rows, and ordinals go on."""
+    """The words are those that messages use. They lead to the version's rows, and the ordinals continue."""
     for n in range(1, 5):
         append(table, n)
     source = DeltaSource(table)
@@ -106,7 +106,7 @@ def test_a_reset_names_versions(table):
 
 
 def test_files_that_optimize_or_a_newer_version_removed_are_still_read(table):
-    """The rows of a snapshot's or version's files stay the same, and none comes twice."""
+    """The rows of the files of a snapshot or version stay the same, and no row comes twice."""
     for n in range(1, 5):
         append(table, n)
     source = DeltaSource(table)
@@ -121,7 +121,7 @@ def test_files_that_optimize_or_a_newer_version_removed_are_still_read(table):
 
 
 def test_a_vacuumed_file_is_named_with_the_way_out(table):
-    """Its rows exist nowhere any more. Nothing is skipped silently."""
+    """The rows of a vacuumed file no longer exist. The source does not skip them silently."""
     for n in range(1, 4):
         append(table, n)
     source = DeltaSource(table)
@@ -172,7 +172,7 @@ def test_a_log_that_lost_its_newest_entries_is_refused(table):
 
 @pytest.mark.parametrize("change", ["delete", "update", "overwrite"])
 def test_a_version_that_changes_rows_is_refused_or_skipped(table, change):
-    """A source of appended rows refuses a delete, an update and an overwrite, or skips them on request."""
+    """A source of appended rows refuses deletes, updates and overwrites, or skips them on request."""
     append(table, 1, 2)
     source = DeltaSource(table)
     end = poll(source).end
@@ -198,7 +198,7 @@ def in_feed(row):
 
 
 def test_changes_are_the_rows_of_the_feed(table):
-    """The snapshot comes as inserts. Then come updates before and after, deletes, and appended rows as inserts."""
+    """The snapshot comes as inserts. Then come updates (before and after), deletes, and appended rows as inserts."""
     append(table, 1, 2, configuration=FEED)
     source = DeltaSource(table, changes=True)
     first = poll(source)
@@ -220,7 +220,7 @@ def test_changes_are_the_rows_of_the_feed(table):
 
 
 def test_removed_files_without_a_feed_are_deletes(table):
-    """An overwrite writes no feed of its own. The removed rows come first, then the new ones."""
+    """An overwrite writes no files of the feed. The removed rows come first, and then the new rows."""
     append(table, 1, 2, configuration=FEED)
     source = DeltaSource(table, changes=True)
     end = poll(source).end
@@ -238,7 +238,7 @@ def test_changes_of_a_table_without_a_feed_are_refused(table):
 
 
 def test_a_recreated_table_is_refused(table):
-    """It has another id, with fewer versions, as many or more."""
+    """A recreated table has another id. It may have fewer versions, as many, or more."""
     append(table, 1)
     append(table, 2)
     source = DeltaSource(table)
@@ -261,7 +261,7 @@ _RFC_1924, _Z85 = (
 
 
 def vector(table, kind):
-    """Return the log's description of a deletion vector: inline, or in a file that is named by its whole address."""
+    """Return the log's description of a deletion vector: inline, or in a file with an absolute address."""
     bits = struct.pack("<IIHHI6H", 12346, 1, 0, len(MARKED) - 1, 16, *sorted(MARKED))
     content = struct.pack("<IQI", 1681511377, 1, 0) + bits
     said = {"storageType": kind, "sizeInBytes": len(content), "cardinality": len(MARKED)}
@@ -273,7 +273,7 @@ def vector(table, kind):
 
 
 def mark(table, version, kind="i"):
-    """Give all files that a version added a vector, by the log's entry."""
+    """Give all files that a version added a deletion vector in the log's entry."""
 
     def change(action):
         if "add" in action:
@@ -283,7 +283,7 @@ def mark(table, version, kind="i"):
 
 
 def rewrite(table, version, feature, change):
-    """Change the actions of a log entry, and let the table have a feature."""
+    """Change the actions of a log entry, and add a feature to the table."""
     entry = place_in(table, f"_delta_log/{version:020}.json")
     actions = [json.loads(line) for line in entry.read().decode().splitlines()]
     actions = [action for action in actions if "protocol" not in action]
@@ -295,7 +295,10 @@ def rewrite(table, version, feature, change):
 
 
 def test_mode_id_finds_columns_by_field_ids(table):
-    """A file may have any names. A column whose id it lacks is null. A file without ids is refused."""
+    """A file may have any column names. If it lacks a column's id, the column is null.
+
+    A file without ids is refused.
+    """
     append(table, 1, 2)
 
     def change(action):
@@ -335,7 +338,7 @@ def test_mode_id_finds_columns_by_field_ids(table):
 
 
 def test_a_version_that_marks_rows_is_refused(table):
-    """The log's entry alone shows it. It deletes rows."""
+    """Only the log's entry shows that such a version deletes rows."""
     append(table, 1)
     append(table, 2)
     mark(table, 1)
@@ -346,7 +349,7 @@ def test_a_version_that_marks_rows_is_refused(table):
 
 @pytest.mark.parametrize(("where", "kind"), [("folder", "i"), ("folder", "p"), ("store", "i")])
 def test_rows_that_a_deletion_vector_marks_are_not_read(where, kind, request):
-    """The slices count only the other rows. The files lie in a folder or a store, in folders of odd names."""
+    """The slices count only unmarked rows. The files are in a folder or a store, in folders with odd names."""
     place = request.getfixturevalue("table" if where == "folder" else "url")
     word = [WORDS[n // 30] for n in range(120)]
     write_deltalake(str(place), pa.table({"id": pa.array(range(120), pa.int64()), "word": word}), partition_by=["word"])
@@ -363,7 +366,7 @@ def test_rows_that_a_deletion_vector_marks_are_not_read(where, kind, request):
 
 
 def test_the_source_begins_with_a_version_or_a_time(table):
-    """Both begin without a snapshot, and read the version's own rows."""
+    """In both cases, the source begins without a snapshot, and reads the rows that the version added."""
     for n in range(1, 4):
         append(table, n)
     times = [datetime.fromtimestamp(entry["timestamp"] / 1_000, UTC) for entry in delta(table).history()]
@@ -381,7 +384,7 @@ def test_the_source_begins_with_a_version_or_a_time(table):
 
 
 def test_latest_begins_at_the_end_of_the_table_at_the_first_poll(table):
-    """A slice without rows keeps the place. So rows that come before the next tick are not skipped."""
+    """A slice without rows records the position. So rows that come before the next tick are not skipped."""
     append(table, 1)
     source = DeltaSource(table, start="latest")
     first = poll(source)
@@ -410,7 +413,7 @@ def test_lag_is_rows_and_seconds(table):
 
 
 def test_partition_columns_come_from_the_log(table):
-    """Values may be odd. The log's paths are decoded once, and then name the real folders."""
+    """Values may have odd characters. The log's paths are decoded once, and then name the real folders."""
     values = ["a b", "c%d", "e/f", "ü=?", None]
     one = pa.table({"id": pa.array(range(5), pa.int64()), "word": values})
     write_deltalake(str(table), one, partition_by=["word"])
@@ -435,12 +438,15 @@ def test_a_position_of_another_source_is_refused(table):
 
 
 # ------------------------------------------------------------------
-# Columns of a Delta table come, go and get other names while a source follows the table.
+# Columns of a Delta table are added, dropped and renamed while a source follows the table.
 
 
 @pytest.fixture
 def test_columns_that_come_later_follow_the_contract(table):
-    """Without a schema the next tick takes them. With a schema they are refused or ignored."""
+    """If the source declares no schema, the next tick has the new columns.
+
+    With a schema they are refused or ignored.
+    """
     append(table, 1)
     declared = StructType().add("id", LongType()).add("word", StringType())
     sources = {
@@ -463,7 +469,7 @@ def test_columns_that_come_later_follow_the_contract(table):
 
 
 def renamed(table: Path) -> None:
-    """Give column `word` the name `text`, as a Tidemark job does: the files change places with others."""
+    """Rename column `word` to `text` as a Tidemark job does: new files replace the old ones."""
     entry = table / "_delta_log" / f"{delta(table).version() + 1:020}.json"
     lines = (table / "_delta_log" / f"{0:020}.json").read_text().splitlines()
     (first,) = (line["metaData"] for line in map(json.loads, lines) if "metaData" in line)
@@ -479,7 +485,7 @@ def renamed(table: Path) -> None:
 
 
 def test_rows_from_before_a_rename_are_not_read_as_null(table):
-    """A source that has read everything before goes on. One that has not is refused, or leaves the values out."""
+    """A source that has read all rows before the rename goes on. Another one is refused, or leaves the values out."""
     append(table, 1)
     (first,) = slices(DeltaSource(table))
     append(table, 2)
@@ -528,7 +534,7 @@ def url(store_server, monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Let the client repeat no request."""
+    """Let the client retry no request."""
     from jobs.storage import objects
 
     monkeypatch.setattr(objects, "_RETRIES", 1)
@@ -556,7 +562,7 @@ def count(found):
 
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_the_snapshot_comes_first_then_appended_rows(url, partitioned):
-    """Also from a position of another object, and with values of partitions that a URL must quote."""
+    """This also holds from another object's position, and for partition values that a URL must quote."""
     by = {"partition_by": ["word"]} if partitioned else {}
     append_in_store(url, 1, 2, 3, 4, **by)
     append_in_store(url, 5, 6, **by)
@@ -573,7 +579,7 @@ def test_the_snapshot_comes_first_then_appended_rows(url, partitioned):
 
 
 def test_the_change_data_feed_is_read(url):
-    """An update and a delete have files of the feed. A table without a feed is refused by name."""
+    """Updates and deletes write files of the feed. A table without a feed is refused by name."""
     append_in_store(url, 1, 2, 3)
     with pytest.raises(SourceError, match=f"{url} has no change data feed"):
         poll(DeltaSource(url, changes=True))
@@ -588,7 +594,7 @@ def test_the_change_data_feed_is_read(url):
 
 
 def test_an_idle_poll_costs_two_requests(url, store_server):
-    """One for the newest log entry, and one for the next."""
+    """One request looks at the newest log entry, and one looks for the next entry."""
     append_in_store(url, 1)
     source = DeltaSource(url)
     _, end = read(source, 10)
@@ -598,7 +604,7 @@ def test_an_idle_poll_costs_two_requests(url, store_server):
 
 
 def test_a_file_that_is_gone_is_named(url):
-    """The poll fails before any of its rows is read, and says how to go on. The lag needs no file."""
+    """The poll fails before any row is read, and says how to go on. The lag needs no file."""
     append_in_store(url, 1)
     append_in_store(url, 2)
     source = DeltaSource(url, start=0)
@@ -610,7 +616,7 @@ def test_a_file_that_is_gone_is_named(url):
 
 
 def test_a_table_that_was_made_anew_is_another_one(url):
-    """Its newest log entry has changed, so the source looks at it again."""
+    """The newest log entry has changed, so the source reads the table's id again."""
     append_in_store(url, 1)
     source = DeltaSource(url)
     _, end = read(source, 10)
@@ -622,12 +628,12 @@ def test_a_table_that_was_made_anew_is_another_one(url):
 
 
 def sources(url):
-    """Return a source of each kind. Both know their columns."""
+    """Return a source of each kind. The columns of both are declared."""
     return DeltaSource(url, schema=SCHEMA), CutSource(url, "shop", "silver/orders", schema=SCHEMA)
 
 
 def refused(source):
-    """Return what a tick says before it claims its job, and assert that each poll says the same, without a secret."""
+    """Return the error of a tick before its claim. Assert that polls fail, too, and that no message has a secret."""
     with pytest.raises(SourceError) as first:
         source.splits()
     with pytest.raises(SourceError) as polled:
@@ -644,7 +650,7 @@ def refused(source):
 
 @pytest.mark.usefixtures("impatient")
 def test_a_store_that_cannot_be_used_is_named(url, monkeypatch):
-    """A missing table, job and bucket, and a server that does not answer: one sentence each, with the way out."""
+    """One sentence with the way out names a missing table, job or bucket, or a server that does not answer."""
     table, cuts = sources(url)
     assert refused(table) == f"{url} is not a Delta table: write it first, or correct the source's path"
     assert refused(cuts) == f"shop has never run in {url}: run it first, or correct the source's warehouse or job"

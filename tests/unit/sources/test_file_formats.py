@@ -1,4 +1,4 @@
-"""Tests what the source learns from an input file of any format without Spark."""
+"""Tests what a source of files finds out about an input file of any format without Spark."""
 
 import bz2
 import gzip
@@ -53,7 +53,7 @@ def source(folder, **given):
     ],
 )
 def test_the_header_of_a_csv_file_is_read_as_spark_reads_it(folder, line, options, names):
-    """The options give separators, quotes, comments and encodings. The file may be compressed."""
+    """Options set separators, quotes, comments and encodings. The file may be compressed."""
     (folder / "1.csv").write_bytes(line)
     with gzip.open(folder / "1.csv.gz", "wb") as file:
         file.write(line)
@@ -67,7 +67,7 @@ def test_a_csv_file_in_another_encoding_is_named(folder):
 
 
 def test_a_slice_of_whole_files_stays_within_the_estimate(folder):
-    """A file is never split, and a slice takes at least one. Lines are counted, since their length may be any."""
+    """A file is never split, and a slice has at least one file. Lines are counted, since lines may have any length."""
     for name in "123":
         (folder / f"{name}.jsonl").write_bytes(b'{"n": 1}\n' * 200)
     read = source(folder, format="json")
@@ -79,7 +79,7 @@ def test_a_slice_of_whole_files_stays_within_the_estimate(folder):
 
 
 def test_an_empty_file_has_no_rows(folder):
-    """It is skipped until rows follow."""
+    """The source skips an empty file until the file has rows."""
     (folder / "1.jsonl").touch()
     assert poll(source(folder, format="json")) is None
 
@@ -96,7 +96,7 @@ def test_contents_are_compared_in_full(folder):
 
 
 def test_files_of_other_formats_are_ignored_and_named(folder):
-    """The message says how the names of the source's files end."""
+    """The message shows the suffix of the source's files."""
     (folder / "1.parquet").touch()
     what, way_out = source(folder, format="csv").look().told()
     assert "1 whose names do not end in .csv (a/1.parquet)" in what
@@ -123,7 +123,7 @@ def test_a_wrong_setting_is_refused_when_the_pipeline_is_built(folder, given, me
 
 
 def test_a_map_of_json_whose_keys_are_no_texts_is_refused(folder):
-    """Spark reads none. Parquet has such maps."""
+    """Spark cannot read such maps from JSON. In Parquet, they are allowed."""
     schema = StructType().add("m", MapType(LongType(), LongType()))
     assert schema == FileSource(folder.parent, schema).schema()
     with pytest.raises(SourceError, match=r"column 'm' has a map whose keys are no texts.*make the key a string"):
@@ -140,7 +140,7 @@ def test_a_column_that_appears_is_refused_by_default(folder):
 
 @pytest.mark.parametrize("kind", ["parquet", "orc", "csv"])
 def test_a_column_that_is_called_otherwise_in_case_is_no_column_to_ignore(folder, kind):
-    """Spark would read its values, and a source that ignored it would read nulls."""
+    """Spark would read the values of such a column. A source that ignored the column would get nulls."""
     path, rows = folder / f"1.{kind}", pa.table({"N": [1], "word": ["w"]})
     {"parquet": pq.write_table, "orc": orc.write_table, "csv": csv.write_csv}[kind](rows, str(path))
     options = {"options": {"header": "true"}} if kind == "csv" else {}
@@ -159,7 +159,7 @@ def test_a_file_that_lacks_a_column_is_read_if_the_source_says_so(folder, column
 
 
 def test_orc_files_have_columns_with_types(folder):
-    """A wrong type is refused. A timestamp fits both kinds of timestamps."""
+    """A wrong type is refused. A timestamp of the file fits both timestamp types."""
     moments = pa.array([0], pa.timestamp("us"))
     orc.write_table(pa.table({"n": [1], "at": moments}), folder / "1.orc")
     right = StructType().add("n", LongType()).add("at", TimestampType())
@@ -181,7 +181,10 @@ RECORDS = b'{"n": 1, "more": 0.5}\n{"word": "two", "n": 2, "more": 3, "empty": n
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_field_that_the_schema_does_not_have_is_refused_by_default(folder, compressed):
-    """In JSON lines too, where records may lack fields, and a field without a value is none."""
+    """This holds for JSON lines, too.
+
+    There, records may lack fields, and a field that is always null does not count.
+    """
     name = "1.json.gz" if compressed else "1.json"
     (folder / name).write_bytes(gzip.compress(RECORDS) if compressed else RECORDS)
     with pytest.raises(SourceError, match=rf"{name} has a column 'more' .* \(columns=\"ignore\"\) or add them itself"):
@@ -195,7 +198,7 @@ def test_a_field_that_the_schema_does_not_have_is_refused_by_default(folder, com
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2"])
 def test_a_field_that_only_late_records_of_json_lines_have_is_found(folder, suffix):
-    """Texts that look like names, and names inside of fields, are no columns. A null says no type."""
+    """Texts that look like field names, and names inside of fields, are no columns. A null shows no type."""
     many = b'{"n": 1, "late": null, "in": {"deep": ["\\"x\\": 1", ":"]}}\n' * (RECORDS_BYTES_MAX // 40)
     late = b'{"n": 2, "in": {"deeper": 1, "more": 1}}\nno record: "n":\n{"n": 3, "more": 1.5, ":odd": true}\n'
     pack = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[suffix]
@@ -207,7 +210,7 @@ def test_a_field_that_only_late_records_of_json_lines_have_is_found(folder, suff
 
 
 def test_a_late_field_of_json_lines_is_refused_by_default(folder):
-    """It was read without the field, and nobody was told."""
+    """Without the check, the file would be read without the field, and silently."""
     (folder / "1.json").write_bytes(b'{"n": 1}\n' * (RECORDS_BYTES_MAX // 9 + 1) + b'{"n": 2, "more": 3}\n')
     with pytest.raises(SourceError, match="has a column 'more' that the source's schema does not have"):
         poll(source(folder, format="json"))
@@ -234,7 +237,7 @@ def test_a_field_gets_the_type_of_its_values(folder, values, type_name):
 
 
 def test_a_header_that_would_become_a_row_is_refused(folder):
-    """The columns may be text, so that the line would be read without an error."""
+    """If the columns are texts, the header would be read as a row without an error."""
     (folder / "1.csv").write_text("word,n\na,1\n")
     with pytest.raises(
         SourceError, match=r"1\.csv: its first line names the columns.*options=\{\"header\": \"true\"\}"
@@ -256,7 +259,7 @@ def test_a_header_that_would_become_a_row_is_refused(folder):
     ],
 )
 def test_an_encoding_that_spark_cannot_read_is_refused_when_the_source_is_built(folder, form, options, said):
-    """Spark itself would say so in the middle of a tick, without the folder."""
+    """Spark itself would report it only in the middle of a tick, and without naming the folder."""
     with pytest.raises(SourceError, match=re.escape(said)):
         source(folder, format=form, options=options)
 
@@ -271,12 +274,12 @@ def test_an_encoding_that_spark_cannot_read_is_refused_when_the_source_is_built(
     ],
 )
 def test_an_encoding_that_spark_reads_is_taken(folder, form, options):
-    """Spark does not tell large letters from small ones."""
+    """For Spark, upper and lower case are the same."""
     assert source(folder, format=form, options=options).schema()
 
 
 # ------------------------------------------------------------------
-# Reads headers as Spark's parser does, and finds what must be known of a CSV file before Spark reads it.
+# Tests that headers are read as by Spark's parser, and what is found out about a CSV file before Spark reads it.
 
 
 @pytest.mark.parametrize(
@@ -297,7 +300,7 @@ def test_an_encoding_that_spark_reads_is_taken(folder, form, options):
     ],
 )
 def test_a_header_is_parsed_as_spark_parses_it(text, options, names):
-    """Each of these was tried with Spark 4.2. Python's own reader gives other names for most of them."""
+    """Each of these headers was tried with Spark 4.2. Python's own reader returns other names for most of them."""
     assert names == header_of(text, Dialect.of(options))
 
 
@@ -317,7 +320,7 @@ def test_a_header_is_parsed_as_spark_parses_it(text, options, names):
     ],
 )
 def test_a_look_finds_quotes_line_breaks_and_bytes_that_are_no_text(text, options, found, size):
-    """However the file is cut into parts: the lines, whether it has quotes, its line break, and what is wrong where."""
+    """For any cut of the file into parts, the look finds the lines, quotes, line break, and the places of errors."""
     data = text if isinstance(text, bytes) else text.encode()
     parts = [data[start : start + size] for start in range(0, len(data), size)]
     look = looked_through(lambda: parts, Dialect.of(options))
@@ -325,7 +328,8 @@ def test_a_look_finds_quotes_line_breaks_and_bytes_that_are_no_text(text, option
 
 
 # ------------------------------------------------------------------
-# Tests that with `columns="evolve"` a source gets the columns of files that it reads, and never loses one again.
+# Tests that with `columns="evolve"` a source gets the columns of the files that it reads, and never loses a column
+# again.
 
 
 NUMBERS = StructType().add("n", LongType())
@@ -345,7 +349,7 @@ def names(read):
 
 
 def test_a_file_with_a_new_column_waits_for_the_next_tick(tmp_path):
-    """The source reads the files before it now. The next tick's source has the column, and reads on."""
+    """The source still reads the files before this one. The next tick's source has the column, and reads on."""
     write(tmp_path, "1.parquet")
     write(tmp_path, "2.parquet", at=pa.array([None], pa.timestamp("ns", "UTC")), word=pa.array(["w"]))
     write(tmp_path, "3.parquet")
@@ -370,7 +374,7 @@ def test_a_bounded_split_does_not_end_before_a_file_that_waits(tmp_path):
 
 
 def test_a_column_stays_when_its_files_are_gone(tmp_path):
-    """A completed checkpoint has read them. A declared column may still not be missing."""
+    """A completed checkpoint has their rows. A file without a declared column is still refused."""
     write(tmp_path, "1.parquet", word=pa.array(["w"]))
     assert poll(evolving(tmp_path)) is None
     then = evolving(tmp_path)
@@ -387,7 +391,7 @@ def test_a_column_stays_when_its_files_are_gone(tmp_path):
 
 @pytest.mark.parametrize("mend", [True, False])
 def test_a_file_that_was_never_read_is_forgotten_when_it_is_removed_or_mended(tmp_path, mend):
-    """What a bad file taught must not outlive it: the next file may have the column with another type."""
+    """The columns of a bad file must not be kept: the next file may have the column with another type."""
     write(tmp_path, "1.parquet", word=pa.array([1]))
     assert poll(evolving(tmp_path)) is None
     assert [("n", "bigint"), ("word", "bigint")] == names(evolving(tmp_path))
@@ -408,7 +412,7 @@ def test_a_file_that_was_never_read_is_forgotten_when_it_is_removed_or_mended(tm
     ],
 )
 def test_a_damaged_file_teaches_nothing(tmp_path, name, data, why):
-    """It is named. When it is gone, the split goes on."""
+    """The error names the damaged file. When the file is gone, the split goes on."""
     write(tmp_path, name, word=pa.array(["w" * 1_000]))
     path = tmp_path / "a" / name
     whole = path.read_bytes()
@@ -421,7 +425,10 @@ def test_a_damaged_file_teaches_nothing(tmp_path, name, data, why):
 
 
 def test_digits_that_a_double_would_lose_stay(tmp_path):
-    """A field with a number of 16 digits and one with a point becomes text. Without the point it is a bigint."""
+    """A field that has a number of 16 digits and a number with a point becomes text.
+
+    Without the point it is a bigint.
+    """
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.json").write_text('{"x": 9007199254740993, "y": 9007199254740993}\n{"x": 0.5, "y": 1}\n')
     assert poll(evolving(tmp_path, format="json")) is None
@@ -429,7 +436,7 @@ def test_digits_that_a_double_would_lose_stay(tmp_path):
 
 
 def test_a_column_that_is_declared_later_comes_once(tmp_path):
-    """The declared type counts."""
+    """The source has the column once, with the declared type."""
     write(tmp_path, "1.parquet", word=pa.array(["w"]))
     assert poll(evolving(tmp_path)) is None
     declared = FileSource(tmp_path, StructType().add("word", StringType()).add("n", LongType()), columns="evolve")
@@ -437,7 +444,7 @@ def test_a_column_that_is_declared_later_comes_once(tmp_path):
 
 
 def test_another_type_is_refused(tmp_path):
-    """A later file has the found column with another type. It is named, like a wrong type of a declared column."""
+    """A later file has a found column with another type. The error names it, like a wrong type of a declared column."""
     write(tmp_path, "1.parquet", word=pa.array(["w"]))
     assert poll(evolving(tmp_path)) is None
     write(tmp_path, "2.parquet", word=pa.array([1], pa.int64()))
@@ -468,7 +475,7 @@ def test_a_damaged_file_of_recorded_columns_is_named(tmp_path, text):
 
 
 # ------------------------------------------------------------------
-# Tests that a source reads the types of other writers, converts them, or refuses them by name.
+# Tests that a source reads types that other programs write, converts them, or refuses them by name.
 
 
 @pytest.mark.parametrize(
@@ -489,7 +496,7 @@ def test_a_damaged_file_of_recorded_columns_is_named(tmp_path, text):
     ],
 )
 def test_a_readable_type_has_sparks_name(arrow, name):
-    """The source reads it in any form that its writer chose."""
+    """The source reads such a type in any form that the file's writer chose."""
     assert name == column("c", arrow).said == column("c", arrow).type.simpleString()
 
 
@@ -504,7 +511,7 @@ def test_a_readable_type_has_sparks_name(arrow, name):
     ],
 )
 def test_a_type_that_spark_would_refuse_or_misread_keeps_its_own_name(arrow):
-    """The refusal then says what the file holds."""
+    """So the refusal shows what the file holds."""
     found = column("c", arrow)
     assert (str(arrow), None) == (found.said, found.type)
 
@@ -534,7 +541,7 @@ def polled(source, split="0", position=None, rows=1_000):
 
 
 def test_the_splits_share_the_rows():
-    """Each has its share, and ends. Without a number of rows, no split ends."""
+    """Each split has its share of the rows, and ends. Without a number of rows, no split ends."""
     source = GeneratorSource(rows=10, splits=3)
     assert [4, 3, 3] == [polled(source, split) for split in source.splits()]
     assert {SplitId("0"): Lag(2), SplitId("1"): Lag(3), SplitId("2"): Lag(3)} == source.lag({SplitId("0"): "2"})
@@ -542,7 +549,10 @@ def test_the_splits_share_the_rows():
 
 
 def test_rows_come_at_their_rate_from_the_first_poll_on(monkeypatch):
-    """Rows come after the position that the first poll names, and only as many as exist. Going back costs no time."""
+    """Rows come from the position of the first poll on, and only as many as exist.
+
+    Rows before that position come at once.
+    """
     now_s = 50.0
     monkeypatch.setattr(generator.time, "monotonic", lambda: now_s)
     source = GeneratorSource(rows=200, rate=20, splits=2)

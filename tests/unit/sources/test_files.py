@@ -55,7 +55,7 @@ def source(root):
 
 
 def test_slices_follow_each_other_without_a_gap(source):
-    """The first slice begins at the start, and each slice where the one before ends. At the end there is no slice."""
+    """The first slice begins at the start. Each slice begins where the last one ends. At the end there is no slice."""
     first = poll(source, rows_max=2)
     second = poll(source, first.end, rows_max=2)
     assert (FilePosition().text(), 2) == (first.start, first.rows)
@@ -64,20 +64,20 @@ def test_slices_follow_each_other_without_a_gap(source):
 
 
 def test_the_same_position_gives_the_same_slice(source, root):
-    """Polling is repeatable until a file arrives, because a position has one written form."""
+    """A poll can be repeated until a file arrives, because a position has only one written form."""
     write(root / "EWR" / "003.parquet", 2)
     assert poll(source) == poll(FileSource(root, SCHEMA))
 
 
 @pytest.mark.parametrize("name", [".002.parquet", "_002.parquet", "003.parquet.tmp", "003.parquet.crc", "notes.txt"])
 def test_unfinished_files_are_ignored(source, root, name):
-    """Temporary names and other files are no input."""
+    """Files with temporary names, and files of other kinds, are no input."""
     (root / "EWR" / name).write_bytes(b"PAR1 half a file")
     assert ["002.parquet"] == names(poll(source))
 
 
 def test_a_new_folder_is_a_new_split(source, root):
-    """The splits are the folders that exist now, sorted. Temporary ones are left out."""
+    """The splits are the present folders, sorted. Temporary folders are left out."""
     assert ("EWR",) == source.splits()
     for name in ("ABQ", "_staging", ".hidden"):
         (root / name).mkdir()
@@ -113,7 +113,7 @@ def test_a_new_folder_is_a_new_split(source, root):
     ],
 )
 def test_an_input_that_cannot_be_read_is_named_with_the_way_out(source, root, change, said):
-    """A folder or file that the source passed over would be lost silently."""
+    """If the source skipped a folder or file, its rows would be lost silently."""
     change(root)
     with pytest.raises(SourceError, match=said):
         source.splits() and poll(source)
@@ -129,7 +129,7 @@ def test_an_input_that_cannot_be_read_is_named_with_the_way_out(source, root, ch
     ids=["touched", "renamed", "deleted"],
 )
 def test_a_read_file_may_be_touched_renamed_or_deleted(source, root, change):
-    """A backup or a copy gives files new times. The source compares contents before it stops anybody."""
+    """A backup or a copy gives files new times. Before it raises an error, the source compares contents."""
     slice_ = poll(source)
     change(root / "EWR" / "002.parquet")
     assert poll(source, slice_.end) is None
@@ -138,7 +138,7 @@ def test_a_read_file_may_be_touched_renamed_or_deleted(source, root, change):
 
 
 def test_a_missing_folder_is_named_with_the_ways_out(source, root):
-    """An empty folder in its place lets the others go on. When the files come back, none is read a second time."""
+    """With an empty folder in its place, the other splits go on. If the files come back, none is read a second time."""
     end = poll(source).end
     (root / "EWR").rename(root / "_away")
     with pytest.raises(SourceError, match=r"EWR, a folder that was a split of the source, is gone: put it back, or"):
@@ -151,7 +151,7 @@ def test_a_missing_folder_is_named_with_the_ways_out(source, root):
 
 
 def test_a_read_file_that_changed_is_an_error(source, root):
-    """Its rows are in the tables already, and would contradict the new contents."""
+    """The file's old rows are in the tables already, and would contradict the new contents."""
     end = poll(source).end
     write(root / "EWR" / "002.parquet", 3, n=pa.array([7, 8, 9]))
     with pytest.raises(SourceError, match=r"002\.parquet has been read, and its contents have changed") as refused:
@@ -161,7 +161,7 @@ def test_a_read_file_that_changed_is_an_error(source, root):
 
 
 def test_a_partly_read_file_may_not_be_deleted(source, root):
-    """Its other rows would be lost."""
+    """The file's unread rows would be lost."""
     end = poll(source, rows_max=1).end
     (root / "EWR" / "002.parquet").unlink()
     with pytest.raises(SourceError, match=r"is gone, with 2 rows not yet consumed.* --to 002\.parquet:3"):
@@ -169,7 +169,7 @@ def test_a_partly_read_file_may_not_be_deleted(source, root):
 
 
 def test_other_forms_of_the_same_type_are_accepted(tmp_path):
-    """A dictionary of strings is a string. A timestamp as INT96, as Spark writes it, is a timestamp."""
+    """A dictionary of strings is read as string. A timestamp in INT96, as Spark writes it, is read as timestamp."""
     moments = pa.array([0], pa.timestamp("us"))
     (tmp_path / "EWR").mkdir()
     pq.write_table(
@@ -182,7 +182,7 @@ def test_other_forms_of_the_same_type_are_accepted(tmp_path):
 
 
 def test_a_file_that_changes_between_poll_and_read_is_an_error(source, root):
-    """A slice is lazy. The source checks its files again before it builds a plan on them."""
+    """A slice is lazy. So the source checks the files again before it builds a plan that reads them."""
     slice_ = poll(source)
     write(root / "EWR" / "002.parquet", 9)
     with pytest.raises(SourceError, match=r"002\.parquet was found with other contents than it has now"):
@@ -195,14 +195,14 @@ def test_read_adds_split_and_position(source):
 
 
 # ------------------------------------------------------------------
-# Compares the matching of files with a model: files are touched, renamed, removed, brought back or copied.
+# Compares how files are matched with a model. Files are touched, renamed, removed, brought back or copied.
 #
 # The invariant: along one line of positions, each row of each file is read exactly once.
 
 
 @dataclass(frozen=True)
 class Lying:
-    """A file in the folder. Each file that was written has its own `uid`, whatever its name is."""
+    """A file in the folder. Each written file has its own `uid`, whatever its name is."""
 
     uid: int
     modified_ns: int
@@ -212,14 +212,14 @@ class Lying:
 
 @dataclass
 class Folder:
-    """A split's folder, the position up to which it was read, and the rows that were read so far."""
+    """A split's folder, the position up to which the folder was read, and the rows that were read so far."""
 
     files: dict[str, Lying] = field(default_factory=dict)
     removed: dict[str, Lying] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
-    """Files that were touched or renamed once. A file that was both is not recognized."""
+    """Files that were touched or renamed once. A file that was both touched and renamed is not recognized."""
     copied: set[int] = field(default_factory=set)
-    """Originals and their copies. If you copy a file with its time and remove one of the two, this is a rename."""
+    """Originals and their copies. To copy a file with its time and to remove one of the two is a rename."""
     position: FilePosition = field(default_factory=FilePosition)
     read: list[tuple[int, int]] = field(default_factory=list)
     line: list[tuple[FilePosition, int]] = field(default_factory=list)
@@ -237,7 +237,7 @@ class Folder:
         return Footer(self.files[name].rows, self.files[name].contents, ())
 
     def poll(self, rows_max=1_000_000):
-        """Read at most so many further rows. Return how many were read."""
+        """Read at most this many further rows. Return how many rows were read."""
         found = self.found()
         known = matched(self.position, found, self.footer)
         unseen = (
@@ -270,7 +270,7 @@ class Folder:
         self.files[name] = Lying(self.clock, self.clock, rows, contents or f"c{self.clock}")
 
     def consumed(self):
-        """Return the names of files that were read whole and may be removed."""
+        """Return the names of files that were read completely and may be removed."""
         read = set(self.read)
         return [
             name
@@ -344,7 +344,7 @@ def folder():
 
 @pytest.mark.parametrize("change", [{"contents": "other"}, {"rows": 6}])
 def test_other_contents_under_a_known_name_are_refused(folder, change):
-    """This holds for contents of the same size too."""
+    """This also holds for contents of the same size."""
     folder.files["4"] = replace(folder.files["4"], modified_ns=99, **change)
     with pytest.raises(FileChangedError) as changed:
         folder.poll()
@@ -352,7 +352,7 @@ def test_other_contents_under_a_known_name_are_refused(folder, change):
 
 
 def test_a_file_that_a_rename_replaced_is_forgotten(folder):
-    """Its rows still count, so the ordinals of the next file come after them."""
+    """The rows of the forgotten file still count, so the ordinals of the next file come after them."""
     folder.files["3"] = folder.files.pop("5")
     folder.write("6", 6)
     assert 6 == folder.poll()
@@ -360,7 +360,7 @@ def test_a_file_that_a_rename_replaced_is_forgotten(folder):
 
 
 def test_a_file_without_a_read_row_may_change():
-    """It is found anew, as after `tidemark reset --to FILE:0`."""
+    """Such a file is found again as a new one, as after `tidemark reset --to FILE:0`."""
     folder = Folder()
     for rows in (3, 4):
         folder.write(f"{rows}", rows)
@@ -374,7 +374,7 @@ def test_a_file_without_a_read_row_may_change():
 def test_a_position_does_not_grow_with_every_file_ever_read(monkeypatch):
     """Each of 3,000 files is removed after it was read.
 
-    The position remembers the newest of them, and ordinals go on.
+    The position remembers only the newest of them, and the ordinals go on.
     """
     monkeypatch.setattr(file_position, "GONE_KEPT", 10)
     folder, longest = Folder(), 0
@@ -407,7 +407,10 @@ def test_a_file_that_comes_back_is_not_read_again_while_it_is_remembered(monkeyp
 
 
 def test_a_position_of_ten_thousand_files_is_small_and_quick():
-    """It takes some 60 bytes a file. It takes a tenth of a second to find that nothing is new."""
+    """The position has some 60 bytes for each file.
+
+    A poll that finds nothing new opens no file, and takes a tenth of a second.
+    """
     folder = Folder()
     for number in range(10_000):
         folder.write(f"2013-01-01T{number:06}.parquet", 100)
@@ -417,7 +420,7 @@ def test_a_position_of_ten_thousand_files_is_small_and_quick():
 
 
 def test_reading_goes_on_from_a_position_of_format_1():
-    """It has no contents of its files. A touched file counts as the same if size and rows are the same."""
+    """Such a position has no checksums of contents. A touched file counts as the same if size and rows are the same."""
     file = '{"name":"a","size":30,"modified_ns":1,"rows":3}'
     position = FilePosition.parse(f'{{"format":1,"files":[{file}],"consumed":3,"before":0}}')
     folder = Folder(position=position)
@@ -474,7 +477,7 @@ def test_every_row_comes_once_in_any_order_of_arrival(arrivals, rows_max):
 
 
 def test_no_more_footers_are_read_than_needed():
-    """Of the unseen files, the source opens at most one more than the slice needs."""
+    """The source opens at most one unseen file more than the slice needs."""
     taken = []
 
     def files():
@@ -492,7 +495,7 @@ def test_no_more_footers_are_read_than_needed():
 def test_a_name_that_leads_out_of_the_folder_is_refused(name):
     """An entry of another warehouse brings positions and slices.
 
-    They may not reach a file outside the split's folder.
+    These may not lead to a file outside the split's folder.
     """
     file = {"name": name, "size": 1, "modified_ns": 1, "rows": 1}
     detail = {"ranges": [{"file": file, "first": 0, "end": 1, "before": 0}]}
@@ -522,7 +525,8 @@ def test_a_foreign_position_is_refused_with_the_way_out(text):
 
 
 # ------------------------------------------------------------------
-# Tests that files go only after a completed checkpoint has their rows, and that earlier positions are then refused.
+# Tests that files are removed only after a completed checkpoint has their rows, and that earlier positions are then
+# refused.
 
 
 @pytest.fixture
@@ -551,7 +555,7 @@ def files_in(folder):
 
 
 def test_only_whole_files_before_the_completed_position_are_removed(deleting, read):
-    """Polling ahead removes nothing. A late file with an earlier name is read, and a changed file stays."""
+    """A poll ahead removes no file. A late file with an earlier name is read, and a changed file stays."""
     first = poll(deleting, rows_max=3)
     part = poll(deleting, first.end, rows_max=2)
     assert ["1", "2", "3"] == files_in(read / "EWR")
@@ -575,7 +579,7 @@ def test_keep_removes_nothing_and_is_the_default(read):
 
 
 def test_an_earlier_position_is_refused_by_name(deleting, archiving, read, tmp_path):
-    """A rollback, or a job that begins at the start, would silently miss the rows of removed files."""
+    """Otherwise a rollback, or a job that begins at the start, would silently miss the rows of removed files."""
     first = poll(archiving, rows_max=3)
     second = poll(archiving, first.end, rows_max=3)
     complete(archiving, second.end, 7)
@@ -590,7 +594,7 @@ def test_an_earlier_position_is_refused_by_name(deleting, archiving, read, tmp_p
 
 
 def test_a_second_call_changes_nothing(archiving, read, tmp_path):
-    """A starting tick reports the restored checkpoint again. A crash may have left half of the files."""
+    """At its start, a tick reports the restored checkpoint again. A crash may have left some of the files."""
     first = poll(archiving, rows_max=3)
     complete(archiving, first.end)
     complete(archiving, first.end)
@@ -599,7 +603,7 @@ def test_a_second_call_changes_nothing(archiving, read, tmp_path):
 
 
 def test_the_ledger_is_written_before_a_file_is_removed(deleting, read, monkeypatch):
-    """A crash between the two leaves a file too many. It never removes a file that the ledger does not name."""
+    """So a crash between the two steps may leave a file, but never removes a file that the ledger does not name."""
 
     def crash(self, **_):
         raise KeyboardInterrupt
@@ -636,7 +640,7 @@ def test_settings_that_contradict_each_other_are_refused(read, monkeypatch, give
 
 
 # ------------------------------------------------------------------
-# Tests that a source of files counts and names the files that it ignores, with the reason and the way out.
+# Tests that a source of files reports how many files it ignores and which, with the reason and the way out.
 
 
 ORDERS = VertexId("orders")
@@ -655,7 +659,10 @@ def sentences(root, source=None):
 
 
 def test_other_suffixes_are_counted_and_named(root):
-    """The files are CSV, JSON lines, and odd suffixes. The message has three names, how many more, and what to do."""
+    """Some files are CSV or JSON lines, others have odd suffixes.
+
+    The message has three names, how many more, and what to do.
+    """
     touch(root, "EWR/a.csv", "EWR/b.jsonl", "EWR/c.parq", "EWR/d.PARQUET")
     (said,) = sentences(root)
     names = "(EWR/a.csv, EWR/b.jsonl, EWR/c.parq and 1 more)"
@@ -664,7 +671,7 @@ def test_other_suffixes_are_counted_and_named(root):
 
 
 def test_nested_files_and_files_beside_the_splits_are_named_with_a_way_out(root):
-    """The source looks through folders in a split's folder to their ends. Hidden files in them are left out."""
+    """The source searches folders inside a split's folder at any depth. It leaves hidden files out."""
     touch(root, "EWR/2024/01/x.parquet", "EWR/2024/_SUCCESS", "EWR/2024/_temporary/y.parquet", "README.txt")
     (said,) = sentences(root)
     assert "passes over 2 files" in said
@@ -674,7 +681,7 @@ def test_nested_files_and_files_beside_the_splits_are_named_with_a_way_out(root)
 
 
 def test_a_link_without_a_target_is_named(root):
-    """It has the right name, but it is no file."""
+    """The link has the right suffix, but leads to no file."""
     (root / "EWR" / "2.parquet").symlink_to(root / "gone.parquet")
     assert {Why.NO_FILE: ["EWR/2.parquet"]} == FileSource(root, SCHEMA).look().passed_over
 
@@ -683,14 +690,14 @@ def test_a_link_without_a_target_is_named(root):
     "name", ["EWR/_SUCCESS", "EWR/.x.crc", "EWR/_x.parquet", "EWR/x.parquet.tmp", "EWR/x._COPYING_", "_tmp/x.csv"]
 )
 def test_files_hidden_by_convention_are_ignored_silently(root, name):
-    """Spark ignores them too."""
+    """Spark ignores such files, too."""
     touch(root, name)
     assert (1, {}) == ((found := FileSource(root, SCHEMA).look()).files, found.passed_over)
     assert [] == sentences(root)
 
 
 def test_a_source_that_has_never_found_a_file_says_where_it_looks(root):
-    """A source whose positions are committed outside says it too."""
+    """A wrapped source, whose positions are committed outside, reports the same."""
     (root / "EWR" / "002.parquet").rename(root / "EWR" / "2.csv")
     said = sentences(root)
     assert said == sentences(root, CommitsToFile(FileSource(root, SCHEMA), root / "_positions.json"))

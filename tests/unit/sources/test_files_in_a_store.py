@@ -54,7 +54,10 @@ def poll(source, split, position=None, rows_max=100):
 
 
 def test_parquet_files_are_found_in_the_folders_of_splits(root):
-    """Two splits; a slice may end in a file; hidden and unfinished files are no input, others are named."""
+    """There are two splits. A slice may end inside a file.
+
+    Hidden and unfinished files are no input, others are named.
+    """
     for name, rows in {"a/1.parquet": 3, "a/2.parquet": 2, "b/1 ü.parquet": 4}.items():
         put(root, name, parquet(rows))
     for name in ("a/_hidden.parquet", "a/.x.parquet", "a/3.parquet.tmp", "_dir/1.parquet"):
@@ -80,7 +83,7 @@ def test_parquet_files_are_found_in_the_folders_of_splits(root):
     ("form", "content"), [("csv", b"n,word\n1,a\n"), ("json", b'{"n": 1, "word": "a"}\n'), ("orc", orc_table(2))]
 )
 def test_a_file_of_another_format_is_read_whole_and_known_again(root, form, content):
-    """Its bytes are the same after they were written again; other bytes under its name are refused."""
+    """A file that is written again with the same bytes is recognised. Other bytes under its name are refused."""
     put(root, f"a/1.{form}", content)
     source = FileSource(root, SCHEMA, format=form, options={"header": "true"} if form == "csv" else None)
     found = poll(source, "a")
@@ -93,7 +96,7 @@ def test_a_file_of_another_format_is_read_whole_and_known_again(root, form, cont
 
 
 def test_a_glob_means_the_same_files(root):
-    """Files at any depth, all of them one split."""
+    """The glob finds files at any depth. They are one split."""
     names = ("2026/11/x.csv", "2026/y.csv", "z.csv", "2026/11/_no.csv", "2026/x.txt")
     for name in names:
         put(root, name, b"1,a\n")
@@ -116,7 +119,7 @@ def test_a_pattern_means_what_the_file_system_takes_it_for(tmp_path, glob):
 
 
 def test_files_that_were_read_are_moved_or_deleted(root, tmp_path):
-    """After a checkpoint; a poll from before them is then refused."""
+    """This happens after a checkpoint. A poll from a position before these files is then refused."""
     other = root.parent / "old" if not isinstance(root, StoreUrl) else StoreUrl(f"{root}-old")
     for after, archive in (("archive", other), ("delete", None)):
         put(root, f"{after}/1.parquet", parquet(2))
@@ -132,7 +135,7 @@ def test_files_that_were_read_are_moved_or_deleted(root, tmp_path):
 
 
 def test_columns_that_appear_are_remembered_beside_the_files(root):
-    """With `evolve` the next tick's source has the column."""
+    """With `evolve`, the next tick's source has the new column."""
     put(root, "a/1.parquet", parquet(2))
     put(root, "a/2.parquet", parquet(2, more=[1.0, 2.0]))
     source = FileSource(root, SCHEMA, columns="evolve")
@@ -141,7 +144,7 @@ def test_columns_that_appear_are_remembered_beside_the_files(root):
 
 
 def test_a_file_that_is_not_whole_is_named(root):
-    """A Parquet file without its end, an empty one, and one whose footer is longer than the first look at it."""
+    """Damaged files are named. A file whose footer is longer than the first request is read."""
     wide = pa.table({f"column {number} {'x' * 200}": [number] for number in range(400)})
     sink = BytesIO()
     pq.write_table(wide, sink)
@@ -171,7 +174,7 @@ def test_a_root_without_files_and_an_address_that_is_refused(url):
 
 
 def test_a_server_that_is_gone_is_named(url, monkeypatch):
-    """A poll fails by one sentence, with the way out."""
+    """The source fails with one sentence that has the way out."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr("jobs.storage.objects._RETRIES", 0)
     with pytest.raises(SourceError, match="the store cannot be reached: check AWS_ENDPOINT_URL"):

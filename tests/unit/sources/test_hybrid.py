@@ -1,4 +1,4 @@
-"""A source that reads several sources one after the other: its names, words, refusals and notices, without Spark."""
+"""A source that reads several sources in turn: its names, words, refusals and notices, without Spark."""
 
 import time
 from dataclasses import replace
@@ -29,7 +29,7 @@ HISTORY, LIVE = SplitId("1.old"), SplitId("2.a")
 
 
 class Ends(Gaps):
-    """A source with gaps that ends."""
+    """A source with gaps that has an end."""
 
     bounded = True
 
@@ -48,7 +48,7 @@ def hybrid(parts):
 
 
 def test_splits_are_named_by_their_part_and_positions_stay_those_of_the_part(hybrid):
-    """A poll gives what the part gives, under the split's name in the job."""
+    """A poll returns what the part returns, under the split's name in the job."""
     assert (HISTORY, LIVE) == hybrid.splits()
     found = hybrid.poll(PollSource(NAME, LIVE, None, 1))
     assert (NAME, LIVE, "p0", "p4") == (found.source, found.split, found.start, found.end)
@@ -65,7 +65,7 @@ def test_every_part_but_the_last_ends(hybrid):
 
 
 def test_positions_are_told_in_the_words_of_their_part(hybrid):
-    """They are counted and sought there too, also where the part knows no words of its own."""
+    """The part also counts rows and finds positions, even if it has no words for them."""
     words = PositionWords({NAME: hybrid})
     assert "part 2, split a, place 701" == words.named(NAME, LIVE, "p2bd")
     assert 2 == words.rows_between(NAME, LIVE, None, "p2bd")
@@ -75,7 +75,7 @@ def test_positions_are_told_in_the_words_of_their_part(hybrid):
 
 
 def test_an_error_names_the_part_and_the_split_as_the_job_knows_it(tmp_path):
-    """A command in the message can be typed as it is."""
+    """So a user can type the command in the message as it is."""
     file = tmp_path / "old" / "1.csv"
     file.parent.mkdir()
     file.write_text("1\n2\n")
@@ -102,7 +102,7 @@ def test_all_parts_are_closed_introduced_and_told_their_positions(parts, hybrid,
 
 
 def test_lag_is_told_of_every_part_until_it_has_ended(hybrid):
-    """Rows of a part whose turn has not come count as unread too."""
+    """Rows of a part that is not read yet count as unread, too."""
     assert [2, 2] == [offer.lag.rows for offer in discover({NAME: hybrid}, None)[NAME].splits.values()]
     later = discover({NAME: hybrid}, ended(cut(HISTORY, LIVE)))[NAME]
     assert [("ended", 0), ("p0", 2)] == [
@@ -124,7 +124,7 @@ def of(source) -> Pipeline:
 
 
 def test_doctor_shows_all_parts_and_the_files_of_each(tmp_path):
-    """How far the job is behind counts the rows of all parts."""
+    """The unread rows of all parts are added up."""
     for folder in ("old", "new"):
         (tmp_path / folder / "all").mkdir(parents=True)
         (tmp_path / folder / "all" / "1.csv").write_text("1\n")
@@ -144,26 +144,26 @@ def test_a_part_that_has_ended_is_not_looked_at_any_more(parts, hybrid):
 
 
 def test_a_part_without_a_split_is_refused_by_name():
-    """Without one, nobody could say when it has ended."""
+    """Without a split, it is unknown when the part has ended."""
     planned = plan(of(HybridSource(Ends({}), Gaps({"a": (1,)}))))
     with pytest.raises(InvalidPipelineError, match=r"source numbers: its part 1 \(Ends\) has no split to read"):
         planned.with_discovered_splits()
 
 
 def test_parts_may_be_added_one_by_one():
-    """A hybrid source that goes on stands for its parts."""
+    """A hybrid source inside another one stands for its parts."""
     one, two, three = (SequenceSource({"a": 1}, bounded=True) for _ in range(3))
     assert (one, two, three) == one.then(two).then(three).parted == one.then(two.then(three)).parted
 
 
 def test_a_part_that_does_not_end_is_refused_by_name():
-    """Whatever comes behind it would never be read."""
+    """The parts after it would never be read."""
     with pytest.raises(SourceError, match=r"part 1 \(SequenceSource\) has no end, so part 2 would never be read"):
         SequenceSource({"a": 1}).then(SequenceSource({"a": 1}))
 
 
 def test_a_wrapper_of_some_parts_is_refused(tmp_path):
-    """Its splits would have parts themselves. A wrapper of all parts is allowed."""
+    """The splits of that wrapper would have parts themselves. A wrapper around all parts is allowed."""
     ends, goes_on = SequenceSource({"a": 1}, bounded=True), SequenceSource({"a": 1})
     with pytest.raises(SourceError, match=r"part 1 \(CommitsToFile\) wraps a source that has parts itself"):
         CommitsToFile(ends.then(ends), tmp_path / "positions").then(goes_on)
@@ -187,7 +187,10 @@ class Columns(Ends):
 
 
 def test_other_columns_are_refused_by_name():
-    """All of them are listed. A column that begins with an underscore may be missing, and may then be null."""
+    """The message lists all differences.
+
+    A column whose name begins with an underscore may be missing, and is then null.
+    """
     first, second = Columns(n=LongType(), price=DoubleType()), Columns(n=StringType(), _undecoded=StringType())
     with pytest.raises(SourceError) as refused:
         HybridSource(first, second)
@@ -201,7 +204,10 @@ def test_other_columns_are_refused_by_name():
 
 
 def test_a_split_of_the_first_part_that_begins_like_a_part_is_refused_by_name():
-    """Read alone before, it could be taken for the split `old` of a part. Other numbers and later parts are free."""
+    """Such a split, if it was read alone before, looks like split `old` of a part.
+
+    Other numbers are allowed, and later parts may have such names.
+    """
     with pytest.raises(SourceError, match=r"^part 1 \(Ends\): its split '2.old' begins like the split of a part: give"):
         plan(of(HybridSource(Ends({"2.old": (1,)}), Gaps({"a": (1,)})))).with_discovered_splits()
     free = HybridSource(Ends({"2013.05": (1,), "3.old": (1,)}), Gaps({"1.a": (1,)}))
@@ -211,7 +217,7 @@ def test_a_split_of_the_first_part_that_begins_like_a_part_is_refused_by_name():
 
 
 class _Offers(Ends):
-    """A source whose rows tasks can read, until one of them leaves a scan to Spark."""
+    """A source whose rows tasks can read, until a task leaves a scan to Spark."""
 
     left = False
 
@@ -227,7 +233,7 @@ def _slices(source, *splits):
 
 
 def test_tasks_read_the_slices_of_parts_that_offer_scans():
-    """If Spark must read one of the slices, it reads all of them. A task may leave a scan of any part to Spark."""
+    """If Spark must read one of the slices, Spark reads all of them. A task may leave a scan of any part to Spark."""
     live = _Offers({"a": (3, 700)})
     source = HybridSource(_Offers({"old": (1, 5)}), Ends({"b": (2,)}), live)
     first, last = SplitId("1.old"), SplitId("3.a")
@@ -240,7 +246,7 @@ def test_tasks_read_the_slices_of_parts_that_offer_scans():
 
 
 def test_a_subclass_with_a_read_of_its_own_is_read_by_that():
-    """Its rows are not those of the scans."""
+    """The rows of such a `read` are not those of the scans."""
 
     class Doubled(HybridSource):
         def read(self, spark, slices):
@@ -251,7 +257,7 @@ def test_a_subclass_with_a_read_of_its_own_is_read_by_that():
 
 
 def test_an_error_of_a_scan_names_the_part():
-    """A task raises it, far from the source."""
+    """A task raises the error, far from the source object."""
 
     class Gone:
         rows, may_repeat = 1, True
@@ -298,7 +304,7 @@ def test_only_the_slow_split_is_slow():
 
 
 def test_a_split_gives_no_more_rows_at_a_time_than_declared():
-    """The smaller one of the poll's bound and the split's bound counts. No slice goes beyond the end."""
+    """The smaller of the poll's and the split's bound applies. No slice goes beyond the end."""
     source = SequenceSource({"a": SequenceSplit(5, poll_rows_max=3)})
     assert [3, 2, 2] == [poll(source, "a").rows, poll(source, "a", rows_max=2).rows, poll(source, "a", "3").rows]
 

@@ -1,4 +1,4 @@
-"""Tests the arguments of a KafkaSource: clients' settings, secrets, schemas, names of splits, and refusals at once."""
+"""Tests a KafkaSource's arguments: settings of clients, secrets, schemas, names of splits, immediate refusals."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def test_both_clients_get_the_same_log_in_under_their_own_names():
 
 
 def test_certificates_become_what_javas_client_reads(tmp_path):
-    """It takes PEM as text. A setting that begins with `kafka.` is only for Spark."""
+    """Java's client takes PEM as text. A setting that begins with `kafka.` is only for Spark."""
     (tmp_path / "ca.pem").write_text("the authority")
     given = {"ssl.ca.location": str(tmp_path / "ca.pem"), "kafka.max.poll.records": "5", "client.id": "shop"}
     settings = ClientSettings("k:1", given, None)
@@ -68,7 +68,7 @@ def test_certificates_become_what_javas_client_reads(tmp_path):
 
 
 def test_a_traceback_that_shows_variables_shows_no_secret():
-    """Rich prints the content of dicts, and logs print tracebacks by Rich."""
+    """Logs print tracebacks with Rich, which shows the content of dicts."""
     settings = ClientSettings("k:1", {"sasl.username": "me"}, lambda: {"sasl.password": "abcdef"})
     for given in (settings.for_spark(), settings.for_librdkafka(), settings):
         assert "abcdef" not in pretty_repr(given) + str(given)
@@ -76,7 +76,7 @@ def test_a_traceback_that_shows_variables_shows_no_secret():
 
 @pytest.mark.parametrize("name", ["sasl.password", "kafka.sasl.jaas.config", "ssl.key.pem", "ssl.key.password"])
 def test_a_plain_text_secret_is_refused(name):
-    """It would be in the pipeline's code. The message says where it belongs."""
+    """The secret would be in the pipeline's code. The message says where it belongs."""
     with pytest.raises(SourceError, match=r"its value would be in the open: name an environment variable"):
         ClientSettings("k:1", {name: "x"}, None)
 
@@ -89,7 +89,7 @@ def test_settings_that_the_source_makes_itself_are_refused(name):
 
 
 def test_a_message_never_repeats_a_secret():
-    """The longest secret is removed first, so that no part of one is left."""
+    """The longest secret is replaced first, so that no part of a secret is left."""
     settings = ClientSettings("k:1", {}, lambda: {"sasl.password": "abc", "ssl.key.password": "abcdef"})
     assert "bad *** and ***" == settings.without_secrets("bad abcdef and abc")
 
@@ -104,7 +104,7 @@ def test_a_message_never_repeats_a_secret():
     ],
 )
 def test_a_split_names_its_kafka_partition(place, split):
-    """The name can also be read back, for every name that Kafka gives a topic."""
+    """The partition can be read back from the split's name, for every topic name that Kafka allows."""
     assert split == split_of(TopicPartition(*place))
     assert place == place_of(SplitId(split))
 
@@ -152,13 +152,13 @@ MAPS = StructType().add("m", ArrayType(MapType(LongType(), LongType())))
     ],
 )
 def test_parameters_that_do_not_fit_are_refused_when_they_are_written(given, said):
-    """The refusal asks no broker."""
+    """The error is raised without a request to a broker."""
     with pytest.raises(SourceError, match=said):
         KafkaSource("k:1", **given)
 
 
 def test_a_pipeline_without_kafka_imports_nothing_of_it():
-    """A pipeline with Kafka names a missing library by the extra that installs it."""
+    """With Kafka, the error for a missing library names the extra that installs it."""
     program = (
         "import sys; sys.modules['confluent_kafka'] = None; import importlib.util as u; real = u.find_spec\n"
         "u.find_spec = lambda name, *more: None if name == 'confluent_kafka' else real(name, *more)\n"
@@ -195,7 +195,7 @@ class Record:
 
 
 def test_a_time_in_microseconds_is_far_away_and_one_in_nanoseconds_names_its_record():
-    """The first is a moment of Spark's type. The second is none, and the user learns where it lies."""
+    """The first is a moment that Spark's type can hold. The second is not, and the error names the record."""
     assert [1721054790123456 * 1000] == _timestamps([Record(1721054790123456)]).view("int64").to_pylist()
     for ms in (1721054790123456789, -(2**63)):
         with pytest.raises(SourceError, match=re.escape("topic orders, partition 3, offset 17: the record's time")):
@@ -222,7 +222,7 @@ def decoded(values, schema, **given):
 
 
 def test_each_type_becomes_one_of_spark():
-    """The table in the module's docstring lists them."""
+    """The table in the module's docstring lists these types."""
     types = {name: each.spark.simpleString() for name, each in column_types(written_out(SCHEMA_OF_AVRO, "it")).items()}
     assert {name: spark for name, _, _, spark, _ in FIELDS} == types
     assert list(types) == record_form("avro", json.dumps(SCHEMA_OF_AVRO), ()).value.names
@@ -254,7 +254,7 @@ def test_each_value_is_decoded():
     ],
 )
 def test_a_type_that_spark_does_not_have_is_refused_by_name(avro, said):
-    """The message names the field before anything is read."""
+    """The message names the field, before any record is read."""
     (found,) = column_types(written_out(record(avro), "it")).values()
     assert isinstance(found, AvroTypeError)
     with pytest.raises(SourceError, match=f"cannot be read into columns: {said}.*format='raw'"):
@@ -262,7 +262,7 @@ def test_a_type_that_spark_does_not_have_is_refused_by_name(avro, said):
 
 
 def test_bytes_that_are_no_record_are_kept():
-    """They are too short or too long, or have other values or numbers that do not fit. A null value is no error."""
+    """Such bytes are too short or too long, or have invalid or too large values. A null value is no error."""
     good = encoded(ORDER, {"n": 1, "who": "a"})
     wide = encoded({**ORDER, "fields": [{"name": "n", "type": "long"}, ORDER["fields"][1]]}, {"n": 2**40, "who": "a"})
     bad = [b"", good[:-1], good + b"\0", b"\x02\x02\xff", wide, b"\xff" * 12]
@@ -272,7 +272,7 @@ def test_bytes_that_are_no_record_are_kept():
 
 
 def test_confluents_wire_format_names_the_schema_of_each_record():
-    """A record is decoded with the schema that wrote it. If the number is unknown, the bytes are kept."""
+    """A record is decoded with the schema with which it was written. If the number is unknown, the bytes are kept."""
     first = b"\0\0\0\0\x07" + encoded(ORDER, {"n": 1, "who": "a"})
     second = b"\0\0\0\0\x09" + encoded(ORDER_2, {"n": 2, "who": "b", "tag": "t"})
     bad = [b"\0\0\0\0\x08" + first[5:], b"\x01" + first[1:], b"\0\0\0", first[5:]]
@@ -300,7 +300,7 @@ def test_unusable_schemas_are_refused_in_the_pipeline_code(given, said):
 
 
 # ------------------------------------------------------------------
-# What a source refuses about a schema registry, before it asks one.
+# What a source refuses about a schema registry, without a request to one.
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_a_missing_library_is_named_by_its_extra(monkeypatch):
 
 
 def test_sources_of_two_kafkas_have_no_common_transactions():
-    """The refusal names both."""
+    """The refusal names both Kafkas."""
     bank = DebeziumTransactions("bank.transaction")
     KafkaSource("k:1", **EVENTS, transactions=bank)
     with pytest.raises(SourceError, match="read Kafka at k:2 and at k:1"):

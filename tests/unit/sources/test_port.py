@@ -1,4 +1,4 @@
-"""Tests the optional abilities of a source, also behind a source that wraps it, without Spark."""
+"""Tests the optional abilities of a source, without Spark, also behind another source that wraps it."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,7 +44,7 @@ class Plain:
 
 
 class Wraps(WrappedSource):
-    """Wraps a source. It adds nothing, but receives notices of checkpoints."""
+    """Wraps a source. The wrapper only receives notices of checkpoints."""
 
     told = None
 
@@ -58,7 +58,7 @@ def gaps():
 
 
 def test_a_source_names_its_positions_and_counts_the_rows_between_them(gaps):
-    """The source knows how few rows lie between two distant positions."""
+    """The source knows how few rows there are between two distant positions."""
     words = PositionWords({NAME: Wraps(gaps)})
     assert "split a, place 701" == words.named(NAME, SPLIT, "p2bd")
     assert (2, -2, 0) == tuple(
@@ -78,20 +78,20 @@ def test_a_source_names_its_positions_and_counts_the_rows_between_them(gaps):
 )
 @pytest.mark.parametrize("sources", [{}, {NAME: Plain(Gaps({"a": ()}))}, {NAME: SequenceSource({"b": 1})}])
 def test_a_position_without_a_source_that_knows_it_is_shown_as_it_is(sources, position, said):
-    """The pipeline's code is missing, the source has no words, or another source has the name today."""
+    """The pipeline's code is missing, the source has no words for positions, or another source now has the name."""
     words = PositionWords(sources)
     assert said == words.named(NAME, SPLIT, position)
 
 
 def test_rows_between_positions_of_an_unknown_source_are_not_counted():
-    """The positions look like ordinals, but only their source knows."""
+    """The positions look like ordinals, but only their source knows whether they are."""
     assert PositionWords({}).rows_between(NAME, SPLIT, "5", "100") is None
     assert PositionWords({NAME: Plain(SequenceSource({"a": 10}))}).rows_between(NAME, SPLIT, "5", "7") is None
     assert PositionWords({NAME: SequenceSource({"a": 10})}).rows_between(NAME, SPLIT, "5", "7") == 2
 
 
 def test_a_source_understands_its_own_words(gaps):
-    """This also holds behind a wrapper. A refusal names split and source, and the words that can be written."""
+    """This also holds behind a wrapper. A refusal names split and source, and the words that a user can write."""
     place = Place(NAME, SPLIT, "p4")
     assert ["p2bc", "p11171", None] == [seek(Wraps(gaps), place, words) for words in ("700", "end", "start")]
     with pytest.raises(
@@ -112,7 +112,7 @@ def test_only_start_and_end_of_a_source_without_words_can_be_named(gaps):
 
 
 def test_secrets_are_left_out_of_a_description(gaps):
-    """User, password, and arguments that name a secret are missing there."""
+    """The description has no user, no password, and no value of an argument that names a secret."""
     assert SourceDescription("gaps", "pg://host/base?password=***") == gaps.described()
     assert "kafka://a:9092,b:9092" == SourceDescription("kafka", "kafka://a:9092,b:9092").place
     assert "host=h password=*** dbname=x" == SourceDescription("pg", "host=h password=a/b@c dbname=x").place
@@ -128,7 +128,7 @@ def test_a_source_that_knows_its_lag_is_not_polled(gaps, monkeypatch):
 
 
 def test_one_poll_finds_out_what_a_lag_leaves_open(gaps):
-    """It finds whether there is a row. The number of rows stays unknown."""
+    """The poll shows whether there is a row. The number of rows stays unknown."""
     gaps.lag = lambda positions: {SPLIT: Lag(None, 2.5)}
     found = discover({NAME: gaps}, None)[NAME]
     assert (True, None, 2.5) == (found.any, found.rows, found.seconds)
@@ -138,7 +138,7 @@ def test_one_poll_finds_out_what_a_lag_leaves_open(gaps):
 
 
 def test_new_rows_change_the_digest_of_the_offers(gaps):
-    """This holds for a source that knows its lag, and for one that is polled."""
+    """This holds for a source that knows its lag, and for a source that is polled."""
     for source in (gaps, Plain(gaps)):
         gaps.places = {"a": (3,)}
         before = [discover({NAME: source}, None)[NAME].digest for _ in range(2)]
@@ -161,7 +161,7 @@ def test_every_source_is_closed_even_if_one_cannot_be(gaps):
 
 
 def test_a_wrapped_source_receives_notices_of_checkpoints(gaps):
-    """The source inside and the one around it both commit their positions."""
+    """Both the wrapper and the source inside get the notice."""
     outer = Wraps(gaps)
     Notices({NAME: outer}, (), TickListener(), UpstreamHolds("report")).complete(
         NotifyComplete(CheckpointId(4), ((NAME, SPLIT, "p4"),))
@@ -171,7 +171,7 @@ def test_a_wrapped_source_receives_notices_of_checkpoints(gaps):
 
 
 def test_a_source_that_does_not_know_its_name_is_named_in_the_commands_of_its_errors(gaps, monkeypatch):
-    """Lag and words are asked without the name. A wrong word stays a wrong word."""
+    """A source gets no name with questions for lag and words. A wrong word stays an error about the word."""
 
     def fails(*_):
         raise failure
@@ -189,11 +189,11 @@ def test_a_source_that_does_not_know_its_name_is_named_in_the_commands_of_its_er
 
 
 # ------------------------------------------------------------------
-# Tests the state that sources have besides their positions: gathered from all layers and parts, and handed out.
+# Tests the state that sources have besides positions: collected from all layers and parts, and given back.
 
 
 class Remembering(WrappedSource):
-    """A source that counts how often it was asked."""
+    """A source whose state counts how often it was asked for."""
 
     def __init__(self, source, name):
         super().__init__(source)
@@ -214,7 +214,7 @@ def remembering(name):
 
 
 def test_the_states_of_layers_and_parts_come_in_their_order_and_go_back():
-    """A source without state among them changes nothing."""
+    """A layer without state changes nothing."""
     one, two = remembering("one"), remembering("two")
     hybrid = HybridSource(WrappedSource(one), two)
     assert keeps_state(hybrid)
@@ -229,7 +229,7 @@ def test_the_states_of_layers_and_parts_come_in_their_order_and_go_back():
 
 @pytest.mark.parametrize("text", ['["a","b"]', '{"a":1}', "[1]", "[]"])
 def test_the_state_of_another_source_is_refused(text):
-    """The message offers a new id."""
+    """The message proposes a new id."""
     with pytest.raises(SourceError, match="an id of its own"):
         OwnState(remembering("one")).restore(7, text)
 
@@ -249,7 +249,8 @@ def test_a_tick_asks_and_restores_by_facts_and_errors_name_the_source():
 
 
 # ------------------------------------------------------------------
-# Tests that words for a place in a split become the position that the source itself writes there, without Spark.
+# Tests, without Spark, that words for a place in a split become the position that the source itself writes for that
+# place.
 
 
 NUMBERS = VertexId("numbers")
@@ -292,13 +293,13 @@ def test_a_file_and_its_rows_name_a_position(files, words, rows):
     ],
 )
 def test_other_words_are_refused_with_the_right_ones(files, words, said):
-    """The message names split and source."""
+    """The message names the split and the source."""
     with pytest.raises(NoSuchPositionError, match=f"is not a position in split s of source numbers: .*{said}"):
         seek(files, place(), words)
 
 
 def test_a_number_names_a_position_of_a_sequence():
-    """The number must lie within the bounds of the split. A split without an end has none."""
+    """The number must lie within the split. A split without an end has no position `end`."""
     source = SequenceSource({"s": 10, "endless": None})
     assert ["7", None, "10"] == [seek(source, place("3"), words) for words in ("7", "start", "end")]
     with pytest.raises(NoSuchPositionError, match="a number from 0 to 10"):
@@ -308,7 +309,7 @@ def test_a_number_names_a_position_of_a_sequence():
 
 
 def test_an_empty_split_has_only_its_start(tmp_path):
-    """No other place exists there."""
+    """No other position exists in an empty split."""
     (tmp_path / "s").mkdir()
     source = FileSource(tmp_path, StructType().add("n", LongType()))
     assert [None, None] == [seek(source, place(), words) for words in ("start", "end")]

@@ -36,7 +36,7 @@ ONE = np.array([0])
 
 
 def row(values):
-    """Return values as the server writes them."""
+    """Return the values of a row in the form that the server writes."""
     parts = [struct.pack(">h", len(values))]
     for value in values:
         if value is None:
@@ -84,7 +84,7 @@ def test_rows_are_read_as_they_were_written(rows, relation):
 def test_an_update_has_its_old_row_if_the_server_sends_it():
     """The server sends the old key or the whole old row.
 
-    A value that it does not send again is taken from the old row.
+    A value that the server does not send again is taken from the old row.
     """
     new = [b"1", Unsent.VALUE]
     plain = Messages([change(b"U", 7, (b"N", new))])
@@ -99,7 +99,7 @@ def test_an_update_has_its_old_row_if_the_server_sends_it():
 
 
 def test_transactions_tables_and_truncates_are_decoded():
-    """A commit time counts from 2000, and a transaction's id has no sign."""
+    """A commit time counts from the year 2000, and a transaction's id is unsigned."""
     column = b"\1id\0" + struct.pack(">ii", 23, -1)
     messages = Messages(
         [
@@ -141,13 +141,13 @@ def test_a_message_that_is_cut_short_or_too_long_is_named(values, cut):
     ],
 )
 def test_bytes_that_are_no_message_are_named(data, read):
-    """They have an unknown kind or the wrong length."""
+    """Such bytes have an unknown kind or a wrong length."""
     with pytest.raises(NotPgoutputError):
         read(Messages([data]))
 
 
 # ------------------------------------------------------------------
-# Tests that texts of PostgreSQL's values become Arrow arrays. A text that does not fit is named, or becomes null.
+# Tests that PostgreSQL's texts of values become Arrow arrays. A text that does not fit is named, or becomes null.
 
 
 FITTING = [
@@ -177,7 +177,7 @@ UNFIT = [
 
 @pytest.mark.parametrize(("name", "texts", "values"), FITTING)
 def test_values_that_fit_become_arrow_values(name, texts, values):
-    """They have the column's Arrow type, and nulls stay nulls."""
+    """The values get the column's Arrow type, and nulls stay null."""
     found = converted(pa.array(texts, pa.large_binary()), name, nulls_for_unfit=False)
     assert (arrow_type(name), values) == (found.type, found.to_pylist())
 
@@ -205,12 +205,12 @@ def test_values_that_do_not_fit_are_named_or_null(name, text):
     ],
 )
 def test_columns_get_the_types_of_the_catalog(base, typmod, element, name):
-    """A number stays text if it has no precision, or a scale that Spark does not have."""
+    """A numeric column stays text if it has no precision, or a scale that Spark does not support."""
     assert name == spark_type(base, typmod, element)
 
 
 # ------------------------------------------------------------------
-# Tests that messages become rows in order, with their transactions, in parts of any size.
+# Tests that messages become rows in order, with their transactions, however the messages are cut into parts.
 
 
 COLUMNS = (

@@ -26,7 +26,7 @@ SCHEMA = StructType().add("id", "long").add("word", "string")
 
 @pytest.fixture(autouse=True)
 def stranger(tmp_path, monkeypatch):
-    """Put a module on the path that PySpark's parser would import, and check that nothing has imported it."""
+    """Put a module on the path that PySpark's parser would import, and check that it was not imported."""
     folder = tmp_path / "importable"
     folder.mkdir()
     (folder / f"{MODULE}.py").write_text("class Kind:\n    pass\n")
@@ -116,7 +116,7 @@ def test_a_type_that_spark_does_not_have_is_named_with_its_column(kind):
 
 
 def test_a_schema_that_is_nested_too_deep_is_refused():
-    """A depth that would end Python's stack, or Spark's parser, is refused by name."""
+    """A depth that would overflow Python's stack, or break Spark's parser, is refused by name."""
     assert NESTING_MAX == str(schema_of_json(struct(nested("string", NESTING_MAX - 1)))).count("ArrayType") + 1
     for depth in (NESTING_MAX, 150, 20_000):
         with pytest.raises(SchemaJsonError, match=r"nested|no such schema"):
@@ -126,7 +126,7 @@ def test_a_schema_that_is_nested_too_deep_is_refused():
 
 
 def test_a_source_of_files_imports_nothing_that_its_folder_names(tmp_path):
-    """`_columns.json` lies beside the input, and may be a stranger's."""
+    """`_columns.json` lies beside the input, and an attacker may have written it."""
     folder = tmp_path / "input"
     (folder / "a").mkdir(parents=True)
     (folder / FOUND).write_text(json.dumps({"format": 1, "columns": struct(STRANGER)}))
@@ -153,7 +153,10 @@ def test_a_source_of_a_table_imports_nothing_that_its_log_names(tmp_path):
 
 @pytest.mark.parametrize("said", [json.dumps(struct(STRANGER)), "no JSON"])
 def test_a_file_that_is_set_aside_gives_spark_no_types_of_a_stranger(tmp_path, said):
-    """Nobody gives Spark the columns of such a file. It would take them from the footer, and PySpark would import."""
+    """For such a file, Spark gets no columns.
+
+    So it would read them from the footer, and PySpark would import the module.
+    """
     (tmp_path / "input" / "a").mkdir(parents=True)
     rows = pa.table({"other": [1]}).replace_schema_metadata({"org.apache.spark.sql.parquet.row.metadata": said})
     pq.write_table(rows, tmp_path / "input" / "a" / "1.parquet")
@@ -163,7 +166,7 @@ def test_a_file_that_is_set_aside_gives_spark_no_types_of_a_stranger(tmp_path, s
 
 
 def test_a_file_with_sparks_own_schema_is_set_aside(tmp_path):
-    """Spark writes its schema into each file. One of plain types does no harm."""
+    """Spark writes its schema into each file. A schema of plain types is harmless."""
     (tmp_path / "input" / "a").mkdir(parents=True)
     said = json.dumps(struct("string"))
     rows = pa.table({"other": [1]}).replace_schema_metadata({"org.apache.spark.sql.parquet.row.metadata": said})

@@ -32,7 +32,7 @@ def offset(slice_):
 
 
 def test_a_simple_reader_says_how_many_rows_it_has():
-    """Its slices are those that it reads at a time."""
+    """Each slice has the rows that the reader returns at a time."""
     source = SparkSource(examples.SimpleNumbers, {"rows": "3"})
     first = polled(source)
     second = polled(source, first.end)
@@ -43,7 +43,7 @@ def test_a_simple_reader_says_how_many_rows_it_has():
 
 @pytest.mark.parametrize("most", [100, 4])
 def test_a_partitioned_reader_decides_how_much_it_reads(most):
-    """It reads seven rows at a time, as in Spark. The number of rows is an estimate by the offsets."""
+    """The reader returns seven rows at a time, as in Spark. The number of rows is an estimate from the offsets."""
     source, position, found = SparkSource(examples.PartitionedNumbers), None, []
     while (piece := polled(source, position, most)) is not None:
         found.append((offset(piece)["topic"]["offset"], piece.rows))
@@ -53,12 +53,12 @@ def test_a_partitioned_reader_decides_how_much_it_reads(most):
 
 
 def test_a_reader_of_pyspark_4_0_has_no_limit():
-    """There `latestOffset` has no parameters."""
+    """In PySpark 4.0, `latestOffset` has no parameters."""
     assert {"topic": {"offset": 11}} == offset(polled(SparkSource(examples.OldNumbers)))
 
 
 def test_a_new_job_writes_its_first_offset_down():
-    """Otherwise it could begin elsewhere in the next tick, and lose the rows between."""
+    """Otherwise the job could begin at another offset in the next tick, and lose the rows between."""
     source = SparkSource(examples.SimpleNumbers, {"rows": "0"})
     first = polled(source)
     assert first.rows_estimated
@@ -66,7 +66,7 @@ def test_a_new_job_writes_its_first_offset_down():
 
 
 def test_the_data_source_hears_of_completed_checkpoints_only():
-    """Once each, and not again for an older one."""
+    """Each completed checkpoint is reported once. An older one is not reported again."""
     source = SparkSource(examples.SimpleNumbers)
     end = polled(source).end
     assert examples.CALLS == []
@@ -77,7 +77,7 @@ def test_the_data_source_hears_of_completed_checkpoints_only():
 
 
 def test_the_reader_is_stopped():
-    """Closing twice stops it once, and the next question opens another one."""
+    """To close twice stops the reader once. The next question opens another reader."""
     source = SparkSource(examples.PartitionedNumbers)
     polled(source)
     source.close()
@@ -116,14 +116,14 @@ def test_what_cannot_be_used_is_named(given, said):
 
 
 def test_rows_that_are_gone_are_named():
-    """The data source was set back, so its offsets lie before those that the job has read."""
+    """The data source was set back, so its offsets are lower than those that the job has read."""
     position = OffsetPosition(offset={"topic": {"offset": 5}}, slices=2).text()
     with pytest.raises(SourceError, match=r"the job has read up to .* already: bring its rows back"):
         polled(SparkSource(examples.PartitionedNumbers, {"backwards": "yes"}), position)
 
 
 def test_no_message_repeats_a_secret(monkeypatch):
-    """The data source's own error does."""
+    """The data source's own error has the secret, but the source's message does not."""
     monkeypatch.setenv("NUMBERS_TOKEN", "hunter2")
     source = SparkSource(examples.SimpleNumbers, {"fails": "poll"}, secrets={"token": "NUMBERS_TOKEN"})
     with pytest.raises(SourceError, match=r"ConnectionError: the server refuses \*\*\*") as raised:
@@ -146,7 +146,7 @@ def test_positions_have_words():
 
 
 def test_columns_may_be_given():
-    """Some data sources can give any columns."""
+    """Some data sources can return any columns."""
     given = StructType().add("n", IntegerType())
     assert given == SparkSource(examples.Silent, schema=given).schema()
     assert NUMBERS == SparkSource("tests.python_data_sources.SimpleNumbers").schema()
@@ -171,7 +171,7 @@ def test_only_numbers_say_that_an_offset_went_back(start, end, back, rows):
 
 
 def test_a_schema_is_read_from_its_text():
-    """With every form of a type that a data source may write."""
+    """The text may have every form of a type that a data source may write."""
     text = "id INT NOT NULL COMMENT 'an id', `a b` string, d decimal(10, 2), e numeric, "
     found = schema_of_text(f"{text}l array<map<string, struct<x: bigint, y:date>>>")
     assert ["id", "a b", "d", "e", "l"] == found.names
@@ -193,7 +193,7 @@ def test_a_schema_that_is_not_understood_is_named(text):
 
 
 def test_a_position_is_json():
-    """It survives the codec of checkpoints."""
+    """So the position survives the encoding of checkpoints."""
     assert {"offset": {"a": 1}, "slices": 0} == json.loads(OffsetPosition(offset={"a": 1}, slices=0).text())
 
 
@@ -208,7 +208,10 @@ def rest(source, position=None):
 
 @pytest.mark.parametrize("reader", [examples.PartitionedNumbers, examples.OldNumbers])
 def test_a_bounded_source_ends_at_the_offset_that_was_newest_at_first(reader):
-    """Rows that come later are not read: not by this object, nor by one of a later tick in the middle of its rows."""
+    """Rows that arrive later are not read.
+
+    This holds for this object, and for the object of a later tick that resumes in the middle of the rows.
+    """
     source = SparkSource(reader, {"rows": "11"}, bounded=True)
     first = polled(source)
     read, end = rest(source, first.end)
@@ -223,7 +226,7 @@ def test_a_bounded_source_ends_at_the_offset_that_was_newest_at_first(reader):
 
 
 def test_a_reset_of_a_bounded_source_finds_a_new_end():
-    """The position that words name has no end yet."""
+    """A position that comes from words has no end yet."""
     place = Place(NAME, SPLIT, rest(SparkSource(examples.PartitionedNumbers, bounded=True))[1])
     later = SparkSource(examples.PartitionedNumbers, {"rows": "40"}, bounded=True)
     assert [13, 20, 27, 34, 40] == rest(later, seek(later, place, '{"topic": {"offset": 6}}'))[0]
@@ -231,7 +234,7 @@ def test_a_reset_of_a_bounded_source_finds_a_new_end():
 
 
 def test_a_bounded_simple_reader_ends_where_a_poll_finds_no_row():
-    """It does not tell its newest offset."""
+    """A simple reader does not report its newest offset."""
     source = SparkSource(examples.SimpleNumbers, {"rows": "3"}, bounded=True)
     end = polled(source, polled(source).end).end
     assert polled(source, end) is None
@@ -239,13 +242,13 @@ def test_a_bounded_simple_reader_ends_where_a_poll_finds_no_row():
 
 
 def test_positions_of_a_source_without_end_are_written_as_before():
-    """Old positions are read, too."""
+    """Positions of older versions can be read, too."""
     old = '{"offset": {"offset": 2}, "slices": 1}'
     assert old == polled(SparkSource(examples.SimpleNumbers)).end == OffsetPosition.parse(old).text()
 
 
 def test_another_source_may_follow_a_bounded_one():
-    """Splits and positions are those of parts."""
+    """The splits are named like those of parts."""
     source = SparkSource(examples.PartitionedNumbers, bounded=True).then(SparkSource(examples.PartitionedNumbers))
     assert ("1.all", "2.all") == source.splits()
     with pytest.raises(SourceError, match="has no end"):

@@ -1,4 +1,4 @@
-"""A reader from cut to cut gets each row once, whatever is appended, compacted and rolled back upstream (A10)."""
+"""A reader that follows cuts gets each row once, whatever is appended, compacted and rolled back upstream (A10)."""
 
 from dataclasses import dataclass, field
 
@@ -13,12 +13,12 @@ Files = dict[str, frozenset[int]]
 
 @dataclass(slots=True)
 class Log:
-    """A table's log, and what the table had after each version."""
+    """A table's log, and the table's files after each version."""
 
     commits: list[CommittedVersion] = field(default_factory=list)
     states: list[Files] = field(default_factory=lambda: [{}])
     goes_back_to: list[int] = field(default_factory=lambda: [0])
-    """The versions to which a rollback may go: those that no rollback has abandoned."""
+    """The versions to which a rollback may go, since no rollback has abandoned them."""
     rows_in: Files = field(default_factory=dict)
     made: int = 0
 
@@ -37,7 +37,7 @@ class Log:
         return {f"f{self.made}": rows}
 
     def append(self, compacts: bool, draw: st.DataObject) -> None:
-        """Append one to three files. The same version may compact files of before into one or two."""
+        """Append one to three files. The same version may compact older files into one or two."""
         now, was = dict(self.states[-1]), self.states[-1]
         for _ in range(draw.draw(st.integers(1, 3))):
             now |= self.file(frozenset({self.made}))
@@ -54,13 +54,13 @@ class Log:
         self.goes_back_to.append(len(self.commits))
 
     def roll_back(self, least: int, draw: st.DataObject) -> None:
-        """Go back to what the table had at an older version, which this and later rollbacks may do again."""
+        """Go back to the table's files at an older version. Later rollbacks may go back to the same version."""
         target = draw.draw(st.sampled_from([each for each in self.goes_back_to if each >= least] or self.goes_back_to))
         self.commit(self.states[target])
         self.goes_back_to = [each for each in self.goes_back_to if each <= target] + [len(self.commits)]
 
     def lose_a_file(self, draw: st.DataObject) -> None:
-        """Let somebody else delete a file."""
+        """Let another program delete a file."""
         now = dict(self.states[-1])
         now.pop(draw.draw(st.sampled_from(sorted(now))))
         self.commit(now)

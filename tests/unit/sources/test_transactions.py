@@ -1,4 +1,4 @@
-"""Tests that what is read of Debezium's topics always ends between two transactions, whatever comes first."""
+"""Tests that reading of Debezium's topics always stops between two transactions, in whatever order records arrive."""
 
 from dataclasses import dataclass, field
 
@@ -19,9 +19,9 @@ HOUR_MS = 3_600_000
 
 @dataclass
 class Connector:
-    """Writes transactions as Debezium does, and begins again before where it was after a crash.
+    """Writes transactions as Debezium does. After a crash, it continues from an earlier place.
 
-    `counts_on` is what newer versions do: they keep the counts of a transaction in the offset.
+    `counts_on` is the behaviour of newer versions, which keep the counts of a transaction in the offset.
     """
 
     counts_on: bool
@@ -29,7 +29,7 @@ class Connector:
     ms: int = 0
 
     def run(self, stream, first, end, lose):
-        """Send steps `first` to `end` of the stream. What is lost are the last records of some logs, from `lose` on."""
+        """Send steps `first` to `end` of the stream. Some logs lose their last records, from step `lose` on."""
         sent_at, counts, inside = {}, {}, None
         if first and self.counts_on and stream[first][0] != "begin" and stream[first][1] is not None:
             inside = stream[first][1]
@@ -80,7 +80,7 @@ def stream_of(transactions):
 
 
 class Reader:
-    """Reads the logs up to cuts. It is a new one after each crash."""
+    """Reads the logs up to cuts. After each crash there is a new reader."""
 
     def __init__(self, logs):
         self.logs, self.starts, self.on_from = logs, dict.fromkeys(PLACES, 0), {ENDS: 0}
@@ -158,7 +158,10 @@ GIRO, OTHER, SAVINGS, _ = PLACES
 
 
 def test_a_transaction_without_its_end_is_given_up_once_others_have_ended_much_later():
-    """Until then it holds only what comes behind its first event, and it is not given up before all was looked at."""
+    """Until then it holds back only records after its first event.
+
+    It is given up only after all logs were looked at.
+    """
     reads = window()
     reads.boundary(SeenAt(ENDS, 0, 0), Boundary("1", False, {}), {})
     reads.event(SeenAt(GIRO, 5, 1), SourceTransaction("1", 1))
@@ -192,7 +195,10 @@ def test_what_an_event_lacks_is_said_when_its_transaction_is_given_up():
 
 
 def test_a_topic_belongs_to_the_table_that_it_is_named_after():
-    """Debezium puts `_` for what no topic's name has. A topic of another name must be told."""
+    """Debezium writes `_` for characters that a topic's name cannot have.
+
+    A topic with another name must be declared.
+    """
     named = DebeziumTransactions("bank.transaction", tables={"odd": "public.giro"})
     counts = {"public.giro": 2, "public.sa vings": 3, "public.audit": 4}
     assert {"odd": 2, "x.public.sa_vings": 3} == named.expected(
