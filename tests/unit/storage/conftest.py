@@ -1,4 +1,4 @@
-"""Provides a folder and servers of object stores as storages."""
+"""Provides storages for tests: a folder, and object stores on servers."""
 
 from uuid import uuid4
 

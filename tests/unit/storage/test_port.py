@@ -19,7 +19,7 @@ from jobs.storage.port import ChangedError
 
 
 def test_a_file_is_read_as_it_was_written(storage):
-    """The test reads bytes, size and time of a file, a part of it, and a file without bytes."""
+    """A read returns bytes, size and time of a file, or a part of the file. A file may be empty."""
     before_ms = time.time() * 1000
     storage.write("a/b/c.json", b"0123456789")
     found = storage.read("a/b/c.json")
@@ -66,7 +66,7 @@ def test_exactly_one_of_several_writers_succeeds(storage):
 
 
 def test_a_file_is_replaced_only_if_it_is_as_it_was_read(storage):
-    """A file that was replaced or deleted meanwhile is not replaced again. Without a tag, the last writer wins."""
+    """A file that was replaced or deleted since it was read is not replaced. Without a tag, the last writer wins."""
     storage.replace("lease", b"1")
     tag = storage.read("lease").tag
     storage.replace("lease", b"22", unchanged=tag)
@@ -84,7 +84,10 @@ def test_a_file_is_replaced_only_if_it_is_as_it_was_read(storage):
 
 
 def test_lists_have_files_and_folders(storage):
-    """A list has one folder's files and folders, or all files below it. It may take several pages of a store."""
+    """A list has one folder's files and folders, or all files below the folder.
+
+    A store may need several pages for it.
+    """
     names = {f"t/_data/{generation}/{file}.parquet" for generation in (1, 2) for file in range(3)}
     for name in (*names, "t/_delta_log/0.json", "tt/other"):
         storage.write(name, b"four", durable=False)
@@ -102,7 +105,7 @@ def test_lists_have_files_and_folders(storage):
 
 
 def test_a_copy_is_another_name(storage):
-    """The copy stays when the first name is deleted. It replaces a file of its name."""
+    """The copy stays when the first file is deleted. It replaces an existing file of its name."""
     storage.write("old/a", b"x")
     storage.write("new/b", b"y")
     storage.copy("old/a", "new/b")
@@ -113,7 +116,7 @@ def test_a_copy_is_another_name(storage):
 
 
 # ------------------------------------------------------------------
-# Tests that one process at a time holds a lock of a warehouse.
+# Tests that only one process at a time holds a lock of a warehouse.
 
 
 def test_only_one_holder_at_a_time(storage):
@@ -136,7 +139,7 @@ def test_only_one_holder_at_a_time(storage):
 
 
 def test_the_lock_of_a_dead_holder_in_a_store_expires(store, monkeypatch):
-    """Its object stays, but counts only for a limited time. The new holder deletes its own object."""
+    """A dead holder's object stays, but counts only for a limited time. A living holder deletes its own object."""
     place = StoragePlace(store, "readers/lock")
     place.write(b"somebody who died")
     monkeypatch.setattr("jobs.storage.place._COUNTS_MS", 0)
@@ -146,7 +149,7 @@ def test_the_lock_of_a_dead_holder_in_a_store_expires(store, monkeypatch):
 
 
 # ------------------------------------------------------------------
-# Tests that independent questions go to a store at the same time, and to a folder in order.
+# Tests that independent requests go to a store at the same time, and to a folder one after the other.
 
 
 def test_a_folder_answers_in_order_and_in_the_callers_thread(tmp_path):
@@ -156,7 +159,7 @@ def test_a_folder_answers_in_order_and_in_the_callers_thread(tmp_path):
 
 
 def test_a_store_is_asked_at_the_same_time_and_answers_come_in_order(store):
-    """Twenty waits of 50 ms take far less than a second, although the first takes longest."""
+    """Twenty requests of 50 ms take far less than a second in all. The first one takes longest."""
     began = time.monotonic()
     answers = together(store, lambda each: (time.sleep(0.05 + 0.05 * (each == 0)), each)[1], range(20))
     assert list(range(20)) == answers
@@ -182,7 +185,7 @@ def test_the_first_error_is_raised_and_no_further_call_begins():
 
 @pytest.mark.parametrize("files", [LISTED_FROM - 1, LISTED_FROM])
 def test_few_files_are_looked_up_and_many_are_listed(storage, files):
-    """A missing file has no size. A file of another folder is looked up too."""
+    """A missing file has no size. A file of another folder is looked up, too."""
     for number in range(files):
         storage.write(f"data/{number}", b"x" * number)
     storage.write("else/where", b"12")
@@ -197,7 +200,7 @@ def test_few_files_are_looked_up_and_many_are_listed(storage, files):
 
 @pytest.mark.parametrize("size", [0, 1, 256 * 1024, 256 * 1024 + 1, 1_000_000])
 def test_size_and_checksum_are_those_of_the_whole_file(storage, size):
-    """The file may be longer than the buffer, or be read after a longer one."""
+    """The file may be longer than the buffer, or be read after a longer file."""
     content = bytes(range(251)) * (size // 251 + 1)
     storage.write("longer", content * 2)
     storage.write("file", content[:size])
@@ -206,7 +209,7 @@ def test_size_and_checksum_are_those_of_the_whole_file(storage, size):
 
 
 # ------------------------------------------------------------------
-# Tests that a part of a Parquet file is read exactly, whatever its row groups are.
+# Tests that exactly the asked part of a Parquet file is read, whatever the file's row groups are.
 
 
 STORED = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -240,7 +243,7 @@ def test_exactly_the_asked_rows_come_in_order_with_their_positions(tmp_path_fact
 
 
 def test_only_the_asked_columns_come_widened_and_a_missing_one_is_null(tmp_path):
-    """Spark reads a file of an older schema so, too."""
+    """Spark also reads a file of an older schema in this way."""
     pq.write_table(pa.table({"k": pa.array([1], pa.int32()), "other": ["x"]}), tmp_path / "a.parquet")
     wanted = pa.schema([("k", pa.int64()), ("new", pa.decimal128(9, 2))])
     (batch,) = scan(tmp_path, 0, 1).batches(wanted)

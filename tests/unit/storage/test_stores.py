@@ -74,7 +74,7 @@ OPERATIONS = {
 @pytest.mark.parametrize("harm", Harm)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_operation_survives_each_harm(proxy, store, operation, harm):
-    """The request is repeated. A put that meets its own first attempt recognizes it."""
+    """The request is repeated. A put recognizes the object of its own first attempt."""
     do, expected = OPERATIONS[operation]
     store.write("there", b"x" * 1000)
     proxy.harm(Fault(harm, operation.partition(" ")[0], pause_s=0.02))
@@ -83,14 +83,14 @@ def test_an_operation_survives_each_harm(proxy, store, operation, harm):
 
 
 def test_an_answer_that_breaks_off_again_and_again_is_asked_for_again(proxy, store):
-    """The second put finds the first one's object, and its answer says so in part only. The third one is told whole."""
+    """The second put finds the first one's object, but its answer breaks off. The third put gets the whole answer."""
     proxy.harm(Fault(Harm.HALF, "PUT", "new", times=2))
     store.write("new", b"12345")
     assert b"12345" == store.read("new").bytes
 
 
 def test_somebody_elses_object_is_not_taken_for_ones_own(proxy, store):
-    """The reply to the second writer is lost. What it meets is the first one's."""
+    """The reply to the second writer is lost. The object that its repeated put finds is the first writer's."""
     store.write("taken", b"first")
     proxy.harm(Fault(Harm.CUT_AFTER, "PUT", "taken"))
     with pytest.raises(FileExistsError):
@@ -100,7 +100,10 @@ def test_somebody_elses_object_is_not_taken_for_ones_own(proxy, store):
 
 @pytest.mark.dear
 def test_a_burst_of_refusals_is_waited_for_and_a_longer_one_is_an_error(proxy, store):
-    """Seven refusals in a row pass. There is a bound, the pauses grow, and the error names the object."""
+    """Seven refusals in a row are waited for.
+
+    The number of tries is bounded, the pauses grow, and the error names the object.
+    """
     proxy.harm(Fault(Harm.BUSY, "PUT", "burst", times=7))
     store.write("burst", b"x")
     proxy.harm(Fault(Harm.BUSY, "PUT", "never", times=1_000))
@@ -126,14 +129,14 @@ URL = StoreUrl("s3://lake/w")
 
 
 def test_a_sound_store_has_no_obstacle(store):
-    """The check leaves no file in it."""
+    """The check leaves no file in the store."""
     assert [] == list(store_obstacles(store, "_tidemark/job"))
     assert [] == list(broken_promises(store, "_tidemark/job"))
     assert [] == list(store.list("", deep=True))
 
 
 def test_a_store_that_checks_and_then_puts_is_refused(monkeypatch):
-    """Moto in several threads lets two writers create one object."""
+    """With several threads, the server Moto lets two writers create one object."""
     with serving(threads=True) as server:
         server.make_bucket("broken")
         for name, value in server.environment.items():
@@ -147,7 +150,7 @@ def test_a_store_that_checks_and_then_puts_is_refused(monkeypatch):
 
 
 def test_a_missing_bucket_is_named(store, proxy):
-    """The server itself gives this answer. The other tests use answers of real stores."""
+    """Here a server gives the answer. Other tests use recorded answers of real stores."""
     (found,) = store_obstacles(ObjectStore(parsed(f"{proxy.server.url('nowhere')}/w")), "_tidemark/job")
     assert "the bucket does not exist" in found.what
     assert "name another one" in found.way_out
@@ -155,7 +158,7 @@ def test_a_missing_bucket_is_named(store, proxy):
 
 @pytest.mark.usefixtures("client")
 def test_an_unreachable_endpoint_is_named(proxy, monkeypatch):
-    """It happens within a bound, and the message does not repeat a secret."""
+    """The error comes within a limited time, and its message repeats no secret."""
     for name, value in proxy.server.unreachable.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(StoreError, match=f"the store cannot be reached: check {proxy.server.named}") as raised:
@@ -179,7 +182,7 @@ def test_an_unreachable_endpoint_is_named(proxy, monkeypatch):
     ],
 )
 def test_an_answer_of_a_store_becomes_one_sentence(said, cause):
-    """It names the store, the operation, the cause and the way out."""
+    """The sentence names the store, the operation, the cause and the way out."""
     error = worded(URL, "write", "probe", said)
     assert cause in error.what
     assert str(error).startswith("s3://lake/w: cannot write probe, because ")
@@ -194,7 +197,7 @@ def test_another_error_is_reported_by_its_first_line():
 
 
 # ------------------------------------------------------------------
-# Tests the address of a warehouse: it is a path, or a plain URL of a store without secrets.
+# Tests the address of a warehouse, which is a path, or a plain URL of a store without secrets.
 
 
 @pytest.mark.parametrize(
@@ -208,7 +211,7 @@ def test_urls_of_stores_are_kept(text):
 
 @pytest.mark.parametrize("text", ["warehouse", "/data/w", "../x y", "s3:/one-slash", "C:/data"])
 def test_all_other_texts_are_paths(text):
-    """A text that only resembles a URL is a path too."""
+    """A text that only resembles a URL is a path, too."""
     assert Path(text) == parsed(text)
 
 
@@ -227,14 +230,14 @@ def test_all_other_texts_are_paths(text):
     ],
 )
 def test_other_urls_are_refused(text, said):
-    """The sentence of the refusal repeats no password."""
+    """The message of the refusal repeats no password."""
     with pytest.raises(InvalidAddressError, match=said) as refused:
         parsed(text)
     assert "secret" not in str(refused.value)
 
 
 def test_a_place_inside_another_is_recognized(tmp_path):
-    """Links are followed. A neighbour with a longer name does not lie inside."""
+    """Links are followed. A neighbour whose name only begins with the place's name does not lie inside."""
     (tmp_path / "link").symlink_to(tmp_path)
     assert is_same(tmp_path, tmp_path / "link")
     assert is_inside(tmp_path / "link/copy", tmp_path)
@@ -244,7 +247,8 @@ def test_a_place_inside_another_is_recognized(tmp_path):
 
 
 # ------------------------------------------------------------------
-# Tests that URLs of Google Cloud Storage and Azure go through the code for S3, up to a made-up address.
+# Tests that URLs of Google Cloud Storage and Azure go through the same code as S3, up to an address where nothing
+# answers.
 
 
 SCHEMA = StructType().add("n", LongType())
@@ -267,7 +271,7 @@ URLS = {"gs": "gs://bucket/in", "abfss": "abfss://container@account.dfs.core.win
 
 @pytest.fixture
 def client(monkeypatch):
-    """Let a test make a client of its own, which repeats no request, from an environment without credentials."""
+    """Let a test make its own client, from an environment without credentials. The client retries no request."""
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", *GOOGLE, *AZURE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(objects, "_RETRIES", 1)
@@ -277,7 +281,7 @@ def client(monkeypatch):
 
 
 def refusals(url):
-    """Return what the sources and a warehouse say before a tick claims its job."""
+    """Yield the errors of the sources and of a warehouse before a tick claims its job."""
     for source in (
         DeltaSource(url, schema=SCHEMA),
         FileSource(url, SCHEMA),
@@ -316,7 +320,7 @@ def test_an_address_where_nobody_answers_is_named(monkeypatch, scheme, variables
     [("gs", "GOOGLE_APPLICATION_CREDENTIALS"), ("abfss", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY")],
 )
 def test_missing_credentials_are_named(scheme, variables):
-    """The sentence says which variables hold them."""
+    """The sentence names the variables for the credentials."""
     for said in refusals(URLS[scheme]):
         assert "because there are no credentials, neither in the environment nor from the machine's role" in said
         assert said.endswith(f": set {variables}")
@@ -325,7 +329,7 @@ def test_missing_credentials_are_named(scheme, variables):
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("scheme", URLS)
 def test_delta_rs_knows_these_urls_too(monkeypatch, scheme):
-    """It reaches the network, and fails there."""
+    """delta-rs accepts the URL, and fails only at the network."""
     for name, value in {**GOOGLE, **AZURE}.items():
         monkeypatch.setenv(name, value)
     options = {"max_retries": "0", "retry_timeout": "1s"}

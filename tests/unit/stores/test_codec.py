@@ -1,4 +1,7 @@
-"""Entries as JSON text. An entry is read back, by this version or a later one. A too new one says what to install."""
+"""Entries as JSON text. This version or a later one reads an entry back.
+
+For a too new entry, the error says what to install.
+"""
 
 import copy
 import json
@@ -87,7 +90,7 @@ def test_a_damaged_entry_is_reported_as_damaged(text: str) -> None:
 
 @pytest.mark.parametrize("field", ["tables", "vertices", "statistics"])
 def test_an_older_checkpoint_without_a_field_of_every_format_is_refused(field: str) -> None:
-    """It is damaged. It is not read as a checkpoint without tables or vertices."""
+    """Such an entry is damaged. It must not be read as a checkpoint without tables or vertices."""
     document = _checkpoint() | {"format": FORMAT - 1}
     del document["row"][field]
     with pytest.raises(UnreadableRowError, match=f"row.{field}"):
@@ -95,7 +98,7 @@ def test_an_older_checkpoint_without_a_field_of_every_format_is_refused(field: s
 
 
 def test_the_places_of_manifests_are_never_read_from_a_text() -> None:
-    """Clean-up keeps the manifests that an entry names. Only its references may say which these are."""
+    """Clean-up keeps the manifests that an entry names. Only the entry's references may name manifests."""
     text = _checkpoint()
     text["row"]["held_in"] = ["somewhere"]
     with pytest.raises(UnreadableRowError, match="held_in"):
@@ -111,13 +114,13 @@ def test_an_older_entry_goes_through_every_migration_step_in_order() -> None:
 
 
 def test_a_gap_in_the_migration_steps_is_refused() -> None:
-    """The error names the format without a step: no version that was released wrote it."""
+    """The error names the format without a step. No released version wrote that format."""
     with pytest.raises(UnknownFormatError, match="from format 5 of a release row"):
         decode(_changed(format=5))
 
 
 def test_an_entry_may_have_as_many_characters_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more is too many. The limit keeps a broken file from filling the memory."""
+    """One character more is too many. The limit keeps a broken file from filling the memory."""
     text = encode(RELEASE, writer=WRITER)
     monkeypatch.setattr(codec, "ROW_CHARACTERS_MAX", len(text))
     assert RELEASE == decode(text)
@@ -126,7 +129,7 @@ def test_an_entry_may_have_as_many_characters_as_the_limit_says(monkeypatch: pyt
 
 
 # ------------------------------------------------------------------
-# Entries that somebody else wrote are refused by name, or name nothing outside the job.
+# Entries from another program are refused by name, or name no file or table outside the job.
 
 
 ROW = _checkpoint() | {"format": FORMAT - 1}
@@ -165,7 +168,7 @@ def _put(document: Any, at: list[Any], value: Any) -> None:
 
 @pytest.mark.parametrize("case", CRAFTED["cases"], ids=lambda case: case["name"])
 def test_a_forged_entry_is_refused_by_its_field(case: dict[str, Any]) -> None:
-    """One field of a real entry is changed. The refusal names the entry, the field and the way out."""
+    """One field of a real entry is forged. The refusal names the entry, the field and the way out."""
     crafted = copy.deepcopy(ROW)
     _put(crafted, case["at"], case["put"])
     with pytest.raises(UnreadableRowError, match=re.escape(case["field"])) as refused:
@@ -178,7 +181,7 @@ def test_a_forged_entry_is_refused_by_its_field(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("text", CRAFTED["texts"])
 def test_a_text_that_is_no_entry_is_refused(text: str) -> None:
-    """It raises one of two errors. The message has no control characters."""
+    """Such a text raises one of two errors. The message has no control characters."""
     with pytest.raises((UnreadableRowError, UnknownFormatError)) as refused:
         decode(text)
     assert str(refused.value).replace("\n", "").isprintable()
@@ -281,7 +284,7 @@ def test_any_name_of_a_data_file_in_the_tables_folder_is_accepted(path: str) -> 
 
 
 # ------------------------------------------------------------------
-# The names of objects. One class makes them, and can read them back.
+# The names of objects. One class makes these names, and can read them back.
 
 
 FLIGHTS = ProtocolPaths(job_name("flights"))
@@ -302,7 +305,7 @@ def test_every_object_has_the_documented_name() -> None:
 
 
 def test_no_two_objects_of_a_job_have_the_same_name() -> None:
-    """Every name of the class is in the job's own folder."""
+    """Every name that the class makes lies in the job's own folder."""
     properties = [name for name, value in vars(ProtocolPaths).items() if isinstance(value, property)]
     places = [getattr(FLIGHTS, name) for name in properties if name != "folder"]
     assert len(places) == len(set(places))
@@ -320,7 +323,7 @@ def test_a_state_table_stages_files_below_its_own_folder() -> None:
 
 @pytest.mark.parametrize("text", ["", "..", "a/b", "Flights", "_tidemark"])
 def test_a_job_name_that_may_not_be_a_folder_is_refused(text: str) -> None:
-    """A name from outside is checked before it becomes a path."""
+    """A name that a user gives is checked before it becomes a path."""
     with pytest.raises(InvalidNameError):
         ProtocolPaths(JobName(text))
 
@@ -347,7 +350,7 @@ def test_a_staged_name_is_read_back_as_it_was_given(
     "name", ["part-00000-abc.parquet", "join-1.parquet", "join-x-" + "0" * 32 + ".parquet", ".join-1-" + "0" * 32]
 )
 def test_a_file_with_another_name_has_no_owner(name: str) -> None:
-    """So no rule ever deletes it."""
+    """So no rule ever deletes a file without an owner."""
     assert parse_staged_name(name) is None
 
 
@@ -355,7 +358,7 @@ def test_a_file_with_another_name_has_no_owner(name: str) -> None:
     "folder", ["day=%FF", "day=%41", "day=%2f", "day=%", "%FF=1", "version.text.%FF", "version.text.%41", "day=1%C3"]
 )
 def test_a_folder_with_a_name_that_tidemark_does_not_give_has_no_owner(folder: str) -> None:
-    """Some of these names are no text. The others would be a second folder for the same partition."""
+    """Some of these names cannot be decoded. The others would be a second folder for the same partition."""
     name = f"{folder}/join-1-{'0' * 32}.parquet"
     assert parse_staged_name(name) is None
     assert staging_folder(f"silver/flights/_data/3/{name}") is None

@@ -1,4 +1,4 @@
-"""Each field of an entry is checked at its bounds, a true entry is read unchanged, and its files are known (H1)."""
+"""Each field of an entry is checked at its bounds, a valid entry is read unchanged, and its files are known (H1)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -29,18 +29,18 @@ from tests.unit.full_entry import (
 )
 
 # ------------------------------------------------------------------
-# Lists for each field of an entry which values Tidemark may have written, and which it cannot have written (H1).
+# Lists, for each field of an entry, values that Tidemark may have written, and values that it cannot have written (H1).
 #
 # The values come from the documentation of the entries. This module shares no code with the checks of the product.
 
 
 _EXACT: Final = 2**53
-"""From here on, some JSON readers round whole numbers."""
+"""From this number on, some JSON readers round whole numbers."""
 _YEAR_10000_MS: Final = 253_402_300_800_000
 
 
 class Values(NamedTuple):
-    """The last values that a field may have, and the first values that it may not have."""
+    """The outermost values that a field may have, and the first values beyond these."""
 
     true: tuple[Any, ...]
     false: tuple[Any, ...]
@@ -183,19 +183,19 @@ VALUES_BY_FIELD: Final[Mapping[str, Values]] = {
 
 
 class Place(NamedTuple):
-    """A field of an entry: the object or list that has it, its key there, and its values."""
+    """A field of an entry: the object or list that contains the field, its key there, and its values."""
 
     owner: Any
     key: Any
     values: Values
     pattern: str
-    """The names of the fields that lead there."""
+    """The names of the fields that lead to this field."""
     where: str
-    """The place of the owner, as messages name it."""
+    """The place of the containing object, as messages name it."""
 
 
 def places(row: Fields) -> Iterator[Place]:
-    """Yield the fields of an entry whose values do not depend on its other fields, or on few of them."""
+    """Yield the fields of an entry whose values depend on no other field, or on few of them."""
     yield from _places(row, "", "")
 
 
@@ -224,9 +224,9 @@ def _values(owner: Any, pattern: str) -> Values | None:
 
 
 def _paths(path: str, pattern: str) -> Values:
-    """Return true and false paths for a file.
+    """Return valid and invalid paths for a file.
 
-    Its folder belongs to a table, to an operator's state, or to a channel.
+    The file's folder belongs to a table, to an operator's state, or to a channel.
     """
     inside = path.index("/_data/") if "/_data/" in path else path.index("/", path.index("/") + 1)
     folder = path[:inside]
@@ -241,7 +241,7 @@ def _paths(path: str, pattern: str) -> Values:
 
 
 def _false_paths(folder: str) -> tuple[str, ...]:
-    """Return paths that no file of this folder can have. This holds for every list of files."""
+    """Return paths that no file of this folder can have, in any list of files."""
     name = f"totals-7-{9:032x}.parquet"
     return (
         f"../{folder}/_data/3/{name}",
@@ -287,9 +287,8 @@ def _true_paths(folder: str) -> tuple[str, ...]:
 
 
 # ------------------------------------------------------------------
-# Changes an entry where its fields must agree, and says whether Tidemark may have written what results (H1).
-#
-# Most changes make the entry false. Each change that leaves it true is close to one that makes it false.
+# Changes an entry in fields that must agree, and tells whether Tidemark may have written the result (H1). Most changes
+# make the entry invalid. Each change that leaves it valid is close to a change that makes it invalid.
 
 
 _COMPACTED_MOST: Final = 1_000
@@ -331,7 +330,7 @@ def _told(what: str, change: Change, *, is_true: bool) -> Told:
 
 
 def _without(entry: Fields) -> Iterator[Told]:
-    """Leave out each field of the envelope, or one that every format has. Or add a field that no format has."""
+    """Leave out a field of the envelope or a field that every format has, or add a field that no format has."""
     may_lack = {
         "format",
         "kind",
@@ -395,7 +394,7 @@ def _kinds() -> Iterator[Told]:
 
 
 def _of_others() -> Iterator[Told]:
-    """Give an entry a format or a kind that this version does not know."""
+    """Give the entry a format or a kind that this version does not know."""
     for number in (PRESENT + 1, PRESENT + 2):
         yield Told(f"format {number}", full_entry() | {"format": number}, is_true=False, newer=True)
     for kind in ("barrier", ""):
@@ -406,7 +405,7 @@ def _of_others() -> Iterator[Told]:
 
 
 def _in_manifests() -> Iterator[Told]:
-    """Let manifests hold the files. Each reference has a generation, a digest and a number of handles."""
+    """Let manifests hold the files. Each reference to a manifest has a generation, a digest and a number of handles."""
     for false in ({}, {"generation": 0}, {"digest": "1"}, {"handles": 0}, {"left_out": "0"}, {"left_out": "x"}):
         entry = full_entry()
         entry["row"]["manifests"] = [_manifest() | false]
@@ -485,7 +484,7 @@ def _false() -> dict[str, Change]:
 
 
 def _true() -> dict[str, Change]:
-    """Return changes that leave the entry true. Each is close to a change that makes it false."""
+    """Return changes that leave the entry valid. Each is close to a change that makes it invalid."""
     return {
         "no splits": lambda row: row["vertices"][0].update(splits=[]),
         "no measurements": lambda row: _measured(row).update(task_ms=[], rows_in=[]),
@@ -542,7 +541,7 @@ def _compact_upserts(row: Fields) -> None:
 
 
 def _false_table(entry: Fields) -> None:
-    """Let a file be staged for a table of another job, in its folder."""
+    """Let a file be staged for a table of another job, in that table's folder."""
     table = "_tidemark/large/state/totals"
     entry.update(table=table, file=handle(staged(table, "silver", 1)))
 
@@ -556,9 +555,9 @@ def _manifest() -> Fields:
 
 
 FIELDS: Final = "entries-are-checked"
-"""An entry is believed exactly if Tidemark may have written it. It is then read back unchanged."""
+"""An entry is accepted exactly if Tidemark may have written it. It is then read back unchanged."""
 NAMED: Final = "entries-name-files"
-"""An entry names every file in it, and tells which of them a restore needs. So nobody deletes one, and copies have all.
+"""All files of an entry are found, and those that a restore needs. So no clean-up deletes one, and copies have all.
 """
 _KINDS: Final = frozenset(each.value for each in RowKind)
 _ENTRIES: Final = {"checkpoint": full_entry, "claim": claim, "release": release}
@@ -575,7 +574,7 @@ class Older(NamedTuple):
 
 
 class OfPattern(NamedTuple):
-    """The fields of an entry to which these names lead."""
+    """All fields of an entry to which these names lead."""
 
     kind: str
     pattern: str
@@ -653,7 +652,7 @@ def _entry_of(files: dict[str, list[list[FileHandle]]]) -> CheckpointRecord:
 
 
 def _change(case: OfPattern) -> None:
-    """Give each of the fields each of its values."""
+    """Give each of these fields each of its values in turn, and judge the entry."""
     entry = _ENTRIES[case.kind]()
     for place in [place for place in places(entry["row"]) if place.pattern == case.pattern]:
         before = place.owner[place.key]
@@ -675,9 +674,9 @@ def _read_older(case: Older) -> None:
 
 
 def _judge(case: Told, where: str = "") -> None:
-    """Raise if a false entry is believed, if a true entry is refused, or if its fields are read with other values.
+    """Raise if an invalid entry is accepted, a valid one is refused, or its fields are read with other values.
 
-    A refusal must say where the wrong field is, or which version wrote an entry that this version cannot read.
+    A refusal must name the place of the wrong field, or the version that wrote an entry that this version cannot read.
     """
     read = decode_stored if case.stored else decode
     try:
@@ -703,7 +702,7 @@ def _judge(case: Told, where: str = "") -> None:
 
 
 def test_true_and_false_entries_are_told():
-    """Each has another name, and of both kinds there are many."""
+    """All changed entries have different names. Many are valid, and many are invalid."""
     cases = [*told()]
     assert len(cases) == len({case.what for case in cases})
     assert min(sum(case.is_true for case in cases), sum(not case.is_true for case in cases)) > 20

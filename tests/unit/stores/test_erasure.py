@@ -1,4 +1,4 @@
-"""The commit that erases rows writes all entries and their manifests again, in one step (K6)."""
+"""The commit that erases rows replaces all entries and their manifests in one step (K6)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from jobs.warehouse.warehouse import Warehouse
 from tests.unit.full_entry import plain_entry
 
 FILES = 1_100
-"""More than an entry keeps itself."""
+"""More files than an entry itself can list."""
 STATE = table_of_state(JobName("small"), VertexId("sums"))
 
 
@@ -51,9 +51,9 @@ def claim(generation: int) -> Claim:
 
 
 def test_every_entry_and_every_manifest_names_the_successor_alone(tmp_path):
-    """Small and large entries, a savepoint among them. What other entries say besides stays.
+    """There are small and large entries, and a savepoint. All else in the entries stays the same.
 
-    Of one file, all rows are erased, so it has no successor.
+    All rows of one file are erased, so this file has no successor.
     """
     warehouse = Warehouse(tmp_path, ProtocolPaths(JobName("small")))
     store = CheckpointStore(warehouse)
@@ -92,7 +92,7 @@ def plain(manifest: Path) -> str:
     ],
 )
 def test_what_a_successor_would_not_show_the_same_is_refused_by_name(tmp_path, file, content, why):
-    """Each message has the way out. A deletion vector is refused only where its file has matching rows."""
+    """Each message has the way out. A deletion vector is refused only if its file has matching rows."""
     warehouse, log = Warehouse(tmp_path, ProtocolPaths(JobName("small"))), tmp_path / "gold" / "sums" / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{1:020d}.json").write_text("{}\n")
@@ -109,7 +109,7 @@ def test_what_a_successor_would_not_show_the_same_is_refused_by_name(tmp_path, f
 
 
 def test_a_column_of_several_names_is_not_searched():
-    """Spark would not say either which of two columns a condition means. A column inside another one is named."""
+    """Two columns differ only in case, so a condition is ambiguous, as in Spark. The message names a nested column."""
     inside = pa.struct([("City", pa.string())])
     schema = pa.schema([("customer", pa.string()), ("Customer", pa.string()), ("N", pa.int64()), ("home", inside)])
     table = SearchedTable(TableName("gold/sums"), schema, (), has_log=True)

@@ -1,4 +1,4 @@
-"""No reader of any version and no entry has erased rows afterwards, and everything else stays (K6, ADR 24)."""
+"""After an erasure, no version of a table and no entry has erased rows, and everything else stays (K6, ADR 24)."""
 
 import contextlib
 import json
@@ -24,13 +24,14 @@ from spec.machines.judging import expect
 from tests.unit.full_entry import Fields, full_entry, handle, plain_entry
 
 REWRITTEN: Final = "rewritten-logs-hold"
-"""While a log is rewritten, and after any number of deaths, each version shows each row that stays once. An erased row
-is shown once or not at all, and in the end by no version."""
+"""While a log is rewritten, and after any number of crashes, each version shows each remaining row once.
+
+An erased row is shown once or not at all, and at the end no version shows it."""
 
 GONE: Final = "forgotten-is-gone"
 _FILES: Final = 6
 _ROWS: Final = 3
-"""Each file has so many rows, of which the first is erased if the file is."""
+"""The number of rows in each file. If a file is chosen for erasure, its first row is erased."""
 
 
 def rows_of(path: str) -> set[tuple[int, int]]:
@@ -46,7 +47,7 @@ def add(path: str) -> Fields:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[list[Fields]]:
-    """Draw the entries of a log: files come and go, and may come again."""
+    """Draw the entries of a log: files are added and removed, and may be added again."""
     entries, active = list[list[Fields]](), set[str]()
     for _ in range(draw(st.integers(1, 5))):
         changed = draw(st.sets(st.integers(0, _FILES - 1), max_size=3))
@@ -65,7 +66,7 @@ def logs(draw: st.DrawFn) -> list[list[Fields]]:
 
 
 def shown(log: Path, version: int) -> Counter[tuple[int, int]]:
-    """Return the rows of a table at a version, as often as a reader of Delta's protocol sees them."""
+    """Return the rows of a table at a version, each as often as a reader by Delta's protocol sees it."""
     active: set[str] = set()
     for at in range(version + 1):
         lines = [json.loads(line) for line in (log / f"{at:020d}.json").read_text().splitlines()]
@@ -138,7 +139,7 @@ def look(log: Path, before: list[Counter[tuple[int, int]]], gone: set[tuple[int,
 
 
 def handles_in(document: Any) -> Iterator[Fields]:
-    """Yield each file in a JSON document, by the fields that every file has."""
+    """Yield each file in a JSON document. A file is recognised by the fields that every file has."""
     if isinstance(document, dict):
         if {"path", "crc32"} <= document.keys():
             yield document
@@ -178,7 +179,7 @@ def test_an_entry_names_successors_and_says_nothing_else_anew(drawn, keeps):
 
 @pytest.mark.parametrize(("message", "left"), [("too few: 7, 8", NOT_KEPT), ("", "")])
 def test_messages_of_failures_go_because_they_may_show_values(message, left):
-    """A text says so where a message has been, in an entry and in the release of a tick that failed."""
+    """In an entry and in the release of a failed tick, a text says that a message was removed."""
     reason = CheckpointFailureReason.QUALITY
     failed = (CheckpointFailure(checkpoint=1, reason=reason, message=message, at_ms=1),)
     ended = TickEnd(outcome="failed", reason=reason, message=message, failed=failed)
@@ -199,7 +200,7 @@ _OUT: Final = object()
 
 
 def _replaced(document: Any, successors: Mapping[str, Fields | None]) -> Any:
-    """Return the document with other files. One that has none is taken out of its list, with what lies around it."""
+    """Return the document with the successors of files. A file without one is removed, with the object around it."""
     if isinstance(document, dict):
         if {"path", "crc32"} <= document.keys() and document["path"] in successors:
             new = successors[document["path"]]

@@ -24,7 +24,7 @@ def warehouse(tmp_path: Path) -> Warehouse:
 
 
 def test_a_lease_is_read_back_as_it_was_renewed(warehouse: Warehouse) -> None:
-    """Its content is the generation, the holder and the time of its end."""
+    """A lease has the generation, the holder and the time of its end."""
     leases = LeaseStore(warehouse)
     assert leases.read() is None
     assert leases.renew(Generation(2), this_process("run-1"), lease_ms=500)
@@ -34,7 +34,7 @@ def test_a_lease_is_read_back_as_it_was_renewed(warehouse: Warehouse) -> None:
 
 
 def test_an_older_generation_does_not_overwrite_a_newer_lease(warehouse: Warehouse) -> None:
-    """A holder that was suspended finds out that it lost the job, and cannot remove the new lease."""
+    """A holder that was suspended learns that it has lost the job, and cannot delete the new holder's lease."""
     leases = LeaseStore(warehouse)
     leases.renew(Generation(3), this_process(), lease_ms=500)
     assert not leases.renew(Generation(2), this_process(), lease_ms=900)
@@ -75,7 +75,7 @@ def test_this_process_is_alive() -> None:
 
 
 def test_a_killed_process_is_dead_even_before_it_is_reaped() -> None:
-    """A process that has ended and was not reaped holds nothing."""
+    """A process that has ended but was not reaped counts as dead."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     me = this_process()
     started = lease._start_time(child.pid)
@@ -100,14 +100,17 @@ def test_a_reused_process_id_is_another_process() -> None:
 
 
 def test_a_reboot_ended_every_holder_of_this_host() -> None:
-    """The same host has booted again, so every earlier process has ended."""
+    """The same host has rebooted, so every earlier process has ended."""
     me = this_process()
     assert is_alive(me.model_copy(update={"started": "other-boot" + me.started[me.started.index("|") :]})) is False
 
 
 @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"started": "?"}])
 def test_a_process_on_another_host_or_in_another_container_is_unknown(change: dict[str, str]) -> None:
-    """The answer is unknown. If it were dead, a living tick could be taken over."""
+    """Whether such a process lives is unknown.
+
+    If it counted as dead, another tick could take over from a living one.
+    """
     me = this_process()
     if "started" in change:
         boot, _, ticks = me.started.split("|")
@@ -116,7 +119,7 @@ def test_a_process_on_another_host_or_in_another_container_is_unknown(change: di
 
 
 def test_a_dagster_run_that_ended_counts_for_a_holder_elsewhere() -> None:
-    """Dagster is asked about a holder on another host, and only about such a one."""
+    """Dagster is asked only about a holder on another host."""
     away = this_process("run-1").model_copy(update={"host": "elsewhere"})
     assert is_alive(away, lambda _: True) is False
     assert is_alive(away, lambda _: None) is None
@@ -124,12 +127,12 @@ def test_a_dagster_run_that_ended_counts_for_a_holder_elsewhere() -> None:
 
 
 # ------------------------------------------------------------------
-# Requests to a running tick: whole files, withdrawn, cleaned up, or no requests at all.
+# Requests to a running tick: valid requests, withdrawn ones, clean-up, and files that are no requests.
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return the requests of a job. Its clock stands still."""
+    """Return the request folder of a job, with a clock that stands still."""
     return RequestFolder(Warehouse(tmp_path, ProtocolPaths("numbers"), now_ms=lambda: 1_000))
 
 
@@ -148,7 +151,7 @@ def dead():
 
 
 def test_a_request_is_read_back_until_it_is_answered(folder, tmp_path):
-    """The tick reads the request as it was written. The answer replaces it."""
+    """The tick reads the request as it was written. The answer replaces the request."""
     asked = folder.ask(SavepointKind.DRAIN, this_process())
     assert (asked,) == folder.waiting()
     assert SavepointKind.DRAIN is folder.waiting()[0].kind
@@ -159,7 +162,7 @@ def test_a_request_is_read_back_until_it_is_answered(folder, tmp_path):
 
 
 def test_a_request_to_cancel_has_a_format_of_its_own(folder):
-    """Requests for savepoints, with their old format, are still read."""
+    """Requests for savepoints, with their older format, can still be read."""
     cancel = folder.ask_to_cancel(this_process())
     asked = folder.ask(SavepointKind.SUSPEND, this_process())
     assert (1, 2) == (asked.format, cancel.format)
@@ -189,7 +192,7 @@ def test_a_withdrawn_request_is_not_answered(folder, tmp_path):
     ],
 )
 def test_a_file_that_is_no_request_is_reported(folder, tmp_path, content, said):
-    """Nonsense, half a file and a newer format are reported as unreadable, with the problem."""
+    """Nonsense, an incomplete file and a newer format are reported as unreadable, with the problem."""
     folder.ask(SavepointKind.PLAIN, this_process())
     (tmp_path / "_tidemark/numbers/requests/nonsense.json").write_text(content)
     found = [each for each in folder.waiting() if isinstance(each, Unreadable)]
@@ -199,7 +202,7 @@ def test_a_file_that_is_no_request_is_reported(folder, tmp_path, content, said):
 
 
 def test_a_request_under_another_name_is_unreadable(folder, tmp_path):
-    """A copied request does not count as the original."""
+    """A request must have its own name, so a copied request does not count."""
     asked = folder.ask(SavepointKind.PLAIN, this_process())
     requests = tmp_path / "_tidemark/numbers/requests"
     (requests / f"{asked.request}.json").rename(requests / "another.json")
@@ -217,7 +220,7 @@ def test_files_with_other_names_are_ignored(folder, tmp_path):
 def test_only_files_of_dead_processes_are_cleaned_up(folder, tmp_path):
     """The files of a living process stay.
 
-    Those of a dead one are deleted, and so is an answer without a reader, an hour old.
+    Files of a dead process are deleted, and so is an answer without a reader after an hour.
     """
     mine, gone = folder.ask(SavepointKind.PLAIN, this_process()), folder.ask(SavepointKind.PLAIN, dead())
     answered = [folder.ask(SavepointKind.PLAIN, asker) for asker in (this_process(), dead())]

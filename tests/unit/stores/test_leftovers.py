@@ -1,4 +1,4 @@
-"""Only files that certainly nothing refers to are deleted."""
+"""A file is deleted only if certainly nothing refers to it."""
 
 import json
 from dataclasses import replace
@@ -57,7 +57,7 @@ def test_a_staged_file_is_a_leftover_only_after_the_newest_entry(
 
 
 def test_without_any_entry_all_files_of_older_generations_are_leftovers() -> None:
-    """Before the first checkpoint nothing is referenced. The present generation's files are its own."""
+    """Before the first checkpoint, no file is referenced. Files of the present generation are no leftovers."""
     name = StagedName(JOIN, 1, str(uuid4()))
     assert is_leftover(name, Generation(1), current=Generation(2), newest=None)
     assert not is_leftover(name, Generation(2), current=Generation(2), newest=None)
@@ -67,7 +67,7 @@ def test_without_any_entry_all_files_of_older_generations_are_leftovers() -> Non
 def test_files_of_a_savepoint_are_kept_wherever_they_are(kind: RowKind, pinned: bool) -> None:
     """A savepoint after the newest checkpoint names files of later micro-batches.
 
-    These stay, and others are deleted.
+    These files stay, and others are deleted.
     """
     name = StagedName(JOIN, 8, str(uuid4()))
     path = f"silver/flights/_data/2/{name}"
@@ -109,7 +109,7 @@ def test_no_generation_before_the_oldest_one_has_leftovers() -> None:
 
 
 def test_leftovers_of_many_dead_generations_are_found(tmp_path: Path) -> None:
-    """One after the other died before its first checkpoint, so the folders of all of them may have leftovers."""
+    """Each generation died before its first checkpoint, so the folders of all of them may have leftovers."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
     dead = 3 + LISTED_ALONE
     names = [
@@ -123,13 +123,13 @@ def test_leftovers_of_many_dead_generations_are_found(tmp_path: Path) -> None:
 
 
 def test_a_table_that_does_not_exist_yet_has_no_leftovers(tmp_path: Path) -> None:
-    """This is the first tick of a job."""
+    """This is the case in the first tick of a job."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
     assert () == delete_leftovers(warehouse, [SILVER], current=Generation(1), by=Referenced())
 
 
 def test_exactly_the_files_of_a_failed_micro_batch_are_deleted(tmp_path):
-    """Files of other micro-batches, vertices and generations stay. So do files with other names."""
+    """Files of other micro-batches, vertices and generations stay, and so do files with other names."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
     gone, stays = [], []
     for generation, vertex, micro_batch in [(2, "join", 7), (2, "join", 8), (2, "other", 7), (1, "join", 7)]:
@@ -148,7 +148,7 @@ def test_exactly_the_files_of_a_failed_micro_batch_are_deleted(tmp_path):
 
 
 # ------------------------------------------------------------------
-# Tests that nothing behind a symbolic link that somebody planted in the warehouse is deleted, listed or answered.
+# Tests that behind a symbolic link that was planted in the warehouse, nothing is deleted, listed or answered.
 
 
 PATHS = ProtocolPaths(job_name("shop"))
@@ -163,7 +163,7 @@ def warehouse(tmp_path):
 
 @pytest.fixture
 def foreign(tmp_path):
-    """A folder of somebody else, with files that have the names of Tidemark's."""
+    """Return a folder of another program, with files that are named like Tidemark's."""
     folder = tmp_path / "foreign"
     folder.mkdir()
     asker = this_process().model_copy(update={"pid": 2**22, "started": "long ago"}).model_dump(mode="json")
@@ -196,7 +196,7 @@ def content(folder):
 
 @pytest.mark.parametrize("name", [PATHS.requests, PATHS.traces, PATHS.reservations])
 def test_a_link_in_the_place_of_a_jobs_folder_is_not_followed(warehouse, foreign, name):
-    """A tick cleans up requests, traces and reservations. Behind a link it deletes, answers and lists nothing."""
+    """A tick cleans up requests, traces and reservations. Behind a link, it deletes, answers and lists nothing."""
     plant(warehouse, name, foreign)
     before = content(foreign)
     requests = RequestFolder(warehouse)
@@ -227,7 +227,7 @@ def test_a_link_in_the_place_of_a_jobs_folder_is_not_followed(warehouse, foreign
     ],
 )
 def test_no_file_behind_a_link_is_deleted(warehouse, foreign, name):
-    """Maintenance, clean-up, a failed micro-batch and a dead tick's leftovers all delete by these two."""
+    """Maintenance, clean-up and the deletion of leftovers all delete by the methods that this test calls."""
     plant(warehouse, name, foreign)
     before = content(foreign)
     for each in before:
@@ -239,7 +239,7 @@ def test_no_file_behind_a_link_is_deleted(warehouse, foreign, name):
 
 
 def test_a_schema_and_a_table_may_be_links(warehouse, foreign):
-    """An owner may put them on another disk. Files below them are deleted."""
+    """A user may put a schema or table on another disk. Files behind such a link are deleted."""
     plant(warehouse, str(TABLE), foreign)
     assert warehouse.delete(f"{TABLE}/settings.json")
     assert "settings.json" not in content(foreign)
@@ -256,7 +256,7 @@ def test_a_tick_is_refused_before_its_claim(warehouse, foreign, name):
 
 
 def test_a_request_is_still_asked_and_answered_in_a_folder(warehouse):
-    """Without a link, everything is as before."""
+    """In a folder that is no link, requests work."""
     requests = RequestFolder(replace(warehouse))
     asked = requests.ask(SavepointKind.PLAIN, this_process())
     assert (asked,) == requests.waiting()

@@ -1,4 +1,4 @@
-"""Files, and the folders with their names, are synced before a commit names them."""
+"""Tests that files and the folders with their names are synced before a commit names the files."""
 
 import socket
 import time
@@ -67,7 +67,7 @@ def test_every_folder_from_the_warehouse_down_to_the_file_is_synced(
 
 
 # ------------------------------------------------------------------
-# Which files an entry names: those that must stay with it, and those that a tick needs to begin from it.
+# Which files an entry names: those that must stay with the entry, and those that a tick needs to begin from it.
 
 
 def file(name):
@@ -100,17 +100,17 @@ def row():
 
 
 def test_an_entry_names_every_file_that_it_refers_to():
-    """These are files of state, ranges, staging and in flight, and the net files of its tables."""
+    """These are the files of state and of ranges, staged files, files in flight, and the net files of the tables."""
     assert {"state", "range", "staged", "in flight", "net"} == files_of(row())
 
 
 def test_a_tick_needs_the_files_of_state_ranges_and_rows_in_flight():
-    """It does not need files that a table shows already. A slice of a source is read again, and is no file."""
+    """A tick does not need files that a table already shows. A slice of a source is no file, and is read again."""
     assert ["in flight", "range", "state"] == sorted(handle.path for handle in handles_to_restore(row()))
 
 
 # ------------------------------------------------------------------
-# Columns declared in Spark and columns in a Delta log are described in the same words.
+# Columns declared in Spark and columns in a Delta log are described in the same way.
 
 
 _INNER = StructType([StructField("x", IntegerType()), StructField("y", MapType(StringType(), DoubleType()))])
@@ -130,7 +130,7 @@ def test_a_column_survives_its_way_into_a_log() -> None:
 
 
 def test_a_column_that_came_late_says_so_in_its_comment() -> None:
-    """Every engine shows the comment: the column has been valid since then, not since the table began."""
+    """Every engine shows the comment. It says from which checkpoint the column is valid."""
     field = field_of(TableColumn("m", "long", CheckpointId(7)))
     assert {"comment": "holds only what came after checkpoint 7"} == field.metadata
     assert {} == field_of(TableColumn("m", "long")).metadata
@@ -138,7 +138,10 @@ def test_a_column_that_came_late_says_so_in_its_comment() -> None:
 
 
 def test_every_type_of_a_pipeline_is_valid_in_an_entry() -> None:
-    """Types in an entry from outside are compared with Delta's. Tidemark's own types must all pass."""
+    """Types in an entry of another warehouse are checked against Delta's types.
+
+    All of Tidemark's types must be accepted.
+    """
     assert all(is_delta_type(column.type) for column in declared_columns(arrow_schema(EVERY)))
     wrong = ["", "varchar", "decimal(39,0)", "{", '{"type":"struct","fields":7}', '{"type":"struct","fields":[{}]}']
     assert not any(is_delta_type(text) for text in wrong)
@@ -179,7 +182,7 @@ def test_a_table_made_by_tidemark_has_no_problem(mode: TableMode) -> None:
     ],
 )
 def test_a_feature_that_forbids_publishing_is_named(feature: str, way_out: str) -> None:
-    """Features that delta-rs refuses or handles wrongly stop every mode. So do unknown features."""
+    """Features that delta-rs refuses or handles wrongly are refused in every mode, and so are unknown features."""
     for mode in TableMode:
         (text,) = _texts(_shape(features=frozenset({feature})), mode)
         assert text.startswith(f"has the table feature {feature}")
@@ -216,7 +219,7 @@ def test_a_changed_table_goes_on_or_stops_by_name(
 
 
 def test_advice_distinguishes_a_refused_table_from_a_lost_race() -> None:
-    """The user is asked to act only if waiting cannot help."""
+    """The advice tells the user to act only if waiting cannot help."""
     unsupported = "Unsupported table features required: [RowTracking]"
     assert refused_for_good(unsupported)
     assert "DROP FEATURE" in advice(unsupported)
@@ -226,7 +229,7 @@ def test_advice_distinguishes_a_refused_table_from_a_lost_race() -> None:
 
 
 def test_a_table_keeps_its_layout() -> None:
-    """The order of the columns counts too."""
+    """The order of the partition columns matters, too."""
     assert [] == _texts(_shape(partitioned_by=("k",)), TableMode.APPEND, ("k",))
     (text,) = _texts(_shape(partitioned_by=("k", "v")), TableMode.UPSERT, ("v", "k"))
     assert "is laid out by k, v, and the pipeline says v, k: a table keeps its partition_by" in text
@@ -235,7 +238,10 @@ def test_a_table_keeps_its_layout() -> None:
 
 
 def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request has a second here, and repeats end after a second. delta-rs alone would go on for three minutes."""
+    """Here a request may take a second, and retries end after a second.
+
+    By default, delta-rs would retry for three minutes.
+    """
     assert DELTA_CLIENT == {"retry_timeout": "30s"}
     monkeypatch.setattr(table_snapshot, "DELTA_CLIENT", {"timeout": "1s", "retry_timeout": "1s"})
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -1,4 +1,4 @@
-"""The doctor finds bounds that leave out values, as Tidemark 0.1.0 wrote them of decimals, and others may write."""
+"""The doctor finds too narrow bounds, as Tidemark 0.1.0 wrote them for decimals, and as others may write them."""
 
 import json
 from datetime import datetime
@@ -25,7 +25,7 @@ RIGHT = (-12345678901234568000, 12345678901234568000)
     ("bounds", "narrow"), [(None, False), ((TOO_HIGH, RIGHT[1]), True), ((RIGHT[0], TOO_LOW), True), (RIGHT, False)]
 )
 def test_only_bounds_inside_of_the_values_are_found(tmp_path, bounds, narrow):
-    """Bounds that Tidemark writes now are right, and so are all that lie outside of the values."""
+    """Bounds that Tidemark now writes are right, and so are all bounds that enclose the values."""
     rows = pa.table({"amount": pa.array(AMOUNTS, pa.decimal128(38, 18)), "n": [1, 2, 3]})
     warehouse = Warehouse(tmp_path, ProtocolPaths(JobName("many")))
     staged = StagedFiles(str(tmp_path), warehouse.paths.job, Generation(1), VertexId("rows"), 0)
@@ -61,7 +61,7 @@ OF_OTHERS = {
 
 @pytest.mark.parametrize("kind", OF_OTHERS)
 def test_bounds_that_another_writer_made_too_narrow_are_found(tmp_path, kind):
-    """The file lies where the other writer put it. Bounds as Spark writes them are no finding."""
+    """The file is where the other writer put it. Bounds as Spark writes them are no finding."""
     values, right, wrong = OF_OTHERS[kind]
     warehouse = Warehouse(tmp_path, ProtocolPaths(JobName("many")))
     write_deltalake(tmp_path / TABLE, pa.table({"v": values}))
@@ -77,7 +77,10 @@ def test_bounds_that_another_writer_made_too_narrow_are_found(tmp_path, kind):
 
 
 def test_the_footer_of_a_file_has_no_bounds_of_doubles(tmp_path):
-    """Arrow leaves NaN out of them. Then Spark finds no row of `k = NaN`, and DuckDB takes NaN for 0.0."""
+    """Arrow leaves NaN out of such bounds.
+
+    Then Spark would find no row for `k = NaN`, and DuckDB would read NaN as 0.0.
+    """
     staged = StagedFiles(str(tmp_path), JobName("shop"), Generation(1), VertexId("rows"), 0)
     rows = pa.table({"n": [1, 2], "k": [0.0, float("nan")], "v": [{"k": 0.0}, {"k": float("nan")}]})
     footer = pq.ParquetFile(tmp_path / staged.write(TableName("bronze/rows"), rows).path).metadata.row_group(0)

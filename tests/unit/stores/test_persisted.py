@@ -1,8 +1,8 @@
-"""Tests that nobody changes what is persisted without a new format number.
+"""Tests that persisted records do not change without a new format number.
 
 `rows/persisted.json` has a digest of the fields of each record: entries, manifests, positions, leases, requests,
-reservations and the small files of sources. Two builds with one number and other fields could not read each other's
-entries, and called them damaged.
+reservations and the small files of sources. Two builds with the same number and different fields could not read each
+other's entries, and reported them as damaged.
 """
 
 import json
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[3]
 ROWS = Path(__file__).parent / "rows"
 NOTED = json.loads((ROWS / "persisted.json").read_text())
 FORMAT_6 = (ROWS / "entries_format_6.ndjson").read_text().splitlines()
-"""Entries that version 0.1.0 wrote (commit 2826e2cd): ticks, a savepoint, a rollback and a reset of a small job."""
+"""Entries of a small job that version 0.1.0 wrote (commit 2826e2cd): of ticks, a savepoint, a rollback and a reset."""
 RECORDS = (
     CheckpointRecord,
     Claim,
@@ -72,7 +72,7 @@ RECORDS = (
 
 
 def lost(written, read, at="row"):
-    """Return every place whose value was not read. The result may have more fields."""
+    """Return every place whose value was lost by reading. The result may have more fields."""
     if isinstance(written, dict) and isinstance(read, dict):
         return [each for name in written for each in lost(written[name], read.get(name), f"{at}.{name}")]
     if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
@@ -97,10 +97,10 @@ def persisted() -> dict[str, str]:
 
 
 def test_what_is_persisted_changes_with_the_format_number():
-    """If this fails, what is persisted has changed.
+    """If this test fails, a persisted record has changed.
 
     If a released version writes this format, raise `FORMAT` and the version in pyproject.toml, and add a migration
-    step. Then note the new digests, the format and the version in `rows/persisted.json`.
+    step. Then write the new digests, the format and the version into `rows/persisted.json`.
     """
     found = persisted()
     assert {"format": FORMAT, "records": found} == {name: NOTED[name] for name in ("format", "records")}, (
@@ -109,7 +109,7 @@ def test_what_is_persisted_changes_with_the_format_number():
 
 
 def test_the_version_rises_with_the_format_number():
-    """A message tells users to install the version that wrote an entry. So each format needs a version of its own."""
+    """A message tells users to install the version that wrote an entry. So each new format needs a new version."""
     version = loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert numbers(version) >= numbers(NOTED["since"])
 
@@ -119,7 +119,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def test_a_record_with_another_field_has_another_digest():
-    """The digest sees a field, its type and its default, at any depth, and not its words."""
+    """The digest depends on each field's name, type and default, at any depth, but not on its description."""
     schema = TypeAdapter(CheckpointRecord).json_schema()
     words = json.loads(json.dumps(schema).replace("The columns", "All columns"))
     assert digest(fields(schema)) == digest(fields(words))
@@ -129,7 +129,7 @@ def test_a_record_with_another_field_has_another_digest():
 
 @pytest.mark.parametrize("text", FORMAT_6)
 def test_an_entry_of_version_0_1_0_is_read(text):
-    """All of it is read, and written again it is an entry of the present format, perhaps with later fields."""
+    """The whole entry is read. Written again, it is an entry of the present format, perhaps with later fields."""
     row, written = decode(text), json.loads(text)
     again = json.loads(encode(row, writer="tidemark-spark 0.2.0"))
     assert (written["kind"], FORMAT) == (again["kind"], again["format"])
@@ -159,7 +159,7 @@ def newer(change, **envelope):
     ],
 )
 def test_an_entry_with_a_later_field_is_called_newer(where, change):
-    """It is not damaged, and no backup helps. The message names the field and what to install."""
+    """Such an entry is not damaged, so no backup would help. The message names the field and what to install."""
     with pytest.raises(UnknownFormatError) as refused:
         decode(newer(change))
     said = str(refused.value)
@@ -169,7 +169,7 @@ def test_an_entry_with_a_later_field_is_called_newer(where, change):
 
 
 def test_an_entry_with_a_later_field_and_a_wrong_one_is_damaged():
-    """A field that no version can have written is named. So is a later field in an entry of an older format."""
+    """The error names a value that no version can have written, or a later field in an entry of an older format."""
     with pytest.raises(UnreadableRowError, match="damaged"):
         decode(newer(lambda row: row.update(colour="blue", checkpoint="x")))
     with pytest.raises(UnreadableRowError, match=r"row\.colour"):

@@ -1,4 +1,4 @@
-"""A subtask answers barriers, aborts and completions as its table says (C1)."""
+"""A subtask answers barriers, aborts and completions as the table of its module says (C1)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -30,14 +30,14 @@ from spec.machines import judging
 from spec.machines.judging import expect
 
 ANSWERED = "subtask-answers"
-"""A subtask answers each call as the table of its module says."""
+"""A subtask answers each call as the table in its module's docstring says."""
 REFUSED = "subtask-refuses"
-"""A subtask refuses a complete checkpoint exactly if it was never asked for it. A refusal leaves it unchanged."""
+"""A subtask refuses the completion of a checkpoint exactly if no snapshot was requested for it, and stays unchanged."""
 STAGED = "staged-until-complete"
-"""A staged file is in each snapshot from the next barrier on, until one of these checkpoints is complete."""
+"""A staged file is in each snapshot from the next barrier on, until one of those checkpoints is complete."""
 
 FORGOTTEN = 128
-"""An id that lies further than this below the newest aborted one counts as aborted."""
+"""An id that is more than this below an aborted id counts as aborted, too."""
 TABLE = TableName("bronze/orders")
 CHANNEL = ChannelId(EdgeId(VertexId("orders"), VertexId("sink"), 0), 0)
 
@@ -47,7 +47,7 @@ _near = st.sampled_from([0, 0, 0, -1, -2, 1])
 
 @dataclass(slots=True)
 class Asked:
-    """A snapshot in progress: what had been staged and told when it was asked for, and what has come since."""
+    """A snapshot in progress: what was staged and reported when it was requested, and what has come since."""
 
     staged: tuple[StagedFile, ...]
     finished: bool
@@ -57,28 +57,31 @@ class Asked:
 
 @dataclass(slots=True)
 class Reference:
-    """What a subtask was told."""
+    """What a subtask has been told so far, as the reference records it."""
 
     last: int
-    """The newest id of which a barrier was seen, or aborted."""
+    """The newest id whose barrier was seen or aborted."""
     completed: int
     finished: bool = False
     staged: list[StagedFile] = field(default_factory=list)
     asked: dict[int, Asked] = field(default_factory=dict)
     aborted: list[int] = field(default_factory=list)
-    """The ids that were told as aborted before their barrier."""
+    """The ids that were reported as aborted before their barrier."""
 
     def is_aborted(self, checkpoint: int) -> bool:
         """Return whether a checkpoint whose barrier comes now was aborted before."""
         return checkpoint in self.aborted or any(checkpoint + FORGOTTEN < each for each in self.aborted)
 
     def owed(self) -> list[StagedFile]:
-        """Return the files that no complete checkpoint holds. One that was staged after barrier m is in m + 1."""
+        """Return the files that no complete checkpoint has.
+
+        A file that was staged after barrier m is in checkpoint m + 1.
+        """
         return [file for file in self.staged if not self.completed > file.after]
 
 
 class SubtaskMachine(RuleBasedStateMachine):
-    """One subtask."""
+    """One subtask, and the reference for it."""
 
     def __init__(self) -> None:
         """Begin with nothing told."""
@@ -125,7 +128,7 @@ class SubtaskMachine(RuleBasedStateMachine):
         _answered(f"stored {checkpoint}", self.own.stored(checkpoint, channels), due)
 
     def _whole(self, checkpoint: CheckpointId, **came: object) -> SubtaskSnapshot | None:
-        """Return the snapshot that is whole with what came, if it is."""
+        """Return the snapshot if it is now complete, and otherwise None."""
         asked = self.known.asked.get(checkpoint)
         if asked is None:
             return None
@@ -235,7 +238,7 @@ class SubtaskMachine(RuleBasedStateMachine):
         return CheckpointId(max(1, newest + near))
 
     def _is_refused(self, complete: CheckpointId, tell: Callable[[], None]) -> bool:
-        """Tell it, and return whether it was refused: exactly if it names a complete checkpoint that was never seen."""
+        """Pass on a completion. It must be refused exactly if its checkpoint was never seen. Return whether it was."""
         try:
             tell()
         except UnseenCheckpointError as error:
@@ -250,13 +253,13 @@ def _answered(what: str, answer: object, due: object) -> None:
 
 
 def test_a_subtask_answers_as_its_table_says():
-    """Ids may be old, or far too early."""
+    """The ids of requests may be old, or far ahead."""
     run_state_machine_as_test(SubtaskMachine, settings=judging.fitting(SubtaskMachine, settings()))
 
 
 @pytest.mark.parametrize(("passed", "answer"), [(0, Barrier), (150, CancelMarker)])
 def test_of_too_many_aborted_checkpoints_the_one_told_first_is_forgotten(passed, answer):
-    """Those that the gate has passed no longer count."""
+    """Checkpoints that the gate has passed no longer count."""
     own = SubtaskCheckpointing(SubtaskId(VertexId("sink"), 0))
     for checkpoint in (200, *range(1, FORGOTTEN)):
         own.abort(checkpoint, 0)
