@@ -1,4 +1,4 @@
-"""What the tests of the orchestration share: a Dagster instance, and its runs of the tiny pipeline without Spark."""
+"""Fixtures for the tests of the orchestration: a Dagster instance, and runs of the tiny pipeline without Spark."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,7 +22,10 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture
 def run_job(tmp_path: Path, instance: dg.DagsterInstance) -> Callable[..., dg.ExecuteInProcessResult]:
-    """Run the pipeline's job in this process, in this test's warehouse; further settings are the launchpad's."""
+    """Return a function that runs the pipeline's job in this process, in the test's warehouse.
+
+    Further arguments are settings of the launchpad.
+    """
 
     def run(
         reference: str = NUMBERS, engine: LocalEngine | None = None, **settings: object

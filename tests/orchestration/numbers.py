@@ -1,4 +1,4 @@
-"""Tiny pipelines over numbers, as Dagster loads them: `tests.orchestration.numbers:build`, and one that is judged."""
+"""Tiny pipelines over numbers that Dagster loads: `tests.orchestration.numbers:build`, and one with a suite."""
 
 import os
 import signal
@@ -22,16 +22,16 @@ from tests.scenarios.runtime.sqlite_mirror import SqliteMirror
 
 QUARANTINE = TableName("quarantine/numbers")
 LARGEST_ALLOWED = 120
-"""The judged pipeline's suite rejects what is larger: first met in the third epoch of a hundred rows."""
+"""The judged pipeline's suite rejects larger values. The first one is in the third epoch of a hundred rows."""
 
 
 def build(_data: Path) -> Pipeline:
-    """Return numbers to bronze, counted by key in gold: what `LocalEngine` can run."""
+    """Return a pipeline that `LocalEngine` can run: numbers in bronze, counted by key in gold."""
     return _pipeline(())
 
 
 def mirrored(_data: Path) -> Pipeline:
-    """Return the same, its gold shown in the SQLite file that an environment variable names."""
+    """Return the same pipeline with a sink: an SQLite file, named by an environment variable, shows the gold table."""
     return _pipeline((), sink=SqliteMirror(Path(os.environ["MIRROR"])))
 
 
@@ -40,12 +40,12 @@ def reported(data: Path) -> Pipeline:
 
 
 def endless(_data: Path) -> Pipeline:
-    """Return the same over numbers that never end, slowly enough for a checkpoint now and then."""
+    """Return the same pipeline over numbers that never end. They are slow enough for a checkpoint now and then."""
     return _pipeline((), SequenceSource({"a": SequenceSplit(None, poll_delay_ms=20)}, keys=KEYS))
 
 
 def judged(_data: Path) -> Pipeline:
-    """Return the same, its bronze judged by a suite that the third epoch does not meet."""
+    """Return the same pipeline with a suite for bronze that rejects the third epoch."""
     bounds = {"column": "value", "min_value": 0, "max_value": LARGEST_ALLOWED}
     return _pipeline(
         (
@@ -60,7 +60,7 @@ def nearly_judged(_data: Path) -> Pipeline:
 
 
 def ruled(_data: Path) -> Pipeline:
-    """Return the judged pipeline with a row rule too: `RulingEngine` sends the multiples of ten to quarantine."""
+    """Return the judged pipeline with a row rule. `RulingEngine` sends multiples of ten to quarantine."""
     bounds = {"column": "value", "min_value": 0, "max_value": LARGEST_ALLOWED}
     return _pipeline(
         (Expectation("expect_column_values_to_be_between", bounds),),
@@ -85,7 +85,7 @@ def _pipeline(
 
 
 class RulingEngine(LocalEngine):
-    """An engine that also writes the quarantine table of `ruled`, as Spark does: every tenth number fails its rule."""
+    """An engine that also writes the quarantine table of `ruled`, as Spark does. Every tenth number fails the rule."""
 
     def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
         done = super().run(planned, effect, warehouse, job)
@@ -101,7 +101,7 @@ class RulingEngine(LocalEngine):
 
 
 class InterruptedEngine(LocalEngine):
-    """An engine during whose third micro-batch the process is interrupted, as Dagster's termination does it."""
+    """An engine that interrupts the process in the third micro-batch, as Dagster does to terminate a run."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class InterruptedEngine(LocalEngine):
 
 
 def enriching(data):
-    """Declare rows that wait in the state of `joined` for another source."""
+    """Return a pipeline whose rows wait in the state of `joined` for another source."""
     del data
     pipeline = Pipeline("enriching")
     left, right = (

@@ -1,4 +1,4 @@
-"""The alert sensor calls a function of the user's for each thing that is wrong, once. It looks at real warehouses."""
+"""The alert sensor calls a user's function once for each problem. These tests use real warehouses."""
 
 import dagster as dg
 import pytest
@@ -27,7 +27,7 @@ class Broken(LocalEngine):
 
 
 class Watch:
-    """An alert sensor of a pipeline in a warehouse, which is looked at now and then, and what it has told."""
+    """An alert sensor of a pipeline in a warehouse, and the alerts of its last evaluation."""
 
     def __init__(self, root, instance, pipeline=NUMBERS, **how):
         self.warehouse, self.instance, self.told, self.error = root / "warehouse", instance, [], None
@@ -43,7 +43,7 @@ class Watch:
         self.told.append(alert)
 
     def look(self):
-        """Return the kinds and subjects of the alerts that this look tells."""
+        """Evaluate the sensor. Return the kinds and subjects of its alerts."""
         self.told.clear()
         context = dg.build_sensor_context(instance=self.instance, cursor=self._cursor, repository_def=self._repository)
         self._cursor = self._sensor.evaluate_tick(context).cursor
@@ -55,7 +55,7 @@ class Watch:
 
 
 def test_a_failed_tick_is_told_once_and_its_successor_again(tmp_path, instance):
-    """A tick that succeeds in between ends the alert. No password is in it."""
+    """A tick that succeeds in between ends the alert. The alert contains no password."""
     watch = Watch(tmp_path, instance, kinds=["tick_failed"])
     assert watch.look() == []
     watch.tick(engine=Broken())
@@ -71,7 +71,7 @@ def test_a_failed_tick_is_told_once_and_its_successor_again(tmp_path, instance):
 
 
 def test_a_failed_run_of_dagster_is_told_once_with_its_reason(tmp_path, instance, run_job):
-    """The entry of its tick says that it failed too, and is not told beside it."""
+    """The entry of the run's tick also records the failure, but causes no second alert."""
     watch = Watch(tmp_path, instance, kinds=["tick_failed"])
     assert watch.look() == []
     run_job(engine=Broken())
@@ -94,7 +94,7 @@ def test_an_alert_that_could_not_be_told_is_told_at_the_next_look(tmp_path, inst
 
 
 def test_a_cut_that_waits_for_a_person_is_told_once(tmp_path, instance):
-    """After it is rejected, the next one that waits is told too."""
+    """After it is rejected, the next waiting cut causes an alert, too."""
     watch = Watch(tmp_path, instance, kinds=["cut_held"])
     cuts = Cuts(watch.warehouse, JOB)
     for _ in range(2):
@@ -107,7 +107,10 @@ def test_a_cut_that_waits_for_a_person_is_told_once(tmp_path, instance):
 
 
 def test_a_lag_is_told_again_once_it_has_ended(tmp_path, instance):
-    """A pipeline lags if its sources have more and its newest checkpoint is old. One that has read all never lags."""
+    """A pipeline lags if its sources have more rows and its newest checkpoint is old.
+
+    Without unread rows it never lags.
+    """
     watch = Watch(tmp_path, instance, limits=Limits(fresh_within_ms=0))
     watch.tick(checkpoints=1)
     assert watch.look() == [("lag", JOB)]
@@ -118,7 +121,7 @@ def test_a_lag_is_told_again_once_it_has_ended(tmp_path, instance):
 
 
 def test_a_table_that_is_behind_in_event_time_is_told(tmp_path, instance):
-    """Its rows are of January 2026. A look with wider limits finds nothing."""
+    """The table's rows are of January 2026. With wider limits, there is no alert."""
     watch = Watch(tmp_path, instance, timed())
     watch.tick(plan(timed()), engine=TimedEngine())
     assert watch.look() == [("freshness", "bronze/numbers"), ("freshness", "gold/by_key")]
@@ -127,7 +130,7 @@ def test_a_table_that_is_behind_in_event_time_is_told(tmp_path, instance):
 
 
 def late(_data):
-    """Return a pipeline whose rows from the fiftieth on are late for their window."""
+    """Return a pipeline whose rows are late for their windows from the fiftieth row on."""
     pipeline = Pipeline("late", config=CheckpointConfig(every_rows=50, slice_rows_max=25, retained=9))
     numbers = pipeline.source("numbers", SequenceSource({"a": 100}))
     timed = numbers.with_column("at", "timestamp_seconds(if(n < 50, n * 3600, 0))", TimestampType())

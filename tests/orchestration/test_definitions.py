@@ -1,4 +1,4 @@
-"""What Dagster loads: assets in the lineage of the job graph, settings in the launchpad, jobs, a schedule, sensors."""
+"""What Dagster loads: assets with the job graph's lineage, launchpad settings, jobs, a schedule and sensors."""
 
 import json
 import os
@@ -52,14 +52,14 @@ print(SparkSession.getActiveSession(), "great_expectations" in sys.modules)
 
 
 def test_loading_starts_no_spark_and_imports_no_great_expectations(tmp_path):
-    """The code location loads without a JVM, without Great Expectations, and touches no warehouse."""
+    """The code location loads without a JVM and without Great Expectations, and reads and writes no warehouse."""
     program = subprocess.run([sys.executable, "-c", LOADS], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ("None False", 0) == (program.stdout.strip(), program.returncode), program.stderr
     assert [] == list(tmp_path.iterdir())
 
 
 def test_lineage_equals_the_job_graph():
-    """Assets put together by vertex, the edges between them are exactly the job graph's."""
+    """If the assets of each vertex are put together, the edges between them are exactly the job graph's."""
     plan = launch("flights", Layer("", {})).plan
     naming = Naming(plan.job)
     vertex_of = {naming.table_key(table.name): vertex.id for vertex in plan.graph.vertices for table in vertex.tables}
@@ -76,7 +76,10 @@ def test_lineage_equals_the_job_graph():
 
 
 def test_sources_are_external_and_tables_are_not():
-    """The days of a table are materialized when they close, and not by the job. So its asset is external too."""
+    """The days of such a table are materialized when they close, not by the job.
+
+    So this table's asset is external, too.
+    """
     graph = defs.resolve_asset_graph()
     sources = {dg.AssetKey(["sources", "flights", name]) for name in ("flights", "weather")}
     assert sources | {dg.AssetKey(["gold", "delays_by_day"])} == graph.external_asset_keys
@@ -96,7 +99,7 @@ def test_sources_are_external_and_tables_are_not():
 
 
 def test_an_asset_shows_what_the_pipeline_says_of_its_table():
-    """The comment comes first, as a sentence. A table without one has Tidemark's words only."""
+    """The pipeline's description comes first, as a sentence. A table without one has only Tidemark's text."""
     graph = defs.resolve_asset_graph()
     said = graph.get(dg.AssetKey(["gold", "delays_by_route"])).description
     assert said.startswith("how late flights from New York arrive, for each carrier and airport. One row for each")
@@ -104,7 +107,7 @@ def test_an_asset_shows_what_the_pipeline_says_of_its_table():
 
 
 def test_the_graph_has_a_group_for_each_layer():
-    """Sources, operators' states and each schema of tables are a group of their own, named after the pipeline."""
+    """The sources, the operators' states and each schema form groups, which are named after the pipeline."""
     graph = defs.resolve_asset_graph()
     groups = {key.to_user_string(): graph.get(key).group_name for key in graph.get_all_asset_keys()}
     assert {
@@ -119,7 +122,7 @@ def test_the_graph_has_a_group_for_each_layer():
 
 @pytest.mark.parametrize("owner", ["tidemark", "team:", "team:a b", "somebody@", ""])
 def test_an_owner_that_dagster_cannot_show_is_refused_by_name(owner):
-    """Owners are e-mail addresses or teams; the error names the one that is neither, and how to write it."""
+    """An owner is an e-mail address or a team. The error names an owner that is neither, and how to write a team."""
     with pytest.raises(InvalidOwnerError, match=re.escape(repr(owner)) + ".*team:NAME"):
         build_definitions("flights", owners=("data@example.org", owner))
 
@@ -142,7 +145,10 @@ def test_a_check_for_each_expectation_and_a_cut_for_each_table():
 
 
 def test_a_job_a_schedule_and_sensors_for_each_pipeline():
-    """Ticks bear a tag by which they wait for each other, other jobs do not; what starts ticks is off at first."""
+    """Ticks have a tag by which they wait for each other, and other jobs do not.
+
+    Everything that starts ticks is off at first.
+    """
     for name in PIPELINES:
         assert {"tidemark/job": name} == dict(defs.resolve_job_def(f"{name}_tick").tags)
         for verb in ("savepoint", "stop", "cancel"):
@@ -161,7 +167,7 @@ def test_the_launchpad_has_every_setting_and_says_what_each_is():
 
 
 def test_states_can_be_kept_out_of_the_catalogue():
-    """Without states the tables depend on what their vertex reads, and the states' checks go to the table of cuts."""
+    """Without states, tables depend on what their vertex reads, and the states' checks are at the table of cuts."""
     shown, hidden = (build_definitions(enriching, show_state=show).resolve_asset_graph() for show in (True, False))
     states = {key for key in shown.get_all_asset_keys() if "state" in key.path}
     assert states
@@ -183,7 +189,7 @@ def delivering(data):
 
 
 def test_an_asset_of_an_overwrite_table_says_which_rows_it_shows():
-    """It names the version column and the columns of the partitions."""
+    """The description names the version column and the partition columns."""
     node = build_definitions(delivering).resolve_asset_graph().get(dg.AssetKey(["silver", "newest"]))
     assert node.description.startswith("The rows with the greatest `n` of its `key`, written by vertex newest.")
     assert "overwrite" == node.metadata["mode"]
@@ -201,7 +207,10 @@ def sorting(data):
 
 @pytest.mark.parametrize(("show_state", "above"), [(True, "_tidemark/sorted/state/sort"), (False, "bronze/rows")])
 def test_a_table_of_a_named_output_names_it_and_does_not_come_from_the_own_output(show_state, above):
-    """The function's table has none of its rows. So it depends on the state, or on what the function reads."""
+    """The function's own table has none of these rows.
+
+    So the table depends on the state, or on what the function reads.
+    """
     graph = build_definitions(sorting, show_state=show_state).resolve_asset_graph()
     late, counts = graph.get(dg.AssetKey(["silver", "late"])), graph.get(dg.AssetKey(["gold", "counts"]))
     assert "Vertex late reads output `late` of vertex sort." in late.description
@@ -221,7 +230,7 @@ def seeing_rules(data):
 
 
 def test_broadcast_state_is_an_asset_with_a_check_of_its_own():
-    """If states are kept out of the catalogue, the check goes to the table of cuts, under the state's name."""
+    """If states are kept out of the catalogue, the check is at the table of cuts, with the state's name."""
     shown, hidden = (build_definitions(seeing_rules, show_state=show).resolve_asset_graph() for show in (True, False))
     asset = dg.AssetKey(["_tidemark", "bank", "state", "judge_broadcast"])
     assert {("bank", "payments"), ("bank", "rules")} == {tuple(key.path[-2:]) for key in shown.get(asset).parent_keys}
@@ -231,14 +240,17 @@ def test_broadcast_state_is_an_asset_with_a_check_of_its_own():
 
 
 def test_the_health_of_a_pipeline_is_looked_at_from_the_start():
-    """A lag is seen though no tick runs: the schedule of the health job is on, that of the ticks is off."""
+    """A lag is found even if no tick runs: the health job's schedule is on, and the ticks' schedule is off."""
     for name in PIPELINES:
         schedule = defs.resolve_schedule_def(f"{name}_health_schedule")
         assert (f"{name}_health", dg.DefaultScheduleStatus.RUNNING) == (schedule.job_name, schedule.default_status)
 
 
 def test_a_pipeline_whose_server_is_down_says_so_and_the_others_load(tmp_path, instance):
-    """Its table of cuts and the job of its tick name the server and what to do. The code location is valid."""
+    """The table of cuts and the tick job of that pipeline name the server and what to do.
+
+    The code location is valid.
+    """
 
     def build(_data: Path) -> Pipeline:
         bank = PostgresChanges("postgresql://nobody@127.0.0.1:1/bank", "bank", "bank", staged=tmp_path)
@@ -269,14 +281,14 @@ def test_a_pipeline_whose_server_is_down_says_so_and_the_others_load(tmp_path, i
     ],
 )
 def test_a_prefix_that_ends_with_the_pipelines_name_does_not_repeat_it(prefix, name):
-    """Jobs are `sales_tick`, never `sales_sales_tick`; asset keys have the prefix as it is given."""
+    """The job is `sales_tick`, never `sales_sales_tick`. Asset keys have the prefix as it is given."""
     naming = Naming(JobName("sales"), prefix)
     assert name == naming.name
     assert [*prefix, "bronze", "sales"] == naming.table_key(TableName("bronze/sales")).path
 
 
 # ------------------------------------------------------------------
-# The component: found by dg in an installed package, scaffolded by its command, loaded from YAML.
+# The component: dg finds it in an installed package, scaffolds it by a command, and loads it from YAML.
 
 
 TYPE = "tidemark.dagster.CheckpointedPipelineComponent"
@@ -305,7 +317,7 @@ def loaded(attributes):
 
 
 def test_a_yaml_file_is_a_call_of_build_definitions():
-    """Pipeline, schedule, settings, names and limits come from the file."""
+    """The file gives pipeline, schedule, settings, names and limits."""
     definitions = loaded(ATTRIBUTES)
     graph = definitions.resolve_asset_graph()
     bronze = graph.get(dg.AssetKey(["lake", *BRONZE.split("/")]))
@@ -324,7 +336,7 @@ def test_a_setting_that_may_not_be_is_named():
 
 @pytest.mark.dear
 def test_dg_finds_scaffolds_and_loads_the_component(tmp_path):
-    """As a user types it in a project of his own: `dg list components`, `dg scaffold defs`, `dg check defs`."""
+    """In a user's project, `dg list components`, `dg scaffold defs` and `dg check defs` work."""
     package = tmp_path / "shop"
     (package / "defs").mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -358,11 +370,11 @@ def test_dg_finds_scaffolds_and_loads_the_component(tmp_path):
 
 
 # ------------------------------------------------------------------
-# Pictures that Dagster's pages show: short enough to be seen at once, and true.
+# Pictures that Dagster's pages show. They are right, and short enough to be shown at once.
 
 
 INLINE = 1_000
-"""From so many characters on Dagster's page hides Markdown behind a link."""
+"""From this number of characters on, Dagster's page hides Markdown behind a link."""
 
 
 def vertex(**came_ms: int) -> VertexStatistics:
@@ -386,7 +398,7 @@ def test_barriers_that_came_at_once_need_no_drawing():
 
 
 # ------------------------------------------------------------------
-# A pipeline in a Dagster project that has definitions of its own, other pipelines, or the same pipeline twice.
+# A pipeline in a Dagster project that also has other definitions, other pipelines, or the same pipeline twice.
 
 
 def built(**arguments):
@@ -421,7 +433,7 @@ def build(data):
 
 
 def test_a_project_with_definitions_of_its_own_merges_as_the_guide_says(tmp_path):
-    """Dagster's own command takes the guide's module, and refuses one in which both Definitions are module members."""
+    """Dagster's own command accepts the guide's module. It refuses a module that has both Definitions as members."""
     package = tmp_path / "my_project"
     package.mkdir()
     imports, merged = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[:2]
@@ -441,7 +453,10 @@ def test_a_project_with_definitions_of_its_own_merges_as_the_guide_says(tmp_path
 
 
 def test_one_pipeline_in_two_warehouses_of_one_project(tmp_path, instance):
-    """With a key prefix each, tables, jobs and sensors of the two live side by side; each writes its own warehouse."""
+    """With different key prefixes, tables, jobs and sensors of both exist side by side.
+
+    Each job writes its own warehouse.
+    """
     merged = dg.Definitions.merge(*(built(key_prefix=place, warehouse=tmp_path / place) for place in ("eu", "us")))
     keys = {key.to_user_string() for key in merged.resolve_asset_graph().get_all_asset_keys()}
     assert {f"eu/{BRONZE}", f"us/{BRONZE}", f"eu/sources/{JOB}/numbers", f"us/sources/{JOB}/numbers"} <= keys
@@ -483,13 +498,13 @@ def test_a_group_name_that_cannot_be_is_refused_by_name(given):
 
 @pytest.mark.parametrize("given", ["a/b", "a b", "ä", ["a", ""]])
 def test_a_key_prefix_that_cannot_be_is_refused_by_name(given):
-    """The error names the part that cannot be in a name, and says how several parts are written."""
+    """The error names the part that is not allowed in a name, and says how to write several parts."""
     with pytest.raises(InvalidNamingError, match=r"key_prefix: .*as a list"):
         built(key_prefix=given)
 
 
 def test_an_argument_wins_over_the_environment_and_the_launchpad_wins_over_both(tmp_path, instance, monkeypatch):
-    """One variable of the environment cannot send two pipelines of a project into the same warehouse."""
+    """So one environment variable cannot send two pipelines of a project into the same warehouse."""
     monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "environment"))
     tick = built(warehouse=tmp_path / "argument").resolve_job_def(f"{JOB}_tick")
     assert tick.execute_in_process(instance=instance).success
@@ -500,7 +515,7 @@ def test_an_argument_wins_over_the_environment_and_the_launchpad_wins_over_both(
 
 
 def test_a_setting_of_the_project_is_checked_when_it_loads():
-    """A setting that does not exist, or a value that may not be, is named with the place that gave it."""
+    """The error names an unknown setting or an invalid value, and the place where it was given."""
     with pytest.raises(InvalidSettingsError, match=r"retaind.*did you mean retained"):
         built(settings={"retaind": 3})
     with pytest.raises(InvalidSettingsError, match=r"interval_ms \(given to build_definitions\)"):
@@ -508,7 +523,7 @@ def test_a_setting_of_the_project_is_checked_when_it_loads():
 
 
 # ------------------------------------------------------------------
-# The version of a table's code: another one for other code, the same one in every process and at every setting.
+# The code version of a table: it changes with the code, and is the same in every process and with every setting.
 
 
 ADDED = 1
@@ -564,17 +579,17 @@ def changed(**other) -> set[str]:
     ],
 )
 def test_the_version_changes_with_what_the_vertex_computes(other, vertices):
-    """An expression, a function or an aggregate makes another version of its vertex; parallelism makes none."""
+    """Another expression, function or aggregate changes the version of its vertex. Parallelism does not."""
     assert vertices == changed(**other)
 
 
 def test_a_row_rule_is_code_of_all_that_meet_its_rows():
-    """Who reads the good rows computes something else under another rule."""
+    """A vertex that reads the good rows computes something else with another rule."""
     assert {"bronze", "by_key"} == changed(bounds=(0, 8))
 
 
 def test_a_constant_and_a_helper_of_the_users_module_are_code(monkeypatch):
-    """What a step names in its own package counts as if it stood in the step."""
+    """What a step refers to in its own package counts as a part of the step."""
     before = versions(versioned())
     monkeypatch.setattr(sys.modules[__name__], "ADDED", 2)
     assert before["bronze"] != versions(versioned())["bronze"]
@@ -585,7 +600,7 @@ def test_a_constant_and_a_helper_of_the_users_module_are_code(monkeypatch):
 
 
 def test_every_process_finds_the_same_version():
-    """Neither the seed of hashes nor the addresses of objects come into a version."""
+    """A version depends neither on the seed of hashes nor on addresses of objects."""
     seen = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM],

@@ -1,4 +1,4 @@
-"""Dagster is told of a table when its content changed, and of nothing else: what lies downstream runs just then."""
+"""A table is reported to Dagster exactly when its content has changed. So downstream assets run just then."""
 
 import ast
 import re
@@ -52,7 +52,7 @@ REPORT_KEY = dg.AssetKey("report")
 
 
 class BronzeOnly(LocalEngine):
-    """An engine whose keyed vertex puts nothing out, as when no row passes a filter before it."""
+    """An engine whose keyed vertex emits no rows, as if no row passed a filter before it."""
 
     def run(self, planned, *asked):
         done = super().run(planned, *asked)
@@ -64,11 +64,11 @@ class BronzeOnly(LocalEngine):
 
 @dg.asset(key=REPORT_KEY, deps=[GOLD_KEY], automation_condition=dg.AutomationCondition.eager())
 def report() -> None:
-    """Stand for a downstream asset of a user."""
+    """Stand for a user's downstream asset."""
 
 
 class Project:
-    """A project with the tiny pipeline and an eager asset downstream of its gold table, on one Dagster instance."""
+    """A project with the tiny pipeline, and an eager asset downstream of the gold table, on one Dagster instance."""
 
     def __init__(self, root, instance):
         self.warehouse = root / "warehouse"
@@ -88,9 +88,9 @@ class Project:
         return {event.asset_key for event in done.all_events if event.is_step_materialization}
 
     def asked_for(self):
-        """Let Dagster evaluate all conditions, and run what they ask for; return whether the report was.
+        """Let Dagster evaluate all conditions, and run what they request. Return whether they requested the report.
 
-        A second evaluation takes note of the run, as the daemon's next turn would: it must ask for nothing.
+        A second evaluation registers the run, as the daemon's next one would. It must request nothing.
         """
         asked = self._evaluated()
         if asked:
@@ -112,7 +112,7 @@ def project(tmp_path, instance):
 
 
 def test_an_eager_asset_runs_exactly_when_there_is_something_new(project):
-    """It runs after each tick that changed its table, and never after one that found nothing."""
+    """The asset runs after each tick that changed gold, and never after a tick that found nothing new."""
     project.tick(checkpoints=1)
     assert project.asked_for()
     assert not project.asked_for()
@@ -124,7 +124,7 @@ def test_an_eager_asset_runs_exactly_when_there_is_something_new(project):
 
 
 def test_a_table_that_did_not_change_is_not_materialized(project, instance):
-    """An epoch that adds to bronze alone leaves gold as it is: its version stays, and nothing downstream runs."""
+    """If an epoch adds rows only to bronze, gold keeps its version, and no asset downstream of gold runs."""
     project.tick(checkpoints=1)
     assert project.asked_for()
     before = materializations(instance, GOLD_KEY)
@@ -136,7 +136,7 @@ def test_a_table_that_did_not_change_is_not_materialized(project, instance):
 
 
 def test_what_a_tick_outside_dagster_changed_is_told_by_the_next_one(project):
-    """After ticks of the command line, the next Dagster tick reads nothing, but reports the change."""
+    """After a tick on the command line, the next tick in Dagster reads nothing, but reports the change."""
     project.tick(checkpoints=1)
     assert project.asked_for()
     plan = launch(NUMBERS, Layer("", {})).plan
@@ -168,7 +168,7 @@ def test_a_tick_is_told_once_and_each_table_by_its_own_numbers(project, instance
 
 
 def test_a_version_of_the_code_is_the_pipelines_and_not_the_runs(project, instance):
-    """Ticks of one pipeline bear one code version; another suite is another version, of the judged table alone."""
+    """Ticks of one pipeline report the same code version. Another suite changes only the judged table's version."""
 
     def versions(reference):
         graph = build_definitions(reference).resolve_asset_graph()
@@ -186,7 +186,7 @@ def test_a_version_of_the_code_is_the_pipelines_and_not_the_runs(project, instan
 
 
 # ------------------------------------------------------------------
-# Checks that look at the warehouse: one cut, freshness, and who waits too long; told apart from a healthy job.
+# Checks that look at the warehouse: one cut, freshness, and rows that wait too long. A healthy job passes them.
 
 
 MINUTE_MS = 60_000
@@ -215,7 +215,7 @@ def judged(tmp_path):
 
 
 def test_before_the_first_checkpoint_nothing_passes_and_nothing_is_created(judged, tmp_path):
-    """For a job that never ran, every check warns and says what to do. Only nothing waits for approval."""
+    """For a job that never ran, every check but that for approvals warns and says what to do."""
     results = {check: result for check, result in judged().items() if check[1] != APPROVAL}
     assert {(False, dg.AssetCheckSeverity.WARN)} == {(each.passed, each.severity) for each in results.values()}
     assert "materialize its tables" in results[GOLD, "fresh"].description
@@ -223,7 +223,7 @@ def test_before_the_first_checkpoint_nothing_passes_and_nothing_is_created(judge
 
 
 def test_a_table_is_stale_only_while_the_sources_have_more(run_job, judged):
-    """An old checkpoint is fresh enough as long as there is nothing to read; it says how much there is."""
+    """An old checkpoint is fresh enough while there are no rows to read. The check says how many rows there are."""
     run_job(checkpoints=1)
     assert judged(after_ms=59 * MINUTE_MS)[GOLD, "fresh"].passed
     late = judged(after_ms=61 * MINUTE_MS)[GOLD, "fresh"]
@@ -234,7 +234,7 @@ def test_a_table_is_stale_only_while_the_sources_have_more(run_job, judged):
 
 
 def test_a_table_that_is_not_at_the_cut_is_found(run_job, judged, tmp_path):
-    """Files of an upsert table that differ from the checkpoint's row, and a table that is gone, fail `one_cut`."""
+    """`one_cut` fails if an upsert table's files differ from the checkpoint's entry, or if a table is gone."""
     run_job()
     assert {True} == {each.passed for (_, name), each in judged().items() if name == "one_cut"}
     log = tmp_path / "warehouse" / GOLD / "_delta_log"
@@ -297,7 +297,7 @@ def test_rows_that_wait_since_an_old_checkpoint_are_counted(tmp_path):
 
 
 def test_the_lag_of_a_pipeline_is_one_check_and_grows_only_while_rows_wait(judged, run_job):
-    """With rows at the sources the lag is the newest checkpoint's age, and too much of it fails; caught up it is 0."""
+    """With unread rows, the lag is the newest checkpoint's age, and fails if too great. Caught up, it is 0."""
     cuts = (f"_tidemark/{JOB}/cuts", "checkpoint_lag")
     assert not judged()[cuts].passed
     run_job(checkpoints=1)
@@ -324,7 +324,7 @@ def test_the_health_job_waits_for_a_first_tick(run_job, instance, tmp_path, monk
 
 
 # ------------------------------------------------------------------
-# Texts that a user meets speak of things, not of the ids by which this project counts its features.
+# Texts that a user sees do not contain the ids by which this project numbers its features.
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -365,7 +365,7 @@ def messages() -> Iterator[str]:
     ids=["command line", "dagster", "messages"],
 )
 def test_no_text_names_a_feature_by_its_id(texts):
-    """Users do not know what (K4) means."""
+    """Users do not know what an id such as (K4) means."""
     found = list(texts())
     assert len(found) > 40
     assert [] == [text for text in found if CODE.search(text)]
@@ -373,13 +373,13 @@ def test_no_text_names_a_feature_by_its_id(texts):
 
 @pytest.mark.parametrize("makefile", ["Makefile", "jobs/init/template/Makefile.template"])
 def test_dagster_keeps_all_its_folders_together(makefile):
-    """`make dev` makes .dagster Dagster's home, for no setting moves the folders `logs` and `.logs_queue` elsewhere."""
+    """`make dev` sets Dagster's home to .dagster, since no setting moves the folders `logs` and `.logs_queue`."""
     said = (ROOT / makefile).read_text()
     assert re.search(r"ln -sf \.\./dagster.yaml \.dagster/dagster.yaml && DAGSTER_HOME=\S+/\.dagster\"? ", said)
 
 
 # ------------------------------------------------------------------
-# Row rules are checks: each says how many rows of the quarantine table, at the newest cut, failed it.
+# Row rules are checks: each shows how many rows of the quarantine table at the newest cut failed the rule.
 
 
 RULED = "tests.orchestration.numbers:ruled"
@@ -388,7 +388,10 @@ RULE = "key_not_null"
 
 @pytest.fixture
 def rule_of(run_job, instance):
-    """Run a tick whose every tenth number fails the rule; return the run's result and the rule's newest evaluation."""
+    """Return a function that runs a tick in which every tenth number fails the rule.
+
+    The function returns the run's result and the rule's newest evaluation.
+    """
 
     def tick(**settings: object):
         result = run_job(RULED, RulingEngine(), **settings)
@@ -400,7 +403,10 @@ def rule_of(run_job, instance):
 
 
 def test_a_rule_counts_the_rows_in_quarantine_at_the_newest_cut(rule_of):
-    """The first tick takes one checkpoint. The second takes another, and its third is declined: the count stays."""
+    """The first tick takes one checkpoint. The second takes another one.
+
+    The next one is declined, and the count stays.
+    """
     result, check = rule_of(checkpoints=1)
     assert (result.success, check.passed, check.severity) == (True, False, dg.AssetCheckSeverity.WARN)
     first = check.metadata["rows_quarantined"].value
@@ -414,7 +420,7 @@ def test_a_rule_counts_the_rows_in_quarantine_at_the_newest_cut(rule_of):
 
 
 def test_without_a_checkpoint_nothing_was_judged_and_that_is_a_warning(tmp_path):
-    """A check that did not happen does not look like one that passed."""
+    """So a check that was not evaluated does not look like a check that passed."""
     plan = launch(RULED, Layer("", {})).plan
     (result,) = rule_results(plan, Naming(plan.job), Warehouse(tmp_path, ProtocolPaths(plan.job)))
     assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)

@@ -1,4 +1,4 @@
-"""Jobs beside the ticks: a savepoint with and without a tick, a stop, and what is refused."""
+"""Dagster jobs besides the tick: a savepoint with and without a running tick, a stop, and what is refused."""
 
 import os
 import threading
@@ -64,7 +64,10 @@ def told(result: dg.ExecuteInProcessResult) -> dict[str, object]:
 
 
 def test_a_savepoint_at_rest_and_its_copy(run_job, operate, tmp_path):
-    """A job at rest gets a savepoint of its newest checkpoint, and with `to` a copy of all that it needs."""
+    """For a job at rest, a savepoint of the newest checkpoint is taken.
+
+    With `to`, a copy has all files that it needs.
+    """
     run_job()
     done = operate("savepoint", to=str(tmp_path / "copy"))
     assert done.success
@@ -73,7 +76,7 @@ def test_a_savepoint_at_rest_and_its_copy(run_job, operate, tmp_path):
 
 
 def test_a_stop_ends_the_running_tick(operate, tmp_path):
-    """The job asks the tick that runs and returns when it has ended; nothing of Dagster's queue lies between."""
+    """The Dagster job asks the running tick to stop, and returns when it has ended. Dagster's queue is not involved."""
     plan = launch(ENDLESS, Layer("", {})).plan
     settings = RuntimeSettings(warehouse=tmp_path / "warehouse")
     outcomes = []
@@ -97,7 +100,7 @@ def test_a_stop_ends_the_running_tick(operate, tmp_path):
 
 
 def test_a_cancellation_keeps_the_checkpoints_or_deletes_them(run_job, operate, tmp_path):
-    """Without a running tick there is nobody to end. Savepoints stay in any case."""
+    """Without a running tick, no tick is ended. Savepoints stay in any case."""
     run_job()
     done = operate("cancel")
     assert done.success
@@ -112,7 +115,10 @@ def test_a_cancellation_keeps_the_checkpoints_or_deletes_them(run_job, operate, 
 
 
 def test_a_rollback_is_shown_and_then_done(run_job, operate, tmp_path):
-    """Tried dry it changes nothing; done, the tables are at the older checkpoint; the next tick reads on from it."""
+    """A dry run changes nothing.
+
+    After the rollback, the tables are at the older checkpoint, and the next tick reads on.
+    """
     run_job()
     before = read_cut(tmp_path / "warehouse")
     assert "rollback plan" in told(operate("rollback", checkpoint=2, dry_run=True))["plan"]
@@ -125,7 +131,7 @@ def test_a_rollback_is_shown_and_then_done(run_job, operate, tmp_path):
 
 
 def test_a_rollback_takes_a_sink_back_or_leaves_it(run_job, operate, tmp_path, monkeypatch):
-    """The sink of the upsert table goes back too, unless the launchpad says `leave_outside`."""
+    """The sink of the upsert table is rolled back, too, unless the launchpad sets `leave_outside`."""
     monkeypatch.setenv("MIRROR", str(tmp_path / "mirror.db"))
     mirror = SqliteMirror(tmp_path / "mirror.db")
     run_job(MIRRORED)
@@ -141,7 +147,7 @@ def test_a_rollback_takes_a_sink_back_or_leaves_it(run_job, operate, tmp_path, m
 
 
 def test_a_clean_up_says_what_it_deletes(run_job, operate):
-    """A clean-up runs without Spark, tried dry too, and shows what the command line would."""
+    """A clean-up, or its dry run, works without Spark and reports the same as the command line."""
     run_job()
     assert "would_delete_files" in told(operate("cleanup", dry_run=True))
     assert "deleted_files" in told(operate("cleanup", reader_grace_ms="0"))
@@ -149,7 +155,7 @@ def test_a_clean_up_says_what_it_deletes(run_job, operate):
 
 @pytest.mark.spark
 def test_an_erasure_is_shown_and_then_done(run_job, operate, tmp_path, spark):
-    """The preview changes nothing. The report says what was not searched; a wrong condition is a refusal."""
+    """The preview changes nothing. The report lists what was not searched. A wrong condition is refused."""
     run_job()
     before = read_cut(tmp_path / "warehouse")
     asked = {"table": str(BRONZE), "where": "key = 3", "except": [str(GOLD)]}
@@ -176,7 +182,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("verb", "config", "said"), REFUSED)
 def test_what_cannot_be_done_is_said(run_job, operate, tmp_path, verb, config, said):
-    """A stop of a job at rest, a copy into a folder that is taken, a way back to nowhere: each fails saying so."""
+    """Each fails with a message: to stop a job at rest, to copy into a used folder, to roll back to no checkpoint."""
     run_job()
     given = {name: str(tmp_path / value) if name == "to" else value for name, value in config.items()}
     done = operate(verb, **given)
@@ -185,14 +191,15 @@ def test_what_cannot_be_done_is_said(run_job, operate, tmp_path, verb, config, s
 
 
 def test_a_job_that_never_ran_is_refused_and_nothing_is_created(operate, tmp_path):
-    """A savepoint of nothing says how to start the job, and leaves no folder behind."""
+    """The message says that the job has never run. No folder is made."""
     done = operate("savepoint")
     assert "has never run in" in failure(done)
     assert not (tmp_path / "warehouse").exists()
 
 
 # ------------------------------------------------------------------
-# A tick in Dagster that holds its cut: the check that warns, the job that publishes it, and what starts no tick.
+# A tick in Dagster that holds its cut: the check that warns, the job that publishes the cut, and what then starts no
+# tick.
 
 
 @pytest.fixture
@@ -206,7 +213,7 @@ def check(tmp_path):
 
 @pytest.mark.dear
 def test_a_held_cut_is_a_warning_until_a_job_settles_it(run_job, operate, check, instance, tmp_path):
-    """The tick's run succeeds and materializes nothing. The check names the cut; the job publishes it."""
+    """The tick's run succeeds and materializes nothing. The check names the cut, and a job publishes it."""
     assert run_job(hold=True).success
     cuts = Cuts(tmp_path / "warehouse", JOB)
     held = cuts.pending().checkpoint
@@ -244,7 +251,7 @@ def test_no_tick_is_started_while_a_cut_waits(monkeypatch, instance):
 
 
 # ------------------------------------------------------------------
-# A downstream asset reads one cut of a pipeline's tables, whatever ticks and clean-ups do while its run lasts.
+# A downstream asset reads one cut of a pipeline's tables, whatever ticks and clean-ups do during its run.
 
 
 BRONZE_IN = dg.AssetIn(key=BRONZE.split("/"))
@@ -253,7 +260,7 @@ GOLD_IN = dg.AssetIn(key=GOLD.split("/"))
 
 @pytest.fixture
 def root(tmp_path):
-    """Return a warehouse at checkpoint 1 of the tiny pipeline, with more rows to come."""
+    """Return a warehouse at checkpoint 1 of the tiny pipeline, whose sources have more rows."""
     run(tmp_path / "warehouse", 1)
     return tmp_path / "warehouse"
 
@@ -297,7 +304,7 @@ def test_all_steps_of_a_run_read_one_cut_while_a_tick_and_a_clean_up_run(root, i
 
 @pytest.mark.parametrize("prefix", [(), ("lake", "eu")])
 def test_tables_come_as_arguments_of_one_cut_and_of_the_annotated_class(root, instance, prefix):
-    """Two arguments of two classes are two tables of one cut; the materialization says of which."""
+    """Two arguments of two classes are two tables of one cut. The materialization shows which cut it is."""
     ins = {"rows": dg.AssetIn(key=[*prefix, *BRONZE.split("/")]), "totals": dg.AssetIn(key=[*prefix, *GOLD.split("/")])}
 
     @dg.asset(ins=ins)
@@ -310,7 +317,7 @@ def test_tables_come_as_arguments_of_one_cut_and_of_the_annotated_class(root, in
 
 
 def test_an_argument_without_annotation_is_lazy(root, instance):
-    """Polars reads nothing until it is collected."""
+    """Polars reads nothing until the frame is collected."""
 
     @dg.asset(ins={"rows": BRONZE_IN})
     def report(rows) -> None:
@@ -349,7 +356,7 @@ def test_a_class_that_no_table_is_read_as_is_refused_by_name(root):
 
 
 def test_an_asset_that_would_be_written_by_the_reader_is_told_what_to_do(root, instance):
-    """Only ticks write a pipeline's tables; the message names the asset and the way out."""
+    """Only ticks write a pipeline's tables. The message names the asset and the way out."""
 
     @dg.asset(io_manager_key="numbers_tables")
     def report() -> int:
@@ -368,7 +375,7 @@ def test_spark_reads_the_same_cut(root, spark):
 
 
 # ------------------------------------------------------------------
-# A pipeline that reads another one's cuts, in Dagster: its lineage, its sensor, and on which cut a table rests.
+# A pipeline in Dagster that reads another pipeline's cuts: its lineage, its sensor, and on which cut a table rests.
 
 
 ORDERS = dg.AssetKey(["sources", REPORT, "orders"])
@@ -386,7 +393,7 @@ def downstream(tmp_path, monkeypatch):
 
 
 def test_a_source_depends_on_the_table_that_it_reads(downstream):
-    """The upstream pipeline may be in the same code location or in another one; its key prefix may be another."""
+    """The upstream pipeline may be in the same code location or another one, and may have another key prefix."""
     both = dg.Definitions.merge(downstream(), build_definitions(cut_jobs.shop(40)))
     graph = both.resolve_asset_graph()
     orders = dg.AssetKey(["silver", "orders"])
@@ -400,7 +407,7 @@ def test_a_source_depends_on_the_table_that_it_reads(downstream):
 
 
 def test_a_new_cut_starts_a_tick(downstream, tmp_path, instance):
-    """The sensor asks the upstream job's warehouse, without Spark; a cut that was read starts none."""
+    """The sensor looks at the upstream job's warehouse, without Spark. A cut that was read starts no tick."""
     definitions = downstream()
     sensor, repository = definitions.resolve_sensor_def(f"{REPORT}_new_data"), definitions.get_repository_def()
 
@@ -429,7 +436,7 @@ def test_a_table_says_on_which_cut_it_rests(tmp_path):
 
 
 # ------------------------------------------------------------------
-# What starts ticks: when there is new data, when one has failed, and never while one runs.
+# What starts ticks: new data, or a failed tick, and never while a tick runs.
 
 
 TICK = f"{JOB}_tick"
@@ -437,14 +444,14 @@ TICK = f"{JOB}_tick"
 
 @pytest.fixture
 def definitions(tmp_path, monkeypatch):
-    """Return the tiny pipeline's definitions, its warehouse in the environment, as for a deployment."""
+    """Return the tiny pipeline's definitions. The environment names the warehouse, as in a deployment."""
     monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "warehouse"))
     return build_definitions(NUMBERS, runner=partial(run_tick, engine=LocalEngine()))
 
 
 @pytest.fixture
 def deployment(definitions):
-    """Return the tiny pipeline as a project that gives no argument of its own runs it."""
+    """Return the deployment of the tiny pipeline in a project that gives no arguments."""
     given = Layer("", {})
     plan = launch(NUMBERS, given).plan
     return Deployment(reference=NUMBERS, given=given, naming=Naming(plan.job), plan=plan, limits=Limits())
@@ -463,7 +470,7 @@ def looked(definitions, instance):
 
 
 def test_new_data_starts_a_tick_once(looked):
-    """What the sources offer starts one tick, which says how much; the very same data does not start another."""
+    """The sources' new rows start one tick, whose tag has their number. The same rows start no second tick."""
     seen = looked()
     (request,) = seen.run_requests
     assert "300" == request.tags["tidemark/rows_unread.numbers"]
@@ -473,7 +480,7 @@ def test_new_data_starts_a_tick_once(looked):
 
 
 def test_nothing_new_starts_nothing(looked, run_job):
-    """Once a checkpoint holds all rows, no tick is started. After a tick that stopped early, one is."""
+    """Once a checkpoint has all rows, no tick is started. After a tick that stopped early, a tick is started."""
     run_job(checkpoints=1)
     seen = looked()
     assert ["200"] == [request.tags["tidemark/rows_unread.numbers"] for request in seen.run_requests]
@@ -482,7 +489,7 @@ def test_nothing_new_starts_nothing(looked, run_job):
 
 
 def test_nothing_is_started_while_a_tick_runs(looked, deployment, instance, tmp_path):
-    """While a process holds the job, or a Dagster run of it waits, sensor and schedule skip and name it."""
+    """While a process holds the job, or a Dagster run of the job waits, sensor and schedule skip and name it."""
     warehouse = tmp_path / "warehouse"
     hold(warehouse, this_process("another-run"))
     LeaseStore(Warehouse(warehouse, ProtocolPaths(JOB))).renew(1, this_process("another-run"), LEASE_MS)
@@ -491,7 +498,7 @@ def test_nothing_is_started_while_a_tick_runs(looked, deployment, instance, tmp_
 
 
 def test_nothing_is_started_while_a_run_waits(looked, deployment, instance):
-    """A Dagster run that is queued counts as one that runs; without it the schedule starts a tick."""
+    """A queued Dagster run counts as running. Without such a run, the schedule starts a tick."""
     assert isinstance(due(deployment, instance), dg.RunRequest)
     waiting = dg.DagsterRun(job_name=TICK, tags={JOB_TAG: JOB}, status=dg.DagsterRunStatus.NOT_STARTED)
     instance.add_run(waiting)
@@ -500,7 +507,7 @@ def test_nothing_is_started_while_a_run_waits(looked, deployment, instance):
 
 
 def test_a_failed_run_is_taken_up_once():
-    """After a crash one run follows, with the same settings. If that run fails too, none follows."""
+    """After a crash, one run with the same settings follows. If that run fails, too, no run follows."""
     config = {"ops": {JOB: {"config": {"checkpoints": 5}}}}
     crashed = dg.DagsterRun(job_name=TICK, run_config=config)
     request = recovery_of(crashed)
@@ -510,7 +517,7 @@ def test_a_failed_run_is_taken_up_once():
 
 
 def test_a_failure_that_would_come_again_is_left_to_a_person(run_job, instance):
-    """A run that ended by a rejected suite, a held job or a refused setting is marked. No recovery run follows it."""
+    """A run that failed by a rejecting suite, a held job or a refused setting is marked. No recovery run follows it."""
     run_job(interval_ms="soon")
     (failed,) = instance.get_runs()
     assert "settings" == failed.tags[FAILURE_TAG]
@@ -533,7 +540,10 @@ def reported(definitions, instance, cursor=None):
 
 
 def test_a_tick_of_the_command_line_is_reported_once(definitions, deployment, instance, tmp_path):
-    """Tables, checks and sources show its cut. Neither a lost cursor nor a tick in Dagster reports it again."""
+    """Tables, checks and sources show the tick's cut.
+
+    Neither a lost cursor nor a tick in Dagster reports the cut again.
+    """
     assert not reported(definitions, instance).asset_events
     assert not (tmp_path / "warehouse").exists()
     run_tick(
@@ -556,7 +566,7 @@ def test_a_tick_of_the_command_line_is_reported_once(definitions, deployment, in
 
 
 def test_a_running_tick_in_dagster_reports_its_checkpoints_itself(definitions, deployment, instance, tmp_path):
-    """The sensor leaves them alone, and looks again once the run has ended."""
+    """The sensor does not report these checkpoints. It looks again once the run has ended."""
     run_tick(
         deployment.plan, RuntimeSettings(warehouse=tmp_path / "warehouse", limits=TickLimits()), engine=LocalEngine()
     )

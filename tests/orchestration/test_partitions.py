@@ -1,7 +1,7 @@
-"""A day of a table is a partition that Dagster sees when the watermark passes it, and again after a correction (N8).
+"""A day of a table is a partition. It is reported to Dagster when the watermark passes it, and after a correction (N8).
 
-The pipeline's number n is n hours after 2026-01-01 in UTC, and rows may come two hours late. So a checkpoint of twenty
-numbers is complete until the hour 20 n - 3. In Berlin, days begin an hour before midnight of UTC.
+The pipeline's number n is n hours after 2026-01-01 in UTC, and rows may come two hours late. Each checkpoint has twenty
+numbers, so checkpoint n is complete until the hour 20 n - 3. In Berlin, days begin an hour before midnight of UTC.
 """
 
 from datetime import UTC, datetime
@@ -46,7 +46,7 @@ def by_day(rows=100, **how):
 
 
 class Project:
-    """A pipeline whose bronze table has days, and two assets downstream of it, on one Dagster instance."""
+    """A pipeline whose bronze table has days, and two assets downstream of that table, on one Dagster instance."""
 
     def __init__(self, root, instance):
         self.warehouse, self.instance, self._cursor = root / "warehouse", instance, None
@@ -75,18 +75,18 @@ class Project:
         )
 
     def days(self):
-        """Return each day that Dagster was told, with its checkpoint, in the order of the events."""
+        """Return each day that was reported to Dagster, with its checkpoint, in the order of the events."""
         records = self.instance.fetch_materializations(BRONZE_KEY, 1000).records[::-1]
         told = [record.asset_materialization for record in records]
         return [(each.partition, each.metadata["checkpoint"].value) for each in told]
 
     def verdict(self):
-        """Return what the suite's expectation was last reported to have found."""
+        """Return the last reported evaluation of the suite's expectation."""
         (check,) = self.instance.event_log_storage.get_asset_check_execution_history(N_BETWEEN, limit=1)
         return check.event.dagster_event.asset_check_evaluation_data
 
     def asked(self, at):
-        """Return which days Dagster asks for of both assets downstream, and let it run them."""
+        """Return the days that Dagster requests for each of both downstream assets, and run them."""
         defs = self.defs()
         seen = dg.evaluate_automation_conditions(
             defs, instance=self.instance, cursor=self._cursor, evaluation_time=datetime.fromisoformat(at)
@@ -112,7 +112,7 @@ def project(tmp_path, instance):
 
 
 def test_a_day_is_told_when_a_cut_is_complete_until_its_end(project):
-    """The day 2026-01-01 ends in Berlin at the hour 23: cut 2 is complete until the hour 37, and no cut before is."""
+    """In Berlin, the day 2026-01-01 ends at the hour 23. Cut 2 is complete until the hour 37, so it is the first."""
     assert project.tick().success
     assert [("2026-01-01", 2), ("2026-01-02", 3), ("2026-01-03", 4), ("2026-01-04", 5)] == project.days()
     project.tick()
@@ -120,7 +120,7 @@ def test_a_day_is_told_when_a_cut_is_complete_until_its_end(project):
 
 
 def test_assets_downstream_run_exactly_when_their_day_is_complete(project):
-    """Dagster's own `eager` takes the newest day alone. Without that condition it takes each."""
+    """Dagster's own `eager` requests only the newest day. Without that condition it requests every day."""
     assert [[], []] == project.asked("2026-01-01T12:00:00+00:00")
     project.tick(checkpoints=2)
     assert [["2026-01-01"], ["2026-01-01"]] == project.asked("2026-01-02T02:00:00+00:00")
@@ -132,7 +132,10 @@ def test_assets_downstream_run_exactly_when_their_day_is_complete(project):
 
 
 def test_a_tick_that_died_before_its_events_leaves_them_to_the_next_one(project, monkeypatch):
-    """It commits cuts 1 to 5 and tells nothing of some days. The next tick tells these, and no day twice."""
+    """The first tick commits cuts 1 to 5, and does not report some days.
+
+    The next tick reports these, and no day twice.
+    """
     with monkeypatch.context() as dies:
         told = []
 
@@ -156,7 +159,10 @@ RESTS = {"delay": "1s", "close_after": "1s"}
 
 
 def test_a_day_ends_by_the_clock_while_its_source_rests_and_nothing_waits(project, monkeypatch):
-    """The last row is of midnight in Berlin, and a second early. The tick that closes the day dies before it tells."""
+    """The last row is at midnight in Berlin, less a second.
+
+    The tick that closes the day dies before it reports the day.
+    """
     project.tick(24, RESTS)
     assert [] == project.days()
     sleep(2.1)
@@ -171,7 +177,7 @@ def test_a_day_ends_by_the_clock_while_its_source_rests_and_nothing_waits(projec
 
 
 def test_a_day_is_told_again_when_its_rows_change(project):
-    """A new split brings rows of the first day, after the cut that was complete until its end."""
+    """A new split brings rows of the first day, after the cut that was complete until the day's end."""
     project.tick(60)
     assert DAYS[:2] == [day for day, _ in project.days()]
     late = {"late": 5}
@@ -189,7 +195,7 @@ JUDGED = {"expects": [SMALL]}
 
 
 def test_days_of_a_judged_table_are_those_of_good_cuts(project):
-    """Cut 4 would have the numbers from 60 to 79. Its suite rejects it, and so the third day is not told."""
+    """Cut 4 would have the numbers from 60 to 79. The suite rejects them, so the third day is not reported."""
     failed = project.tick(how=JUDGED)
     assert not failed.success
     assert [("2026-01-01", 2), ("2026-01-02", 3)] == project.days()
@@ -206,7 +212,7 @@ def test_days_of_a_judged_table_are_those_of_good_cuts(project):
 
 
 def test_the_suites_of_tables_with_days_can_be_asked_alone(project):
-    """The run of a tick has reported them already. Alone they say what the newest checkpoint holds."""
+    """The run of a tick reports the suites. Evaluated alone, they show the verdict of the newest checkpoint."""
     ticked = project.tick(60, JUDGED)
     (said,) = [each for each in ticked.get_asset_check_evaluations() if each.check_name == "n_between"]
     assert said.passed
@@ -220,7 +226,7 @@ ASKED = dg.define_asset_job("asked", dg.AssetSelection.checks(N_BETWEEN))
 
 
 def test_days_of_a_tick_outside_of_dagster_are_told(project):
-    """The sensor that reports its tables reports their days too, each once."""
+    """The sensor that reports the tables of such a tick reports their days, too, each once."""
     plan_, warehouse = plan(by_day(60)), project.warehouse
     run_tick(plan_, RuntimeSettings(warehouse=warehouse), engine=TimedEngine())
     built = build_definitions(by_day(60), warehouse=warehouse)
@@ -232,7 +238,7 @@ def test_days_of_a_tick_outside_of_dagster_are_told(project):
 
 
 def test_an_upserted_row_changes_its_own_day_alone(tmp_path):
-    """The file of a range is written again with all its rows, and those of other days are as they were."""
+    """The file of a range is written again with all its rows, but rows of other days have not changed."""
     folder, first = tmp_path / "gold/daily", datetime(2026, 1, 1, tzinfo=UTC)
     rows = pl.DataFrame({"window_end": [first, first + 30 * HOUR], "rows": [1, 2]})
     write_deltalake(str(folder), rows.to_arrow())
@@ -247,7 +253,7 @@ def test_an_upserted_row_changes_its_own_day_alone(tmp_path):
 
 
 def test_a_check_says_how_far_a_table_is_behind_in_event_time(project):
-    """The times of the rows are long ago, whenever they came."""
+    """The event times of the rows are long ago, even if the rows have just come."""
     project.tick(60)
     checks = [each for each in project.tick(60).get_asset_check_evaluations() if each.check_name == "complete"]
     assert {("bronze", "numbers"), ("gold", "by_key")} == {tuple(each.asset_key.path) for each in checks}
@@ -284,9 +290,9 @@ def test_after_the_last_row_all_days_that_have_ended_are_complete():
     ],
 )
 def test_hours_and_days_of_summer_time_end_when_the_clock_says(days, end, wanted):
-    """The day on which summer time begins has 23 hours, and the one on which it ends has 25.
+    """The day on which summer time begins has 23 hours, and the day on which it ends has 25.
 
-    The protocol, which takes a cut then, and Dagster count the same.
+    The protocol, which takes a cut at the end of a day, and Dagster count days alike.
     """
     declared = plan(timed(days=days)).partitions["bronze/numbers"]
     end_ms = round(end.timestamp() * 1000)
@@ -315,7 +321,7 @@ def test_partitions_that_cannot_be_are_refused(days, said):
 
 
 def test_a_window_belongs_to_the_day_of_its_last_millisecond():
-    """So a session over midnight belongs to the day at whose end it is closed. By the clock, nobody knows."""
+    """So a session over midnight belongs to the day on which it ends. For windows by the clock, the day is unknown."""
     pipeline = Pipeline(JOB)
     rows = pipeline.source("numbers", SequenceSource({"a": 9}, keys=3)).with_column("at", "now()", TimestampType())
     keyed = rows.event_time("at", delay="1h").key_by("key")
@@ -352,7 +358,10 @@ def test_a_window_belongs_to_the_day_of_its_last_millisecond():
 @pytest.mark.parametrize("how", [{}, {"emit": "updating"}])
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_day_is_not_told_before_windows_that_belong_to_it_are_out(window, size, by, fits, how, beside):
-    """A session that began on a day may be put out on the next one. A window inside of the day is not."""
+    """A session that began on one day may be emitted on the next day.
+
+    A window inside of a day is emitted before its end.
+    """
     pipeline = Pipeline(JOB)
     rows = pipeline.source("numbers", SequenceSource({"a": 9}, keys=3)).with_column("at", "now()", TimestampType())
     keyed = rows.event_time("at", delay="1h").key_by("key").window(window)

@@ -1,4 +1,4 @@
-"""A materialization is a tick: its epochs are shown, its refusals named, its verdicts checks."""
+"""A materialization runs a tick. Dagster shows the tick's epochs and refusals, and its verdicts are checks."""
 
 import asyncio
 import os
@@ -83,7 +83,7 @@ def hold(root, holder: Holder) -> None:
 
 
 def test_a_materialization_runs_a_tick_and_shows_its_epochs(run_job, instance, tmp_path):
-    """Every table is materialized once an epoch that is reported, with the numbers that Dagster plots."""
+    """Every table is materialized once for each reported epoch, with the numbers that Dagster plots."""
     result = run_job(report_every=1)
     assert result.success
     assert 300 == len(read_cut(tmp_path / "warehouse")[BRONZE])
@@ -104,7 +104,7 @@ def test_a_materialization_runs_a_tick_and_shows_its_epochs(run_job, instance, t
 
 
 def test_a_pipelines_own_report_is_logged_and_kept_with_the_cut(run_job, instance):
-    """It is what `tidemark run` would show; a tick without news logs it too."""
+    """The report is the same as in `tidemark run`. A tick without news logs it, too."""
     for cut in (1, 2):
         assert run_job("tests.orchestration.numbers:reported").success
         run = instance.get_runs(limit=1)[0]
@@ -125,7 +125,7 @@ def test_a_second_tick_materializes_nothing_and_its_checks_are_evaluated(run_job
 
 
 def test_a_source_shows_where_it_stands(run_job, instance):
-    """After a tick the source is observed with the position of each split, and what it still offers."""
+    """After a tick, the source's observation has the position of each split, and the number of unread rows."""
     run_job(checkpoints=1)
     run_job()
     records = instance.fetch_observations(dg.AssetKey(["sources", JOB, "numbers"]), limit=5).records
@@ -135,7 +135,10 @@ def test_a_source_shows_where_it_stands(run_job, instance):
 
 
 def test_the_launchpad_bounds_a_tick_and_a_wrong_value_is_named(run_job):
-    """`checkpoints` ends a tick; a value that the settings refuse fails the Dagster run, naming field and place."""
+    """`checkpoints` limits a tick.
+
+    An invalid value fails the Dagster run, and the error names the field and the place.
+    """
     result = run_job(checkpoints=1)
     (last,) = [event for event in result.asset_materializations_for_node(JOB) if event.asset_key == CUTS_KEY]
     assert ("stopped", 1) == tuple(last.metadata[name].value for name in ("outcome", "completed_checkpoints"))
@@ -161,7 +164,7 @@ def test_a_job_that_is_held_is_refused_by_the_holders_name(run_job, instance, tm
 
 @pytest.mark.parametrize(("ended", "taken"), [(True, True), (False, False)])
 def test_a_holder_whose_dagster_run_has_ended_is_dead(run_job, instance, tmp_path, ended, taken):
-    """A holder on another host is taken over at once if Dagster knows that its run has ended, and not otherwise."""
+    """A holder on another host is taken over at once only if Dagster knows that its run has ended."""
     run_id = "11111111-1111-4111-8111-111111111111"
     status = dg.DagsterRunStatus.FAILURE if ended else dg.DagsterRunStatus.STARTED
     instance.add_run(dg.DagsterRun(job_name=JOB, run_id=run_id, status=status))
@@ -172,7 +175,7 @@ def test_a_holder_whose_dagster_run_has_ended_is_dead(run_job, instance, tmp_pat
 
 
 def test_a_terminated_dagster_run_ends_its_tick_in_order(run_job, instance, tmp_path):
-    """The interrupt stops the tick, which releases the job; the Dagster run is canceled, and nothing is lost."""
+    """The interrupt stops the tick, which releases the job. The Dagster run is canceled, and no row is lost."""
 
     def terminate() -> None:
         instance.report_run_canceling(instance.get_runs()[0])
@@ -220,9 +223,9 @@ with dg.DagsterInstance.local_temp(sys.argv[2]) as instance:
 
 @pytest.mark.parametrize(("how", "where"), [(signal.SIGINT, "run"), (signal.SIGTERM, "close")])
 def test_a_terminated_dagster_run_ends_in_time_though_its_tick_hangs(run_job, tmp_path, how, where):
-    """Dagster sends SIGINT, others SIGTERM. The Dagster run ends, and no process stays. The next tick goes on.
+    """Dagster sends SIGINT, and other programs send SIGTERM. The run ends, no process stays, and the next tick goes on.
 
-    In the first case a thread hangs, in the second one the tick itself.
+    In the first case a thread hangs, and in the second case the tick itself.
     """
     (tmp_path / "dagster").mkdir()
     words = [sys.executable, "-c", HANGING, str(tmp_path / "warehouse"), str(tmp_path / "dagster"), where]
@@ -248,7 +251,7 @@ def test_a_terminated_dagster_run_ends_in_time_though_its_tick_hangs(run_job, tm
 
 
 class FailsOnce(Judge):
-    """A judge that fails over its second suite."""
+    """A judge that raises an error for its second suite."""
 
     judged = 0
 
@@ -309,7 +312,7 @@ def test_a_failing_suite_is_a_failed_check(run_job, instance, tmp_path):
 
 
 # ------------------------------------------------------------------
-# The typed configuration of a tick: every field of the launchpad, and values that it takes.
+# The typed configuration of a tick: every field of the launchpad, and values that the launchpad accepts.
 
 
 SAMPLES = {bool: True, int: 1, float: 0.5, str: "30s", Path: Path("lake")}
@@ -331,13 +334,13 @@ def tick():
 
 
 def test_it_has_the_fields_of_the_launchpad():
-    """A new setting is a field here too."""
+    """A new setting must be a field of `TickConfig`, too."""
     assert set(launchpad_schema()) == set(TickConfig.model_fields)
 
 
 @pytest.mark.parametrize("name", TickConfig.model_fields)
 def test_dagster_takes_each_field_with_each_of_its_types(tick, name):
-    """A mode by its member, a time as a number, a folder as a path: the run gets what a user would type."""
+    """A mode may be an enum member, a time a number, a folder a path. The run gets what a user would type."""
     for value in samples(name):
         given = dg.RunConfig(ops={JOB: TickConfig(**{name: value})})
         taken = dg.validate_run_config(tick, given)["ops"][JOB]["config"]
@@ -346,7 +349,7 @@ def test_dagster_takes_each_field_with_each_of_its_types(tick, name):
 
 
 def test_a_run_is_started_from_it(tick, tmp_path):
-    """One checkpoint, as it says; what it leaves out stays with the pipeline."""
+    """The run takes one checkpoint, as the configuration says. Settings that it leaves out are the pipeline's."""
     config = TickConfig(
         checkpoints=1, warehouse=tmp_path / "lake", mode=CheckpointingMode.AT_LEAST_ONCE, timeout_ms=60_000
     )
@@ -365,7 +368,7 @@ def test_what_is_no_field_or_of_another_type_is_refused_where_it_is_written(name
 
 
 # ------------------------------------------------------------------
-# The real command line, in a process of its own, with real Spark: what a user types is what works.
+# The real command line in its own process, with real Spark: the command that a user types works.
 
 
 FLIGHTS = 40

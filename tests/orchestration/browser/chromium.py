@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by its DevTools protocol: as much of it as looking at a page and clicking needs."""
+"""A headless Chromium, driven by its DevTools protocol, as far as tests need to look at a page and click."""
 
 import itertools
 import json
@@ -17,10 +17,10 @@ LOOK_S = 0.25
 
 
 class Page:
-    """One page of a Chromium of our own, which lives in `home`; close it."""
+    """One page of a separate Chromium, whose profile is in `home`. The page must be closed."""
 
     def __init__(self, home: Path, *, width: int = 1600, height: int = 900) -> None:
-        """Start the browser; raise FileNotFoundError if none is installed, TimeoutError if it does not answer."""
+        """Start the browser. Raise FileNotFoundError if none is installed, or TimeoutError if it does not answer."""
         program = next((found for name in COMMANDS if (found := shutil.which(name))), None)
         if program is None:
             raise FileNotFoundError("no Chromium on this machine: on Debian, apt-get install chromium")
@@ -80,7 +80,10 @@ class Page:
 
 
 def waited(look, timeout_s, otherwise):
-    """Look again and again until there is something to see, and return it; raise TimeoutError saying `otherwise`."""
+    """Call `look` until it returns something, and return that.
+
+    Otherwise raise TimeoutError with the text `otherwise`.
+    """
     end = time.monotonic() + timeout_s
     while not (seen := look()):
         if time.monotonic() > end:

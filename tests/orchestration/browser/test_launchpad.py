@@ -1,4 +1,4 @@
-"""The Dagster UI as a user meets it, in a real browser: `pytest -m browser` (needs Chromium and Spark)."""
+"""Tests the Dagster UI in a real browser, as a user sees it: `pytest -m browser` (needs Chromium and Spark)."""
 
 import os
 import shutil
