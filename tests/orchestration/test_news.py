@@ -88,9 +88,9 @@ class Project:
         return {event.asset_key for event in done.all_events if event.is_step_materialization}
 
     def asked_for(self):
-        """Let Dagster evaluate all conditions, and run what they request. Return whether they requested the report.
+        """Let Dagster evaluate all conditions, and run what it requests. Return whether Dagster requested the report.
 
-        A second evaluation registers the run, as the daemon's next one would. It must request nothing.
+        A second evaluation registers the run, as the daemon's next evaluation would. It must request nothing.
         """
         asked = self._evaluated()
         if asked:
@@ -297,7 +297,10 @@ def test_rows_that_wait_since_an_old_checkpoint_are_counted(tmp_path):
 
 
 def test_the_lag_of_a_pipeline_is_one_check_and_grows_only_while_rows_wait(judged, run_job):
-    """With unread rows, the lag is the newest checkpoint's age, and fails if too great. Caught up, it is 0."""
+    """With unread rows, the lag is the newest checkpoint's age. If no row waits, the lag is 0.
+
+    The check fails if the lag is too great.
+    """
     cuts = (f"_tidemark/{JOB}/cuts", "checkpoint_lag")
     assert not judged()[cuts].passed
     run_job(checkpoints=1)
@@ -403,9 +406,9 @@ def rule_of(run_job, instance):
 
 
 def test_a_rule_counts_the_rows_in_quarantine_at_the_newest_cut(rule_of):
-    """The first tick takes one checkpoint. The second takes another one.
+    """The first tick completes one checkpoint, and the second tick completes another.
 
-    The next one is declined, and the count stays.
+    The third tick's first checkpoint is declined, and the count stays.
     """
     result, check = rule_of(checkpoints=1)
     assert (result.success, check.passed, check.severity) == (True, False, dg.AssetCheckSeverity.WARN)

@@ -100,7 +100,7 @@ def test_a_stop_ends_the_running_tick(operate, tmp_path):
 
 
 def test_a_cancellation_keeps_the_checkpoints_or_deletes_them(run_job, operate, tmp_path):
-    """Without a running tick, no tick is ended. Savepoints stay in any case."""
+    """No tick is running, so the operation ends no tick. Savepoints stay in any case."""
     run_job()
     done = operate("cancel")
     assert done.success
@@ -566,7 +566,7 @@ def test_a_tick_of_the_command_line_is_reported_once(definitions, deployment, in
 
 
 def test_a_running_tick_in_dagster_reports_its_checkpoints_itself(definitions, deployment, instance, tmp_path):
-    """The sensor does not report these checkpoints. It looks again once the run has ended."""
+    """The sensor does not report these checkpoints. After the run has ended, the sensor looks again."""
     run_tick(
         deployment.plan, RuntimeSettings(warehouse=tmp_path / "warehouse", limits=TickLimits()), engine=LocalEngine()
     )

@@ -120,7 +120,10 @@ def test_a_day_is_told_when_a_cut_is_complete_until_its_end(project):
 
 
 def test_assets_downstream_run_exactly_when_their_day_is_complete(project):
-    """Dagster's own `eager` requests only the newest day. Without that condition it requests every day."""
+    """Dagster's own `eager` requests only the newest day.
+
+    Without its condition on the latest day, it requests every day.
+    """
     assert [[], []] == project.asked("2026-01-01T12:00:00+00:00")
     project.tick(checkpoints=2)
     assert [["2026-01-01"], ["2026-01-01"]] == project.asked("2026-01-02T02:00:00+00:00")

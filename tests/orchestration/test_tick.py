@@ -340,7 +340,7 @@ def test_it_has_the_fields_of_the_launchpad():
 
 @pytest.mark.parametrize("name", TickConfig.model_fields)
 def test_dagster_takes_each_field_with_each_of_its_types(tick, name):
-    """A mode may be an enum member, a time a number, a folder a path. The run gets what a user would type."""
+    """A mode may be an enum member, a time may be a number, a folder may be a path. The run gets what a user types."""
     for value in samples(name):
         given = dg.RunConfig(ops={JOB: TickConfig(**{name: value})})
         taken = dg.validate_run_config(tick, given)["ops"][JOB]["config"]

@@ -588,7 +588,10 @@ def test_a_checkpoint_rolled_forward_is_no_row_of_this_tick(told, record):
 
 
 def test_a_failed_checkpoint_says_why_and_what_becomes_of_its_rows(told):
-    """A failure without a message shows its reason's text. If it ends the tick, the tick's error has the message."""
+    """A failure without a message shows its reason's text.
+
+    If the failure ends the tick, the tick's error has the message.
+    """
     display, lines = told
     display.failed(CheckpointId(7), CheckpointFailureReason.CHECKPOINT_EXPIRED, "", ends_tick=False)
     display.failed(CheckpointId(8), CheckpointFailureReason.CHECKPOINT_EXPIRED, "it is slow", ends_tick=True)

@@ -402,7 +402,7 @@ _Files = list[KeyedFile]
 
 
 class ManifestsMachine(RuleBasedStateMachine):
-    """One job whose subtasks get and lose files, and its entries."""
+    """Drives one job whose subtasks get and lose files, and writes its entries."""
 
     def __init__(self) -> None:
         """Begin with two vertices of two subtasks, and without files."""

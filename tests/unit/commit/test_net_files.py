@@ -1,4 +1,7 @@
-"""A publication lists the changes of a table. The table becomes the same as if the publication lists none."""
+"""An entry lists the changes of each table.
+
+A publication from these changes has the same result as one without them.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st

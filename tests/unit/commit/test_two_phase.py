@@ -70,7 +70,7 @@ UNAWAITED = [
 
 @pytest.mark.parametrize("fact", UNAWAITED, ids=lambda fact: type(fact).__name__)
 def test_a_fact_that_nobody_waits_for_raises_and_changes_nothing(door, fact):
-    """The commit refuses a fact for another checkpoint, and every state and fact not in the table of transitions."""
+    """The commit refuses a fact for another checkpoint, and a fact without a transition from the present state."""
     before = digest([door])
     with pytest.raises(UnexpectedFactError):
         door.step(fact, 10)

@@ -106,10 +106,11 @@ class MeasuringMachine(RuleBasedStateMachine):
         self.barriers: dict[CheckpointId, list[tuple[int, int]]] = {}
         """The channel and time of each barrier."""
         self.passed: dict[CheckpointId, tuple[int, TriggerCheckpoint, list[_Done], int | None]] = {}
-        """Maps a checkpoint to the time at which its barrier passed the vertex, and to more about that barrier.
+        """Maps a checkpoint to what was seen when its barrier passed the vertex.
 
-        This is how the barrier passed, the micro-batches since the previous one, and the time from trigger to first
-        barrier."""
+        This is the time, the barrier's trigger, the micro-batches since the previous barrier, and the time from trigger
+        to first barrier.
+        """
         self.in_time: set[CheckpointId] = set()
         """The checkpoints that had not ended when their barriers passed the vertex."""
         self.late: dict[CheckpointId, InFlightComplete] = {}
@@ -547,7 +548,7 @@ class TraceMachine(RuleBasedStateMachine):
         return MicroBatchFinished(SUMS, 1, (SubtaskOutput(state=files),))
 
     def _record(self, lists: int) -> CheckpointRecord:
-        """Return an entry with the live files: as state, as those of an upsert table, or both."""
+        """Return an entry that lists the live files as state, as the files of an upsert table, or as both."""
         files = tuple(each.file for each in self._live())
         subtasks = tuple(
             SubtaskSnapshot(

@@ -65,7 +65,10 @@ def test_an_entry_names_the_slow_subtask(job):
 
 
 def test_counts_add_up_and_a_failed_checkpoint_is_one_of_them(job):
-    """An entry counts its generation's checkpoints, and its own as in progress. The door counts how they ended."""
+    """An entry counts its generation's checkpoints. Its own checkpoint is in progress.
+
+    The door counts it as completed.
+    """
     config = {**THREE, "tolerable_failures": 3, "timeout_ms": 1_000}
     story = job.story(job.two_sources(judged=True), config, linger_ms=0)
     story.offers("left", 3)

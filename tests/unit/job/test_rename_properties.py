@@ -102,7 +102,7 @@ class RenamesMachine(RuleBasedStateMachine):
 
     @rule(vertices=_vertices, tables=_tables, moved=_kept, kept=st.booleans())
     def release(self, vertices: tuple[str, ...], tables: tuple[str, ...], moved: list[bool], kept: bool) -> None:
-        """A release gives things other names. Of the others, it may leave out what they were called once."""
+        """A release renames some things. It may omit the former names of the other things."""
         self._release(
             *_next(self.names.vertices, self.names.vertices_from, vertices, moved, kept=kept),
             *_next(self.names.tables, self.names.tables_from, tables, moved[1:], kept=kept),
@@ -123,7 +123,7 @@ class RenamesMachine(RuleBasedStateMachine):
 
     @rule(vertices=_vertices_from, tables=_tables_from)
     def declare(self, vertices: tuple[str | None, ...], tables: tuple[str | None, ...]) -> None:
-        """A pipeline that was never run says what its things were called. It may call one thing as another one."""
+        """A pipeline that never ran declares former names. A former name may be the present name of another thing."""
         names = replace(self.names, vertices_from=vertices, tables_from=tables)
         own = {*zip(names.vertices, vertices, strict=True), *zip(names.tables, tables, strict=True)}
         clear = names.is_clear and all(now != was for now, was in own)
@@ -160,7 +160,7 @@ class RenamesMachine(RuleBasedStateMachine):
         pairs = [*zip(self.names.vertices, vertices, strict=True), *zip(self.names.tables, tables, strict=True)]
         changed = {(old, new) for old, new in pairs if old != new}
         if not names.is_clear or changed & {(each.was, each.now) for each in self.entry.renames}:
-            return  # a pipeline may not say this, or it would mean the rename that the entry lists
+            return  # the declaration is not allowed, or it would repeat a rename that the entry lists
         before, self.names = self.names, names
         graph, was, self.generation = _graph(names), self.entry, Generation(self.generation + 1)
         due = due_renames(graph, was)

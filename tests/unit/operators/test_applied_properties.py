@@ -169,7 +169,7 @@ def table_of(
 
 
 def _folded(changes: Iterable[Change], ignored: Sequence[int]) -> Iterator[tuple[int, Values | None]]:
-    """Yield, in order, the values after all changes of each place, or None where the key is deleted."""
+    """Yield each sequence number in order, with the key's values after it, or with None if the key is deleted."""
     held: dict[int, Values | None] = {}
     row: Values | None = None
     for _, values, at, gone in sorted(changes, key=_counts):

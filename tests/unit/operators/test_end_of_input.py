@@ -235,7 +235,7 @@ def _lines(keys, said):
 
 
 def test_a_named_output_has_its_rows_in_files_of_its_own(tmp_path):
-    """A named output gets rows from the last rows and from the end. The function's own output is in other files."""
+    """A named output gets rows of the last micro-batch and of the end. The function's own output is in other files."""
     lines = pa.schema([("k", pa.string()), ("line", pa.string())])
     one = (InputLayout(schema=LEFT, keys=("k",)),)
     bench = Bench(

@@ -320,7 +320,7 @@ def test_no_worker_returns_an_expired_row(steps, ttl_ms, policy, workers):
 def test_another_way_to_expire_does_not_bring_back_or_take_away(after, tmp_path):
     """Rows that had expired at the cut stay expired.
 
-    All others count as written at the change, however old they were.
+    All other rows count as written when the expiry was changed, however old they were.
     """
     store = Store(str(tmp_path), Expiry(10, by_clock=True), CompactionPolicy(0.1))
     store.write({("old", "", ""): "1"})

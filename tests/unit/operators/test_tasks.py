@@ -248,7 +248,7 @@ def test_objects_are_frozen_again_only_after_a_new_import(monkeypatch):
         frozen = gc.get_freeze_count()
         made = [[number] for number in range(1_000)]
         freeze_imports()
-        assert 0 < gc.get_freeze_count() <= frozen  # a frozen object may go meanwhile
+        assert 0 < gc.get_freeze_count() <= frozen  # a frozen object may be freed meanwhile
         monkeypatch.setitem(sys.modules, "a_module_of_this_test", types.ModuleType("a_module_of_this_test"))
         freeze_imports()
         assert gc.get_freeze_count() > frozen + 500

@@ -265,7 +265,7 @@ def test_a_topic_gets_the_changes_or_the_whole_table(since, there, expected):
     ],
 )
 def test_columns_that_become_no_records_are_named(records, schema, said):
-    """The sink refuses them before the tick begins."""
+    """The sink refuses such columns before the tick begins."""
     with pytest.raises(SinkError, match=said):
         records.must_hold(pa.schema(schema))
 

@@ -171,7 +171,10 @@ def test_a_wrapped_source_receives_notices_of_checkpoints(gaps):
 
 
 def test_a_source_that_does_not_know_its_name_is_named_in_the_commands_of_its_errors(gaps, monkeypatch):
-    """A source gets no name with questions for lag and words. A wrong word stays an error about the word."""
+    """A source does not learn its name when it is asked for its lag or for a place.
+
+    A wrong word stays an error about the word.
+    """
 
     def fails(*_):
         raise failure
@@ -249,8 +252,8 @@ def test_a_tick_asks_and_restores_by_facts_and_errors_name_the_source():
 
 
 # ------------------------------------------------------------------
-# Tests, without Spark, that words for a place in a split become the position that the source itself writes for that
-# place.
+# A user writes a place in a split in words. Tests, without Spark, that the words become the position that the source
+# itself writes for that place.
 
 
 NUMBERS = VertexId("numbers")
