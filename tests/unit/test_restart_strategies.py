@@ -37,7 +37,7 @@ def test_a_fixed_delay_allows_a_number_of_restarts():
 
 
 def test_a_failure_rate_looks_at_the_last_failures_only():
-    """More failures than allowed within the interval, its end included, end the tick. Rarer failures never do."""
+    """The tick ends if the interval, its end included, has more failures than allowed. Rarer failures never end it."""
     assert [1, 1, None] == delays(FailureRate(2, 100, 1), 0, 50, 100)
     assert [1, 1, 1, 1] == delays(FailureRate(2, 100, 1), 0, 50, 101, 152)
     assert [1, None] == delays(FailureRate(1, 100, 1), 0, 100)

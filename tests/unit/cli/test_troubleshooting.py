@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs/guides/troubleshooting.md").read_text(encoding="utf-8")
 
 
-# By module, the code that raises errors that end a tick of a job that ran before. A user may meet these at any time.
+# The functions and classes of each module whose errors end a tick of a job that ran before. A user may meet these at
+# any time.
 LATE = {
     "storage/objects": ("store_error", "worded", "known_failure"),
     "sources/kafka/client_settings": ("failure",),

@@ -309,7 +309,10 @@ def test_without_a_reader_of_changes_nobody_puts_them_out():
     ],
 )
 def test_updates_that_lost_their_kind_are_refused(updates):
-    """A vertex between the two aggregates emits only new rows. The message names it, and says what to write instead."""
+    """A vertex between the two aggregates emits only new rows.
+
+    The message names this vertex, and what to write instead.
+    """
     with pytest.raises(InvalidPipelineError) as refused:
         again(updates())
     said = str(refused.value)

@@ -50,7 +50,7 @@ def test_every_type_is_decoded_to_its_value(number, writers):
     ],
 )
 def test_columns_that_are_not_the_fields_are_named(schema, columns, said):
-    """The sink refuses them before the tick begins."""
+    """The sink refuses such columns before the tick begins."""
     with pytest.raises(SinkError, match=said):
         Records("avro", None, schema).must_hold(pa.schema(columns))
 
@@ -208,7 +208,7 @@ def test_many_keys_that_are_gone_become_records_in_parts():
     ],
 )
 def test_upsert_tables_that_become_no_records_are_refused(records, said):
-    """The sink refuses them before the tick begins. A `key=` that names the table's own key is allowed."""
+    """The sink refuses such a table before the tick begins. A `key=` that names the table's own key is allowed."""
     schema = pa.schema({"k": pa.string(), "n": pa.int64(), "value": pa.string(), "t": pa.time64("us")})
     with pytest.raises(SinkError, match=said):
         records.must_hold_keys(schema, ["k"])
