@@ -1,4 +1,4 @@
-"""A job whose tables go to a catalog: in ticks without Spark."""
+"""A job whose tables are entered into a catalog. Its ticks run without Spark."""
 
 import threading
 
@@ -12,7 +12,7 @@ from tidemark import Pipeline, SequenceSource, count, sum_of
 
 
 def declared(*, gold="gold/by_key", was=None):
-    """Return numbers by key, with comments and a property, under this name."""
+    """Return a pipeline that aggregates numbers by key into a table with this name, comments and a property."""
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     rows = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table("bronze/numbers", id="bronze")
     by_key = rows.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value"))
@@ -23,14 +23,14 @@ def declared(*, gold="gold/by_key", was=None):
 
 
 class Shop:
-    """The job in its warehouse, and the schema of a catalog."""
+    """The job in its warehouse, and the catalog into which its tables are entered."""
 
     def __init__(self, root, settings: CatalogSettings):
         self.root, self.settings = root, settings
         self.catalog = open_catalog(settings, JOB)
 
     def tick(self, pipeline=None, warehouse="warehouse", *, waits=True, **settings):
-        """Run a tick. If it `waits`, wait until the catalog was told, which may be after the tick has ended."""
+        """Run a tick. With `waits`, wait until the catalog is up to date, which may be after the tick has ended."""
         runtime = RuntimeSettings(
             warehouse=self.root / warehouse, reporters=ReporterSettings(catalog=self.settings), **settings
         )
@@ -48,7 +48,7 @@ class Shop:
 
 
 def must_follow_a_job(shop: Shop):
-    """Assert what each catalog must do: enter tables once, mend and rename them, and leave those of others alone."""
+    """Assert that a job's tables are entered once, mended and renamed, and that tables of others are left alone."""
     report = shop.tick()
     first = shop.entries()
     assert set(first) == {"bronze_numbers", "gold_by_key"}

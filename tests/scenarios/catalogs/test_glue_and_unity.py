@@ -71,7 +71,7 @@ def test_unity_catalog_follows_a_job(unity):
 
 
 def test_doctor_names_missing_stale_and_foreign_entries_and_a_tick_mends_them(glue, capsys):
-    """A tick without new rows mends them too."""
+    """A tick without new rows mends the entries too."""
     glue.tick()
 
     def findings():
@@ -96,7 +96,7 @@ def test_doctor_names_missing_stale_and_foreign_entries_and_a_tick_mends_them(gl
 
 
 def test_a_catalog_that_hangs_delays_no_tick(unity, monkeypatch):
-    """The tick ends while the catalog still hangs. The next tick tells the catalog, although it finds no rows."""
+    """The tick ends while the catalog still hangs. The next tick updates the catalog, although no rows are new."""
     released, reached = threading.Event(), threading.Event()
 
     class Hangs(UnityCatalog):
@@ -140,7 +140,7 @@ TYPES = {
 
 
 def test_every_type_of_spark_has_a_type_in_each_catalog(tmp_path):
-    """Hive has one timestamp. Its names have small letters."""
+    """Hive has only one type of timestamps, and turns names into lower case."""
     schema = StructType([StructField(f"c{number}", kind) for number, kind in enumerate(TYPES.values())])
     write_deltalake(str(tmp_path / "t"), arrow_schema(schema).empty_table())
     warehouse = Warehouse(tmp_path, ProtocolPaths(JOB))

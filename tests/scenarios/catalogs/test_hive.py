@@ -54,7 +54,7 @@ print("KIND", [said["Type"], said["Provider"]])
 @pytest.mark.spark
 @pytest.mark.jars("delta")
 def test_spark_reads_a_table_by_its_name(tmp_path, metastore):
-    """A Spark session of its own, which knows the metastore's address alone."""
+    """A new Spark session, which knows nothing but the metastore's address, reads the table."""
     shop = shop_of(tmp_path, metastore, "read")
     shop.tick()
     jars = ",".join(map(str, delta_jars()))

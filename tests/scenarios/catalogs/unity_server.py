@@ -16,7 +16,7 @@ KINDS = {"/schemas": "CreateSchema", "/tables": "CreateTable"}
 
 
 class _Server(ThreadingHTTPServer):
-    """A catalog with schemas and tables. It asks for a token, and a page of its answers has one table."""
+    """A catalog with schemas and tables. Each request needs a token, and each page of a list has one table."""
 
     def __init__(self, token: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def unity_server(token: str) -> Iterator[str]:
-    """Yield the address of a catalog that asks for this token."""
+    """Start a catalog that requires this token, and yield its address."""
     server = _Server(token)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

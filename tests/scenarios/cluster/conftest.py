@@ -1,4 +1,4 @@
-"""What the tests of a cluster share: an environment from the wheel, the cluster, input and warehouse in a store."""
+"""What the tests of a cluster share: an environment from the wheel, the cluster, and input and warehouse in a store."""
 
 import os
 import random
@@ -40,7 +40,7 @@ def environment(tmp_path_factory, wheel_file):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory, environment, store_server):
-    """Lend a cluster of two workers that share nothing. It fails by name on a machine that cannot separate them."""
+    """Lend a cluster of two workers that share nothing. Fail with the reason if the machine cannot separate them."""
     assert "" == spark_cluster.why_not()
     folder = tmp_path_factory.mktemp("cluster")
     with spark_cluster.running(folder, environment, store_server.environment) as started:
@@ -49,7 +49,7 @@ def cluster(tmp_path_factory, environment, store_server):
 
 @dataclass(frozen=True)
 class January:
-    """Input in the store, and every table that it makes, with each row once."""
+    """The input in the store, and every table that the pipeline makes of it, with each row once."""
 
     url: StoreUrl
     tables: dict
@@ -120,7 +120,7 @@ class Driver:
         return {name: multiset(cut.polars(name).collect()) for name in self.january.tables}
 
     def wrong(self):
-        """Return the tables that do not hold exactly their rows, with a count of both."""
+        """Return each table that does not hold exactly the expected rows, and how many rows it should have and has."""
         found = self.tables()
         return {
             name: (rows.total(), found[name].total())
@@ -134,7 +134,7 @@ class Driver:
 
 @pytest.fixture
 def driver(cluster, environment, january, store_server, tmp_path, monkeypatch):
-    """Lend what runs ticks on the cluster, with an empty warehouse. Ticks that still run at the end are killed."""
+    """Lend an object that runs ticks on the cluster, with an empty warehouse. Kill ticks that still run at the end."""
     fetch(jars_folder(), jar_set("s3a"))
     for name, value in store_server.environment.items():
         monkeypatch.setenv(name, value)
@@ -195,7 +195,7 @@ RESTARTS = ("--set", "restart_strategy=fixed_delay", "--set", "restart_attempts=
 
 
 class Reader(threading.Thread):
-    """Reads each new cut while ticks run and die. `problems` has every cut that is a mixture."""
+    """Reads each new cut while ticks run and die. `problems` has every cut that mixes rows of two checkpoints."""
 
     def __init__(self, warehouse):
         super().__init__(daemon=True)
@@ -261,9 +261,9 @@ def beside(process, act, every_s):
 
 
 def executors_killed(process, cluster, warehouse):
-    """Kill a random executor by SIGKILL every few seconds while a tick runs. Yield the list of those that were killed.
+    """Kill a random executor by SIGKILL every few seconds while a tick runs. Yield the list of killed executors.
 
-    The next one is killed only after tasks have written something since. A slow machine would get nowhere otherwise.
+    The next executor is killed only after tasks have written something. Otherwise a slow machine would never finish.
     """
     written = [0]
 

@@ -46,7 +46,7 @@ def ran_twice_at_once(events):
 
 
 def test_a_random_executor_is_killed_every_few_seconds(cluster, driver):
-    """For the whole run. Spark repeats their tasks, and the tick restarts if that happens too often."""
+    """This goes on for the whole run. Spark repeats the lost tasks, and the tick restarts if that happens too often."""
     process = driver.start(*SMALL, *RESTARTS)
     with Reader(driver.warehouse) as reader, executors_killed(process, cluster, driver.warehouse) as killed:
         ended(driver, process)
@@ -57,7 +57,7 @@ def test_a_random_executor_is_killed_every_few_seconds(cluster, driver):
 
 
 def test_a_worker_is_lost_for_good_and_another_joins(cluster, driver, environment):
-    """After the first checkpoint one of two workers is gone, and later a new one takes its part."""
+    """After the first checkpoint one of two workers is gone. Later a new worker takes its place."""
     process = driver.start(*SMALL)
     with Reader(driver.warehouse) as reader:
         until_committed(driver, process)
@@ -72,7 +72,7 @@ def test_a_worker_is_lost_for_good_and_another_joins(cluster, driver, environmen
 
 
 def test_a_task_that_stands_still_runs_a_second_time_beside_itself(cluster, driver):
-    """Speculative execution: the first attempt goes on after its copy, and both have written files."""
+    """Spark runs a copy of the task (speculative execution). The first attempt goes on later, and both write files."""
     conf = driver.folder / "conf"
     with (conf / "spark-defaults.conf").open("a") as settings:
         settings.write(f"{SPECULATION}spark.eventLog.dir file://{conf}\n")
@@ -107,7 +107,7 @@ def test_a_task_that_stands_still_runs_a_second_time_beside_itself(cluster, driv
 
 
 def test_the_driver_is_killed_and_the_next_one_goes_on(driver):
-    """Its executors die with it, or what they still write is never read."""
+    """The executors die with the driver, or the files that they still write are never read."""
     process = driver.start(*SMALL)
     with Reader(driver.warehouse) as reader:
         until_committed(driver, process, 2)
@@ -125,7 +125,7 @@ def test_the_driver_is_killed_and_the_next_one_goes_on(driver):
 
 
 def test_a_killed_connect_server_comes_back_and_the_tick_goes_on(client, serving):
-    """The client has no Java. Its restart strategy waits for the server, which something starts anew at its port."""
+    """The client has no Java. Its restart strategy waits until the test has started a new server at the same port."""
     with serving() as server:
         client = client.on(server.url)
         process = client.start(*SMALL, *RESTARTS)

@@ -75,7 +75,7 @@ def archive(type_it, tmp_path):
 
 
 def test_workers_with_only_python_run_what_was_packed(bare, type_it, archive, warehouse):
-    """The tick and its project's function run there; every number is counted once."""
+    """The tick and a function of the project run on these workers, and every number is counted once."""
     where = ("--warehouse", str(warehouse), "--spark-master", bare.master, "--spark-cores", "2")
     code, said = type_it("run", *where, "--spark-archive", archive)
     assert 0 == code, said
@@ -84,7 +84,7 @@ def test_workers_with_only_python_run_what_was_packed(bare, type_it, archive, wa
 
 
 def test_a_connect_server_takes_the_archive_from_its_client(bare, type_it, archive, warehouse, tmp_path, monkeypatch):
-    """The server's own Python and packages do not count. Each session has a folder of its own on the workers."""
+    """The server's own Python and packages are not used. Each session has a folder of its own on the workers."""
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", "/no/such/python")
     settings = s3a_settings(os.environ)
@@ -113,7 +113,7 @@ def test_the_workers_share_nothing_with_the_driver(cluster, driver, environment)
 
 
 def test_a_month_of_flights_is_exact(driver):
-    """Every table has each row once, and the other flights wait in the state."""
+    """Every table has each row once. Flights that are in no table wait in the state."""
     code, said = driver.run()
     assert 0 == code, said
     assert {} == driver.wrong()
@@ -122,7 +122,7 @@ def test_a_month_of_flights_is_exact(driver):
 
 
 def test_a_worker_without_the_drivers_python_is_told_what_to_name(driver, environment):
-    """By default a worker runs the driver's Python by its path, which no other machine has."""
+    """By default a worker runs Python at the driver's path, and no other machine has that path."""
     code, said = driver.run(PYSPARK_PYTHON=None)
     assert 0 != code
     said = re.sub(r"\s+", " ", said)

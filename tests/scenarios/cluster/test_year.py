@@ -8,7 +8,7 @@ from tests.scenarios.cluster.conftest import Reader, ended, executors_killed
 
 WITHIN_S = 3000
 FILES = tuple(f"{number:03}" for number in range(1, 25))
-"""Each airport's year: two files a month."""
+"""The files of each airport's year, two for each month."""
 MANY_RESTARTS = ("--set", "restart_strategy=fixed_delay", "--set", "restart_attempts=200")
 COUNTED = {"bronze": 336_776, "silver": 326_433, "quarantine": 9_430, "late": 0, "waiting": 913}
 """What `tidemark run flights` says of the year in a folder, as the README shows it."""
@@ -27,7 +27,7 @@ def counted(driver):
 
 
 def test_the_year_of_flights_is_exact(driver):
-    """Every table has each row once, and the other flights wait in the state."""
+    """Every table has each row once. Flights that are in no table wait in the state."""
     code, said = driver.run(within_s=WITHIN_S)
     assert 0 == code, said
     assert {} == driver.wrong()
@@ -45,7 +45,7 @@ def test_the_year_of_flights_is_exact_through_a_connect_server(client, serving):
 
 @pytest.mark.kill
 def test_the_year_is_exact_although_executors_are_killed_every_few_seconds(cluster, driver):
-    """For the whole run, and no reader by cut sees a mixture."""
+    """Executors are killed for the whole run. A reader of cuts never sees rows of two checkpoints mixed."""
     process = driver.start(*MANY_RESTARTS, "--set", "restart_delay_ms=500ms")
     with Reader(driver.warehouse) as reader, executors_killed(process, cluster, driver.warehouse) as killed:
         ended(driver, process, WITHIN_S)

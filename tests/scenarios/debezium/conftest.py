@@ -72,7 +72,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture(params=KINDS)
 def encrypted_shop(request, certificates, tmp_path):
-    """Return a shop of a server that lets nobody in without encryption."""
+    """Return a shop on a server that accepts only encrypted connections."""
     files = (f"--ssl-cert={certificates}/cert.pem", f"--ssl-key={certificates}/key.pem")
     server = request.param(*request.param.log, *files, "--require-secure-transport=ON")
     made = Shop(server, "own", tmp_path / "staged")

@@ -14,7 +14,7 @@ TOTAL = 2_000
 
 
 class Shop:
-    """One database, and sources of its changes."""
+    """One database, and the sources that read its changes."""
 
     def __init__(self, server, name, staged):
         self.server, self.name, self.staged = server, name, staged
@@ -49,14 +49,14 @@ class Shop:
 
 
 def balances(rows, shop, table):
-    """Return the balance of each account as the rows say."""
+    """Return the balance of each account, computed from the change rows."""
     column = f"{shop.name}_{table}"
     renamed = rows.rename({column: f"public_{table}"}).with_columns(rows["_table"].str.replace(shop.name, "public"))
     return {key[0]: row["balance"] for key, row in newest(renamed, table).items()}
 
 
 def transactions(rows):
-    """Return the kinds of the rows of each transaction, in order."""
+    """Return, for each transaction, the kinds of its rows in order."""
     found, newest_one = [], []
     for kind, end in zip(rows["_kind"], rows["_end_lsn"], strict=True):
         newest_one.append(kind)

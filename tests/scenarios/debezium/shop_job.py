@@ -1,4 +1,4 @@
-"""Defines a pipeline over the changes of two tables: bronze of all changes, and both tables as the server has them."""
+"""Defines a pipeline over the changes of two tables: all changes in bronze, and both tables as on the server."""
 
 from pathlib import Path
 

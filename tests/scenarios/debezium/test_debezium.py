@@ -1,4 +1,4 @@
-"""Tests DebeziumSource on real MariaDB and MySQL servers, with Debezium: nothing is lost, twice, or half in a slice."""
+"""Tests DebeziumSource on real MariaDB and MySQL servers: nothing is lost or doubled, and transactions stay whole."""
 
 import datetime as dt
 import itertools
@@ -40,14 +40,17 @@ EXPECTED = {
 
 
 def test_a_snapshot_and_then_each_change_also_by_another_engine(shop):
-    """Types, a transaction over two tables, a changed key, a truncate, a new column; positions stay for ever."""
+    """The changes include all types, a transaction over two tables, a changed key, a truncate and a new column.
+
+    A position names the same rows for ever.
+    """
     shop.sql(TYPES, VALUES)
     source = shop.source(tables=["giro", "savings", "types"], new_columns="evolve")
     first = [*slices(source)]
     snapshot = rows_of(source, *first)
     assert [21] == [piece.rows for piece in first]
     assert {"snapshot"} == {*snapshot["_kind"]}
-    packed = {"doc": '{"a":1}'} if "mysql" == shop.server.connector else {}  # as MySQL's log has it, and no snapshot
+    packed = {"doc": '{"a":1}'} if "mysql" == shop.server.connector else {}  # as in MySQL's log, not in a snapshot
     assert EXPECTED == snapshot.filter(pl.col("_table").str.ends_with("types"))[f"{shop.name}_types"][0]
     shop.sql("BEGIN", "UPDATE giro SET balance = 90 WHERE id = 1", "UPDATE savings SET balance = 110 WHERE id = 1")
     shop.sql("INSERT INTO savings VALUES (11, 0)", "SAVEPOINT a", "DELETE FROM savings", "ROLLBACK TO a", "COMMIT")
@@ -83,14 +86,14 @@ def test_a_snapshot_and_then_each_change_also_by_another_engine(shop):
 @pytest.mark.parametrize(
     ("known", "gtid", "wanted"),
     [
-        ("0-1-9,1-2-7", "0-3-10", "1-2-7,0-3-10"),  # the newest of domain 0, by whichever server
+        ("0-1-9,1-2-7", "0-3-10", "1-2-7,0-3-10"),  # domain 0 keeps only its newest, from whichever server
         ("", "0-1-1", "0-1-1"),
         ("a-a:1-9,b-b:1-3", "a-a:10", "b-b:1-3,a-a:1-9:10"),
         ("b-b:1-3", "a-a:1", "b-b:1-3,a-a:1"),
     ],
 )
 def test_an_offset_behind_a_statement_has_its_gtid(known, gtid, wanted):
-    """Nothing else is left of the transaction in it."""
+    """The offset keeps no other field of the transaction."""
     offset = {"file": "binlog.000001", "pos": 7, "gtids": known, "transaction_id": gtid, "event": 1}
     assert {"file": "binlog.000001", "pos": 7, "gtids": wanted} == behind(offset, gtid)
     assert offset == behind(offset, None)
@@ -99,7 +102,7 @@ def test_an_offset_behind_a_statement_has_its_gtid(known, gtid, wanted):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 def test_a_truncate_is_a_transaction_of_its_own(truncated_shop):
-    """It is read although nothing follows it, and another engine does not repeat it."""
+    """A truncate is read although nothing follows it in the log. Another engine does not repeat it."""
     shop = truncated_shop
     source = shop.source()
     position = [*slices(source)][-1].end
@@ -160,7 +163,7 @@ class Transfers:
 
 
 def assert_whole(shop, source):
-    """Every transaction is whole, and all of them together are what the server has."""
+    """Assert that every transaction is whole, and that all of them together give the server's balances."""
     rows = all_rows(source)
     update = ["update_before", "update_after"]
     assert {(*update, *update)} == {tuple(each) for each in transactions(rows)[1:]}
@@ -171,7 +174,7 @@ def assert_whole(shop, source):
 
 
 def further(source, position):
-    """Poll a few times: while transfers run, there is always more."""
+    """Poll a few times, and return the last position. While transfers run, there are always more rows."""
     for _ in range(4):
         found = polled(source, position)
         position = position if found is None else found.end
@@ -185,7 +188,7 @@ def children(pid):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 def test_kills_of_ticks_of_engines_and_of_the_server_lose_nothing(own_shop, monkeypatch):
-    """Each one is killed by SIGKILL while transfers run. No engine outlives the process that started it."""
+    """Ticks, engines and the server get SIGKILL while transfers run. No engine outlives the process that started it."""
     shop = own_shop
     with Transfers(shop) as transfers:
         for _ in range(3):
@@ -225,7 +228,7 @@ def test_kills_of_ticks_of_engines_and_of_the_server_lose_nothing(own_shop, monk
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 def test_two_processes_write_one_log(shop):
-    """Both read the same changes, and each file is written by one of them."""
+    """Both processes read the same changes. Each staged file is written by one of them."""
     one, other = shop.source(), shop.source()
     start = [*slices(one)][-1].end
     for number in range(20):
@@ -238,7 +241,7 @@ def test_two_processes_write_one_log(shop):
 
 
 def test_an_unfit_server_or_login_is_refused_in_a_sentence(shop, monkeypatch):
-    """No engine starts for these, and the password is in no message."""
+    """No engine starts for such a server or login, and no message contains the password."""
     server = shop.server
     shop.sql("CREATE TABLE plain (a int)")
     shop.sql("CREATE USER weak@127.0.0.1 IDENTIFIED BY 's3cret-canary'")
@@ -282,7 +285,7 @@ def test_an_unfit_server_or_login_is_refused_in_a_sentence(shop, monkeypatch):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 def test_the_connection_is_encrypted_and_the_certificate_is_checked(encrypted_shop, certificates, monkeypatch):
-    """The server lets nobody in without encryption. The client library checks its certificate, and so does Debezium."""
+    """The server accepts only encrypted connections. The client library and Debezium both check its certificate."""
     shop, folders = encrypted_shop, itertools.count()
     shop.sql("CREATE USER reader@127.0.0.1 IDENTIFIED BY 's3cret-canary'", "GRANT ALL ON *.* TO reader@127.0.0.1")
 
@@ -331,7 +334,7 @@ CHANGES = (
 @pytest.mark.timeout(590)
 @pytest.mark.parametrize(("change", "words"), CHANGES)
 def test_a_change_that_rows_cannot_follow_is_named_behind_the_rows_before_it(shop, change, words):
-    """It comes after an insert, which is still read. The refusal stays, also for another engine."""
+    """The change comes after an insert, which is still read. Later polls are refused too, even with another engine."""
     source = shop.source()
     position = [*slices(source)][-1].end
     shop.sql("ALTER TABLE giro MODIFY note longtext", "ALTER TABLE savings ADD INDEX (balance)")  # nothing is lost
@@ -348,7 +351,7 @@ def test_a_change_that_rows_cannot_follow_is_named_behind_the_rows_before_it(sho
 SLOW = {
     "transforms": "slow",
     "transforms.slow.type": "org.apache.kafka.connect.transforms.RegexRouter",
-    "transforms.slow.regex": f"(?!.*[.]){'.*' * 30}!",  # the topic of statements does not match, after seconds
+    "transforms.slow.regex": f"(?!.*[.]){'.*' * 30}!",  # takes seconds, and does not match the topic of statements
     "transforms.slow.replacement": "none",
 }
 
@@ -356,7 +359,7 @@ SLOW = {
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 def test_what_the_engine_is_slow_to_deliver_is_waited_for(shop):
-    """The engine has read the end of the log long before it delivers the statement there."""
+    """The engine has read the log's last statement long before it delivers this statement."""
     source = shop.source()
     position = [*slices(source)][-1].end
     source.close()
@@ -372,7 +375,7 @@ def test_what_the_engine_is_slow_to_deliver_is_waited_for(shop):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 def test_a_log_that_was_purged_or_reset_is_named(own_shop):
-    """Without its binary log, a server cannot go on behind the staged changes."""
+    """A server without its binary log cannot send the changes that follow the staged ones."""
     shop = own_shop
     source = shop.source()
     position, begun = [*slices(source)][-1].end, shop.sql("SHOW MASTER STATUS")[0][0]

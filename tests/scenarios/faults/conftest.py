@@ -1,4 +1,4 @@
-"""What the fault tests share: what an undisturbed run leaves."""
+"""What the fault tests share: the tables of an undisturbed run, and the cases of the kill matrix."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from tests.scenarios.processes import Ended
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """The tables that a run leaves which nothing disturbed, and how often it crossed each boundary."""
+    """The tables that an undisturbed run leaves, and how often the run crossed each boundary."""
 
     tables: dict[str, Rows]
     crossed: Counter[str]
@@ -33,7 +33,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 
 # ------------------------------------------------------------------
-# One case of the kill matrix: a process dies at a boundary, another makes up for it, a reader watches.
+# One case of the kill matrix: a process dies at a boundary, another process recovers, and a reader watches.
 
 
 AT_A_TIME = 2
@@ -42,7 +42,7 @@ COMMITTED = "after:AppendRow#2"
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What is left after a case: the exit of each process, the errors that a reader saw, and the files."""
+    """The result of a case: how each process ended, what a reader saw, the tables, leftovers, and ids used twice."""
 
     ends: tuple[Ended, ...]
     seen: tuple[int, ...]
@@ -95,7 +95,10 @@ class Matrix:
 
 
 def _struck(order: Order, kill_at: str) -> Order:
-    """Return the order of a process that dies there. Two boundaries are reached only after a checkpoint has failed."""
+    """Return the order of a process that dies at this boundary.
+
+    A tick reaches two of the boundaries only after a checkpoint has failed, so the order makes one fail.
+    """
     order = replace(order, kill_at=kill_at)
     if "NotifyAborted" in kill_at:
         return replace(order, strike=ForbidUpserts(At("before:CheckTables", (2,))))
@@ -106,7 +109,10 @@ def _struck(order: Order, kill_at: str) -> Order:
 
 
 def kills(name: str, crossed: Counter[str]) -> tuple[str, ...]:
-    """Return where each process of a case dies, '' for nowhere: in the middle of what a tick does, or in a recovery."""
+    """Return the boundary at which each process of a case dies, and '' for a process that lives to its end.
+
+    A process dies at the middle one of a tick's crossings of the boundary, or in a recovery.
+    """
     if "RollForward" in name:
         return COMMITTED, name, ""
     if "NotifyAborted" in name or "LookForRival" in name:

@@ -1,8 +1,8 @@
 """A small pipeline in which every kind of effect occurs, and an engine that runs it without Spark.
 
-Orders go to bronze, one key in seven to quarantine; the others wait for the rate of their key, which comes
-over several epochs; the two meet in silver, which a suite judges, and are counted in gold. Whatever the
-epochs were, each cut has only one right content: `expected_cut` computes it from bronze alone.
+Orders go to bronze, and those of one key in seven also to quarantine. The other orders wait for the rate of their key.
+The rates come over several epochs. An order with its rate goes to silver, which a suite judges, and is counted in gold.
+Wherever the epochs end, each cut has only one right content: `expected_cut` computes it from bronze alone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ Rows = list[tuple[object, ...]]
 
 
 def build(config: CheckpointConfig = CONFIG, rows: Mapping[str, int] | None = None) -> JobPlan:
-    """Return the planned pipeline; it ends with key 5 waiting for its rate, which never comes."""
+    """Return the planned pipeline. At its end, orders of key 5 still wait for a rate, which never comes."""
     pipeline = Pipeline(JOB, config=config, parallelism=2)
     orders = (
         pipeline.source("orders", SequenceSource(rows or ROWS, keys=KEYS))
@@ -81,9 +81,9 @@ def expected_cut(orders: pl.DataFrame, rates: pl.DataFrame) -> dict[TableName, R
 
 
 class LocalEngine:
-    """Runs the real tasks in this process, over rows that Polars reads and exchanges; writes the very same files.
+    """Runs the real tasks in this process, and writes the same files as Spark. Polars reads and exchanges the rows.
 
-    Only the hash behind the key groups is another than Spark's, so a warehouse stays with one engine.
+    Only the hash that gives a key its key group differs from Spark's. So all ticks of a warehouse use one engine.
     """
 
     def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
@@ -92,7 +92,7 @@ class LocalEngine:
         return result_of(planned, effect, reports, duration_ms=1)
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing, because nothing was opened."""
 
 
 def _reports(planned: VertexPlan, effect: RunMicroBatch, writer: StagedFiles) -> Iterable[TaskReport]:
@@ -137,7 +137,7 @@ _CHAINS: Mapping[tuple[str, int], Callable[[pl.DataFrame], pl.DataFrame]] = {
     ("silver_orders", 1): lambda rows: rows.with_columns(rate=pl.col("value")),
     ("kept", 0): lambda rows: rows.with_columns(amount=pl.col("value"), sum=pl.col("value")),
 }
-"""The pipeline's lazy steps in Polars: (vertex, input) -> chain."""
+"""The steps that change rows on their way to a vertex, written in Polars: (vertex, input) -> steps."""
 
 
 def _input(vertex: str, entry: InputSegments, warehouse: Path) -> pl.DataFrame:

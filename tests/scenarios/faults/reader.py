@@ -1,6 +1,7 @@
-"""A reader of the tables: all along, while ticks run and die, and of what is there in the end.
+"""A reader of the tables while ticks run and die, and functions that read what is there in the end.
 
-It reads by cut, as users are told to, looks again whenever any log has moved, and keeps what was wrong.
+The reader reads by cut, as the documents tell users to do. It reads again whenever a log has a new version, and keeps
+each problem that it finds.
 """
 
 import json
@@ -43,7 +44,7 @@ _COLUMNS = {
 
 
 class Reader:
-    """Looks at one warehouse from a thread of its own; `problems` says what no reader may ever see."""
+    """Reads one warehouse in a thread of its own. `problems` has everything found that a reader must never see."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -55,7 +56,7 @@ class Reader:
         self.problems: list[str] = []
 
     def look(self) -> None:
-        """Read the newest cut now, if any log has moved since the last look."""
+        """Read the newest cut, if a log has a new version since the last look."""
         with self._lock:
             heads = tuple(_head(self._root / folder) for folder in (CUTS, *TABLES))
             if heads != self._looked_at:
@@ -75,7 +76,7 @@ class Reader:
                 self.problems.append(f"cut {checkpoint} after cut {self.seen[-1]}")
             self.seen.append(checkpoint)
             tables = {table: read(self._root, table, versions[table]) for table in TABLES}
-        except Exception as error:  # noqa: BLE001 - only a cut that went meanwhile may be unreadable
+        except Exception as error:  # noqa: BLE001 - only a cut that was replaced meanwhile may be unreadable
             if newest_cut(self._root)[0] == checkpoint:
                 self.problems.append(f"cut {checkpoint} cannot be read: {error}")
             self._looked_at = ()
@@ -127,7 +128,7 @@ def final_tables(root: Path) -> dict[str, Rows]:
 
 
 def leftovers(root: Path) -> list[str]:
-    """Return the staged files that no version of their table ever named: nobody will ever read or delete them."""
+    """Return the staged files that no entry of their table's log adds. Nobody will ever read or delete these files."""
     return sorted(name for table in STAGED for name in _staged(root, table) - _named(root, table))
 
 

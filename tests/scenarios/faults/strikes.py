@@ -1,4 +1,7 @@
-"""What may happen to a tick at a boundary, short of dying; sent to the tick's process, where it counts crossings."""
+"""What may happen to a tick at a boundary, apart from its death.
+
+A strike is sent to the tick's process, and counts the crossings of its boundary there.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +25,7 @@ Strike = Callable[[str, Path], None]
 
 @dataclass
 class At:
-    """Counts the crossings of one boundary, and says which are meant."""
+    """Counts the crossings of one boundary. A call returns whether this crossing is among `occurrences`."""
 
     name: str
     occurrences: tuple[int, ...]
@@ -37,7 +40,7 @@ class At:
 
 @dataclass
 class LoseReply:
-    """The commit is in, and its caller gets an error."""
+    """Raises an error after a commit is in the log, as if the reply to the commit were lost."""
 
     at: At
 
@@ -63,7 +66,7 @@ class Hold:
 
 @dataclass
 class ForbidUpserts:
-    """A neighbour makes gold append-only: what is checked next is declined, by name."""
+    """Makes gold append-only, as a neighbour may. The next check declines the checkpoint and names the table."""
 
     at: At
 
@@ -74,7 +77,10 @@ class ForbidUpserts:
 
 @dataclass
 class HalfWritten:
-    """Half an entry is at the end of a table's log while the tables are checked, so many times from the second on."""
+    """Leaves half an entry at the end of a table's log while tables are checked.
+
+    It does so `times` times, beginning with the second check.
+    """
 
     table: TableName
     times: int
@@ -100,7 +106,7 @@ def append_only(root: Path, *, value: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a tick of the orders is to do. `strike` is called at each boundary before the tick may die there.
+    """How to run a tick of the orders. At each boundary, `strike` is called before the tick may die there.
 
     `notes` is a file that gets a line for each boundary crossed.
     """

@@ -1,4 +1,4 @@
-"""Rarer than a plain death: epochs without rows, deaths of a recovery, races for a row, replies that are lost."""
+"""Rarer faults than a plain death: epochs without rows, deaths in a recovery, races for an entry, lost replies."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ def order(tmp_path):
 
 @pytest.fixture
 def changed(order, request):
-    """Return how a run differs from an undisturbed one, whatever it went through; a reader watches all along."""
+    """Return a function that compares the warehouse with that of an undisturbed run. A reader watches meanwhile."""
 
     def look(undisturbed):
         reader.look()
@@ -47,7 +47,7 @@ NOTHING = {"reader": [], "back": [], "tables": [], "leftovers": [], "twice": []}
 
 
 def test_epochs_without_rows_complete_and_change_nothing(order, undisturbed, changed):
-    """After the last row, the interval still triggers. These epochs complete, empty, and change nothing."""
+    """After the last row, the interval still triggers checkpoints. These empty epochs complete and change nothing."""
     ended = replace(order, config=BY_TIME, limits=SIX).run()
     assert "" == ended.said["message"]
     assert 0 == min(ended.said["rows"].values())
@@ -73,7 +73,7 @@ def test_a_death_in_an_epoch_without_rows_is_made_up_for(order, undisturbed, cha
     ],
 )
 def test_a_job_that_dies_again_in_each_recovery_is_made_up_for(order, undisturbed, changed, deaths):
-    """A tick that recovers may die too, and so may the next one."""
+    """A tick may die while it recovers, and the next tick may die too."""
     for kill_at in deaths:
         assert KILLED == replace(order, kill_at=kill_at).run().code
     assert "caught_up" == order.run().said["outcome"]
@@ -84,7 +84,7 @@ def test_a_job_that_dies_again_in_each_recovery_is_made_up_for(order, undisturbe
     ("first", "second", "together"), [("row", "claim", False), ("claim", "row", False), ("row", "claim", True)]
 )
 def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undisturbed, changed, first, second, together):
-    """An entry and a rival's claim want to be the same version. One of them is, and nothing is lost or doubled."""
+    """An entry and a rival's claim compete for one version. Exactly one gets it, and nothing is lost or doubled."""
     holder = replace(order, strike=Hold(At(ROW, (3, 4)), "row")).start()
     wait_for(order.root / "row.here")
     rival = replace(order, take_over=True, strike=Hold(At(ROW, (1,)), "claim")).start()
@@ -101,13 +101,16 @@ def test_of_two_coordinators_at_the_commit_point_exactly_one_wins(order, undistu
     assert f"claimed by process {rival.process.pid} " in lost.said["message"]
     assert together or {"row": "checkpoint", "claim": "claim"}[first] == _says(order.root, version)["row"]
     assert ("caught_up", "") == _told(order.run())
-    # The loser staged on until its row was refused, perhaps after its rival had recovered (below).
+    # The loser went on staging until its entry was refused, perhaps after its rival had recovered (see the next test).
     clean_up(_at(order.root), 0)
     assert NOTHING == changed(undisturbed)
 
 
 def test_what_a_coordinator_stages_after_its_rival_recovered_is_for_the_clean_up(order, undisturbed, changed):
-    """It learns of its rival only when its next entry is refused. No recovery can know what it staged until then."""
+    """A coordinator learns of its rival only when its next entry is refused.
+
+    The rival's recovery cannot know what the coordinator stages until then.
+    """
     holder = replace(order, strike=Hold(At("before:RunMicroBatch", (1,)), "late")).start()
     wait_for(order.root / "late.here")
     assert ("caught_up", "") == _told(replace(order, take_over=True).run())
@@ -126,7 +129,10 @@ def test_what_a_coordinator_stages_after_its_rival_recovered_is_for_the_clean_up
     [("checkpoints", (1,)), ("checkpoints", (2, 3)), ("checkpoints", (5,)), ("tables", (1, 9)), ("cuts", (1, 2))],
 )
 def test_a_reply_that_is_lost_after_the_commit_is_read_back(order, undisturbed, changed, log, occurrences):
-    """The reply to a claim, an entry, a release, a publication or a cut is lost. The tick finds what it wrote, once."""
+    """The reply to a claim, an entry, a release, a publication or a cut is lost.
+
+    The tick reads back what it has written, and writes nothing twice.
+    """
     lost = LoseReply(At(f"after:LogCommit:{log}", occurrences))
     assert ("caught_up", "") == _told(replace(order, strike=lost).run())
     assert ("caught_up", "") == _told(order.run())

@@ -1,7 +1,7 @@
-"""Other writers' commits at any moment of a tick: it goes on, sets the table back, or stops by name with the way out.
+"""Other writers' commits at any moment of a tick: the tick goes on, undoes the commit, or stops and names the way out.
 
-Never is a row doubled, never half a checkpoint shown, and once the way out is followed the next tick goes on.
-delta-rs plays the neighbour where it can, as it is quick; Spark where it alone can.
+No row is doubled, and no table shows half a checkpoint. Once the user has followed the way out, the next tick goes on.
+delta-rs plays the neighbour because it is quick. Spark plays the neighbour for what only Spark can do.
 """
 
 import re
@@ -41,7 +41,7 @@ def delete(path):
 
 
 def vacuum(path):
-    """Delete from disk whatever the table's log does not name any more, without any retention."""
+    """Delete the files that the table's log no longer lists, without any retention."""
     DeltaTable(path).vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)
 
 
@@ -55,7 +55,7 @@ def change_feed(path):
 
 
 class Tables:
-    """A warehouse of the sequence pipeline, ticked in this process, and what its tables hold."""
+    """A warehouse of the sequence pipeline, whose ticks run in this process, and the rows of its tables."""
 
     def __init__(self, root):
         self.root = root
@@ -84,7 +84,10 @@ def tables(tmp_path):
 
 
 class Crossings:
-    """Counts crossings of boundaries; of those in a table's log only the one table's, known by who publishes it."""
+    """Counts crossings of boundaries. In the logs of tables it counts only the commits of one table.
+
+    The thread that crosses a boundary in a log is the one that publishes the table.
+    """
 
     def __init__(self, table):
         self._publishing = f"before:PublishTable:{table}"
@@ -107,7 +110,7 @@ class Crossings:
 
 @pytest.fixture
 def strike():
-    """Return a boundary at which a neighbour does something to a table, once, in the second checkpoint."""
+    """Return a function that makes a boundary. There a neighbour changes a table, once, in the second checkpoint."""
 
     def at(name, table, deed):
         crossings = Crossings(table)
@@ -132,7 +135,7 @@ def expected_bronze(rows):
 
 
 def run_through(tables, strike, moment, table, deed):
-    """Run a tick during which, or after which, the neighbour acts; then let rows come and run another."""
+    """Run a tick, and let the neighbour act during it or after it. Then deliver rows and run a second tick."""
     boundary = None if moment == BETWEEN_TICKS else strike(MOMENTS[moment], table, deed)
     first = tables.tick(boundary)
     if moment == BETWEEN_TICKS:
@@ -177,7 +180,7 @@ def test_rows_that_a_neighbour_deletes_of_an_append_table_stay_deleted(tables, s
 @pytest.mark.matrix
 @pytest.mark.parametrize("moment", [*MOMENTS, BETWEEN_TICKS])
 def test_rows_that_a_neighbour_deletes_of_an_upsert_table_come_back_with_the_next_checkpoint(tables, strike, moment):
-    """The table consists of the checkpoint's files again. This undoes the whole DELETE."""
+    """Publishing makes the checkpoint's files the table's only files again. This undoes the whole DELETE."""
     first, second = run_through(tables, strike, moment, GOLD, lambda: delete(tables.path(GOLD)))
     assert ["", ""] == [first.message, second.message]
     assert expected_gold(tables.rows) == tables.gold()
@@ -239,7 +242,7 @@ def test_a_neighbour_between_a_death_and_its_recovery_makes_nothing_double(table
 
 @pytest.mark.parametrize("table", [BRONZE, GOLD])
 def test_each_moment_is_met_by_a_second_checkpoint_of_a_tick(tables, table):
-    """A neighbour that waits for the second checkpoint's crossing of a boundary does act."""
+    """The tick crosses each boundary in a second checkpoint, so a neighbour that waits for this moment does act."""
     crossings = Crossings(table)
     tables.tick(crossings.count)
     assert crossings.least() == SECOND
@@ -299,7 +302,7 @@ def test_a_feature_that_forbids_publishing_stops_by_name_and_its_way_out_frees_t
 
 
 def test_at_every_cut_the_tables_agree_although_a_neighbour_optimized_both(tables, strike):
-    """The cut recorded after a neighbour's commits shows what an undisturbed cut shows."""
+    """A cut that is recorded after a neighbour's commits shows the same rows as an undisturbed cut."""
 
     def deed():
         for table in (BRONZE, GOLD):

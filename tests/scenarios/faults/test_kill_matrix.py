@@ -1,6 +1,6 @@
-"""A real process dies by SIGKILL at each boundary of a tick; a second one ends as if nothing had happened.
+"""A real process dies by SIGKILL at each boundary of a tick. A second process ends as if nothing had happened.
 
-By hand or by `make test-all` at all boundaries, in `make test` at some of them.
+Run by hand or by `make test-all`, the test covers all boundaries. `make test` covers some of them.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from tests.scenarios.faults.reader import NAMES
 from tests.scenarios.processes import KILLED
 
 ON_SPARK = ("after:RunMicroBatch", "after:AppendRow", "after:PublishTable:silver/orders")
-"""Where a death leaves jobs, staged files or half of the publications to a server that lives on."""
+"""At these boundaries a death leaves jobs, staged files or half of the publications, while the server lives on."""
 
 
 def _begun(request, tmp_path_factory, undisturbed, label, connect_url=None):
@@ -55,7 +55,7 @@ def _assert_made_up_for(case, name, undisturbed):
 @pytest.mark.kill
 @pytest.mark.parametrize("name", NAMES)
 def test_a_process_killed_at_any_boundary_is_made_up_for(local, undisturbed, name):
-    """The tables are an undisturbed run's, no file is left over, no id used twice, and no reader saw a mixed cut."""
+    """The tables equal an undisturbed run's. No file is left over, no id used twice, and no reader saw a mixed cut."""
     case = local.aftermath(name)
     _assert_made_up_for(case, name, undisturbed)
     assert () == case.leftovers
@@ -65,5 +65,5 @@ def test_a_process_killed_at_any_boundary_is_made_up_for(local, undisturbed, nam
 @pytest.mark.spark
 @pytest.mark.parametrize("name", ON_SPARK)
 def test_a_client_of_a_warm_spark_killed_there_is_made_up_for(on_spark, undisturbed, name):
-    """The same as a client of a Connect server, which goes on with the jobs of the dead: nothing of them is seen."""
+    """The Connect server goes on with the jobs of its dead client. Nothing that they write becomes visible."""
     _assert_made_up_for(on_spark.aftermath(name), name, undisturbed)

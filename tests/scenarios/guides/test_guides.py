@@ -51,7 +51,7 @@ def write(block: Block, folder: Path) -> None:
 
 
 def python(*words: str) -> int:
-    """Run a program of this environment as a process of its own. Return its exit code."""
+    """Run a module of this environment in a new process. Return its exit code."""
     return subprocess.run([sys.executable, "-m", *words], check=False).returncode
 
 
@@ -78,7 +78,7 @@ if __name__ == "__main__":
 
 
 TO_RUN = [guide for guide in GUIDES if any(blocks(guide))]
-"""A guide without blocks has nothing to run."""
+"""The guides that have blocks to run."""
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
@@ -96,7 +96,7 @@ def test_each_block_is_python_a_file_or_a_command_that_exists(guide):
 
 
 def test_each_pipeline_of_the_guide_can_be_planned(tmp_path, monkeypatch, capsys):
-    """As soon as its files are complete, `tidemark explain` shows it, without Spark."""
+    """As soon as a pipeline's files are complete, `tidemark explain` shows the pipeline, without Spark."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.chdir(tmp_path)
@@ -118,9 +118,7 @@ def test_each_pipeline_of_the_guide_can_be_planned(tmp_path, monkeypatch, capsys
 @pytest.mark.timeout(590)
 @pytest.mark.parametrize("guide", TO_RUN, ids=lambda guide: guide.name)
 def test_the_guide_works_as_it_is_written(guide, tmp_path):
-    """In a process of its own, on real Spark, the test writes the files and types the commands.
-
-    The guide's asserts hold.
+    """A new process writes the guide's files and runs its commands on real Spark. The guide's asserts hold.
     """
     command = [sys.executable, "-m", "tests.scenarios.guides.test_guides", guide, tmp_path]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -131,7 +129,7 @@ def test_the_guide_works_as_it_is_written(guide, tmp_path):
 @pytest.mark.dear
 @pytest.mark.spark
 def test_a_renamed_pipeline_on_the_command_line(tmp_path):
-    """The section on renaming works by itself: two ticks on real Spark, and a dry run that shows each rename."""
+    """The section on renaming works by itself, with two ticks on real Spark and a dry run that shows each rename."""
     text = (ROOT / "docs" / "guides" / "pipelines.md").read_text(encoding="utf-8")
     section = text.partition("### Renaming\n")[2].partition("\n## ")[0]
     project = "```toml\n# pyproject.toml\n[tool.tidemark]\n```\n\n```python\nfrom tidemark import Cuts\n```\n"
