@@ -1,4 +1,4 @@
-"""Defines a pipeline over Debezium's events of a bank: the accounts as the database has them, and their versions."""
+"""Defines a pipeline over Debezium's events of a bank: the accounts as in the database, and their versions."""
 
 import json
 from pathlib import Path

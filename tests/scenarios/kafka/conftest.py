@@ -26,7 +26,7 @@ def registry(tmp_path_factory):
 
 @pytest.fixture
 def make_topic(broker):
-    """Return a function that makes a topic with so many Kafka partitions. No other test uses the topic's name."""
+    """Return a function that makes a topic with a number of Kafka partitions. No other test uses the topic's name."""
     maker = TopicMaker(broker.servers)
 
     def made(partitions: int = 1, name: str = "orders", **config: str) -> Topic:

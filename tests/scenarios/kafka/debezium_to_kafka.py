@@ -1,4 +1,4 @@
-"""Sends what a real engine of Debezium says of a MariaDB server to Kafka, as its connector would."""
+"""Sends the events of a real Debezium engine, which reads a MariaDB server, to Kafka as Debezium's connector would."""
 
 import json
 import os
@@ -14,7 +14,10 @@ from jobs.sources.debezium.staging import DebeziumReading
 
 
 class Connector:
-    """Runs until the block ends. Each topic has a producer of its own, so a transaction's records come in any order."""
+    """Sends events until the `with` block ends.
+
+    Each topic has a producer of its own, so the records of a transaction arrive in any order.
+    """
 
     def __init__(self, url, tables, servers, prefix):
         self._reading = DebeziumReading(
@@ -32,13 +35,13 @@ class Connector:
         self._kill()
 
     def wait_for(self, transactions):
-        """Wait until so many have been sent, those that were repeated included."""
+        """Wait until this number of transactions has been sent. Repeated transactions count again."""
         while self.transactions < transactions:
             assert self._thread.is_alive(), self.failed
             time.sleep(0.1)
 
     def catch_up(self, shop):
-        """Wait until all that the server has committed was sent."""
+        """Wait until everything that the server has committed until now is sent."""
         self._reached.clear()
         file, position, *_ = shop.sql("SHOW MASTER STATUS")[0]
         self._engine.read_to(file, position)
@@ -47,7 +50,10 @@ class Connector:
         self._flush()
 
     def crash(self, repeated=0):
-        """Kill the engine. The next one repeats the transaction that had not ended, and so many before it."""
+        """Kill the engine and start another one.
+
+        The new engine repeats the transaction that had not ended, and `repeated` transactions before it.
+        """
         self._kill()
         del self._offsets[len(self._offsets) - repeated :]
         self._start()

@@ -1,4 +1,4 @@
-"""Writes records as producers do: with the serializers of Confluent's client, which register their schemas."""
+"""Writes records with the serializers of Confluent's client, as producers do. The serializers register the schemas."""
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, record_subject_name_strategy
 from confluent_kafka.schema_registry import topic_record_subject_name_strategy as topic_record_name
@@ -36,6 +36,6 @@ def in_json(registry, topic, schema, rows, strategy="topic"):
 
 
 def messages(registry, topic, *found):
-    """Write messages of Protobuf, whose classes the test has made."""
+    """Write Protobuf messages. The test has made their classes."""
     serializer = ProtobufSerializer(type(found[0]), client(registry), {"use.deprecated.format": False})
     topic.write([serializer(each, SerializationContext(topic.name, MessageField.VALUE)) for each in found])

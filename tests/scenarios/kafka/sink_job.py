@@ -1,8 +1,8 @@
-"""Defines a pipeline with two Kafka sinks. Its producers cross boundaries, where a tick may stop or die.
+"""Defines a pipeline with two Kafka sinks. Their producers' calls cross boundaries, where a tick may stop or die.
 
-Orders go from files to an append table and to a topic. An upsert table says how many customers have 1, 2, 3 orders, and
-so on. Its keys come and go, and its topic shows it. `DATA/kafka.json` names servers and topics. A topic that is left
-out has no sink.
+Orders go from files to an append table and to its topic. An upsert table counts the customers with 1, 2, 3 orders, and
+so on. Its keys come and go, and its topic shows the table. `DATA/kafka.json` names servers and topics. A table without
+a topic in this file has no sink.
 """
 
 import json
@@ -56,7 +56,8 @@ def _sink(told, table, **how):
 def crossing(boundary, refused=lambda name: None):
     """Return a producer whose calls cross boundaries, such as `before:commit_transaction:bronze/orders`.
 
-    What it is given is sent before it crosses `after:produce_batch`. `refused` hears of each error of a commit.
+    The records of a call are sent before the producer crosses `after:produce_batch`. `refused` is called with the name
+    of each error that Kafka raises.
     """
 
     def made(method):
@@ -93,7 +94,7 @@ def batches(checkpoint, rows):
 
 
 def dies_publishing(servers, topic, checkpoint, when, method):
-    """Publish a checkpoint of ten rows, and die before or after a call of Kafka's client."""
+    """Publish a checkpoint of ten rows, and die before or after this method of Kafka's client is called."""
 
     def call(self, *arguments):
         if when == "after":

@@ -1,4 +1,4 @@
-"""Reads Debezium's events from topics into tables: a real broker, a real registry, killed ticks and real tables."""
+"""Reads Debezium's events from topics into tables, with a real broker, a real registry, real tables, killed ticks."""
 
 import json
 
@@ -61,7 +61,7 @@ def accounts(cut):
 
 
 def test_json_events_make_the_table_and_its_versions_though_a_tick_is_killed(make_topic, trial):
-    """A truncate empties the table. A record that is no event goes to the quarantine."""
+    """A truncate empties the table. A record that is not an event goes to the quarantine."""
     topic = make_topic()
     told = {"format": "debezium-json", "schema": "id int, balance decimal(12,2)", "every_rows": 10}
     job = trial(servers=topic.servers, topics=topic.name, **told)
@@ -132,7 +132,7 @@ def in_avro(event):
 
 
 def test_avro_events_bring_their_columns_and_a_later_one(make_topic, registry, trial):
-    """Nobody declares a column. A column that the database's table gets comes with the next tick."""
+    """Nobody declares a column. A column that is added in the database comes with a later tick."""
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name, format="debezium-avro", registry=registry.url)
     keys = producers.serializer(registry, json.dumps({"type": "record", "name": "Key", "fields": VALUE["fields"][:1]}))
@@ -152,7 +152,7 @@ def test_avro_events_bring_their_columns_and_a_later_one(make_topic, registry, t
 
 @pytest.mark.parametrize("kind", ["debezium-json", "debezium-avro", "avro", "json-schema"])
 def test_sparks_connector_reads_the_rows_that_tasks_read(make_topic, registry, spark, kind):
-    """It reads if the user sets its options. Other records of the topic are passed over there too."""
+    """The connector reads if the user sets its options. It passes over other records of the topic, as tasks do."""
     topic = make_topic()
     where = SerializationContext(topic.name, MessageField.VALUE)
     given = {"registry": registry.url}

@@ -34,7 +34,7 @@ def shop(tmp_path):
 
 @pytest.fixture
 def prefix(broker):
-    """Make the topics, and return what their names begin with."""
+    """Make the topics, and return the prefix of their names."""
     made = f"bank{os.getpid()}x{next(_NUMBERS)}"
     maker = TopicMaker(broker.servers)
     maker.made(f"{made}.transaction", 1, {})
@@ -56,7 +56,7 @@ def trial(broker, prefix, tmp_path, spark):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 def test_no_cut_shows_a_part_of_a_transfer(broker, shop, trial, prefix):
-    """Transfers run while ticks are killed, and Debezium is killed and repeats transactions."""
+    """Transfers run while ticks are killed. Debezium is killed too, and then repeats transactions."""
     with Connector(shop.server.url("own"), tuple(TABLES), broker.servers, prefix) as connector:
         with Transfers(shop):
             connector.wait_for(20)
@@ -82,7 +82,10 @@ def test_no_cut_shows_a_part_of_a_transfer(broker, shop, trial, prefix):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 def test_who_goes_back_shows_no_part_of_a_transfer(broker, shop, trial, prefix, tmp_path):
-    """A rollback, a savepoint at rest, one of a tick that runs, and another warehouse from each; transfers go on."""
+    """The job rolls back, and savepoints restore into other warehouses.
+
+    One savepoint is taken at rest, and one while a tick runs. Transfers go on meanwhile.
+    """
     copies = {name: tmp_path / name for name in ("at-rest", "of-a-tick")}
     own = ["--warehouse", str(trial.warehouse)]
     with Connector(shop.server.url("own"), tuple(TABLES), broker.servers, prefix) as connector:
@@ -124,7 +127,10 @@ def shown(cut):
 
 
 def must_be_whole(cuts):
-    """Return the cuts with the whole snapshot, which belongs to no transaction. In each, all transfers are whole."""
+    """Return the cuts that have the whole snapshot, and assert that every transfer in them is whole.
+
+    The snapshot belongs to no transaction, so older cuts may have a part of it.
+    """
     heights = [[cut.polars(f"silver/{name}").collect().height for name in TABLES] for cut in cuts.all()]
     whole = [cut for cut, each in zip(cuts.all(), heights, strict=True) if each == [10, 10]]
     for cut in whole:

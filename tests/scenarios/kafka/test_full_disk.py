@@ -1,7 +1,7 @@
 """Tests the Kafka sink while the disk of a real broker is full: readers of committed records see each row once.
 
-The kernel refuses the broker's writes (`Broker.fill_disk`). The broker then stops by itself, or gives up one of its
-disks.
+The kernel refuses the broker's writes (`Broker.fill_disk`). The broker then stops by itself, or goes on without this
+disk.
 """
 
 import threading
@@ -25,13 +25,13 @@ from tidemark.testing import TickFailedError
 pytestmark = [pytest.mark.dear, pytest.mark.timeout(590)]
 
 ROWS = 2_000
-"""So many rows make the topic's file larger than the broker's own files."""
+"""With this number of rows, the topic's file is larger than the broker's own files."""
 TORN = 100
-"""How much of a batch the disk takes."""
+"""How many bytes of a batch the disk still takes."""
 
 
 class DiedTooError(BaseException):
-    """Stands for the end of a process that publishes, right after its broker's end."""
+    """Stands for the death of a process that publishes, right after its broker has died."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def rows_of(*checkpoints):
     ("method", "taken"), [("produce_batch", TORN), ("send_offsets_to_transaction", None), ("commit_transaction", None)]
 )
 def test_rows_of_an_undecided_transaction_are_not_visible_and_come_once(own_broker, monkeypatch, method, taken):
-    """The disk is full when rows are sent, when the number is, and when the commit is asked for."""
+    """The disk is full when rows are sent, when the checkpoint's number is sent, or when the commit is requested."""
     topic = TopicMaker(own_broker.servers).made("numbers", 1, {})
     sink = sink_of(topic)
     sink.prepare("job", OUT, SCHEMA)
@@ -74,7 +74,7 @@ def test_rows_of_an_undecided_transaction_are_not_visible_and_come_once(own_brok
 
 
 def test_a_commit_that_was_decided_before_the_disk_was_full_is_completed_once(own_broker, monkeypatch):
-    """There was room for Kafka's decision, and none for its marks behind the rows. It sets them after the start."""
+    """The disk had room for Kafka's decision, and none for the markers behind the rows. A new start writes them."""
     topic = TopicMaker(own_broker.servers).made("numbers", 1, {})
     sink = sink_of(topic)
     sink.prepare("job", OUT, SCHEMA)
@@ -92,7 +92,7 @@ def test_a_commit_that_was_decided_before_the_disk_was_full_is_completed_once(ow
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Let the sink wait for seconds where it waits for a minute."""
+    """Shorten the sink's waiting from a minute to seconds."""
     monkeypatch.setattr(transaction, "PATIENCE_S", 3.0)
     monkeypatch.setattr(Cluster._asked, "__defaults__", (3.0,))
     return {"message.timeout.ms": "3000"}
@@ -100,7 +100,7 @@ def impatient(monkeypatch):
 
 @pytest.mark.parametrize("method", ["send_offsets_to_transaction", "commit_transaction"])
 def test_a_publication_ends_if_the_broker_has_died_and_stays_away(own_broker, monkeypatch, impatient, method):
-    """It ends by name, though Kafka's client would wait without end. Later the rows come once."""
+    """The sink fails and names the broker, though Kafka's client would wait without end. Later the rows come once."""
     topic = TopicMaker(own_broker.servers).made("numbers", 1, {})
     sink = sink_of(topic, options=impatient)
     sink.prepare("job", OUT, SCHEMA)
@@ -120,7 +120,7 @@ def test_a_publication_ends_if_the_broker_has_died_and_stays_away(own_broker, mo
 
 
 def test_a_topic_whose_disk_is_full_while_others_have_room_is_named(tmp_path, impatient):
-    """The broker goes on without that disk, so the topic's partition has no leader. The next tick would not begin."""
+    """The broker goes on without that disk, so the topic's partition has no leader. The next tick is refused too."""
     broker = Broker(tmp_path / "broker", disks=3)
     broker.start()
     try:
@@ -147,9 +147,10 @@ def test_a_topic_whose_disk_is_full_while_others_have_room_is_named(tmp_path, im
 @pytest.mark.spark
 @pytest.mark.jars("kafka")
 def test_a_full_disk_of_the_broker_stops_the_job_until_there_is_room(own_broker, tmp_path, spark, monkeypatch):
-    """The broker stops by itself. The tick fails by name after its commit point, and the next one does not begin.
+    """The broker stops by itself. The tick fails after its commit point, and the next tick is refused.
 
-    Only one table has a sink. With two, both are published at once, and either may miss its broker first.
+    Both errors name the broker. Only one table has a sink. With two, both are published at once, and the first error
+    names either.
     """
     topic = TopicMaker(own_broker.servers).made("orders", 2, {})
     job = Shop(tmp_path / "shop", {ORDERS: topic})
@@ -175,9 +176,10 @@ def test_a_full_disk_of_the_broker_stops_the_job_until_there_is_room(own_broker,
 
 
 def struck(broker, method, size, topic=None):
-    """Return a producer that fills the broker's disk before a call. Its process ends after the broker has.
+    """Return a producer that fills the broker's disk before a call. The call raises once the broker has died.
 
-    Without a size, the topic's file is as large as the disk. All rows that were produced before are sent by then.
+    Without a size, no file of the broker may become larger than the topic's file is now. All rows produced before are
+    already sent.
     """
 
     def call(self, *arguments):
@@ -193,7 +195,7 @@ def struck(broker, method, size, topic=None):
 
 
 def asked(method, producer, *arguments):
-    """Make a call that cannot succeed, or whose success nobody hears of."""
+    """Make a call that cannot succeed, or whose success the caller never learns of."""
     with suppress(confluent_kafka.KafkaException):
         getattr(confluent_kafka.Producer, method)(producer, *arguments)
         producer.flush(20)

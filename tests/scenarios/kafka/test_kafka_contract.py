@@ -1,4 +1,4 @@
-"""Tests that KafkaSource keeps the promises of a source, also if ticks or the broker are killed."""
+"""Tests that KafkaSource keeps the promises of a source, even if ticks or the broker are killed."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark", "served")]
 
 TOLD = "kafka.json"
 SERVED: list[Broker] = []
-"""The broker of this process. A tick in a process of its own finds its address in a file."""
+"""The broker that this process uses. A tick that runs in another process finds the broker's address in a file."""
 _NUMBERS = itertools.count(1)
 
 
@@ -31,7 +31,7 @@ def served(broker):
 
 
 def orders(folder: Path) -> KafkaSource:
-    """Return the source over a topic that the first call makes. Its offsets have gaps."""
+    """Return the source over a topic that the first call makes. The topic's offsets have gaps."""
     told = folder / TOLD
     if not told.exists():
         servers, name = SERVED[0].servers, f"contract-{os.getpid()}-{next(_NUMBERS)}"
@@ -58,7 +58,7 @@ class TestKafka(SourceContract):
 
 
 def test_slices_of_any_size_hold_the_same_rows(tmp_path):
-    """Each run of the tests checks this promise, with gaps of transactions and a record that is no order."""
+    """Each run of the tests checks this promise. The topic has gaps of transactions and a record that is no order."""
     TestKafka().test_slices_of_any_size_hold_the_same_rows(tmp_path)
 
 
@@ -76,7 +76,7 @@ class TestKafkaAndKillsOfReading(SurvivesKills):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 class TestKafkaAndKillsOfCommitting(SurvivesKills):
-    """Ticks die while they commit a checkpoint, and while they commit its offsets to the group."""
+    """Ticks die while they commit a checkpoint, and while they commit its offsets to the consumer group."""
 
     source = staticmethod(orders)
     kills = tuple(

@@ -51,7 +51,7 @@ JOB = "tests.scenarios.kafka.orders_job:build"
 
 @pytest.fixture
 def trial(tmp_path, spark):
-    """Return a function that makes a trial of the pipeline with these arguments for its source."""
+    """Return a function that makes a trial of the pipeline, and passes its arguments to the source."""
 
     def made(build="build", **told) -> Trial:
         made = Trial(f"tests.scenarios.kafka.orders_job:{build}", tmp_path)
@@ -90,7 +90,7 @@ def expected_sums(numbers):
 def test_ticks_read_every_record_once(make_topic, trial):
     """This holds with new records, a new Kafka partition, a second topic and an idle tick.
 
-    The group's offsets follow.
+    The offsets of the consumer group follow.
     """
     one, two = make_topic(2), make_topic(1, name="_late.orders")
     job = trial(servers=one.servers, topics=[one.name, two.name])
@@ -114,7 +114,7 @@ def test_ticks_read_every_record_once(make_topic, trial):
 
 
 def test_a_topic_that_comes_later_is_read_from_its_start_whatever_its_name(make_topic, trial):
-    """A job began at `latest`. The later topic is polled first, and none of its records is skipped."""
+    """The job began at `latest`. The topic that comes later is polled first, and none of its records is skipped."""
     old = make_topic(name="z-orders")
     prefix = old.name.removeprefix("z-orders")
     job = trial(servers=old.servers, pattern=f".-orders-{prefix.split('-')[1]}-.*", start="latest")
@@ -128,9 +128,9 @@ def test_a_topic_that_comes_later_is_read_from_its_start_whatever_its_name(make_
 
 
 def test_records_that_do_not_decode_go_to_the_quarantine(make_topic, trial):
-    """Quarantine has their bytes. The table has all rows, and the sums only the good ones.
+    """The quarantine has the bytes of these records.
 
-    A record without value is good.
+    The table has all rows, and the sums have only the good ones. A record without value is good.
     """
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name, metadata=["key", "timestamp", "headers", "topic"])
@@ -158,7 +158,7 @@ ORDER = {
 
 
 def test_avro_records_are_decoded_and_others_go_to_the_quarantine(make_topic, trial):
-    """With their bytes. A record without value is no error, and metadata comes as with JSON."""
+    """The quarantine has the bytes of the others. A record without value is no error. Metadata comes as with JSON."""
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name, format="avro", schema=ORDER, metadata=["key"])
     good = [encoded(ORDER, {"customer": f"c{number % 7}", "amount": number}) for number in range(20)]
@@ -176,7 +176,7 @@ def test_avro_records_are_decoded_and_others_go_to_the_quarantine(make_topic, tr
 
 @pytest.mark.dear
 def test_aborted_records_are_never_read(make_topic, trial):
-    """Records of an open transaction are not read before its commit. A slice without records is skipped."""
+    """Records of an open transaction are not read before its commit. A slice of only aborted records is skipped."""
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name, every_rows=25)
     topic.write(orders(0, 10))
@@ -230,7 +230,7 @@ def wait_for_compaction(topic):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 def test_files_are_read_first_and_then_a_topic(make_topic, trial):
-    """A tick that dies at its first checkpoint behind the switch loses nothing and doubles nothing."""
+    """A tick that dies at its first checkpoint after the switch to the topic loses and doubles nothing."""
     topic = make_topic(2)
     job = trial("files_first", servers=topic.servers, topics=topic.name)
     for folder, numbers in (("berlin", range(40)), ("paris", range(40, 70))):
@@ -253,7 +253,7 @@ def test_files_are_read_first_and_then_a_topic(make_topic, trial):
 
 
 def test_records_that_vanish_after_the_poll_are_an_error(make_topic, spark):
-    """The source looks again before it reads. If records vanish after that, Spark's connector fails."""
+    """The source checks again before it reads. If records vanish after this check, Spark's connector fails."""
     topic = make_topic()
     topic.write(["a", "b", "c"])
     source = KafkaSource(topic.servers, topic.name, format="raw")
@@ -268,9 +268,7 @@ def test_records_that_vanish_after_the_poll_are_an_error(make_topic, spark):
 
 @pytest.mark.dear
 def test_a_reset_goes_on_after_records_were_lost(make_topic, trial):
-    """The tick fails and names the lost records.
-
-    The command in its message moves the split and changes nothing else.
+    """The tick fails and names the lost records. The command in its message moves the split, and nothing else.
     """
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name)
@@ -293,9 +291,9 @@ def test_a_reset_goes_on_after_records_were_lost(make_topic, trial):
 
 @pytest.mark.dear
 def test_a_connect_server_reads_kafka_if_it_has_the_jars(make_topic, trial, connect_url, tmp_path):
-    """The message names a server without the jars as the cause, and says what to do.
+    """If the server has no jars, the message says so, and says what to do.
 
-    Tasks need no connector, so the pipeline asks for one by an option.
+    Tasks need no connector, so the pipeline sets an option that only the connector has.
     """
     topic = make_topic(2)
     topic.write(orders(0, 40), 1)
@@ -331,7 +329,7 @@ def test_a_password_is_written_nowhere(make_topic, broker, trial, monkeypatch, t
 
 
 # ------------------------------------------------------------------
-# Tests that tasks read Kafka themselves, with the rows of Spark's connector, and leave to it what they cannot read.
+# Tests that tasks read Kafka themselves, get the same rows as Spark's connector, and leave the rest to the connector.
 
 
 METADATA = ["key", "timestamp", "headers", "topic"]
@@ -354,7 +352,7 @@ def sorted_rows(table):
     ("form", "schema", "record"), [("json", SCHEMA, order), ("raw", None, order), ("avro", ORDER, avro)]
 )
 def test_rows_are_those_of_the_connector(make_topic, spark, form, schema, record):
-    """They are so in topics with aborted records, tombstones, headers, and slices that begin and end anywhere."""
+    """Topics have aborted records, tombstones and headers. Slices begin and end anywhere."""
     topic = make_topic(2, retention_ms="-1")
     source = KafkaSource(topic.servers, topic.name, schema, format=form, metadata=METADATA)
     topic.write(map(record, range(20)), 0, headers={"from": b"test", "again": b""})
@@ -387,7 +385,7 @@ def test_a_tick_over_plain_records_needs_no_connector(make_topic, trial, monkeyp
 
 
 def test_records_that_only_spark_can_judge_are_left_to_it(make_topic, trial, monkeypatch):
-    """The micro-batch runs again, and later ones of the tick begin with Spark. Nothing is lost or doubled."""
+    """The micro-batch runs again on Spark. Later ones of the tick start on Spark. Nothing is lost or doubled."""
     left = []
     monkeypatch.setattr(KafkaSource, "leave_to_spark", lambda self: left.append(setattr(self, "_is_sparks", True)))
     topic = make_topic()
@@ -422,14 +420,14 @@ def test_columns_and_settings_that_tasks_cannot_have_are_sparks(make_topic):
 
 
 def test_tasks_find_secrets_in_their_own_environment(make_topic, broker, monkeypatch):
-    """A scan carries the name of a variable, not its value. Without the variable, Spark reads."""
+    """A scan contains the name of a variable, not its value. If tasks lack the variable, Spark reads instead."""
     topic = make_topic()
     topic.write(map(order, range(5)))
     monkeypatch.setenv("ORDERS_PASSWORD", PASSWORD)
     login = {"options": LOGIN, "secrets": {"sasl.password": "ORDERS_PASSWORD"}}
     source = KafkaSource(broker.login_servers, topic.name, SCHEMA, **login)
     (scan,) = source.scans([ask(source, f"{topic.name}-0")])
-    sends = CloudPickleSerializer()  # Spark's own, for what tasks get
+    sends = CloudPickleSerializer()  # Spark sends tasks with it
     sent = sends.dumps(scan)
     assert PASSWORD.encode() not in sent
     schema = pa.schema([("amount", pa.int64())])
@@ -480,7 +478,7 @@ def test_a_task_waits_for_a_broker_and_then_names_it(tmp_path, monkeypatch):
 
 
 def test_a_client_is_used_again(make_topic):
-    """A second range of the same process is read by the client of the first one."""
+    """When a process reads a second range, it uses the client of the first range again."""
     topic = make_topic()
     topic.write(map(order, range(10)))
     source = KafkaSource(topic.servers, topic.name, SCHEMA, group="again")
@@ -622,7 +620,7 @@ def judged(spark, values):
 
 
 def test_odd_records_are_left_to_spark_or_decoded_as_spark_does(spark):
-    """Some of them are known to be plain, and some are known not to be."""
+    """The test lists some records that tasks must decode, and some that they must leave to Spark."""
     kept = [value for value in ODD if taken(value)]
     assert {b'{"d":0.1}', b'{"s":"\xc3\xa4"}', b'{"at":"2026-02-28T23:59:59.12+05:30"}', b'{"d":1}'} <= set(kept)
     assert {b'{"at":"2026-02-28T23:59:59"}', b'{"at":"2026-02-28 23:59:59.5"}'} <= set(kept)
@@ -640,7 +638,7 @@ def test_records_that_a_task_decodes_are_those_of_spark(spark, records):
 
 
 def test_many_records_are_taken_only_if_each_is():
-    """One odd record among plain ones, wherever it is, makes the task leave all of them to Spark."""
+    """Wherever an odd record is among plain ones, the task leaves all of them to Spark."""
     good = [b'{"l":%d}' % number for number in range(50)]
     assert 50 == decoded(good).num_rows
     for odd in (value for value in ODD if not taken(value)):
@@ -672,7 +670,7 @@ def test_other_types_are_left_to_spark():
 
 
 def test_a_record_that_only_seems_to_be_one_is_undecoded(spark):
-    """Spark itself would read its first object, the present day, 15 and a rounded number."""
+    """Spark would read such records as their first object, today's date, the number 15 or a rounded number."""
     schema = StructType().add("l", LongType()).add("at", "timestamp").add("n", DecimalType(5, 2))
     good = [
         b'{"l":1}',

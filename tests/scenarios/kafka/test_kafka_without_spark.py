@@ -47,9 +47,7 @@ def test_each_partition_is_a_split_and_its_offsets_are_offered_once(make_topic):
 
 
 def test_topics_are_found_by_a_pattern_and_odd_names_become_splits(make_topic):
-    """The next tick finds a new topic.
-
-    A topic name that no split may have is written in a form that can be read back.
+    """The next tick finds a new topic. If a topic's name is not allowed as a split's name, the split's name encodes it.
     """
     first = make_topic(1, name="_odd.names")
     source = raw(first.servers, pattern=r"_odd\.names-.*")
@@ -76,7 +74,7 @@ def test_records_of_an_open_transaction_are_not_offered(make_topic):
 
 
 def test_a_bounded_partition_ends_where_it_ended_at_the_first_look(make_topic):
-    """The position says where. So a later tick ends there too, whatever was written meanwhile."""
+    """The position contains this end. So a later tick ends there too, whatever was written meanwhile."""
     topic = make_topic(2)
     empty, full = (SplitId(f"{topic.name}-{partition}") for partition in range(2))
     topic.write(["a", "b", "c"], 1)
@@ -96,7 +94,7 @@ def test_a_bounded_partition_ends_where_it_ended_at_the_first_look(make_topic):
 
 
 def test_latest_begins_at_the_end_of_the_first_poll(make_topic):
-    """The source gives that end out as a slice without records. Otherwise the next tick would begin at a later end."""
+    """The source returns this end as a slice without records. Otherwise the next tick would begin at a later end."""
     topic = make_topic()
     topic.write(["old"])
     pin = ask(raw(topic.servers, topic.name, start="latest"), f"{topic.name}-0")
@@ -107,9 +105,9 @@ def test_latest_begins_at_the_end_of_the_first_poll(make_topic):
 
 @pytest.mark.parametrize("start", ["latest", "2026-01-31T12:00:00Z"])
 def test_a_new_kafka_partition_is_read_from_its_start(make_topic, start):
-    """Its records came after the job's first look, so `start` must not skip them. The first look is the source's state.
+    """Its records came after the job first listed the partitions, so `start` must not skip them.
 
-    The new partition may be polled first.
+    The source's state keeps this first list. The new partition may be polled first.
     """
     topic = make_topic(retention_ms="-1")
     source = raw(topic.servers, topic.name, start=start)
@@ -129,7 +127,10 @@ def test_a_new_kafka_partition_is_read_from_its_start(make_topic, start):
 
 
 def test_a_job_of_an_older_version_reads_new_partitions_from_their_start(make_topic):
-    """Its checkpoints have no first look. All partitions of then have positions if the job began at `latest`."""
+    """The old checkpoints do not list partitions.
+
+    If the job began at `latest`, all partitions that it found at first have positions.
+    """
     topic = make_topic()
     source = raw(topic.servers, topic.name, start="latest")
     source.splits()
@@ -161,7 +162,7 @@ def test_a_start_time_begins_at_the_first_record_that_is_not_older(make_topic):
 def test_deleted_unread_records_are_an_error(make_topic):
     """The error names the Kafka partition, the lost offsets, and the command that goes on without them.
 
-    Records that were read may be deleted.
+    Records that the job has read may be deleted.
     """
     topic = make_topic()
     topic.write(["a", "b", "c", "d"])
@@ -179,7 +180,7 @@ def test_deleted_unread_records_are_an_error(make_topic):
 
 
 def test_a_recreated_topic_is_an_error(make_topic):
-    """Its offsets begin anew, so the same offset would name another record."""
+    """The new topic's offsets begin anew, so the same offset would name another record."""
     topic = make_topic()
     topic.write(["a", "b"])
     source = raw(topic.servers, topic.name)
@@ -200,7 +201,7 @@ def make_again(topic):
 
 
 def test_an_end_that_moved_back_is_an_error(make_topic):
-    """The cluster lost records that the tables hold. The records at these offsets are now others."""
+    """The cluster lost records that the tables hold. Their offsets will name other records."""
     topic = make_topic()
     topic.write(["a"])
     source = raw(topic.servers, topic.name)
@@ -211,7 +212,7 @@ def test_an_end_that_moved_back_is_an_error(make_topic):
 
 
 def test_a_plain_consumer_sees_the_committed_offsets(make_topic):
-    """They are the offsets of the newest completed checkpoint. An older notice changes nothing."""
+    """They are the offsets of the newest completed checkpoint. A notification of an older one changes nothing."""
     topic = make_topic(2)
     topic.write(["a", "b", "c"], 0)
     source = raw(topic.servers, topic.name)
@@ -227,7 +228,7 @@ def test_a_plain_consumer_sees_the_committed_offsets(make_topic):
 
 
 def test_positions_are_written_and_read_as_words(make_topic):
-    """`tidemark reset --to` takes these words, and plans and messages show them."""
+    """`tidemark reset --to` accepts these words, and plans and messages show them."""
     topic = make_topic(retention_ms="-1")
     topic.write(["a"], timestamp=1_000_000)
     topic.write(["b", "c"], timestamp=2_000_000)
@@ -246,7 +247,7 @@ def test_positions_are_written_and_read_as_words(make_topic):
 
 
 def test_the_lag_is_in_offsets_and_seconds(make_topic):
-    """The age is that of the oldest unread record. A source that was closed answers again."""
+    """The seconds are the age of the oldest unread record. A source that was closed still answers."""
     topic = make_topic(2)
     topic.write(["a", "b", "c"], timestamp=round(time.time() * 1000) - 60_000)
     source, split = raw(topic.servers, topic.name), SplitId(f"{topic.name}-0")
@@ -264,7 +265,7 @@ def test_the_lag_is_in_offsets_and_seconds(make_topic):
 
 
 def test_a_wrong_address_is_reported_within_seconds():
-    """The user reads what to correct before the claim. All questions of a tick wait only once."""
+    """The message says what to correct, and comes before the claim. A tick waits for the server only once."""
     source, began = raw("127.0.0.1:9", "orders"), time.monotonic()
     for ask in (lambda: source.lag({}), source.splits):
         with pytest.raises(SourceError, match=r"Kafka at 127\.0\.0\.1:9 does not answer: start the broker, or corr"):
@@ -312,7 +313,7 @@ def test_missing_rights_are_named(make_topic, broker):
 
 
 def test_what_a_job_would_lose_of_debeziums_events_is_an_error(make_topic):
-    """A column that nobody declared, and a truncate whose place is not known. The messages say the ways out."""
+    """A column is not declared, or the place of a truncate is not known. The messages say what to do."""
     event = {"before": None, "after": None, "op": "t"}
     event |= {
         "source": {"connector": "mysql", "db": "bank", "table": "giro", "file": "bin.000001", "pos": 7, "ts_ms": 1}

@@ -1,4 +1,4 @@
-"""Polls sources of Debezium's topics as a tick does, without Spark: some records wait for an open transaction."""
+"""Polls sources of Debezium's topics as a tick does, without Spark. Some records wait for an open transaction."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tidemark import DebeziumTransactions, KafkaSource
 
 
 class Bank:
-    """Two sources over topics that the test writes as Debezium does. It asks them as a tick does."""
+    """Two sources over topics. The test writes to the topics as Debezium does, and polls the sources as a tick does."""
 
     def __init__(self, broker, name):
         maker = TopicMaker(broker.servers)
@@ -22,7 +22,7 @@ class Bank:
         self.begin()
 
     def begin(self):
-        """Make new sources, as the next process does."""
+        """Make new sources, as a new process does."""
         bank = DebeziumTransactions(self.ends.name)
         self.sources = {
             table: KafkaSource(topic.servers, topic.name, TABLES[table], format="debezium-json", transactions=bank)

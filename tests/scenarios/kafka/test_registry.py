@@ -1,4 +1,4 @@
-"""Reads topics whose records have their schemas in a registry: a real broker, a real registry, and no Spark.
+"""Reads topics whose records have their schemas in a registry. Broker and registry are real. There is no Spark.
 
 Confluent's own serializers write the records.
 """
@@ -46,7 +46,7 @@ def source_of(topic, registry, **more):
 
 
 def rows(source, *pieces):
-    """Return the rows of slices as a task reads them, by their columns."""
+    """Return the rows of slices as a task reads them, each as a dictionary of its columns."""
     schema = arrow_schema(read_schema(source))
     found = [batch for scan in source.scans(pieces) for batch in scan.batches(schema)]
     return pa.Table.from_batches(found, schema).drop_columns(["_split", "_position"]).to_pylist()
@@ -89,7 +89,7 @@ def test_logical_types_of_avro_become_columns(place, registry):
 
 
 def test_a_schema_that_refers_to_others_is_read_whole(place, registry):
-    """The registry gives only the names of the other schemas. One of them refers to a third."""
+    """The registry returns only the names of the other schemas. One of these refers to a third schema."""
     topic, split = place
     client = producers.client(registry)
     money = record(field("cents", "long"), name=f"Money{topic.name.replace('-', '')}")
@@ -123,7 +123,7 @@ def test_one_record_is_read_from_a_topic_of_several_kinds(place, registry, strat
 
 
 def test_a_later_version_waits_for_the_tick_that_has_its_columns(place, registry):
-    """Its records and older ones are then read together."""
+    """That tick reads records of both versions together."""
     topic, split = place
     producers.avro(registry, topic, FIRST, [{"customer": "a", "amount": 1}])
     source = source_of(topic, registry)
@@ -155,7 +155,7 @@ def test_with_declared_columns_another_field_is_refused_or_not_read(place, regis
 
 
 def test_what_a_slice_holds_can_be_read_without_the_registry(place, tmp_path):
-    """The state of a checkpoint, and a folder that keeps the schemas, let the next tick poll and build without it."""
+    """The next tick polls and builds from the schemas in the checkpoint's state and in the folder that keeps them."""
     topic, split = place
     registry = Registry(tmp_path / "registry")
     registry.start()
@@ -191,7 +191,7 @@ def ask_of(split, rows):
 
 
 def test_a_schema_that_was_deleted_is_an_error_that_says_how_to_go_on(place, registry):
-    """A source that has seen it reads on."""
+    """A source that has read the schema before reads on."""
     topic, split = place
     producers.avro(registry, topic, FIRST, [{"customer": topic.name, "amount": 1}])
     source = source_of(topic, registry, schema=FIRST)
@@ -243,7 +243,7 @@ JSON = {
 
 
 def test_records_of_a_json_schema_are_read_by_tasks_without_their_heads(place, registry):
-    """Those that a task is not sure of are left to Spark; a scenario on Spark reads them."""
+    """A task leaves records of which it is not sure to Spark. A scenario on Spark reads these."""
     topic, split = place
     producers.in_json(registry, topic, json.dumps(JSON), [{"id": 1, "at": "2026-01-31T12:00:00Z", "note": None}])
     source = source_of(topic, registry, format="json-schema")
@@ -341,7 +341,7 @@ message Order {
 
 
 def message_classes(text):
-    """Return the classes of a schema's messages by their names."""
+    """Return the message classes of a Protobuf schema by name."""
     from google.protobuf.message_factory import GetMessageClass
 
     file = file_of(compiled(KnownSchema(number=abs(hash(text)) % 10_000, kind="PROTOBUF", text=text)), "the test's")
@@ -349,7 +349,7 @@ def message_classes(text):
 
 
 def test_messages_of_protobuf_are_read_by_name_and_get_later_fields(place, registry):
-    """Other messages of the topic have no row here, but decode for a source that names them."""
+    """Messages of another kind stay undecoded here. A source that reads the other kind decodes them."""
     topic, split = place
     first, second = PROTO.replace("SUFFIX", ""), PROTO.replace("SUFFIX", "optional int32 late = 11;")
     moment = datetime(2026, 1, 31, 12, 0, 0, 5, UTC)

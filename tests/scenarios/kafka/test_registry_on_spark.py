@@ -1,4 +1,4 @@
-"""Ticks over a topic with a registry: new versions, a killed tick, and a registry that is gone."""
+"""Ticks over a topic with a registry: new versions of the schema, a killed tick, and a registry that is gone."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ def table(cut):
 
 
 def test_a_version_that_comes_while_a_tick_is_dead_brings_its_column(make_topic, registry, trial):
-    """Every record is there once. The tick that meets the new version ends before it; the next one has the column."""
+    """Every record is there once. A tick ends before the first record of a new version. The next one has its column."""
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name, registry=registry.url, every_rows=20)
     producers.avro(registry, topic, FIRST, orders(*range(50)))
@@ -58,7 +58,7 @@ def test_a_version_that_comes_while_a_tick_is_dead_brings_its_column(make_topic,
 
 
 def test_a_killed_tick_is_repeated_while_the_registry_is_gone(make_topic, trial, tmp_path):
-    """The checkpoint has the schemas. A record with another one fails the tick, and is read later."""
+    """The checkpoint has the schemas. A record with another schema fails the tick. It is read later."""
     topic, registry = make_topic(), Registry(tmp_path / "registry")
     registry.start()
     told = {"servers": topic.servers, "topics": topic.name, "registry": registry.url, "every_rows": 20}
@@ -91,7 +91,7 @@ JSON = {
 
 
 def test_json_schema_is_read_by_spark_where_tasks_do_not(make_topic, registry, trial):
-    """A column of an array is one that tasks leave to Spark. Records without a known head go to the quarantine."""
+    """Tasks leave a column of arrays to Spark. Records without a known header go to the quarantine."""
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name, registry=registry.url, format="json-schema")
     rows = [{"customer": "a", "amount": number, "lines": [number]} for number in range(20)]
@@ -105,7 +105,7 @@ def test_json_schema_is_read_by_spark_where_tasks_do_not(make_topic, registry, t
 
 
 def test_the_guide_reads_a_topic_of_a_registry_as_it_stands(make_topic, registry, tmp_path, spark):
-    """A new user's first cut: the pipeline of the guide, with the addresses of this broker and this registry."""
+    """A new user gets a first cut from the guide's pipeline, with the addresses of this broker and this registry."""
     topic = make_topic()
     producers.avro(registry, topic, FIRST, orders(*range(50)))
     (block,) = (each for each in blocks(ROOT / "docs" / "guides" / "kafka.md") if each.path == "shop/pipeline.py")

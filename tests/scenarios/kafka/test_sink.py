@@ -1,4 +1,4 @@
-"""Tests the Kafka sink on a real broker: readers of committed records see each row once, whatever dies."""
+"""Tests the Kafka sink on a real broker: readers of committed records see each row once, whichever process dies."""
 
 import json
 import random
@@ -32,19 +32,19 @@ def publish(sink, checkpoint, rows=None):
 
 
 def shown(topic):
-    """Return what a reader of committed records sees up to the end: keys and values of all Kafka partitions."""
+    """Return the keys and values that a reader of committed records sees in all Kafka partitions."""
     return [(key.decode(), value) for _, _, key, value in read(topic)]
 
 
 def assert_exact(topic, checkpoints, rows=10):
-    """Assert that a reader sees each row of these checkpoints once, and that the number is the newest one."""
+    """Assert that a reader sees each row of these checkpoints once, and that the topic has the last one's number."""
     expected = [f"{checkpoint}/{n}" for checkpoint in range(1, checkpoints + 1) for n in range(rows)]
     assert Counter(expected) == Counter(key for key, _ in shown(topic))
     assert checkpoints == sink_of(topic).prepare("job", OUT, SCHEMA)
 
 
 def test_a_checkpoint_is_published_once(make_topic):
-    """A repetition and an older checkpoint change nothing, and read no rows. Another job has its own number."""
+    """Publishing it again, or an older one, changes nothing and reads no rows. Another job has a number of its own."""
     topic = make_topic(2)
     sink = sink_of(topic)
     assert 0 == sink.prepare("job", OUT, SCHEMA)
@@ -63,7 +63,10 @@ def test_a_checkpoint_is_published_once(make_topic):
 
 
 def test_a_topic_belongs_to_the_warehouse_that_writes_it(make_topic):
-    """Another warehouse with the same job is refused, unless it takes the topic over. Older notes name none."""
+    """Another warehouse with the same job is refused, unless it takes the topic over.
+
+    A topic that an older version has written names no warehouse.
+    """
     topic = make_topic(1)
     older, mine, other = (sink_of(topic) for _ in range(3))
     publish(older, 1)
@@ -71,7 +74,7 @@ def test_a_topic_belongs_to_the_warehouse_that_writes_it(make_topic):
     publish(mine, 2)
     assert_exact(topic, 2)
     assert not mine.take("job", OUT, "a1")
-    publish(sink_of(topic), 3)  # a process that takes nothing, as one that only rolls forward, leaves the owner
+    publish(sink_of(topic), 3)  # a process that takes no topic, such as one that only rolls forward, leaves the owner
     with pytest.raises(SinkError, match=r"has records of another warehouse, up to checkpoint 3: name that warehouse"):
         other.take("job", OUT, "b2")
     assert not other.take("job", OUT, "b2", over=True)
@@ -81,7 +84,7 @@ def test_a_topic_belongs_to_the_warehouse_that_writes_it(make_topic):
 
 
 def test_a_zombie_that_goes_on_after_its_successor_writes_nothing(make_topic):
-    """It is in the middle of its transaction when another process publishes this checkpoint and the next one."""
+    """The zombie is in its transaction when another process publishes the same checkpoint and the next one."""
     topic = make_topic(1)
     zombie, successor = sink_of(topic), sink_of(topic)
 
@@ -98,7 +101,7 @@ def test_a_zombie_that_goes_on_after_its_successor_writes_nothing(make_topic):
 
 
 def test_a_lost_reply_of_the_commit_changes_nothing(make_topic, monkeypatch):
-    """The commit is in, and the client does not hear of it. The number says so. A commit that is not in is repeated."""
+    """If the commit is in, the stored number shows it, although the client got no reply. A lost commit is repeated."""
     topic, lost = make_topic(1), []
 
     class Losing(confluent_kafka.Producer):
@@ -117,7 +120,7 @@ def test_a_lost_reply_of_the_commit_changes_nothing(make_topic, monkeypatch):
 
 
 def test_a_record_that_kafka_never_takes_is_found_before_it_is_sent(make_topic):
-    """The limit is exact to the byte. A topic of smaller batches, and one that compresses, take what they can."""
+    """The limit is exact to the byte. Topics with smaller batches or with compression take every record that fits."""
     for size, is_fit in ((1_922, True), (1_923, False)):
         topic = make_topic(1, max_message_bytes="2000")
         rows = [pa.record_batch({"n": ["x" * size]})]
@@ -142,7 +145,7 @@ def test_a_record_that_kafka_never_takes_is_found_before_it_is_sent(make_topic):
 
 
 def test_refused_rows_lie_in_a_topic_of_their_own(make_topic):
-    """The others go on, in the same transaction. A key whose new row is refused gets a tombstone."""
+    """The other rows go on in the same transaction. A key whose new row is refused gets a tombstone."""
     topic, refused = make_topic(1, max_message_bytes="2000"), make_topic(1)
     sink = KafkaSink(topic.servers, topic.name, refused=refused.name)
     schema = pa.schema({"id": pa.string(), "name": pa.string()})
@@ -165,7 +168,7 @@ def test_refused_rows_lie_in_a_topic_of_their_own(make_topic):
 
 @pytest.mark.dear
 def test_what_the_broker_refuses_is_one_sentence(make_topic, broker):
-    """A missing topic and a missing right are found before the claim, and a row that is too large before it is sent."""
+    """A missing topic or right is found before the claim. A row that is too large is found before it is sent."""
     topic = make_topic(1, max_message_bytes="2000")
     with pytest.raises(SinkError, match=f"Kafka at {topic.servers} has no topic nowhere: create the topic"):
         KafkaSink(topic.servers, "nowhere").prepare("job", OUT, SCHEMA)
@@ -197,7 +200,7 @@ def test_another_password_and_another_address_are_refused_within_seconds(broker,
 
 @pytest.mark.dear
 def test_a_transaction_that_takes_too_long_is_refused_by_name(make_topic):
-    """The broker ends it. Nothing of it is visible, and the message says what to change."""
+    """The broker ends the transaction. None of its rows is visible, and the message says what to change."""
     topic = make_topic(1)
 
     def slow():
@@ -229,7 +232,7 @@ def test_a_process_that_dies_at_any_call_leaves_each_row_once(make_topic):
 @pytest.mark.dear
 @pytest.mark.timeout(300)
 def test_processes_that_publish_at_the_same_time_leave_each_row_once(make_topic):
-    """Four of them publish the same checkpoints. Those that give up find the checkpoint when they try again."""
+    """Four threads publish the same checkpoints. A thread that fails finds the checkpoint when it tries again."""
     topic, meet = make_topic(2), threading.Barrier(4)
 
     def run():
@@ -237,7 +240,7 @@ def test_processes_that_publish_at_the_same_time_leave_each_row_once(make_topic)
         for checkpoint in range(1, 4):
             meet.wait()
             until = time.monotonic() + 60
-            while time.monotonic() < until:  # each new try fences off the one that is under way
+            while time.monotonic() < until:  # each new try fences off the try under way
                 try:
                     publish(sink, checkpoint)
                     break

@@ -1,4 +1,4 @@
-"""Tests whole ticks with Kafka sinks on Spark and a real broker: they are killed, stopped, refused and rolled back."""
+"""Tests whole ticks with Kafka sinks on Spark and a real broker: ticks are killed, stopped, refused and rolled back."""
 
 import json
 import os
@@ -56,13 +56,13 @@ CHAINS = {
         "after:RecordCut",
     ),
 }
-"""Where ticks die one after the other. Each of them first rolls forward what the one before has left."""
+"""Where ticks die, one after the other. Each tick first rolls forward what the tick before has left."""
 ABORTED = {"appending": ORDERS, "upserting": SIZES}
-"""The tables for which a chain leaves a transaction that is aborted."""
+"""For some chains, the table whose topic gets an aborted transaction."""
 
 
 class Shop(Trial):
-    """A trial of the pipeline with its topics by table."""
+    """A trial of the pipeline. It knows the topic of each table."""
 
     def __init__(self, folder, topics, **told):
         super().__init__(JOB, folder)
@@ -88,7 +88,7 @@ class Shop(Trial):
 
 @pytest.fixture
 def shop(tmp_path, make_topic, spark):
-    """Return a function that makes the trial; its topics have two Kafka partitions."""
+    """Return a function that makes the trial with topics of two Kafka partitions."""
 
     def made(*tables, **told):
         topics = {table: make_topic(2, name=table.split("/")[1]) for table in tables or (ORDERS, SIZES)}
@@ -107,7 +107,7 @@ def sizes_of(shop):
 
 
 def assert_exact(shop, spark):
-    """Assert that readers of committed records see each order once, and the upsert table as it is.
+    """Assert that readers of committed records see each order once, and the rows of the upsert table.
 
     All orders were read. Kafka's client and Spark see the same records.
     """
@@ -165,7 +165,7 @@ def test_a_zombie_is_fenced_by_the_broker(shop, spark):
 
 @pytest.mark.dear
 def test_a_right_that_is_revoked_stops_the_job_until_it_is_given_again(shop, spark, broker, monkeypatch):
-    """The tick fails by name after its commit point. The next one does not begin. Nothing is lost."""
+    """The tick fails after its commit point and names topic and right. The next tick is refused. Nothing is lost."""
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
     job = shop(servers=broker.login_servers, options=LOGIN)
     topic = job.topics[ORDERS]
@@ -215,7 +215,7 @@ def test_topics_that_do_not_fit_are_refused_before_the_job_is_claimed(shop, spar
 
 @pytest.mark.dear
 def test_a_rollback_takes_the_topic_of_an_upsert_table_back(shop, spark):
-    """Keys that came later get a record without value. The next tick goes on from there."""
+    """Keys that came after the checkpoint get a record without value. The next tick goes on from the checkpoint."""
     job = shop(SIZES, retained=20)
     first = job.run(checkpoints=1, **ONE_CORE).checkpoint
     expected = sizes_of(job)

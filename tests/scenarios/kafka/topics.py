@@ -1,4 +1,4 @@
-"""Makes topics, writes to them and reads them, with Kafka's own client; Spark reads them too."""
+"""Makes topics, writes to them and reads them with Kafka's own client. Spark reads them too."""
 
 import json
 import time
@@ -18,12 +18,12 @@ Answer = TypeVar("Answer")
 
 
 def done(admin: AdminClient, ask: Callable[[AdminClient], Mapping[object, Future]]) -> list:
-    """Wait for the answers to a request of the admin client, and return them. The client must live until then."""
+    """Return the answers to a request of the admin client, once they are there. The client must live until then."""
     return [future.result(WAIT_S) for future in ask(admin).values()]
 
 
 def eventually(ask: Callable[[], Answer | None]) -> Answer:
-    """Return the first answer that is not None. A broker does some things only a moment after it has confirmed them."""
+    """Return the first answer that is not None. A broker does some things only a moment after it confirmed them."""
     limit = time.monotonic() + WAIT_S
     while (answer := ask()) is None:
         assert time.monotonic() < limit
@@ -32,7 +32,7 @@ def eventually(ask: Callable[[], Answer | None]) -> Answer:
 
 
 def answer_of(ask: Callable[[], Answer]) -> Answer | None:
-    """Return a client's answer, or None while the broker still makes its topic of groups."""
+    """Return a client's answer, or None while the broker still creates its internal topic of consumer groups."""
     try:
         return ask()
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""Defines a pipeline over Debezium's topics of two tables: both as the database has them, at each cut."""
+"""Defines a pipeline over Debezium's topics of two tables: at each cut, both tables are as in the database."""
 
 import json
 from pathlib import Path

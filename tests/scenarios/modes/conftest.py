@@ -1,4 +1,4 @@
-"""Shares the first days of the year, and the expected tables, among the tests of the modes."""
+"""Shares the input of the year's first days, and the expected tables, among the tests of the modes."""
 
 from pathlib import Path
 

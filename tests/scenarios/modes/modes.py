@@ -1,4 +1,4 @@
-"""Runs the flights pipeline over the first days of January, lets ticks die, and judges what cuts show."""
+"""Runs the flights pipeline over the first days of January, kills ticks, and checks what cuts show."""
 
 import multiprocessing
 import os
@@ -43,12 +43,12 @@ ENRICHMENT: Final = ("temp", "wind_speed", "precip", "visib")
 
 EPOCH_FLIGHTS: Final = 400
 EPOCH_WEATHER: Final = 40
-"""With this cap the weather keeps pace: it arrives roughly with the flights of the same hours."""
+"""With this cap, the weather is read at about the same pace as the flights of the same hours."""
 
 CONFIG: Final = CheckpointConfig(
     every_rows=EPOCH_FLIGHTS, rows_of=("flights",), slice_rows_max=EPOCH_FLIGHTS // 2, retained=50
 )
-"""So many checkpoints that every cut of a run is retained, and a test can read them all in the end."""
+"""`retained` is so large that every cut of a run is kept, and a test can read all cuts at the end."""
 
 Rows = Counter[tuple[object, ...]]
 
@@ -68,9 +68,9 @@ def planned(data: Path, config: CheckpointConfig = CONFIG, *, parallelism: int =
 
 
 def enriched(flown: pl.DataFrame, weather: pl.DataFrame, until_ms: int) -> pl.DataFrame:
-    """Return the rows of silver after these flights and this weather have met, without bad and waiting flights.
+    """Return the rows of silver after these flights and this weather were joined, without bad and waiting flights.
 
-    Flights up to a time no longer wait for their weather.
+    Flights up to the time `until_ms` no longer wait for their weather.
     """
     known = weather.select(*KEYS, *ENRICHMENT, weather_hour="time_hour")
     good = flown.filter(pl.col("arr_delay").is_not_null()).drop("_split", "_position", strict=False)
@@ -79,7 +79,7 @@ def enriched(flown: pl.DataFrame, weather: pl.DataFrame, until_ms: int) -> pl.Da
 
 
 def golds(silver: pl.DataFrame, until_ms: int) -> dict[str, pl.DataFrame]:
-    """Return the tables of gold. That of the days has those which end by a time."""
+    """Return the tables of gold. The table of days has only the days that end by the time `until_ms`."""
     band = (pl.col("wind_speed") / 5).floor() * 5
     delays = pl.col("arr_delay")
     count, total = pl.len().cast(pl.Int64).alias("flights"), delays.sum().alias("arr_delay_sum")
@@ -96,7 +96,7 @@ def golds(silver: pl.DataFrame, until_ms: int) -> dict[str, pl.DataFrame]:
 
 
 def exact(data: Path) -> dict[str, Rows]:
-    """Return every table that the whole input makes, with each row once. It uses neither Spark nor epochs."""
+    """Return every table that the whole input makes, with each row once, computed without Spark and without epochs."""
     flown, weather = (pl.read_parquet(data / kind / "*" / "*.parquet") for kind in ("flights", "weather"))
     ends = (rows.group_by("origin").agg(pl.col("time_hour").max())["time_hour"].min() for rows in (flown, weather))
     marks = (end - delay for end, delay in zip(ends, (timedelta(hours=1), timedelta(days=1)), strict=True))
@@ -120,7 +120,7 @@ def multiset(rows: pl.DataFrame) -> Rows:
 
 
 # ------------------------------------------------------------------
-# Makes one input slow, and a tick die at a chosen moment, for the tests of the modes.
+# For the tests of the modes: an input that is slow, and a tick that dies at a chosen moment.
 
 
 WEATHER = VertexId("bronze_weather")
@@ -136,8 +136,9 @@ Due = Callable[[str, Path], bool]
 class SlowWeather:
     """An engine that delays the first and the third micro-batch of the weather.
 
-    Each waits until nothing else runs. By then the flights have passed the barrier that the weather has not reached,
-    and have gone on as far as they can. So the test does not depend on the speed of the machine.
+    Each of these micro-batches waits until no other one runs. By then the flights have passed the barrier that the
+    weather has not reached, and have gone on as far as they can. So the test does not depend on the speed of the
+    machine.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -171,7 +172,7 @@ class SlowWeather:
 
 
 # ------------------------------------------------------------------
-# Reads the tables by cut, and checks that at each retained checkpoint they show one moment of the job.
+# Reads the tables by cut, and checks that the tables of each retained checkpoint show one moment of the job.
 
 
 JOB = job_name("flights")
@@ -231,10 +232,10 @@ def rows_in_flight(record: CheckpointRecord) -> int:
 
 
 def wrong_with(root: Path) -> list[str]:
-    """Return each difference between the tables at a retained cut.
+    """Return a message for each retained cut whose tables do not show one moment of the job.
 
-    The tables show one moment if silver follows from bronze, without the rows that the checkpoint holds in flight, and
-    if gold follows from silver.
+    They show one moment if silver follows from bronze without the rows that the checkpoint holds in flight, and if gold
+    follows from silver.
     """
     return [f"cut {cut.record.checkpoint}: {problem}" for cut in cuts(root) for problem in _wrong(root, cut)]
 
@@ -293,7 +294,7 @@ def _differ(table: str, expected: Rows, there: Rows) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------
-# The modes, each with the moment at which its job dies, and the ticks of such a job.
+# The modes, the moment at which the job of each mode dies, and the ticks of such a job.
 
 
 ANY_PUBLICATION = "before:PublishTable:"
@@ -312,9 +313,9 @@ def half_published(name: str, root: Path) -> bool:
 
 
 def half_published_in_flight(name: str, root: Path) -> bool:
-    """Return True in the same situation if the checkpoint also holds rows in flight.
+    """Return True before a publication if the committed checkpoint, the second or a later one, holds rows in flight.
 
-    Silver may then publish nothing.
+    Any table's publication counts here, because silver may publish nothing then.
     """
     if not name.startswith(ANY_PUBLICATION):
         return False
@@ -349,7 +350,7 @@ class Job:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def tick(self, listener: TickListener | None = None, **how: Any) -> TickReport:
-        """Run a tick to any end."""
+        """Run a tick, and return its report, however the tick ends."""
         engine = SparkEngine(SparkConfig(cores=2, connect_url=self.connect_url), TickListener(), self.spark)
         plan = planned(self.data, self.config, parallelism=self.parallelism)
         settings = RuntimeSettings(warehouse=self.root, **self.settings)

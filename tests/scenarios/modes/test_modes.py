@@ -1,4 +1,4 @@
-"""Tests the flights aligned and unaligned on real Spark: one of two inputs is slow, and ticks die or are rescaled.
+"""Tests the flights aligned and unaligned on real Spark: one of two inputs is slow, ticks die, and jobs are rescaled.
 
 `test_rows_on_spark.py` has each mode on a smaller job.
 """
@@ -40,7 +40,7 @@ COMPLETED = 6
 def recover(job) -> None:
     """Run the tick that recovers after a death.
 
-    Afterwards at least six checkpoints are complete, and each shows one moment.
+    Afterwards at least six checkpoints are complete, and the tables at each of their cuts show one moment.
     """
     report = job.tick()
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
@@ -51,7 +51,7 @@ def recover(job) -> None:
 @pytest.mark.kill
 @pytest.mark.parametrize("mode", MODES)
 def test_a_killed_client_of_a_connect_server_is_recovered(spark, connect_url, days, expected, tmp_path, mode):
-    """The process really dies. Another process, in another folder, ends with each row exactly once."""
+    """The process really dies. Another process, in another folder, then finishes with each row exactly once."""
     job = Job(data=days, root=tmp_path, config=MODES[mode].config, connect_url=connect_url)
     assert KILLED == job.be_killed(MODES[mode].due)
     recover(Job(data=days, root=tmp_path, config=MODES[mode].config, spark=spark))
@@ -59,17 +59,17 @@ def test_a_killed_client_of_a_connect_server_is_recovered(spark, connect_url, da
 
 
 # ------------------------------------------------------------------
-# Tests another parallelism and another place of the warehouse at each tick: the rows stay the same.
+# Tests that the rows stay the same although each tick has another parallelism, and finds the warehouse moved.
 
 
 TWO = TickLimits(until_caught_up=False, checkpoints=2)
 KEYED = ("silver_flights", "delays_by_route", "delays_by_wind", "delays_by_day")
 WIDTHS = ((2, TWO, TickOutcome.STOPPED), (3, TWO, TickOutcome.STOPPED), (1, TickLimits(), TickOutcome.CAUGHT_UP))
-"""For each tick: the number of subtasks of its keyed vertices, the moment of its end, and the kind of its end."""
+"""For each tick: the number of subtasks of its keyed vertices, its limits, and its expected outcome."""
 
 
 def moved(tmp_path) -> Iterator[str]:
-    """Yield, for each tick, a new name of the warehouse, relative to a new current folder."""
+    """Yield a folder for each tick, after moving the warehouse into it."""
     name = "first"
     (tmp_path / name / "warehouse").mkdir(parents=True)
     yield name
@@ -82,7 +82,7 @@ def moved(tmp_path) -> Iterator[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_two_then_three_then_one_subtask_in_a_warehouse_that_moves(spark, days, expected, tmp_path, monkeypatch, mode):
-    """State, upsert ranges and rows in flight find their new owners, wherever the files lie. The rows are the same."""
+    """State, upsert ranges and rows in flight get new owners, wherever the files lie. The rows are the same."""
     for place, (parallelism, limits, ends) in zip(moved(tmp_path), WIDTHS, strict=True):
         monkeypatch.chdir(tmp_path / place)
         given = {"data": days, "warehouse": "warehouse", "parallelism": parallelism}
@@ -106,14 +106,14 @@ def test_two_then_three_then_one_subtask_in_a_warehouse_that_moves(spark, days, 
 
 
 # ------------------------------------------------------------------
-# Tests that flights which wait for their weather come out at a drain.
+# Tests that a drain emits the flights that still wait for their weather.
 
 
 ASKED_AFTER = 2
 
 
 class Drains(TickListener):
-    """Requests a drain, after a few checkpoints, when flights have come that no checkpoint holds."""
+    """Requests a drain after a few checkpoints, at a moment when flights were read that no checkpoint has yet."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox

@@ -1,6 +1,6 @@
-"""Nexmark on real Spark: each query has the rows that DuckDB answers, out of order and late, after a SIGKILL.
+"""Nexmark on real Spark: each query has the rows that DuckDB computes, despite disorder, late rows and a SIGKILL.
 
-`make nexmark` runs each query by itself, over 1M events, at two parallelisms, with two kills.
+`make nexmark` runs each query by itself, over 1M events, with two kills, once at each of two parallelisms.
 """
 
 from dataclasses import replace
@@ -28,14 +28,14 @@ from tidemark.testing import Trial
 
 EVENTS = 20_000
 RATE = 150
-"""Two minutes of event time: a dozen windows, and sessions that end."""
+"""At this rate the events cover two minutes of event time, which are a dozen windows, and sessions that end."""
 FILES = 4
 EVERY_ROWS = 4_000
 OTHERS = tuple(name for name in QUERIES if name not in IN_TIME)
 
 
 def chained(data, *, ends=False):
-    """Declare two queries, and windows behind a join within a time range."""
+    """Declare two queries, and windows after a join within a time range."""
     pipeline = Pipeline("nexmark", parallelism=2)
     house = AuctionHouse(pipeline, data, ends=ends)
     q7(house)
@@ -54,7 +54,7 @@ def chained_to_the_end(data):
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(600)
 def test_windows_behind_joins_in_time(tmp_path):
-    """A join puts a row out long after its time, and no window behind it closes before."""
+    """A join emits a row long after the row's time. No window after the join closes before that."""
     for of_kind in delivered(Extent(events=4_000, rate=100, files=2, disorder_ms=3_500)):
         for kind, table in of_kind.items():
             Trial(chained, tmp_path).deliver(kind, table)
@@ -88,7 +88,7 @@ def test_every_query_is_exact(tmp_path, names, late, dies_at):
 
 
 def computed(data):
-    """Only Spark computes `upper`."""
+    """Declare a pipeline with `upper`, which only Spark can compute."""
     pipeline = Pipeline("nexmark", parallelism=2)
     bids = AuctionHouse(pipeline, data).bids.with_column("loud", "upper(channel)", StringType())
     bids.select("auction", "loud").table("nexmark/loud", id="loud")
@@ -99,7 +99,7 @@ def computed(data):
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(600)
 def test_times_go_on_where_spark_sees_some_columns_only(tmp_path, monkeypatch):
-    """The rows' times are measured by the task that reads the other columns."""
+    """The task that reads the other columns measures the event times of the rows."""
     monkeypatch.setattr(ways_to_read, "is_small", lambda *_: False)
     divided = []
     monkeypatch.setattr(execute, "divided_job", lambda *of: divided.append(of[1].vertex) or divided_job(*of))
@@ -135,7 +135,7 @@ def test_another_table_is_not_exact(found, said):
 
 
 def test_each_query_has_its_peers():
-    """Flink's SQL of each query but q6 lies in a file, and the rows name the queries that the peers have."""
+    """Each query but q6 has a file with Flink's SQL, and the figures name the queries that each peer runs."""
     files = {path.stem for path in (Path(nexmark_streaming.__file__).parent / "nexmark").glob("*.sql")}
     assert files == set(figures.IN_FLINK) == set(QUERIES) - {"q6"}
     assert set(nexmark_streaming.QUERIES) == set(figures.STREAMED)

@@ -1,4 +1,4 @@
-"""A wheel alone is enough: installed into an empty environment, it makes a project that runs and that Dagster loads."""
+"""A wheel alone, installed into an empty environment, makes a project that runs and that Dagster loads."""
 
 import subprocess
 import time
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.dear, pytest.mark.spark, pytest.mark.timeout(900)]
 
 UP_S = 120
 OTHERS = ("orchestration.py", "checkpointing/__init__.py")
-"""Modules that are called like those of a checkout too, and that nothing imports."""
+"""Modules of the user's project with names that a checkout has too. Nothing imports them."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def shop(tmp_path_factory, wheel_file):
 
 
 def test_the_project_runs_and_knows_nothing_of_a_checkout(shop):
-    """`make run` fills every table, and no module comes from anywhere but the environment."""
+    """`make run` fills every table, and every module comes from the environment."""
     said = run("make", "run", cwd=shop, environment=without_this_checkout())
     assert "shop is caught up: 2,000 rows in 4 checkpoints" in said
     assert 20 == pl.read_delta(str(shop / "warehouse/gold/customers")).height
@@ -90,7 +90,7 @@ def test_dagster_serves_it(shop):
 
 
 def _assets(port, dev):
-    """Return what Dagster says of the assets' keys, once it answers; empty if it never does."""
+    """Return Dagster's answer with the assets' keys, or an empty text if Dagster never gives it."""
     question = urllib.request.Request(
         f"http://127.0.0.1:{port}/graphql",
         data=b'{"query": "{assetNodes{assetKey{path}}}"}',
