@@ -51,7 +51,7 @@ class LoseReply:
 
 @dataclass
 class Hold:
-    """The process stands still there, and says so by `<label>.here`; it goes on when `<label>.go` is there."""
+    """Makes the process create `<label>.here` at a boundary, and wait there until `<label>.go` exists."""
 
     at: At
     label: str

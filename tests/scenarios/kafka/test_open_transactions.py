@@ -68,7 +68,7 @@ class Bank:
 
 
 def test_an_open_transaction_waits_and_doctor_names_it(broker):
-    """Its rows wait in all topics, those of a snapshot do not, and another process goes on where the cut was."""
+    """Rows of the transaction wait in all topics, rows of a snapshot do not. A new process goes on after the cut."""
     bank = Bank(broker, f"open{os.getpid()}")
     (giro, giro1), (savings, savings1) = (source.splits() for source in bank.sources.values())
     bank.write("giro", None, 0)

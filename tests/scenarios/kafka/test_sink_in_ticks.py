@@ -127,7 +127,7 @@ def assert_exact(shop, spark):
 @pytest.mark.kill
 @pytest.mark.parametrize("chain", CHAINS)
 def test_ticks_that_die_at_any_moment_leave_each_row_once(shop, spark, chain):
-    """SIGKILL, also in the middle of a transaction and right after its commit. The last tick ends as ever."""
+    """Ticks get SIGKILL, also within a transaction and right after its commit. The last tick ends normally."""
     job = shop()
     for moment in CHAINS[chain]:
         job.kill(moment, **ONE_CORE)
@@ -141,7 +141,7 @@ def test_ticks_that_die_at_any_moment_leave_each_row_once(shop, spark, chain):
 
 @pytest.mark.dear
 def test_a_zombie_is_fenced_by_the_broker(shop, spark):
-    """It is stopped (SIGSTOP) before it commits its transaction. Another tick takes the job, and then it goes on."""
+    """A tick is stopped (SIGSTOP) before it commits a transaction. It goes on after another tick has taken the job."""
     job = shop()
     folders = ["--data", str(job.data), "--warehouse", str(job.warehouse), "--set", "spark_cores=1"]
     environment = os.environ | {STOP_VARIABLE: f"before:commit_transaction:{ORDERS}"}
@@ -193,7 +193,7 @@ def test_a_right_that_is_revoked_stops_the_job_until_it_is_given_again(shop, spa
 
 @pytest.mark.dear
 def test_topics_that_do_not_fit_are_refused_before_the_job_is_claimed(shop, spark, make_topic):
-    """A topic that does not exist, and one of an upsert table that has records of others. Then all rows arrive."""
+    """One topic does not exist. One of an upsert table has records of others. With other topics, all rows arrive."""
     job = shop()
     told = json.loads((job.data / "kafka.json").read_text())
     told["topics"][ORDERS] = "nowhere"

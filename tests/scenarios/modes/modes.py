@@ -232,10 +232,10 @@ def rows_in_flight(record: CheckpointRecord) -> int:
 
 
 def wrong_with(root: Path) -> list[str]:
-    """Return a message for each retained cut whose tables do not show one moment of the job.
+    """Return a message for each table at a retained cut that does not fit the other tables there.
 
-    They show one moment if silver follows from bronze without the rows that the checkpoint holds in flight, and if gold
-    follows from silver.
+    The tables show one moment of the job if silver follows from bronze without the rows that the checkpoint holds in
+    flight, and if gold follows from silver.
     """
     return [f"cut {cut.record.checkpoint}: {problem}" for cut in cuts(root) for problem in _wrong(root, cut)]
 

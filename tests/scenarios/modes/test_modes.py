@@ -134,7 +134,7 @@ class Drains(TickListener):
 def test_a_drained_job_has_emitted_waiting_rows_and_goes_on(spark, days, tmp_path, mode):
     """Flights without weather are in silver and gold, with nulls (F4).
 
-    Weather that comes later does not change them.
+    Weather that comes later does not change these rows.
     """
     job, inbox = Job(data=days, root=tmp_path, config=MODES[mode].config, spark=spark), Inbox()
     report = job.tick(listener=Drains(inbox), inbox=inbox)

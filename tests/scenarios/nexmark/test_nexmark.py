@@ -166,7 +166,7 @@ def test_the_better_setting_of_a_peer_counts_and_a_query_without_figures_is_name
 
 
 def test_a_run_of_the_bench_that_was_cut_goes_on(tmp_path):
-    """What the same program has measured counts in its round. Another setting or code has not been measured."""
+    """The result of a program is kept for its round, and used again. Another setting or other code is measured anew."""
     measured = Measured(tmp_path / "measured", tmp_path)
     row, batch = (Program("q0", ("bench.peers.flink", "q0", how)) for how in ("row", "mini-batch"))
     ours, result = Program("q0", ("bench.ours.nexmark", "q0")), {"total_s": 1.5}

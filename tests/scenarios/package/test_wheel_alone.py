@@ -55,9 +55,9 @@ def test_the_project_runs_and_knows_nothing_of_a_checkout(shop):
 
 
 def test_a_project_may_have_packages_of_any_name_but_one(base, tmp_path):
-    """A user's own `jobs`, `spec`, `orchestration` and `checkpointing`, in the command and in Spark's workers.
+    """The command and Spark's workers run a project with its own `jobs`, `spec`, `orchestration` and `checkpointing`.
 
-    The environment has no extra: a pipeline needs none.
+    The wheel is installed without extras, since a pipeline needs none.
     """
     write_project(tmp_path, pipeline="jobs.stock", function="jobs.totals", schemas="spec.schemas")
     for name in OTHERS:

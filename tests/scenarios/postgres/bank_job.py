@@ -1,4 +1,4 @@
-"""Defines a pipeline over the changes of two tables: bronze of all changes, the newest row of each key, and its sum."""
+"""Defines a pipeline over the changes of two tables: all changes in bronze, and the newest row of each key."""
 
 import os
 from pathlib import Path

@@ -20,7 +20,7 @@ def postgres():
 
 @pytest.fixture
 def bank(postgres, tmp_path):
-    """Return a new database with two tables of accounts, and the means to use it."""
+    """Return a new database with two tables of accounts, and with methods to use it."""
     name = f"bank{next(_NUMBERS)}"
     with psycopg.connect(postgres.url(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")

@@ -25,7 +25,7 @@ PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database(
 
 
 class Bank:
-    """One database with its publication, and a source of its changes."""
+    """One database with its publication, and the sources that read its changes."""
 
     def __init__(self, server, name, staged):
         self.server, self.name, self.staged = server, name, staged
@@ -47,7 +47,7 @@ class Bank:
         self.connection = psycopg.connect(self.server.url(self.name), autocommit=True)
 
     def close(self):
-        """Drop the slot and what was prepared, so that the server has room for those of the next test."""
+        """Drop the slot and the prepared transactions, so that the server has room for those of the next test."""
         for source in self.sources:
             source.close()
         if self.connection.closed or self.connection.broken:
@@ -70,7 +70,7 @@ class Bank:
 
 
 def prepared(bank):
-    """Return the words in the names of prepared transactions, but for that of the target."""
+    """Return the parts of each prepared transaction's name, without the part that stands for the target."""
     return [gid.split("/")[:4] + gid.split("/")[5:] for (gid,) in bank.sql(PREPARED)]
 
 
@@ -91,7 +91,7 @@ def rows_of(source, *pieces):
             table = pq.read_table(source._log.folder / part.file.name).slice(part.first, part.rows)
             numbers = pa.array(range(part.before + part.first, part.before + part.end), pa.int64())
             parts.append(pl.from_arrow(table.append_column("_position", numbers)))
-    return pl.concat(parts, how="diagonal")  # a later file may have a column more
+    return pl.concat(parts, how="diagonal")  # a later file may have one more column
 
 
 def all_rows(source, position=None, rows_max=1_000_000):

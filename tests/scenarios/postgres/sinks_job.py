@@ -1,4 +1,4 @@
-"""The pipeline of numbers with PostgreSQL sinks for both its tables, run without Spark, also until it is killed."""
+"""The pipeline of numbers with PostgreSQL sinks for both tables. Ticks run without Spark, and may be killed."""
 
 from checkpointing.job.setup import TickLimits
 from jobs.pipeline import Pipeline, count, sum_of
@@ -52,7 +52,7 @@ def _mortal(root, how):
 
 
 def shown(root, bank, *tables):
-    """Return the rows of the newest cut and those of the targets."""
+    """Return the rows of the newest cut, and the rows of the targets."""
     named = {str(table): TARGETS[table] for table in tables or TARGETS}
     cut = {table: rows for table, rows in read_cut(root).items() if table in named}
     columns = {BRONZE: "split, n, key, value, _split, _position", GOLD: "key, rows, total"}

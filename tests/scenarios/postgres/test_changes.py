@@ -1,4 +1,4 @@
-"""Tests changes of a real PostgreSQL server: each transaction comes once, whole, and again from every position."""
+"""Tests changes of a real PostgreSQL server: each transaction comes once and whole, and again after a replay."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_the_snapshot_comes_first_and_then_each_change(bank):
 
 
 def test_every_position_is_replayed_the_same_for_ever(bank):
-    """This holds after the slot was moved on, in a new process, and with slices of another size."""
+    """This holds after the slot has moved, in a new process, and with slices of another size."""
     source = bank.source()
     first = polled(source)
     for number in range(30):
@@ -72,7 +72,7 @@ def test_every_position_is_replayed_the_same_for_ever(bank):
 
 
 def test_the_slot_moves_only_when_a_checkpoint_is_complete(bank):
-    """Then it moves up to the checkpoint's position, and never back."""
+    """The slot moves up to the checkpoint's position, and never back."""
 
     def confirmed():
         ((lsn,),) = bank.sql("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE NOT temporary")
@@ -175,7 +175,7 @@ def test_a_slice_ends_where_a_transaction_ends(bank):
 
 
 def test_a_snapshot_may_come_in_parts(bank):
-    """Then its slices have the requested size, and positions within the snapshot have no horizon."""
+    """The slices of such a snapshot have the requested size. Positions within the snapshot have no horizon."""
     source = bank.source(snapshot="parts")
     pieces = list(slices(source, None, 8))
     assert [8, 8, 4] == [piece.rows for piece in pieces]
@@ -184,7 +184,7 @@ def test_a_snapshot_may_come_in_parts(bank):
 
 
 def test_without_a_snapshot_only_changes_come(bank):
-    """Somebody else may have made the slot before."""
+    """The slot may have existed before the source."""
     bank.sql("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"{bank.name}_slot")
     bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
     assert ["update_after"] == all_rows(bank.source(snapshot="none"))["_kind"].to_list()
@@ -204,7 +204,7 @@ def test_an_old_slot_gives_no_change_that_the_snapshot_has(bank):
 
 
 def test_two_processes_that_read_one_slot_write_one_log(bank):
-    """If two files begin at one place, one of them wins. Both processes go on with it."""
+    """If both processes write a file from the same position, one file wins. Both processes go on with this file."""
     one, other = bank.source(), bank.source()
     first = polled(one)
     assert first == polled(other)
@@ -237,7 +237,7 @@ def test_the_source_waits_for_a_killed_server(bank):
 
 
 def test_columns_have_the_types_of_the_catalog(bank):
-    """Numbers, times, texts, bytes and arrays have them, with nulls, in the snapshot and in changes."""
+    """This holds for numbers, times, texts, bytes, arrays and nulls, in the snapshot and in changes."""
     bank.sql("CREATE DOMAIN euro AS numeric(12, 2); CREATE TYPE mood AS ENUM ('glad', 'sad')")
     bank.sql("""CREATE TABLE typed (id bigint PRIMARY KEY, s smallint, r real, d double precision, b boolean,
         n numeric(10, 3), free numeric, wide numeric(50, 2), e euro, at timestamptz, local timestamp, day date, j jsonb,
@@ -292,7 +292,7 @@ def test_a_value_that_the_server_did_not_send_is_not_null(bank):
 
 @pytest.mark.dear
 def test_a_large_transaction_is_one_slice(bank):
-    """It has 120,000 rows. The source writes it in pieces, so that memory does not grow with it."""
+    """The transaction has 120,000 rows. The source writes them in pieces, so that memory does not grow with them."""
     source = bank.source()
     position = polled(source).end
     bank.sql("INSERT INTO savings SELECT n, n FROM generate_series(100, 120099) n")
@@ -304,7 +304,7 @@ def test_a_large_transaction_is_one_slice(bank):
 
 @pytest.mark.dear
 def test_a_quiet_publication_lets_the_slot_move(bank):
-    """Other tables fill the log. After 16 MiB the slot follows, although there is nothing to read."""
+    """Other tables fill the server's log. After 16 MiB the slot moves, although the publication has no new rows."""
     bank.sql("CREATE TABLE others (t text)")
     source = bank.source()
     position = polled(source).end
@@ -319,7 +319,7 @@ def test_a_quiet_publication_lets_the_slot_move(bank):
 
 
 def test_files_that_were_read_stay_for_as_long_as_keep_says(bank):
-    """Without `keep` they stay for ever. A position whose files are gone is refused by name."""
+    """Without `keep` the files stay for ever. If a position's files are gone, the error names `keep`."""
     source = bank.source(keep=timedelta(0))
     position = polled(source).end
     bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
@@ -333,7 +333,7 @@ def test_files_that_were_read_stay_for_as_long_as_keep_says(bank):
 
 
 def test_people_see_place_position_and_lag(bank):
-    """No password is shown. The lag is the number of unread rows, and the age of the oldest unread commit."""
+    """No password is shown. The lag consists of the number of unread rows and the age of the oldest unread commit."""
     source = bank.source(url=bank.server.url(bank.name, "postgres:s3cret"))
     assert {SPLIT: Lag(20, None)} == source.lag({})
     position = polled(source).end
@@ -357,7 +357,7 @@ def test_people_see_place_position_and_lag(bank):
 
 
 def test_positions_are_ordered_text(bank):
-    """A position names the rows before it and the horizon, in the server's own notation."""
+    """A position contains the number of rows before it, and the horizon in the server's own notation."""
     source = bank.source()
     position = json.loads(polled(source).end)
     assert {"format": 1, "row": 20} == {name: position[name] for name in ("format", "row")}
@@ -365,7 +365,7 @@ def test_positions_are_ordered_text(bank):
 
 
 def test_words_name_places_between_transactions(bank):
-    """The end, the end of the snapshot, rows, a place of the server's log, and a moment."""
+    """A word may be the end, the end of the snapshot, a number of rows, a position in the server's log, or a time."""
     source = bank.source()
     first = polled(source)
     bank.sql("UPDATE giro SET balance = 1 WHERE id <= 3")
@@ -411,7 +411,7 @@ def test_the_next_tick_reads_new_columns(bank):
     assert [None, None, ["a", "b"], None] == rows["public_giro__tags"].to_list()
     assert [None, None, Decimal("1.50"), None] == rows["public_giro__credit"].to_list()
     assert [None, None, None, 0.5] == rows["public_savings__rate"].to_list()
-    assert 24 == all_rows(bank.source(new_columns="fail")).height  # a column that is known stays
+    assert 24 == all_rows(bank.source(new_columns="fail")).height  # a column that was read before stays
     end = list(slices(following, first.end))[-1].end
     bank.sql("ALTER TABLE giro DROP COLUMN tags")
     bank.sql("UPDATE giro SET credit = 7 WHERE id = 12")
@@ -433,7 +433,7 @@ def test_a_large_pull_with_a_new_column_is_read_whole(bank, monkeypatch):
 
 
 # ------------------------------------------------------------------
-# A change of the server's catalog sends no row. The next tick finds it all the same, also one without new rows.
+# A change of the server's catalog sends no row. The next tick finds the change all the same, even without new rows.
 
 
 ALL = "'insert, update, delete, truncate'"
@@ -489,7 +489,7 @@ def read_once(bank):
     ],
 )
 def test_a_change_of_the_catalog_is_named_by_the_next_tick(bank, change, words):
-    """No row was sent since, or ever will be for it. Each sentence says how to go on."""
+    """The server sends no row for such a change. The next tick's error is one sentence, and says how to go on."""
     end = read_once(bank)
     for statement in change.split("; "):
         bank.sql(statement)
@@ -500,9 +500,9 @@ def test_a_change_of_the_catalog_is_named_by_the_next_tick(bank, change, words):
 
 
 def test_changes_that_lose_nothing_go_on(bank):
-    """Old rows get whole, the publication gets another owner or another kind of change, and a later table is shown.
+    """Such changes are full old rows, another owner or another kind of change of the publication, and a later table.
 
-    A text may get longer while a source reads it, and between two ticks.
+    The type of a text may get longer while a source reads it, and between two ticks.
     """
     bank.sql("ALTER TABLE savings ADD COLUMN word varchar(5)")
     bank.sql("ALTER PUBLICATION bank SET (publish = 'insert, update, delete')")
@@ -529,7 +529,10 @@ def test_changes_that_lose_nothing_go_on(bank):
 
 
 def test_files_of_an_older_version_go_on_and_those_of_a_newer_one_are_called_that(bank):
-    """A footer without facts takes those of now. A footer of another format is not called damaged."""
+    """A footer that lacks facts about the server gets the present ones.
+
+    A file whose footer has a newer format is refused as newer, not as damaged.
+    """
     end = read_once(bank)
     for file in bank.source()._log.look().files:
         table = pq.read_table(file.path)
@@ -561,7 +564,10 @@ def test_files_of_an_older_version_go_on_and_those_of_a_newer_one_are_called_tha
     ],
 )
 def test_rows_with_another_replica_identity_are_refused_although_it_is_back(bank, first, between, words):
-    """A delete had no value for the key, or an update no old row. The catalog shows nothing of it any more."""
+    """Meanwhile a delete came without the key's value, or an update without its old row.
+
+    The catalog shows no trace of the other replica identity.
+    """
     for statement in (first, "UPDATE giro SET balance = 100 + id"):
         bank.sql(statement or "SELECT 1")
     end = read_once(bank)
@@ -574,7 +580,7 @@ def test_rows_with_another_replica_identity_are_refused_although_it_is_back(bank
 
 
 def test_a_server_that_was_restored_to_an_older_moment_is_refused(tmp_path):
-    """Its log is longer than what was read, but it is another one. A server that lost nothing goes on."""
+    """The restored server's log is longer than what was read, but differs. A server that lost nothing goes on."""
     server = PostgresServer()
     try:
         with psycopg.connect(server.url(), autocommit=True) as connection:
@@ -607,7 +613,7 @@ def test_a_server_that_was_restored_to_an_older_moment_is_refused(tmp_path):
 
 
 def stop(server):
-    """Stop the server in order, so that its files are whole."""
+    """Shut the server down properly, so that its files are complete."""
     server.process.send_signal(signal.SIGINT)
     server.process.wait(30)
 

@@ -91,13 +91,13 @@ MOMENTS = (
     "after:AppendRow",
     "before:PublishTable#2",
 )
-"""The contract of sources kills a tick at each boundary. These are the moments at which a cut could be torn."""
+"""The contract of sources kills ticks at every boundary. At these moments a cut could show a part of a transaction."""
 
 
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 def test_no_cut_shows_a_part_of_a_transfer(trial, bank):
-    """Transfers run while ticks die at each boundary, the server dies in a tick, both die, and all come back."""
+    """Transfers run while a tick dies at each boundary, while the server dies in a tick, and while both die."""
     with Transfers(bank.server.url(bank.name)) as transfers:
         trial.run(checkpoints=2)
         for boundary in MOMENTS:
@@ -115,7 +115,7 @@ def test_no_cut_shows_a_part_of_a_transfer(trial, bank):
 
 
 def test_deleted_keys_are_marked_and_large_values_stay(trial, bank):
-    """The test deletes a key, changes another one, and updates a row without touching its large value."""
+    """The test deletes a key, changes another key, and updates a row without touching its large value."""
     large = "".join(map(str, range(5_000)))
     bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
     bank.sql("UPDATE giro SET note = %s WHERE id IN (1, 2)", large)
@@ -135,7 +135,10 @@ def test_deleted_keys_are_marked_and_large_values_stay(trial, bank):
 
 @pytest.mark.dear
 def test_a_new_column_reaches_every_table_downstream(trial, bank):
-    """The tick that meets it ends before it; the next one adds it to bronze and silver, null in older rows."""
+    """A tick ends before the first row with the new column.
+
+    The next tick adds the column to bronze and silver. It is null in older rows.
+    """
     before = trial.run()
     bank.sql("ALTER TABLE giro ADD COLUMN tag text")
     bank.sql("UPDATE giro SET tag = 'new' WHERE id = 1")
@@ -177,7 +180,8 @@ def has_canary(path):
 
 
 # ------------------------------------------------------------------
-# Changes of a real PostgreSQL table become its rows and its history. The server and plain Python are the judges.
+# Changes of a real PostgreSQL table become its rows and its history. The tests compare them with the server's table and
+# with plain Python.
 
 
 MOVE = "UPDATE giro SET id = %s, note = NULL WHERE id = %s AND NOT EXISTS (SELECT FROM giro WHERE id = %s)"
@@ -193,7 +197,7 @@ def applied(bank, tmp_path, monkeypatch, spark):
 
 
 def change(bank, chance, transactions):
-    """Run random transactions: several changes of few keys in each, among them updates that change the key."""
+    """Run random transactions, each with several changes of few keys, and some with updates of the key itself."""
     for _ in range(transactions):
         with bank.connection.transaction():
             for _ in range(chance.randint(1, 4)):
@@ -207,7 +211,10 @@ def change(bank, chance, transactions):
 
 
 def versions(bronze):
-    """Return the history that the change rows tell, computed one by one. A key ends where its update's new row is."""
+    """Return the history, computed from the change rows one by one.
+
+    If an update changes the key, the version of the old key ends at the position of the new row.
+    """
     table, open_ones = [], {}
     own = bronze.filter(bronze["_table"] == "public.giro").sort("_position").to_dicts()
     for row, following in zip(own, [*own[1:], None], strict=True):
@@ -231,7 +238,7 @@ def versions(bronze):
 
 
 def judge(cut):
-    """Compare the tables at a cut with plain Python over bronze there; return the rows of silver by key."""
+    """Compare the tables at a cut with what plain Python computes from bronze. Return the rows of silver."""
     expected = versions(cut.polars(BRONZE).collect())
     history = cut.polars(HISTORY).collect()
     assert expected == Counter(history.rows())
@@ -246,9 +253,11 @@ def judge(cut):
 @pytest.mark.timeout(590)
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_each_cut_equals_the_server_and_a_plain_history(applied, bank, identity):
-    """The ticks die beside the commit and go on with another parallelism. After each tick silver is the server's table.
+    """Ticks die right before and after the commit. A tick with another parallelism goes on.
 
-    With REPLICA IDENTITY FULL each update has an old row, which must not end a version that goes on.
+    After it, silver equals the server's table. At each cut, the tables equal the plain history.
+
+    With REPLICA IDENTITY FULL each update has an old row. This old row must not end a version that goes on.
     """
     bank.sql(f"ALTER TABLE giro REPLICA IDENTITY {identity}")
     chance = random.Random(identity)  # noqa: S311 - a test's draw
@@ -268,7 +277,7 @@ LARGE = "".join(map(str, range(5_000)))
 
 @pytest.mark.dear
 def test_a_value_that_was_not_sent_is_that_of_the_change_before(applied, bank):
-    """Updates of a key leave its large value alone: in the same micro-batch, and in ticks after that are killed."""
+    """Updates do not send a key's unchanged large value, in one micro-batch and in later ticks that are killed."""
     applied.run()
     bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
     bank.sql("UPDATE giro SET note = %s, balance = 1 WHERE id IN (1, 2)", LARGE)
@@ -292,7 +301,7 @@ def test_a_value_that_was_not_sent_is_that_of_the_change_before(applied, bank):
 
 
 def test_a_value_that_nobody_knows_ends_the_tick(applied, bank):
-    """The update gives the row a key that has no earlier change. The message says the way out."""
+    """The update gives the row a new key, which has no earlier change. The message says what to do."""
     bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
     bank.sql("UPDATE giro SET note = %s WHERE id = 1", LARGE)
     applied.run()
@@ -302,7 +311,7 @@ def test_a_value_that_nobody_knows_ends_the_tick(applied, bank):
 
 
 def test_a_truncate_empties_the_table_and_ends_its_versions(applied, bank):
-    """Rows of the same transaction may come before and after it. The second one comes in a tick after a kill."""
+    """One transaction has rows before and after a truncate. The second truncate comes in a tick that is killed."""
     applied.run()
     with bank.connection.transaction():
         bank.sql("UPDATE giro SET balance = 70 WHERE id = 1")

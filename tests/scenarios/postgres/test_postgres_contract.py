@@ -1,4 +1,4 @@
-"""Tests that PostgresChanges keeps the promises of a source, also if ticks or the server are killed."""
+"""Tests that PostgresChanges keeps the promises of a source, even if ticks or the server are killed."""
 
 import itertools
 import json
@@ -19,18 +19,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark", "served")]
 
 TOLD = "postgres.json"
 SERVED: list[PostgresServer] = []
-"""The server of this process. A tick in a process of its own finds its address in a file."""
+"""The server that this process uses. A tick that runs in another process finds the server's address in a file."""
 BANKS: list[Bank] = []
 _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
 def served(postgres):
-    """Let the source find the server, and drop its slots afterwards."""
+    """Enable the source to find the server, and drop the source's slots afterwards."""
     SERVED[:] = [postgres]
     yield
     for bank in BANKS:
-        bank.connection.close()  # it may not know yet that the server was killed
+        bank.connection.close()  # may not have noticed that the server was killed
         bank.close()
     BANKS.clear()
     SERVED.clear()
@@ -46,7 +46,7 @@ def bank(folder: Path) -> PostgresChanges:
         made = Bank(SERVED[0], name, folder / "staged")
         BANKS.append(made)
         source = made.source(slot=name)
-        source.lag({})  # the snapshot is taken now: what follows comes as changes
+        source.lag({})  # this takes the snapshot, so what follows comes as changes
         source.close()
         for number in range(1, 6):
             made.sql(f"UPDATE giro SET balance = balance + 1 WHERE id <= {number}")

@@ -1,4 +1,4 @@
-"""Tests the refusals of PostgresChanges: each is one sentence that names the thing and the way out."""
+"""Tests the refusals of PostgresChanges: each is one sentence that names what is wrong and what to do."""
 
 import copy
 import io
@@ -28,7 +28,7 @@ CANARY = "s3cret-canary"
 
 
 def refused(words, call, *arguments):
-    """Return the single sentence of a refusal. It must contain these words."""
+    """Return the message of a refusal, and assert that it is one line with these words."""
     with pytest.raises(SourceError, match=words) as found:
         call(*arguments)
     assert "\n" not in str(found.value)
@@ -50,7 +50,7 @@ DECLARED = {"public.savings": "id int, balance int", "public.giro": "id int, bal
 
 
 def test_a_declared_source_is_built_without_its_server_and_reads_what_is_declared(bank):
-    """Its tables have the declared order from the beginning. Without a declaration, building says what is missing."""
+    """Its tables have the declared order at once. Without a declaration, the error of building says what is missing."""
     nobody = f"postgresql://postgres@127.0.0.1:1/{bank.name}"
     refused("With schema= the pipeline is built without it", bank.source(url=nobody).schema)
     away, here = bank.source(url=nobody, schema=DECLARED), bank.source(schema=DECLARED)
@@ -65,7 +65,7 @@ def test_a_declared_source_is_built_without_its_server_and_reads_what_is_declare
 
 
 def test_another_table_than_the_declared_one_is_refused_with_the_text_to_write(bank):
-    """The first poll compares, and so does the building once there are staged files."""
+    """The first poll compares the table with the declaration. So does building, once there are staged files."""
     for wrong in ("id int, balance bigint, note string", "id int, note string, balance int", "id int, balance int"):
         source = bank.source(schema=DECLARED | {"public.giro": wrong})
         refused("write {'public.giro': 'id int, balance int, note string'}", polled, source)
@@ -76,7 +76,7 @@ def test_another_table_than_the_declared_one_is_refused_with_the_text_to_write(b
 
 
 def test_an_unfit_slot_is_refused(bank):
-    """It has another plugin, belongs to another database, or has a name that PostgreSQL does not allow."""
+    """The slot is physical, belongs to another database, or has a name that PostgreSQL does not allow."""
     bank.sql("SELECT pg_create_physical_replication_slot('physical_one')")
     refused("slot physical_one is physical", polled, bank.source(slot="physical_one"))
     bank.sql("SELECT pg_drop_replication_slot('physical_one')")
@@ -88,7 +88,7 @@ def test_an_unfit_slot_is_refused(bank):
 
 
 def test_a_missing_or_moved_slot_is_refused(bank):
-    """The changes in between are lost, and nothing is skipped silently."""
+    """The changes in between are lost, and the source does not skip them silently."""
     source = bank.source()
     position = polled(source).end
     source._staging.close()
@@ -100,7 +100,7 @@ def test_a_missing_or_moved_slot_is_refused(bank):
 
 
 def test_the_doctor_finds_a_slot_that_is_gone(bank):
-    """Also while staged changes wait to be read, since the next ones are lost."""
+    """The doctor finds this even while staged changes wait to be read, since later changes are lost."""
     source = bank.source()
     position = polled(source).end
     bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
@@ -138,7 +138,7 @@ def test_a_folder_of_another_origin_or_with_a_gap_is_refused(bank):
 
 
 def test_a_changed_table_is_refused(bank):
-    """A new column fails by name, or is ignored if the user says so. Other changes are always refused."""
+    """A new column fails with its name, or is ignored if the user says so. Other changes are always refused."""
     source = bank.source()
     position = polled(source).end
     bank.sql("ALTER TABLE giro ADD COLUMN tag text; UPDATE giro SET tag = 'x' WHERE id = 1")
@@ -198,7 +198,7 @@ def test_a_missing_server_is_refused(bank, monkeypatch):
 
 
 def test_a_missing_server_is_no_fault_of_the_pipeline(bank, tmp_path, capsys):
-    """A command says that the server is away, not that the pipeline's code is to be corrected."""
+    """A command reports that the server is away. It does not ask the user to correct the pipeline's code."""
     (tmp_path / "lost.py").write_text(
         "from tidemark import Pipeline, PostgresChanges\n"
         "def build(data):\n"
@@ -228,7 +228,7 @@ def test_a_server_without_logical_decoding_is_refused():
 
 
 def test_a_user_without_replication_rights_is_refused(bank):
-    """The message has the server's own words too."""
+    """The message contains the server's own error message."""
     bank.sql(f"CREATE ROLE {bank.name}_reader LOGIN")
     bank.sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {bank.name}_reader")
     source = bank.source(url=bank.server.url(bank.name, f"{bank.name}_reader"))
@@ -236,7 +236,10 @@ def test_a_user_without_replication_rights_is_refused(bank):
 
 
 def test_the_password_leaves_the_source_nowhere(bank, caplog):
-    """It is not in files, errors and their causes, representations or logs. The source cannot be pickled or copied."""
+    """The password is in no file, error, error's cause, representation or log.
+
+    The source cannot be pickled or copied.
+    """
     bank.sql(
         f"DO $$ BEGIN CREATE ROLE guarded LOGIN SUPERUSER PASSWORD '{CANARY}'; EXCEPTION WHEN others THEN NULL; END $$"
     )
@@ -265,7 +268,7 @@ def test_the_password_leaves_the_source_nowhere(bank, caplog):
 
 @pytest.mark.parametrize("name", ["_LSN", "_kind", "_position"])
 def test_a_column_that_is_called_like_one_of_each_change_is_refused(tmp_path, name):
-    """The sentence names the table and two ways out. The column of the whole table has it all the same."""
+    """The message names the table and two ways out. The struct column of the table still contains the column."""
     source = PostgresChanges("env:URL", "p", "s", staged=tmp_path, schema={"public.t": f"id int, {name} string"})
     refused(
         f"public.t: its column '{name}' has the name of a column .* from the column public_t", source.of, "public.t"
@@ -274,7 +277,7 @@ def test_a_column_that_is_called_like_one_of_each_change_is_refused(tmp_path, na
 
 
 # ------------------------------------------------------------------
-# Tests the guide on PostgreSQL on a real server.
+# Tests the PostgreSQL guide on a real server.
 
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/postgres.md"

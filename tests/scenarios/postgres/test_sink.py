@@ -1,4 +1,4 @@
-"""Tests the PostgreSQL sink on a real server: each checkpoint's rows are in the table once, whatever dies."""
+"""Tests the PostgreSQL sink on a real server: each checkpoint's rows are in the table once, whichever side dies."""
 
 import threading
 import time
@@ -52,7 +52,7 @@ def sink(bank):
 def test_a_row_of_each_type_comes_back_as_it_was(bank, sink, wider):
     """The table is created with the types of the columns. Names are quoted, and values are copied unchanged.
 
-    Somebody may have given the target wider numbers.
+    A target that somebody else has created may have wider number types.
     """
     if wider:
         others = ("text text", "at timestamptz", "day date", "raw bytea", "tags text[]", '"odd ""name" float8')
@@ -65,7 +65,7 @@ def test_a_row_of_each_type_comes_back_as_it_was(bank, sink, wider):
 
 
 def test_a_checkpoint_is_published_once(bank, sink):
-    """A repetition and an older checkpoint change nothing. Rows are not even read. Another job has its own number."""
+    """Publishing it again, or an older one, changes nothing and reads no rows. Another job has a number of its own."""
     sink.prepare("job", OUT, SCHEMA)
     sink.publish("job", OUT, 3, numbers(1, 2))
 
@@ -116,7 +116,7 @@ def test_a_table_that_does_not_fit_is_refused(bank, sink, table, said):
 
 
 def test_what_postgresql_cannot_hold_is_refused():
-    """A name that is none is refused when the pipeline is built, a struct when the tick begins."""
+    """An invalid table name is refused when the pipeline is built. A struct column is refused when the tick begins."""
     for name in ("", "a.b.c", "x" * 64, "a\0"):
         with pytest.raises(SinkError, match="is no name of a PostgreSQL table"):
             PostgresSink("env:NONE", name)
@@ -126,7 +126,7 @@ def test_what_postgresql_cannot_hold_is_refused():
 
 
 def test_a_violated_constraint_names_the_row_and_leaves_nothing(bank, sink):
-    """The rows before it are not there either, nor the checkpoint's number."""
+    """Neither the rows before the refused row nor the checkpoint's number are in the database."""
     bank.sql("CREATE TABLE sales (n bigint PRIMARY KEY CHECK (n < 100), note text DEFAULT 'none')")
     sink.prepare("job", OUT, SCHEMA)
     for rows, said in (([1, 2, 1], r"Key \(n\)=\(1\) already exists"), ([3, 500], r"Failing row contains \(500")):
@@ -138,7 +138,7 @@ def test_a_violated_constraint_names_the_row_and_leaves_nothing(bank, sink):
 
 @pytest.fixture
 def loses_a_reply(monkeypatch):
-    """Lose the reply of one commit as soon as the list is empty; return the list of lost ones."""
+    """Return a list. Once a test has emptied the list, the reply to the next commit is lost, and the list is filled."""
     real, lost = psycopg.Transaction._commit_gen, [0]
 
     def commit(self):
@@ -185,7 +185,7 @@ def of(checkpoint, generation=1):
 
 
 def test_a_transaction_is_prepared_and_committed_once(bank, voting):
-    """Repetitions change nothing. Another job, another table and another target have their own."""
+    """Repeating a call changes nothing. Other jobs, tables and targets have transactions of their own."""
     for _ in range(2):
         voting.pre_commit(of(1), numbers(1, 2))
     assert ((of(1),), ()) == (voting.pre_committed("job", OUT), voting.pre_committed("other", OUT))
@@ -285,7 +285,7 @@ def test_somebodys_lock_ends_a_publication_with_a_sentence(bank):
 
 
 def test_a_transaction_of_a_former_target_is_named(bank, tmp_path):
-    """A tick died while it was prepared, and the target was renamed in the pipeline: the new one is not in its way."""
+    """A tick died with a prepared transaction, and the pipeline now names another target. The new target works."""
     former, new = (PostgresSink(bank.server.url(bank.name), name, two_phase=True) for name in ("former", "new"))
     former.prepare("job", OUT, SCHEMA)
     former.pre_commit(SinkTransaction("job", OUT, 1, 1), numbers(1))
@@ -347,6 +347,6 @@ def test_a_server_that_stands_still_ends_a_call_with_a_sentence(bank, impatient)
 
 
 def test_a_slow_statement_of_a_server_that_answers_ends_by_itself(impatient):
-    """Nobody ends a statement because it sends nothing for several seconds."""
+    """A statement that sends nothing for several seconds is not ended if its server answers."""
     with Server(impatient).connect() as connection:
         assert (7,) == connection.execute("SELECT 7 FROM pg_sleep(4)").fetchone()

@@ -1,6 +1,6 @@
-"""Ticks with PostgreSQL sinks on a real server: plain ones, and such as vote on each checkpoint by a transaction.
+"""Ticks with PostgreSQL sinks on a real server. Some sinks are plain, others vote on each checkpoint by a transaction.
 
-After each fault the targets show what the newest cut shows, and nothing is prepared.
+After each fault the targets show what the newest cut shows, and no transaction is left prepared.
 """
 
 import subprocess
@@ -36,7 +36,7 @@ from tidemark.testing import Trial
 
 CANARY = "s3cret-canary"
 ROOM_KIB = 640
-"""As large a disk as lets the server make the tables, and take some rows."""
+"""The size of a disk on which the server can create the tables and store some rows."""
 pytestmark = pytest.mark.timeout(400)
 
 FROM_THE_ENTRY = ("AppendRow", f"PublishOutside:{BRONZE}", f"PublishOutside:{GOLD}", "RecordCut")
@@ -59,7 +59,7 @@ def root(bank, tmp_path, monkeypatch):
 
 
 def assert_exact(root, bank, *tables):
-    """The targets show the newest cut, nothing is prepared, and no file has the password."""
+    """Assert that the targets show the newest cut, no transaction is prepared, and no file has the password."""
     cut, there = shown(root, bank, *tables)
     assert (cut, []) == (there, prepared(bank))
     assert [] == [path for path in root.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
@@ -68,7 +68,7 @@ def assert_exact(root, bank, *tables):
 @pytest.mark.kill
 @pytest.mark.parametrize(("two_phase", "boundary"), KILLS)
 def test_a_tick_killed_at_any_boundary_is_made_up_for(root, bank, two_phase, boundary):
-    """The next ticks die too while they recover, if they have to."""
+    """The next ticks die too if they have something to recover."""
     killed_at(boundary, root, two_phase=two_phase)
     planned = both(two_phase=two_phase)
     for step in RECOVERING:
@@ -90,7 +90,7 @@ def test_a_tick_on_spark_that_is_killed_beside_the_commit_is_made_up_for(root, b
 
 
 def test_rows_are_prepared_before_the_commit_point_and_visible_after_it(root, bank):
-    """The names of the transactions say job, table, generation and checkpoint. Nobody sees the rows yet."""
+    """The transactions' names contain job, table, generation and checkpoint. Nobody sees the rows yet."""
     seen = []
 
     def look(name):
@@ -139,7 +139,7 @@ def test_a_refused_row_declines_the_checkpoint(root, bank, two_phase, target, ru
 
 @BOTH_KINDS
 def test_a_revoked_right_stops_the_job_until_it_is_there_again(root, bank, monkeypatch, two_phase):
-    """The message names the table. Nothing is committed, and nothing is missing afterwards."""
+    """The message names the table. A sink that votes prevents the commit. No row is missing afterwards."""
     role = f"writer_{bank.name}"
     bank.sql(f"CREATE ROLE {role} LOGIN; GRANT CREATE ON SCHEMA public TO {role}")
     monkeypatch.setenv(URL, bank.server.url(bank.name, role))
@@ -159,7 +159,7 @@ def test_a_revoked_right_stops_the_job_until_it_is_there_again(root, bank, monke
 
 
 def test_a_job_tolerates_checkpoints_that_a_sink_declines(root, bank):
-    """With `tolerable_failures`, it goes on. The next checkpoint has the rows of the declined one."""
+    """With `tolerable_failures`, the job goes on. The next checkpoint has the rows of the declined one."""
     tick(root, checkpoints=1, planned=both(two_phase=True))
     bank.sql("ALTER TABLE numbers ADD CONSTRAINT small CHECK (n < 0) NOT VALID")
     dropped = []
@@ -175,7 +175,7 @@ def test_a_job_tolerates_checkpoints_that_a_sink_declines(root, bank):
 
 
 def test_a_server_that_prepares_nothing_refuses_the_tick(root, monkeypatch):
-    """The message says what to set. Nothing was claimed, and the target was not created."""
+    """The message says what to set. The job is not claimed, and the target is not created."""
     server = PostgresServer(f"{SETTINGS}\nmax_prepared_transactions = 0\n")
     monkeypatch.setenv(URL, server.url())
     try:
@@ -201,7 +201,7 @@ def own_bank(tmp_path, monkeypatch):
 
 @BOTH_KINDS
 def test_a_server_killed_at_any_step_of_a_sink_is_waited_for(own_bank, tmp_path, two_phase):
-    """A transaction that was prepared is there when the server comes back. The tick or the next one goes on."""
+    """A prepared transaction is still there when the server is back. The same tick or the next one goes on."""
     server, root, planned = own_bank.server, tmp_path / "warehouse", both(two_phase=two_phase)
     before = (f"after:PreCommit:{BRONZE}", "before:AppendRow") if two_phase else (f"after:PublishOutside:{BRONZE}",)
     for when in (*before, f"before:PublishOutside:{GOLD}"):
@@ -251,7 +251,7 @@ def test_a_full_disk_of_the_server_stops_the_job_until_there_is_room(own_bank, t
 
 
 def wedged(root, bank, target="sums"):
-    """Let a target refuse a checkpoint that is committed; return the one before, and what the tick said."""
+    """Make a target refuse a committed checkpoint. Return the checkpoint before it, and the tick's message."""
     tick(root, checkpoints=1, planned=both(retained=1))
     first, done = newest(root).checkpoint, []
 
@@ -265,7 +265,7 @@ def wedged(root, bank, target="sums"):
 
 
 def test_a_checkpoint_that_no_sink_takes_can_be_left_behind(root, bank):
-    """With `retained=1` there is an entry to go back to. What the first refusal says is true."""
+    """Even with `retained=1` there is an entry to roll back to. The way out in the tick's first message works."""
     first, failed = wedged(root, bank, "numbers")
     assert "violates check constraint" in tick(root, planned=both(retained=1)).message
     assert "take the sink out of the pipeline" in failed
@@ -294,7 +294,7 @@ MENDS = {
 
 @pytest.mark.parametrize(("target", "mend"), [(target, mend) for target, mends in MENDS.items() for mend in mends])
 def test_a_target_that_is_mended_by_hand_leads_on(root, bank, target, mend):
-    """The next tick publishes the committed checkpoint with `retained=1` too, and all after it."""
+    """Even with `retained=1`, the next tick publishes the committed checkpoint and all later ones."""
     _, failed = wedged(root, bank, target)
     assert "violates check constraint" in failed
     bank.sql(mend)
@@ -315,7 +315,10 @@ def test_a_pipeline_without_the_sink_leads_on(root, bank):
 
 
 def test_a_zombie_neither_commits_nor_keeps_what_it_prepared(root, bank):
-    """It sleeps before its entry, while another tick goes on. Its transaction is rolled back, not its successor's."""
+    """The zombie sleeps before it appends its entry, while another tick goes on.
+
+    The zombie's transaction is rolled back, and that of its successor is not.
+    """
     asleep, awake, said = threading.Event(), threading.Event(), []
 
     def sleep(name):
@@ -354,7 +357,7 @@ def test_a_zombie_that_prepares_late_does_not_stop_its_successor(root, bank):
 
 @BOTH_KINDS
 def test_a_rollback_takes_an_upsert_target_back(root, bank, two_phase):
-    """Later keys are gone. It goes on although a dead tick has left a transaction that locks the target."""
+    """Later keys are gone. The rollback works although a dead tick has left a transaction that locks the target."""
     how = {"retained": 9, "appends": False, "two_phase": two_phase}
     planned = both(**how)
     tick(root, checkpoints=1, planned=planned)
@@ -370,7 +373,7 @@ def test_a_rollback_takes_an_upsert_target_back(root, bank, two_phase):
 
 
 def test_a_rollback_behind_published_rows_is_refused(root, bank):
-    """The message has the flag by which the sink keeps its rows. Then it gets the rows again."""
+    """The message names the flag that leaves the rows in the target. With this flag the target gets the rows again."""
     planned = both(retained=9, upserts=False)
     tick(root, checkpoints=1, planned=planned)
     first, left = newest(root).checkpoint, len(shown(root, bank, BRONZE)[0][BRONZE])
@@ -385,7 +388,7 @@ def test_a_rollback_behind_published_rows_is_refused(root, bank):
 
 @pytest.mark.parametrize("approves", [True, False])
 def test_a_held_cut_is_voted_on_and_keeps_no_transaction(root, bank, approves):
-    """A person may take days. Its approval writes the rows."""
+    """A person may take days to decide, so no transaction stays open. The approval writes the rows."""
     planned = both(two_phase=True)
     bank.sql("CREATE TABLE numbers (split text, n bigint, key bigint, value bigint, _split text, _position bigint)")
     bank.sql("ALTER TABLE numbers ADD CONSTRAINT small CHECK (n < 0)")
@@ -403,7 +406,7 @@ def test_a_held_cut_is_voted_on_and_keeps_no_transaction(root, bank, approves):
 
 
 def test_the_doctor_shows_what_a_dead_tick_has_prepared(root, bank, capsys):
-    """The finding names the sink and the repair. The repair removes it."""
+    """The finding names the sink and the repair. The repair removes the prepared transaction."""
     killed_at("before:AppendRow", root, two_phase=True)
     words = ["doctor", "tests.scenarios.postgres.sinks_job:two_phases", "--warehouse", str(root)]
     code = execute(words)
@@ -439,7 +442,7 @@ def findings(root):
 
 
 def test_the_newest_checkpoint_goes_on_where_the_sinks_are(roots, bank):
-    """The doctor finds nothing before and after, and that the sinks wait in between."""
+    """The doctor finds nothing before the import and after the next tick. In between it finds that the sinks wait."""
     assert [] == findings(roots[0])
     last = newest(roots[0]).checkpoint
     said = sinks_after(wanted(roots, last))
@@ -472,7 +475,7 @@ def test_an_older_checkpoint_would_give_rows_twice(roots, bank):
 
 
 def test_another_warehouse_is_noticed_by_its_numbers(root, bank):
-    """Each warehouse knows its own targets, also after an import, which moves them. Emptied ones may be taken."""
+    """A warehouse recognises its own targets, also after an import has moved them. Empty targets may be taken over."""
     mine, other = root, root.with_name("other")
     tick(other, checkpoints=1, planned=both(appends=False, upserts=False))
     tick(mine, checkpoints=1)

@@ -1,4 +1,4 @@
-"""Tests upserts into a real PostgreSQL server: the target shows the table, whatever it had before."""
+"""Tests upserts into a real PostgreSQL server: the target shows the table, whatever the target had before."""
 
 from decimal import Decimal
 
@@ -51,7 +51,7 @@ def apply(sink, checkpoint, changes):
 
 
 def there(bank):
-    """Return the target's rows, and with them the server's number of the transaction that has written each."""
+    """Return the target's rows, and for each row the number of the server's transaction that has written it."""
     found = bank.sql("SELECT *, xmin::text FROM sales ORDER BY id")
     return [row[:-1] for row in found], [row[-1] for row in found]
 
@@ -65,7 +65,7 @@ def left_over(bank):
 
 
 def test_changes_and_deletes_are_applied_once(bank, sink):
-    """The first checkpoint writes all rows, the next one what has changed. A repetition does nothing."""
+    """The first checkpoint writes all rows, the next one only the changes. Applying a checkpoint again does nothing."""
     assert 0 == prepared(sink)
     apply(sink, 3, Known(FIRST))
     assert as_rows(FIRST) == there(bank)[0]
@@ -78,7 +78,7 @@ def test_changes_and_deletes_are_applied_once(bank, sink):
 
 
 def test_a_target_with_another_checkpoint_gets_the_whole_table(bank, sink):
-    """Other keys are deleted. A row that is there just so is not written again. An empty table empties the target."""
+    """Other keys are deleted, and unchanged rows are not written again. An empty table empties the target."""
     prepared(sink)
     apply(sink, 3, Known(FIRST))
     before = there(bank)[1]
@@ -108,7 +108,7 @@ def test_a_table_of_keys_alone(bank, sink):
     ],
 )
 def test_a_table_without_the_key_is_refused(bank, sink, table, said):
-    """The server could not find a row by its key. Nothing was created."""
+    """The server could not find a row by its key. Tidemark creates nothing."""
     bank.sql(f"CREATE TABLE sales ({table.format('name text, paid numeric(10,2), tags text[]')})")
     with pytest.raises(SinkError, match=said):
         prepared(sink)
@@ -116,7 +116,7 @@ def test_a_table_without_the_key_is_refused(bank, sink, table, said):
 
 
 def test_a_unique_index_is_a_key_and_further_columns_keep_their_values(bank, sink):
-    """The index may include other columns. A column of the target alone is not touched by an update."""
+    """The index may include other columns. An update does not touch a column that only the target has."""
     bank.sql(
         "CREATE TABLE sales (id bigint NOT NULL, name text, paid numeric, tags text[], note text DEFAULT 'new');"
         "CREATE UNIQUE INDEX ON sales (id) INCLUDE (name)"
@@ -185,7 +185,7 @@ def keyed(*rows):
 
 @pytest.mark.parametrize("two_phase", [False, True])
 def test_refused_rows_of_an_upsert_table_lie_in_their_own_table(bank, two_phase):
-    """The others go on. A key whose new row is refused leaves the target. A repetition changes nothing."""
+    """The other rows go on. A key whose new row is refused leaves the target. A repetition changes nothing."""
     sink = PostgresSink(bank.server.url(bank.name), "sales", refused="sales_refused", two_phase=two_phase)
     assert 0 == sink.prepare_upsert("job", "gold/sales", KEYED, ("id",))
     good = [(f"g{n}", n) for n in range(300)]
@@ -245,7 +245,7 @@ def changes():
     ],
 )
 def test_a_target_that_lost_its_rows_gets_the_whole_table(bank, sink_into, lost):
-    """The next checkpoint writes all rows, in a tick that goes on and in a new one."""
+    """The next checkpoint writes all rows, in a tick that is running and in a new one."""
     for prepares in (True, False):
         bank.sql("DROP TABLE IF EXISTS sales, tidemark_published, gone")
         sink, _ = sink_into("sales")
@@ -278,7 +278,7 @@ def test_two_projects_of_one_name_share_a_schema(bank, sink_into):
 
 
 def test_a_target_of_another_table_with_rows_is_refused(bank, sink_into):
-    """Somebody may need these rows. Emptied, it gets the whole table."""
+    """Somebody may need these rows. Once the target is empty, it gets the whole table."""
     sink_into("sales")[0].apply("job", "gold/sales", 1, Known(FIRST))
     bank.sql("ALTER TABLE sales RENAME TO former")
     bank.sql("CREATE TABLE sales (LIKE former INCLUDING ALL)")
