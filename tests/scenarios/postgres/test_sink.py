@@ -80,7 +80,7 @@ def test_a_checkpoint_is_published_once(bank, sink):
 
 
 def test_two_processes_publish_a_checkpoint_once(bank, sink):
-    """A zombie and its successor publish the same checkpoint at the same time: one waits, and finds it published."""
+    """Threads publish the same checkpoint at the same time. All but one wait, and find the checkpoint published."""
     sink.prepare("job", OUT, SCHEMA)
     meet = threading.Barrier(4)
 
@@ -152,7 +152,7 @@ def loses_a_reply(monkeypatch):
 
 
 def test_a_server_that_dies_meanwhile_has_the_rows_once(bank, sink, loses_a_reply):
-    """Its connection is cut while rows are copied, and after the commit. The third try finds the checkpoint."""
+    """The connection breaks while rows are copied, then after the commit. The third try finds the checkpoint."""
     sink.prepare("job", OUT, SCHEMA)
     loses_a_reply.clear()
     cut = []
@@ -200,7 +200,7 @@ def test_a_transaction_is_prepared_and_committed_once(bank, voting):
 
 
 def test_what_somebody_rolled_back_by_hand_is_written_again(bank, voting):
-    """The checkpoint was committed. Its publication finds no transaction and no number, and writes the rows."""
+    """The job has committed the checkpoint. Publishing it finds no transaction and no number, and writes the rows."""
     voting.pre_commit(of(1), numbers(1, 2))
     voting.roll_back(of(1))
     voting.roll_back(of(1))
@@ -240,7 +240,7 @@ def test_a_name_that_is_too_long_is_refused(bank):
 
 
 def test_refused_rows_of_an_append_table(bank):
-    """Also values that Python or the server's text cannot have. Without `refused`, each is named before the commit."""
+    """Some have values that Python or the server's text cannot hold. Without `refused`, `check` names each such row."""
     url = bank.server.url(bank.name)
     bank.sql("CREATE TABLE sales (id text NOT NULL, n bigint, day date)")
     texts = pa.array([b"a", b"\xff", b"b", b"n\0l"]).view(pa.string())
@@ -264,7 +264,10 @@ def test_refused_rows_of_an_append_table(bank):
 
 
 def test_somebodys_lock_ends_a_publication_with_a_sentence(bank):
-    """A plain sink, a sink that votes, and a source that reads. Once the lock is gone, the rows are there once."""
+    """This holds for a plain sink, a sink that votes, and a source.
+
+    Once the lock is gone, the rows are there once.
+    """
     plain, voting = (PostgresSink(bank.server.url(bank.name), "sales", two_phase=each) for each in (False, True))
     plain.prepare("job", OUT, SCHEMA)
     with psycopg.connect(f"{bank.server.url(bank.name)}?application_name=nightly") as other:
@@ -320,7 +323,7 @@ def impatient(bank, monkeypatch):
 
 
 def test_a_server_that_stands_still_ends_a_call_with_a_sentence(bank, impatient):
-    """It is frozen before a call, in a statement, and while rows are sent. Nothing waits for it to wake up."""
+    """The server is frozen before a call, in a statement, and while rows are sent. No call waits until it resumes."""
     sink = PostgresSink(impatient, "sales")
     sink.prepare("job", OUT, SCHEMA)
     away = r"PostgreSQL at \S+ cannot be reached \(connection timeout"

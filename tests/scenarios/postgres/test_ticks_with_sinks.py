@@ -117,7 +117,10 @@ def test_rows_are_prepared_before_the_commit_point_and_visible_after_it(root, ba
     ],
 )
 def test_a_refused_row_declines_the_checkpoint(root, bank, two_phase, target, rule, said):
-    """The message names vertex, table, target, reason and row. Nothing is committed. A mended target leads on."""
+    """The message names vertex, table, target, reason and row. Nothing is committed.
+
+    Once the target is mended, the next tick goes on.
+    """
     planned = both(two_phase=two_phase)
     tick(root, checkpoints=1, planned=planned)
     first = newest(root).checkpoint
@@ -339,7 +342,7 @@ def test_a_zombie_neither_commits_nor_keeps_what_it_prepared(root, bank):
 
 
 def test_a_zombie_that_prepares_late_does_not_stop_its_successor(root, bank):
-    """It prepares after its successor has recovered. The successor's next checkpoint rolls its transaction back."""
+    """The zombie prepares after its successor has recovered. The successor's next checkpoint rolls this back."""
     planned = both(two_phase=True)
     tick(root, checkpoints=1, planned=planned)
     late = []
@@ -459,7 +462,10 @@ def test_the_newest_checkpoint_goes_on_where_the_sinks_are(roots, bank):
 
 
 def test_an_older_checkpoint_would_give_rows_twice(roots, bank):
-    """It is refused before anything is copied. The way out is true: a new target, or the rows twice if you say so."""
+    """Such an import is refused before anything is copied.
+
+    The ways out in the message work: a new target, or a flag that allows the rows twice.
+    """
     first = newest(roots[0]).parent
     with pytest.raises(
         SinkRefusedError, match=rf"table {BRONZE} .*later than checkpoint {first}: .*a second time; noth"

@@ -155,7 +155,7 @@ def test_a_violated_constraint_names_the_row_and_leaves_nothing(bank, sink):
 
 
 def test_a_server_that_dies_meanwhile_has_the_changes_once(bank, sink, monkeypatch):
-    """The connection is cut while rows are copied. The next try's reply to the commit is lost. The third finds it."""
+    """The connection breaks while rows are copied. The second try's reply is lost. The third finds the changes."""
     prepared(sink)
     real, lost, cut = psycopg.Transaction._commit_gen, [], []
 
@@ -259,7 +259,7 @@ def test_a_target_that_lost_its_rows_gets_the_whole_table(bank, sink_into, lost)
 
 
 def test_another_target_in_the_pipeline_gets_the_whole_table(bank, sink_into):
-    """Its number is its own. The former target stays as it is, and a target that is only renamed keeps its number."""
+    """Each target has its own number. The former target stays as it is, and a renamed target keeps its number."""
     sink_into("sales")[0].apply("job", "gold/sales", 1, Known(FIRST))
     other, newest = sink_into("public.others")
     other.apply("job", "gold/sales", 2, changes())
@@ -294,7 +294,10 @@ def test_a_target_of_another_table_with_rows_is_refused(bank, sink_into):
 
 
 def test_numbers_of_an_older_version_go_on(bank):
-    """The table gets its new columns in place. The upsert table is written as a whole once, an append table goes on."""
+    """The table of numbers gets its new columns in place.
+
+    The upsert table is written as a whole once, and an append table goes on.
+    """
     sink = PostgresSink(bank.server.url(bank.name), "sales")
     bank.sql("CREATE TABLE sales (id bigint PRIMARY KEY, name text, paid numeric(10,2), tags text[])")
     bank.sql("INSERT INTO sales (id) VALUES (1)")

@@ -1,7 +1,7 @@
-"""A job of one keyed operator, driven by hand: real state files of any backend, real publications, and a dictionary.
+"""A job of one keyed operator, driven by the test: real state files of any backend, and real publications.
 
-Each epoch changes some keys, as a micro-batch would, and completes a checkpoint; `model` says what the operator's
-state then is, and was at every checkpoint before.
+Each epoch changes some keys, as a micro-batch would, and completes a checkpoint. The dictionary `model` has the
+operator's expected state at every checkpoint.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ Rows = list[tuple[object, ...]]
 
 @dataclass
 class KeyedJob:
-    """The job in its warehouse; the clock stands at the checkpoint's number, in seconds."""
+    """The job in its warehouse. Its clock shows the number of the newest checkpoint, in seconds."""
 
     root: Path
     backend: StateBackend = INCREMENTAL
@@ -162,7 +162,7 @@ def ordered(rows) -> Rows:
 
 
 def a_life(job: KeyedJob, seed: int, epochs: int = 9) -> KeyedJob:
-    chance = Random(seed)  # noqa: S311 - the same life each time
+    chance = Random(seed)  # noqa: S311 - the same changes each time
     for number in range(epochs):
         if number % 3 == 2:
             job.parallelism = chance.choice((1, 2, 3, 5))

@@ -1,4 +1,4 @@
-"""Until when a cut's tables are complete: by row and in SQL, for readers of any kind (N8)."""
+"""The time until which a cut's tables are complete (N8): what readers find out, and what the table of cuts has."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -36,7 +36,7 @@ def tick(root, pipeline, **limits):
 
 
 def test_a_cut_says_until_when_its_tables_are_complete(tmp_path):
-    """The rows before barrier n reach the hour 20 n - 1, and rows may come two hours late."""
+    """The rows before barrier n have times up to hour 20 n - 1. Rows may come two hours late."""
     tick(tmp_path, timed())
     cuts = Cuts(tmp_path, JOB)
     found = {cut.checkpoint: (cut.complete_until(BRONZE), cut.complete_until(GOLD)) for cut in cuts.all()}
@@ -49,7 +49,7 @@ def test_a_cut_says_until_when_its_tables_are_complete(tmp_path):
     ("hour", "checkpoint"), [(0, 1), (17, 1), (17.001, 2), (37, 2), (38, 3), (97, 5), (97.001, None), (1000, None)]
 )
 def test_the_first_cut_with_all_rows_before_a_moment_is_found(tmp_path, hour, checkpoint):
-    """The end of a day does not belong to it: a cut whose watermark is the last millisecond before it is enough."""
+    """The moment itself does not count. A cut whose watermark is the last millisecond before the moment is enough."""
     tick(tmp_path, timed())
     found = Cuts(tmp_path, JOB).first_complete(GOLD, START + hour * HOUR)
     assert checkpoint == (None if found is None else found.checkpoint)
@@ -87,7 +87,7 @@ def test_after_the_last_row_a_table_is_complete_for_ever(tmp_path):
 
 
 def test_a_drain_completes_no_table_further_than_its_rows(tmp_path):
-    """More rows may come. So what a reader has seen as complete never changes, and the next cuts say no less."""
+    """More rows may come after a drain. So the time never passes the rows that were read, and never goes back later."""
     tick(tmp_path, timed(), checkpoints=1)
     inbox = Inbox()
     inbox.put(SavepointRequested("drain", SavepointKind.DRAIN))
@@ -113,7 +113,7 @@ def test_a_table_without_event_times_says_nothing(tmp_path):
 
 
 def test_a_table_of_cuts_from_before_gets_the_column(tmp_path, monkeypatch):
-    """A warehouse that an older version wrote goes on: old cuts say nothing, and new ones say it."""
+    """A warehouse that an older version wrote goes on. Old cuts have null in the column, and new cuts have a time."""
     with monkeypatch.context() as older:
         without_the_column(older)
         run(tmp_path, 1)
@@ -127,7 +127,7 @@ def test_a_table_of_cuts_from_before_gets_the_column(tmp_path, monkeypatch):
 
 
 def test_a_table_below_an_enrichment_does_not_know(tmp_path):
-    """A row may wait there for its counterpart, whatever the watermark is. At the end of time none waits any more."""
+    """A row may wait in an enrichment, whatever the watermark is. At the end of time no row waits any more."""
     pipeline = Pipeline(JOB)
     left = pipeline.source("left", SequenceSource({"a": 9}, keys=3)).with_column("at", "now()", TimestampType())
     right = pipeline.source("right", SequenceSource({"b": 9}, keys=3)).select("key", "value")
@@ -151,7 +151,7 @@ def without_the_column(monkeypatch):
 
 
 def test_a_table_of_pairs_is_behind_by_as_long_as_a_row_may_wait():
-    """A left row of noon may find its partner until one o'clock, and until then its row is not in the table."""
+    """A left row from noon may find its partner until one o'clock. Before that, its result may not be in the table."""
     pipeline = Pipeline(JOB)
     left, right = (
         pipeline.source(name, SequenceSource({name: 9}, keys=3))

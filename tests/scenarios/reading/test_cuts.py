@@ -1,4 +1,4 @@
-"""Finding a cut by number and by time, reading its tables, and what is said when there is none."""
+"""Tests finding a cut by number and by time, reading its tables, and the error if there is no such cut."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def job(tmp_path):
     ],
 )
 def test_a_time_means_the_newest_cut_that_was_published_by_then(job, moment, checkpoint):
-    """To the millisecond, in whatever zone it is written."""
+    """The time is exact to the millisecond, and may be written in any time zone."""
     cuts = Cuts(job.root, JOB)
     assert checkpoint == cuts.as_of(moment).checkpoint == cuts.find(moment).checkpoint
     found = cuts.at(checkpoint)
@@ -74,13 +74,13 @@ def test_a_time_means_the_newest_cut_that_was_published_by_then(job, moment, che
     ],
 )
 def test_a_cut_that_is_not_there_is_answered_with_what_there_is(job, words, said):
-    """The answer has the oldest and the newest cut with their times, in a form that can be typed."""
+    """The error names the oldest and the newest cut and their times, in a form that a user can type."""
     with pytest.raises(NoSuchCutError, match=said):
         Cuts(job.root, JOB).find(words)
 
 
 def test_before_its_first_cut_a_job_says_so(tmp_path):
-    """A warehouse without the job stays as it is. A job without a cut says how to get one."""
+    """A warehouse without the job is left unchanged. For a job without a cut, the error says how to get one."""
     with pytest.raises(NeverRunError, match=r"counts has never run in .*start it with 'tidemark run counts'"):
         Cuts(tmp_path / "none", JOB).latest()
     assert not (tmp_path / "none").exists()
@@ -94,7 +94,7 @@ def test_before_its_first_cut_a_job_says_so(tmp_path):
 
 
 def test_a_checkpoint_that_is_committed_only_is_not_read(job):
-    """The newest readable cut is the newest published one. For the other, the error says how to publish it."""
+    """The newest readable cut is the newest published one. The error for the committed one says how to publish it."""
     job.commit({("a", 1): (9, [])})
     cuts = Cuts(job.root, JOB)
     assert 3 == cuts.latest().checkpoint
@@ -132,7 +132,7 @@ def test_a_cut_in_hand_outlives_its_retention_until_its_files_go(tmp_path):
 
 
 def test_a_retained_cut_that_has_lost_a_file_is_damaged(job):
-    """No clean-up did that: the message names the file and the way out."""
+    """No clean-up deletes such a file. So the error calls the cut damaged, and names the file and the way out."""
     (file, *_) = job.row.vertices[0].subtasks[0].state
     (job.root / file.file.path).unlink()
     with pytest.raises(CutUnreadableError, match=r"is damaged: table .*by_key.*is missing.*restore the folder"):
@@ -140,7 +140,7 @@ def test_a_retained_cut_that_has_lost_a_file_is_damaged(job):
 
 
 def test_a_cut_says_what_it_holds_and_reads_every_table_at_its_version(tmp_path):
-    """It has the tables, operators, versions and rows of its checkpoint, though newer ones are published."""
+    """A cut has the tables, operators, versions and rows of its checkpoint, even if newer ones are published."""
     run(tmp_path, 1)
     cut = Cuts(tmp_path, NUMBERS).latest()
     run(tmp_path, 1)
@@ -161,7 +161,7 @@ def test_a_cut_says_what_it_holds_and_reads_every_table_at_its_version(tmp_path)
 
 
 def test_reading_needs_no_spark_and_writes_nothing(job):
-    """A process of its own shows what is imported, and what lies in the warehouse."""
+    """A new process shows that pyspark is not imported, and that the warehouse's files stay the same."""
     before = sorted(path for path in job.root.rglob("*"))
     program = (
         "import sys; from jobs.reading import Cuts; cut = Cuts(sys.argv[1], sys.argv[2]).latest();"
@@ -175,7 +175,7 @@ def test_reading_needs_no_spark_and_writes_nothing(job):
 
 
 # ------------------------------------------------------------------
-# An operator's state at a cut is what the operator itself would load: one row per key, for every reader.
+# For every reader, an operator's state at a cut is what the operator itself would load: one row per key.
 
 
 BACKENDS = {"memory": MemoryBackend(1_000_000), "full": FullBackend(), "incremental": INCREMENTAL}
@@ -185,7 +185,7 @@ BACKENDS = {"memory": MemoryBackend(1_000_000), "full": FullBackend(), "incremen
     ("backend", "seed"), [("memory", 1), ("full", 2), ("incremental", 3), ("incremental", 4), ("incremental", 5)]
 )
 def test_every_cut_shows_the_state_as_it_was(tmp_path, backend, seed):
-    """Bases, deltas and tombstones of every backend, through changes of parallelism: Polars and DuckDB say the same."""
+    """Every backend writes bases, deltas and tombstones, and parallelism changes. Polars and DuckDB read the same."""
     job = a_life(KeyedJob(tmp_path, BACKENDS[backend]), seed)
     cuts = Cuts(tmp_path, JOB).all()
     duck = duckdb.connect()
@@ -199,14 +199,14 @@ def test_every_cut_shows_the_state_as_it_was(tmp_path, backend, seed):
 
 
 def test_a_key_that_a_narrower_base_dropped_does_not_come_back(tmp_path):
-    """After a rescale, the old and wider base still counts for other ranges.
+    """After a rescale, the old and wider base is still used for other ranges.
 
     Its row of a deleted key must not be the newest.
     """
     job = KeyedJob(tmp_path, FullBackend(), parallelism=1)
     job.epoch({("a", day): (day, []) for day in range(8)})
     job.parallelism = 2
-    gone = next(("a", day) for day in range(8) if (day * 3 + 1) % 8 < 4)  # of the lower range
+    gone = next(("a", day) for day in range(8) if (day * 3 + 1) % 8 < 4)  # a key of the lower range
     job.epoch({gone: None})
     state = Cuts(tmp_path, JOB).latest().state(OPERATOR)
     assert 2 == state.files
@@ -230,7 +230,7 @@ def test_sparks_query_reads_the_state_of_a_cut(spark, tmp_path):
 @pytest.mark.spark
 @pytest.mark.jars("delta")
 def test_sparks_views_show_the_tables_of_a_cut(spark, tmp_path):
-    """They are views of a catalog, and stay at the cut when newer checkpoints come."""
+    """The views are in Spark's catalog, and stay at the cut when newer checkpoints come."""
     run_tick(build(), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine())
     cut = Cuts(tmp_path, NUMBERS).latest()
     run_tick(build({"a": 300, "b": 300}), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine())
@@ -244,7 +244,7 @@ def test_sparks_views_show_the_tables_of_a_cut(spark, tmp_path):
 
 
 def test_a_state_without_rows_has_its_columns(tmp_path):
-    """An operator without keys has an empty state with columns, however it is read."""
+    """The state of an operator without keys is empty and has columns, in every reader."""
     job = KeyedJob(tmp_path)
     job.epoch({})
     state = Cuts(tmp_path, JOB).latest().state(OPERATOR)
@@ -255,7 +255,7 @@ def test_a_state_without_rows_has_its_columns(tmp_path):
 
 
 def test_rows_in_flight_are_counted_and_not_mixed_in(tmp_path):
-    """An unaligned checkpoint's rows belong to the cut, and to no key's state yet."""
+    """Rows in flight of an unaligned checkpoint belong to the cut. They are not in the state of any key yet."""
     job = KeyedJob(tmp_path, parallelism=2)
     job.epoch({("a", 1): (1, [])}, on_their_way=1_200)
     state = Cuts(tmp_path, JOB).latest().state(OPERATOR)
@@ -267,7 +267,7 @@ def test_a_cut_in_hand_keeps_its_state_while_its_row_is_subsumed(tmp_path):
     job = a_life(KeyedJob(tmp_path, retained=1), seed=6, epochs=3)
     cuts = Cuts(tmp_path, JOB)
     before = cuts.latest()
-    job.commit({("a", 1): (77, [])})  # subsumes the row of cut 3, whose tables readers still get
+    job.commit({("a", 1): (77, [])})  # subsumes the entry of cut 3, whose tables can still be read
     between = cuts.latest()
     job.publish()
     assert 3 == before.checkpoint == between.checkpoint
@@ -285,7 +285,7 @@ def test_an_unknown_operator_is_answered_with_those_that_there_are(tmp_path):
 
 
 # ------------------------------------------------------------------
-# Two readers while a tick runs: one polls by cut, one takes the newest of each table; only one of them is ever misled.
+# Two readers while a tick runs: one reads by cut, the other reads the newest version of each table and sees mixtures.
 
 
 CHECKPOINTS = 12
@@ -295,14 +295,14 @@ ROWS = {"a": 2 * CHECKPOINTS, "b": 2 * CHECKPOINTS}
 
 
 def gold_of(bronze: pl.DataFrame) -> list:
-    """Return the only right content of gold, and of the state behind it, for these rows of bronze."""
+    """Return the only right content of gold for these rows of bronze. The operator's state has the same content."""
     return sorted(bronze.group_by("key").agg(pl.len().cast(pl.Int64), pl.sum("value")).rows())
 
 
 class Readers:
-    """A boundary at which two readers look: after each step, and when bronze is published and gold is not.
+    """A boundary at which two readers read: after each step, and when bronze is published and gold is not.
 
-    One reads by cut, the other one the newest version of each table.
+    One reads by cut, the other reads the newest version of each table.
     """
 
     def __init__(self, root: Path) -> None:
@@ -340,7 +340,7 @@ class Readers:
 
 
 def test_by_cut_nothing_is_ever_mixed_and_plainly_it_is(tmp_path):
-    """At each cut, gold and the state are the sums of bronze. The newest versions of the tables are not."""
+    """At each cut, gold and the state are the sums of bronze. In the newest versions of the tables they may not be."""
     readers = Readers(tmp_path)
     settings = RuntimeSettings(warehouse=tmp_path)
     report = run_tick(build(ROWS, config=CONFIG), settings, engine=LocalEngine(), boundary=readers)
@@ -379,9 +379,9 @@ def cells(text):
 
 
 def test_the_newest_state_is_a_table_of_real_columns(typed):
-    """It has a row for each key, in order.
+    """The table has a row for each key, in order.
 
-    A null is shown as such, a list by its first item, and rows in flight too.
+    It shows null as null, and a list by its first item. It also mentions rows in flight.
     """
     code, out, _ = typed("state", "by_key")
     assert ExitCode.DONE == code
@@ -391,7 +391,7 @@ def test_the_newest_state_is_a_table_of_real_columns(typed):
 
 
 def test_an_older_state_and_single_keys_can_be_asked_for(typed):
-    """By number, by time, by every key column. The output says what the limit left out."""
+    """A user names a cut by number or by time, and keys by any key column. The output says what the limit left out."""
     assert [["SFO", "2", "5", "[]"]] == cells(typed("state", "by_key", "--at", "1", "--key", "place=SFO")[1])
     at = ["--at", "1970-01-01T00:00:01.500Z"]
     assert [["LAX", "1", "1", "[7]"]] == cells(typed("state", "by_key", *at, "--key", "place=LAX", "--key", "day=1")[1])

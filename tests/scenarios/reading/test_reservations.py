@@ -1,4 +1,4 @@
-"""A cut that a reader reserved stays readable, whatever ticks and clean-ups do. It goes when the reader is gone."""
+"""A cut that a reader reserved stays readable, whatever ticks and clean-ups do, until the reader is gone."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ def root(history, tmp_path):
 
 
 def advanced(root, now_ms=None):
-    """Complete three more checkpoints, of which two are retained, and clean up without grace; return the clean-up."""
+    """Complete three more checkpoints, of which two are retained. Clean up without grace, and return the report."""
     run(root, 3, plan=PLAN)
     warehouse = at(root) if now_ms is None else Warehouse(root, ProtocolPaths(JOB), now_ms=lambda: now_ms)
     return clean_up(warehouse, 0)
@@ -73,7 +73,7 @@ def killed(program):
 
 
 def test_a_reserved_cut_stays_readable_through_ticks_and_clean_ups(root):
-    """The cut was subsumed and all else cleaned up, and it reads as before.
+    """The cut was subsumed and everything else was cleaned up. The cut still reads as before.
 
     Without its reader, the next clean-up deletes it.
     """
@@ -125,7 +125,7 @@ def test_state_at_a_reserved_cut_stays_readable_for_every_reader(root, capsys):
 
 
 def test_readers_of_one_name_read_one_cut(root):
-    """A second process comes when newer cuts are there already, and reads the one that the first has chosen."""
+    """A second process comes when newer cuts are there already. It reads the cut that the first process has chosen."""
     program, chosen = started(root, "run-1")
     try:
         advanced(root)
@@ -136,12 +136,12 @@ def test_readers_of_one_name_read_one_cut(root):
             assert chosen < cut.checkpoint
     finally:
         killed(program)
-    with Cuts(root, JOB).reserved("run-1") as cut:  # it outlives its readers until it lapses
+    with Cuts(root, JOB).reserved("run-1") as cut:  # a reservation outlives its readers until it lapses
         assert 300 == len(contents(cut)[str(BRONZE)])
 
 
 def test_a_reader_that_was_killed_keeps_nothing_for_ever(root):
-    """An hour after the reader's last sign of life the cut may be deleted. A later reader of that name learns why."""
+    """An hour after the reader's last renewal, the cut may be deleted. A later reader of that name gets the reason."""
     program, chosen = started(root, "run-1")
     killed(program)
     cut = Cuts(root, JOB).at(chosen)
@@ -158,7 +158,7 @@ def test_a_reader_that_was_killed_keeps_nothing_for_ever(root):
 
 
 def test_a_reader_that_lives_renews_its_reservation(root):
-    """A reader that works for longer than its lease keeps the cut all the while."""
+    """A reader that works for longer than its lease keeps the cut, because it renews the reservation."""
     with Cuts(root, JOB).reserved(lease_ms=300) as cut:
         before = contents(cut)
         time.sleep(1)
@@ -167,7 +167,7 @@ def test_a_reader_that_lives_renews_its_reservation(root):
 
 
 def test_a_reservation_that_cannot_be_written_is_refused_with_the_way_out(root):
-    """A reader that may not write into the warehouse is told how to read without a reservation."""
+    """If a reader may not write into the warehouse, the error says how to read without a reservation."""
     (root / "_tidemark" / JOB / "reservations").write_text("a file in the folder's place")
     with pytest.raises(NotReservedError, match=r"cannot be written .*latest\(\)"), Cuts(root, JOB).reserved():
         pass
@@ -182,7 +182,7 @@ def test_a_name_that_may_not_be_a_files_is_refused(root, name):
 
 
 def test_a_damaged_reservation_reserves_nothing_and_stops_nothing(root):
-    """Clean-ups pass over a file that cannot be read."""
+    """Clean-ups ignore a reservation file that cannot be read."""
     folder = root / "_tidemark" / JOB / "reservations"
     folder.mkdir()
     (folder / "run-1.json").write_text('{"format": 1, "checkpoint": "x"')
@@ -191,7 +191,7 @@ def test_a_damaged_reservation_reserves_nothing_and_stops_nothing(root):
 
 @pytest.mark.timeout(60)
 def test_what_is_no_file_reserves_nothing_and_nobody_waits_for_it(root):
-    """Opening a named pipe in place of a reservation or its entry would wait for ever."""
+    """If a named pipe lay in place of a reservation or its entry, opening it would block for ever."""
     with Cuts(root, JOB).reserved("run-1") as cut:
         before = contents(cut)
         folder = root / "_tidemark" / JOB / "reservations"
@@ -203,7 +203,7 @@ def test_what_is_no_file_reserves_nothing_and_nobody_waits_for_it(root):
 
 
 def test_a_job_that_never_ran_gets_no_folder(tmp_path):
-    """A reservation in an empty warehouse says that the job never ran, and creates nothing."""
+    """A reservation in an empty warehouse fails because the job never ran, and creates nothing."""
     with pytest.raises(NeverRunError), Cuts(tmp_path, JOB).reserved():
         pass
     assert [] == list(tmp_path.iterdir())
@@ -215,7 +215,10 @@ ORDERS = [(write, look, drop) for write in range(4) for look in range(write, 4) 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("write", "look", "drop"), ORDERS)
 def test_no_order_of_reader_tick_and_clean_up_loses_a_cut_that_was_reserved(root, monkeypatch, write, look, drop):
-    """In any order of the reader's write and look, and the tick's drop, the reader's cut stays whole."""
+    """A reader writes its reservation and checks that the cut is there, while a tick drops the cut.
+
+    In any order of these steps and a clean-up, a cut that the check has found stays whole.
+    """
     run(root, 1, plan=PLAN)
     cuts, store = Cuts(root, JOB), ReservationStore(at(root))
     wanted = cuts.at(3)

@@ -1,4 +1,4 @@
-"""The tiny pipeline over numbers, whose rows have event times: number n is n hours after the year 2026 began."""
+"""A tiny pipeline over numbers with event times: number n has the time n hours after the start of 2026."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,9 +36,9 @@ def timed(
     delay: str = "2h",
     close_after: str | None = None,
 ) -> Pipeline:
-    """Return a pipeline of one split, and `more`. Rows may come two hours late, a checkpoint takes twenty of them.
+    """Return a pipeline over split a and the splits of `more`. By default, rows may come two hours late.
 
-    `days` are the partitions of the first table, and `expects` its suite.
+    By default a checkpoint takes twenty rows. `days` are the partitions of the first table, and `expects` its suite.
     """
     pipeline = Pipeline(JOB, config=config, parallelism=2)
     source = SequenceSource({"a": rows, **(more or {})}, keys=3, bounded=bounded)
@@ -57,7 +57,7 @@ def build(_data: Path) -> Pipeline:
 
 
 class TimedEngine(LocalEngine):
-    """An engine that also writes the times, and reports the greatest of each split."""
+    """An engine that also writes the event times, and reports the greatest one of each split."""
 
     def run(self, planned, effect, warehouse, job):
         segments = [segment for entry in effect.inputs for segment in entry.segments]

@@ -1,4 +1,4 @@
-"""The fixtures of the stores' tests: a warehouse, rows, staged files, and other processes."""
+"""The fixtures of the stores' tests: a warehouse, entries, staged files, and views of other processes."""
 
 import json
 from collections.abc import Callable

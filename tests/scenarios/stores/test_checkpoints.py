@@ -55,7 +55,7 @@ from tests.unit.commit.large_rows import large_record, numbered
 
 
 class LostReplyError(Exception):
-    """A store raises this when the reply to a commit did not arrive."""
+    """A test raises this where a commit would return, as if its reply were lost."""
 
 
 def _raise_at(moment, times=1):
@@ -88,7 +88,7 @@ def test_any_store_reads_the_entries_newest_first(warehouse, rows):
 
 
 def test_the_latest_entries_are_the_observed_ones_after_any_append_or_removal(warehouse, rows, monkeypatch):
-    """The store knows its own last append without reading the log. It reads the appends of others."""
+    """The store knows its own last append without reading the log. It reads the log for appends of others."""
     store = CheckpointStore(warehouse)
     store.append(rows.claim(1), 0)
     store.append(rows.checkpoint(1), 1)
@@ -114,7 +114,7 @@ def test_sql_users_can_read_an_entry(warehouse, rows):
 
 
 def test_an_entry_is_committed_only_after_its_files_are_durable(warehouse, rows):
-    """They are made durable while the entry is written, and the commit waits for that, however long it takes."""
+    """The files are made durable while the entry is written. The commit waits for them, however long it takes."""
     seen = []
 
     def make_durable():
@@ -175,7 +175,7 @@ def test_a_reply_lost_after_the_commit_is_found_by_its_nonce(warehouse, rows):
 
 
 def test_an_append_with_a_lost_reply_is_found_below_later_commits(warehouse, rows):
-    """Our entry is in at its version, although the table has newer versions."""
+    """The entry is in the table at its version, although the table has newer versions."""
     rival = CheckpointStore(warehouse)
 
     def hook(moment):
@@ -199,7 +199,7 @@ def test_an_append_with_a_lost_reply_is_found_although_the_entry_was_subsumed(wa
 
 
 def test_a_failed_commit_with_a_free_version_is_unknown_and_may_be_repeated(warehouse, rows):
-    """Nobody can know whether a request is still on its way. Asking again settles it."""
+    """Nobody can know whether the request is still on its way. A second append settles it."""
     store = CheckpointStore(warehouse, hook=_raise_at(CommitMoment.BEFORE))
     result = store.append(rows.claim(1), 0)
     assert isinstance(result, Unknown)
@@ -208,7 +208,7 @@ def test_a_failed_commit_with_a_free_version_is_unknown_and_may_be_repeated(ware
 
 
 def test_a_failed_reading_back_is_unknown_and_never_refused(warehouse, rows):
-    """If the warehouse is gone, the outcome stays open."""
+    """If the warehouse is gone, the outcome of the append stays unknown."""
     store = CheckpointStore(warehouse)
     store.observe()
     shutil.rmtree(warehouse.root)
@@ -218,7 +218,7 @@ def test_a_failed_reading_back_is_unknown_and_never_refused(warehouse, rows):
 
 
 def test_a_foreign_commit_at_the_version_is_named(warehouse, rows):
-    """Somebody writes into `checkpoints` by hand. The refusal names that commit, and the entries stay readable."""
+    """Somebody writes into `checkpoints` by hand. The refusal names this commit, and the entries stay readable."""
     store = CheckpointStore(warehouse)
     store.append(rows.claim(1), 0)
     empty = pa.Table.from_pylist([], schema=SCHEMA)
@@ -258,7 +258,7 @@ def test_a_vacuum_without_retention_removes_no_entry(warehouse, rows):
     """A user's VACUUM without retention removes no entry, neither an active one nor one that is being written."""
 
     def vacuum(moment):
-        if moment is CommitMoment.BEFORE:  # as Spark does it: it deletes all that it may, and adds no version
+        if moment is CommitMoment.BEFORE:  # as Spark does: deletes all that it may, and adds no version
             table = DeltaTable(str(_folder(warehouse)))
             for name in table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True, full=True):
                 (_folder(warehouse) / name).unlink()
@@ -270,7 +270,7 @@ def test_a_vacuum_without_retention_removes_no_entry(warehouse, rows):
 
 
 def test_a_new_claim_removes_old_claims_and_releases(warehouse, rows):
-    """A job that ticks every minute for years keeps a short table."""
+    """The table stays short, even if the job ticks every minute for years."""
     store = CheckpointStore(warehouse)
     version = 0
     for generation in range(1, 31):
@@ -285,7 +285,7 @@ def test_a_new_claim_removes_old_claims_and_releases(warehouse, rows):
 
 
 def test_an_entry_of_a_newer_format_stops_the_observer_by_name(warehouse, rows):
-    """An old release never guesses at the entries of a newer one."""
+    """An old release never guesses what the entries of a newer release mean."""
     store = CheckpointStore(warehouse)
     store.append(rows.claim(1), 0)
     payload = json.dumps({"kind": "claim", "format": 9, "writer": "tidemark 9.0", "row": {}})
@@ -337,7 +337,7 @@ def test_the_log_stays_short_while_readers_and_the_writer_go_on(warehouse, rows)
 
 
 # ------------------------------------------------------------------
-# Large entries on real Delta tables: their manifests are shared, cleaned up, and missed by name.
+# Large entries on real Delta tables: manifests are shared and cleaned up, and a missing manifest is named.
 
 
 LOW = Sizes(inline=1, recent=1, manifest=3, sparse=2, few=1)
@@ -391,7 +391,7 @@ def test_an_entry_that_is_marked_keeps_its_manifests(warehouse, rows):
 
 @pytest.mark.parametrize("how", ["gone", "changed", "cut off"])
 def test_an_entry_whose_manifest_is_damaged_is_named(warehouse, rows, how):
-    """Who needs the entry learns which manifest is damaged. A rollback passes over the entry."""
+    """An error names the damaged manifest if a process needs the entry. A rollback ignores the entry."""
     store = CheckpointStore(warehouse)
     store.append(rows.claim(3), 0)
     store.append(rows.checkpoint(1, 3), 1)
@@ -446,7 +446,7 @@ def root(tmp_path, low):
 
 
 def test_a_job_whose_entries_have_manifests_ends_with_the_same_tables(root, tmp_path, monkeypatch):
-    """Ticks, a savepoint and its copy, a restore of the copy, and a clean-up with no grace lose nothing."""
+    """Ticks, a savepoint, its copy, a restore of the copy, and a clean-up with no grace lose nothing."""
     warehouse = at(root)
     assert all(row.held_in for row in records(root).values())
     orphan = warehouse.paths.manifest(1, "0" * 64)
@@ -472,7 +472,7 @@ def test_a_job_whose_entries_have_manifests_ends_with_the_same_tables(root, tmp_
 
 
 def test_a_tick_is_refused_if_a_manifest_of_its_checkpoint_is_gone(root):
-    """The message names the manifest, and the checkpoint to go back to."""
+    """The message names the manifest, and the command for a rollback to another checkpoint."""
     rows = records(root)
     newest = rows[max(rows)]
     others = {path for number, row in rows.items() if number != newest.checkpoint for path in row.held_in}
@@ -491,7 +491,7 @@ PER_GENERATION = 500
 
 
 class Life:
-    """Completes checkpoints, each with its entry and its cut. Each checkpoint moves the clock on by ten minutes."""
+    """Completes checkpoints with their entries and cuts. Each checkpoint moves the clock on by ten minutes."""
 
     def __init__(self, root: Path, paths, rows) -> None:
         self.now_ms = 1_700_000_000_000
@@ -500,7 +500,7 @@ class Life:
         self.rows, self.number, self.version = rows, 0, 0
 
     def go_on(self, checkpoints: int, table) -> None:
-        """Complete so many checkpoints. A new generation begins every five hundred, as after a full trace."""
+        """Complete this number of checkpoints. A new generation begins every five hundred, as after a full trace."""
         for _ in range(checkpoints):
             self.now_ms += 600_000
             generation = 1 + self.number // PER_GENERATION
@@ -533,7 +533,7 @@ class Life:
 
 @pytest.mark.dear
 def test_entries_and_logs_do_not_grow_with_the_number_of_checkpoints(warehouse, rows, silver):
-    """After 2,000 checkpoints there are as many entries, cuts, log entries and files as after 400."""
+    """After 2,000 checkpoints there are about as many entries, cuts, log entries and files as after 400."""
     life = Life(warehouse.root, warehouse.paths, rows)
     life.go_on(400, silver)
     early = life.files()
@@ -580,7 +580,7 @@ def test_requests_of_a_long_life_are_bounded(warehouse):
 
 
 # ------------------------------------------------------------------
-# Tests the table of cuts: it holds the version of each table at a checkpoint, once, and it stays bounded.
+# Tests the table of cuts: it holds each table's version at a checkpoint once, and its size stays bounded.
 
 
 ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
@@ -615,7 +615,7 @@ def test_a_later_cut_removes_the_cuts_of_subsumed_checkpoints(warehouse):
 
 @pytest.mark.parametrize("moment", CommitMoment)
 def test_a_lost_reply_or_request_records_once(warehouse, moment):
-    """After an error before or after the commit, the store looks again."""
+    """After an error before or after the commit, the store reads the table again."""
     struck = []
 
     def hook(now):
@@ -629,7 +629,7 @@ def test_a_lost_reply_or_request_records_once(warehouse, moment):
 
 
 def test_two_different_cuts_recorded_at_once_are_both_kept(warehouse):
-    """If a rival commits in between, the store looks again."""
+    """If a rival commits in between, the store reads the table again, and commits its own cut."""
     rival = CutStore(warehouse)
     cuts = CutStore(warehouse, hook=lambda now: now is CommitMoment.BEFORE and rival.record(ONE, [(SILVER, 1)]))
     cuts.record(TWO, [(SILVER, 2)])
@@ -656,7 +656,7 @@ def test_a_cut_with_an_impossible_time_is_refused_by_name(warehouse):
 
 
 # ------------------------------------------------------------------
-# Tests that recording a cut drops no cut on which an entry rests that has none of its own.
+# Tests that recording a cut does not drop the older cut of an entry whose own cut is lost.
 
 
 ONE_OF_NEEDED_CUTS, STOP, BACK, NEXT = (CheckpointId(number) for number in (1, 2, 3, 4))
@@ -672,7 +672,7 @@ def stores(warehouse, silver, schema):
 def test_a_savepoint_whose_cut_was_lost_keeps_the_cut_before_it(stores, rows, tables, silver):
     """The cut of a stop's savepoint was lost, and a user rolled back. Later the entry before it is subsumed.
 
-    The savepoint's tables follow from the cut of that entry, so somebody who goes back to it needs this cut.
+    The savepoint's tables follow from the cut of that older entry, so a rollback to the savepoint needs this cut.
     """
 
     def commits(number, cut=True, **changes):
@@ -692,7 +692,7 @@ def test_a_savepoint_whose_cut_was_lost_keeps_the_cut_before_it(stores, rows, ta
 
 
 # ------------------------------------------------------------------
-# Tests that one call observes everything that recovery needs for its decision.
+# Tests that one call reads everything that recovery needs to decide.
 
 
 def _observe(warehouse):

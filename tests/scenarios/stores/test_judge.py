@@ -69,7 +69,7 @@ def test_a_verdict_survives_its_json(judge):
 
 
 def test_each_expectation_gets_its_own_verdict_in_the_suites_order(judge):
-    """Great Expectations reorders results, and reports errors in another form. A reader does not notice."""
+    """Great Expectations reorders results, and reports errors in another form. The verdict shows neither."""
     table = pa.table({"a": [1, 2, None], "b": ["x", None, "y"]})
     verdict = _judged(
         judge,
@@ -90,7 +90,7 @@ def test_each_expectation_gets_its_own_verdict_in_the_suites_order(judge):
 
 
 def test_an_expectation_that_cannot_be_judged_rejects_nothing(judge):
-    """The rows may be good, so nothing is rejected. The sentence names suite, table, expectation and cause."""
+    """The rows may be good, so nothing is rejected. The message names suite, table, expectation and cause."""
     verdict = _judged(judge, pa.table({"a": [1]}), Expectation(NOT_NULL, {"column": "missing"}))
     assert (False, False) == (verdict.passed, verdict.rejects)
     assert verdict.failure().startswith("suite suite of table silver/flights could not be judged")
@@ -110,9 +110,9 @@ ON_NO_ROWS = {
 @pytest.mark.parametrize("kind", sorted(SAYS_SOMETHING_OF_NO_ROWS))
 @pytest.mark.parametrize("staged", [True, False])
 def test_no_rows_are_judged_as_great_expectations_judges_an_empty_batch(judge, kind, staged):
-    """A count, a sum and a set are judged, with files that have no rows and without files. A condition changes nothing.
+    """A count, a sum and a set are judged, both on files without rows and without files, even under a condition.
 
-    The expectation on values in the same suite looks at nothing, and says so.
+    The expectation on values in the same suite has no rows to judge, and its verdict says so.
     """
     files = [_write(judge, pa.table({"a": pa.array([], pa.int64())}))] if staged else []
     condition = {"row_condition": "a > 1", "condition_parser": "pandas"}
@@ -127,7 +127,7 @@ def test_no_rows_are_judged_as_great_expectations_judges_an_empty_batch(judge, k
 
 
 def test_a_suite_on_values_is_not_judged_without_rows_and_loads_nothing(tmp_path):
-    """Such an epoch costs no import of Great Expectations. The verdict says that nothing was looked at."""
+    """Such an epoch does not import Great Expectations. The verdict says that no rows came."""
     cold = Judge(tmp_path)
     least = Expectation("expect_column_min_to_be_between", {"column": "a", "min_value": 1})
     verdict = cold.judge(Suite("s", "t", (Expectation(NOT_NULL, {"column": "a"}), least)), [])
@@ -156,7 +156,7 @@ def test_large_integers_beside_nulls_stay_exact(judge):
 
 
 def test_a_new_column_in_some_of_the_files_is_null_in_the_others(judge):
-    """Some files were staged before the column came. The judge sees them as readers do."""
+    """Some files were staged before the column came. The judge reads null from them, as readers do."""
     old = _write(judge, pa.table({"a": [1]}), name="old.parquet")
     new = _write(judge, pa.table({"a": [2], "b": ["x"]}), name="new.parquet")
     suite = Suite("s", "t", (Expectation(NOT_NULL, {"column": "b"}),))
@@ -165,7 +165,7 @@ def test_a_new_column_in_some_of_the_files_is_null_in_the_others(judge):
 
 
 def test_a_judge_uses_no_network(judge, monkeypatch):
-    """The judge sends no analytics and asks no cloud. Any connection fails the test."""
+    """The judge sends no analytics and calls no cloud service. Any connection fails the test."""
 
     def refuse(*_):
         raise AssertionError("a judge must not use the network")
@@ -222,7 +222,7 @@ _expectations = st.one_of(
 def _bad_rows_in_sql(table: pa.Table, rule: str) -> int:
     """Count the rows that the rule rejects.
 
-    The rule is first rewritten for DuckDB, which quotes differently from Spark.
+    The rule is first rewritten for DuckDB, whose rules for quotes differ from Spark's.
     """
     connection = duckdb.connect()
     connection.register("rows", table)

@@ -81,7 +81,7 @@ def test_columns_that_no_entry_lists_are_foreign(tables, another, silver, schema
 
 
 def test_a_table_without_any_commit_is_made_anew_with_other_columns(tables, another, silver, schema):
-    """The first tick died, and the user corrected the pipeline. Nobody has ever read the table."""
+    """The first tick died, and the user corrected the pipeline. No row was ever published into the table."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     corrected = pa.schema([("k", pa.int64())])
     another().output.ensure(silver, corrected, TableMode.APPEND)
@@ -97,7 +97,7 @@ def test_a_table_of_another_job_is_refused(tables, silver, schema):
 
 
 def test_an_upsert_does_not_erase_rows_that_the_job_never_wrote(tables, silver, schema):
-    """If the columns fit, Tidemark appends to a foreign table, but it does not take the table over."""
+    """If the columns fit, Tidemark appends to a table with foreign rows, but does not upsert into it."""
     path = str(tables.warehouse.path(silver))
     write_deltalake(path, pa.table({"k": ["theirs"], "v": [1]}, schema=schema))
     with pytest.raises(TableMismatchError, match="holds rows that job flights never wrote, and an upsert would erase"):
@@ -109,7 +109,7 @@ def test_an_upsert_does_not_erase_rows_that_the_job_never_wrote(tables, silver, 
 def test_a_users_nullable_column_stops_an_upsert_by_name_and_not_an_append(tables, silver, schema):
     """A user adds the column between two checkpoints.
 
-    Our files read null there, and an upsert would erase its values.
+    Files of the job have null in this column, so an upsert would erase the user's values.
     """
     gold = "gold/routes"
     tables.output.ensure(silver, schema, TableMode.APPEND)
@@ -142,7 +142,7 @@ def test_a_forbidding_feature_is_named_with_the_version_that_brought_it(tables, 
 
 
 def test_a_constraint_stops_by_name_and_dropping_it_helps(tables, silver, schema):
-    """Staged files were not checked against the constraint. After the named way out, publishing goes on."""
+    """Staged files were not checked against the constraint. Once the user drops it, the check finds nothing."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     _open(tables, silver).alter.add_constraint({"positive": "v > 0"})
     (problem,) = tables.output.check([silver])
@@ -187,7 +187,7 @@ def test_a_log_that_cannot_be_read_does_not_count_as_a_changed_table(tables, sil
 
 
 # ------------------------------------------------------------------
-# Tests that a table's columns change in the same commit that publishes an entry. Foreign columns stay.
+# Tests that a table's columns change in the same commit that publishes a checkpoint. Foreign columns stay.
 
 
 K, V = TableColumn("k", "string"), TableColumn("v", "long")
@@ -221,7 +221,7 @@ def wider(tables, table, number, **parts):
 def test_a_column_comes_with_the_files_in_one_commit(tables, appended):
     """No version shows the column without its files or the files without it.
 
-    The old file stays active, with nulls there.
+    The old file stays active, with null in the new column.
     """
     assert TablePublished(CheckpointId(2), appended, 2, COMES) == wider(tables, appended, 2)
     assert ["k", "v"] == names(tables, appended, 1)
@@ -271,9 +271,7 @@ def test_a_foreign_commit_in_between_is_not_overwritten(tables, another, appende
 
 
 def test_a_foreign_column_with_the_name_of_a_new_one_is_named(tables, another, appended, schema):
-    """The check names it before the commit point, the publisher after it.
-
-    Nothing of the other writer is overwritten.
+    """A starting tick names the column, and so does the publisher. Nothing of the other writer is overwritten.
     """
     opened(tables, appended).alter.add_columns(Field("late", PrimitiveType("string"), nullable=True))
     later = another()
@@ -293,7 +291,7 @@ def test_a_foreign_column_with_the_name_of_a_new_one_is_named(tables, another, a
     ],
 )
 def test_a_feature_that_forbids_publishing_also_forbids_new_columns(tables, appended, change, says):
-    """delta-rs does not check such a log entry, so Tidemark's own rules do."""
+    """delta-rs does not check a log entry that changes columns, so Tidemark checks the table itself."""
     file = tables.stage(appended, {"b": 2})
     there = Publication(appended, TableMode.APPEND, adds=(file,), columns=(K, V, LATE))
     tables.publisher.publish(there, CheckpointId(2))
@@ -322,7 +320,7 @@ def test_a_type_that_needs_a_feature_brings_it_in_the_same_commit(tables, append
 
 @pytest.mark.parametrize("within", [pa.map_(pa.string(), NTZ), pa.list_(pa.map_(NTZ, pa.struct([("a", pa.int64())])))])
 def test_a_new_table_has_the_feature_that_a_type_within_a_map_needs(tmp_path, within):
-    """delta-rs itself makes a table then that it cannot read."""
+    """delta-rs alone would create a table without the feature, which it then cannot read."""
     columns = pa.schema([("k", pa.string()), ("nested", within)])
     for _ in range(2):
         DeltaLog(place_in(tmp_path, "table")).create(columns, {"delta.logRetentionDuration": "interval 1 days"}, "said")
@@ -336,7 +334,8 @@ def test_a_new_table_has_the_feature_that_a_type_within_a_map_needs(tmp_path, wi
 
 
 # ------------------------------------------------------------------
-# Tests that a table's metadata repeat what the pipeline says of it, in the commit that publishes a checkpoint.
+# Tests that a table's metadata contain the pipeline's description of it, from the commit that publishes a checkpoint
+# on.
 
 
 SAYS = Description("orders as they came", {"k": "the shop's number"}, {"team": "sales"})
@@ -355,7 +354,7 @@ def published(tables, table, number, columns=(K, V)) -> str:
 
 
 def test_a_new_table_is_made_with_its_description(tables, silver, schema) -> None:
-    """Readers see it before the first row is there."""
+    """Readers see the description before the first row is there."""
     tables.output.ensure(silver, schema, TableMode.APPEND, says=SAYS)
     table = opened(tables, silver)
     assert ("orders as they came", "sales") == (table.metadata().description, table.metadata().configuration["team"])
@@ -365,7 +364,7 @@ def test_a_new_table_is_made_with_its_description(tables, silver, schema) -> Non
 
 @pytest.fixture
 def plain(tables, silver, schema):
-    """Return a table that shows checkpoint 1 and says nothing of itself. A user has given it a property."""
+    """Return a table that shows checkpoint 1 and has no description. A user has given it a property."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     published(tables, silver, 1)
     opened(tables, silver).alter.set_table_properties({"quality": "good"}, raise_if_not_exists=False)
@@ -373,7 +372,7 @@ def plain(tables, silver, schema):
 
 
 def test_a_table_that_exists_gets_its_description_with_the_next_rows(tables, plain, schema) -> None:
-    """The same commit publishes the checkpoint. What others have set stays, and so do the columns."""
+    """The same commit publishes the checkpoint. Properties that others have set stay, and so do the columns."""
     tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), SAYS)
     assert opened(tables, plain).metadata().description is None
     assert not published(tables, plain, 2)
@@ -385,7 +384,7 @@ def test_a_table_that_exists_gets_its_description_with_the_next_rows(tables, pla
 
 
 def test_metadata_are_written_only_when_they_change(tables, plain, schema) -> None:
-    """A log that repeated them at each checkpoint would be long for nothing."""
+    """Repeating the metadata at each checkpoint would only make the log longer."""
     tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), SAYS)
     for number in (2, 3, 4):
         published(tables, plain, number)
@@ -394,7 +393,7 @@ def test_metadata_are_written_only_when_they_change(tables, plain, schema) -> No
 
 
 def test_a_description_that_is_taken_out_stays_in_the_table(tables, plain, schema) -> None:
-    """Tidemark cannot know whether somebody else relies on it by now."""
+    """Tidemark cannot know whether somebody else relies on the description by now."""
     tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), SAYS)
     published(tables, plain, 2)
     tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), NOTHING_SAID)
@@ -403,7 +402,7 @@ def test_a_description_that_is_taken_out_stays_in_the_table(tables, plain, schem
 
 
 def test_a_comment_comes_before_the_words_that_say_since_when_a_column_is_valid(tables, plain, schema) -> None:
-    """Nobody may take the nulls of a late column for values, so these words stay."""
+    """These words stay, so that nobody takes the nulls of a late column for values."""
     said = Description(columns={"late": "minutes of delay"})
     tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), said)
     note = published(tables, plain, 2, (K, V, LATE))
@@ -412,7 +411,7 @@ def test_a_comment_comes_before_the_words_that_say_since_when_a_column_is_valid(
 
 
 # ------------------------------------------------------------------
-# Tests state tables: their columns follow their files (D6), and they also show state that lies in the entry (D2).
+# Tests state tables: their columns follow their files (D6), and they also show state that is stored in the entry (D2).
 
 
 STATE = TableName("_tidemark/flights/state/join")
@@ -463,7 +462,7 @@ def evolving(tables, another, writer):
 
 
 def test_the_table_keeps_its_columns_while_the_entries_list_them(evolving, writer):
-    """The later process ensures and checks the table, and publishes the old file again. The table stays as it was."""
+    """A later process ensures and checks the table, and publishes the old file again. The table stays as it was."""
     later, old = evolving
     assert () == later.output.check([STATE])
     publish(later, 2, old, writer.write(STATE, rows(OLD, "b")), columns=IN_OLD)
@@ -492,7 +491,7 @@ def test_the_table_gets_its_columns_in_the_commit_that_publishes_all_files(evolv
 
 
 def test_an_entry_from_before_the_change_of_columns_is_published_with_the_old_ones(evolving, writer):
-    """The entry was committed before. Rolling it forward publishes a file with the old columns that no log has yet."""
+    """The entry was committed before the change. Rolling it forward publishes a file that has the old columns."""
     later, _ = evolving
     publish(later, 2, writer.write(STATE, rows(OLD, "a", "b")), columns=IN_OLD)
     assert WAS == types_of(opened_state(later))
@@ -512,7 +511,7 @@ def test_a_fork_shows_the_old_columns_until_its_files_have_the_new_ones(tables, 
 
 
 def test_a_state_in_the_entry_is_written_to_its_place_when_it_is_published(tables, writer):
-    """The handle itself holds the content. A lost or torn file is written again, and the table can be read (K3)."""
+    """The handle itself holds the content. So a lost or torn file is written again, and the table can be read (K3)."""
     tables.output.ensure(STATE, NEW, TableMode.STATE)
     file = writer.inline(STATE, rows(NEW, "a"))
     place = tables.warehouse.path(file.path)

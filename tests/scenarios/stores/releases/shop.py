@@ -1,7 +1,7 @@
-"""The shop whose warehouses, written by released versions, lie here as archives. Each version can build it.
+"""The pipeline whose warehouses, written by released versions, lie here as archives. Every version can build it.
 
-A release adds its own archive. In an environment of that version, `python shop.py` in an empty folder writes the
-project there: `tar czf 0.3.0.tar.gz pyproject.toml data warehouse` packs it.
+Each release adds an archive of its own. In an environment of that version, `python shop.py` writes the project into the
+current folder, which must be empty. Then `tar czf 0.3.0.tar.gz pyproject.toml data warehouse` packs it.
 """
 
 import shutil
@@ -37,7 +37,7 @@ def build(data: Path) -> Pipeline:
 
 
 def deliver(data: Path, split: str, first: int, number: int) -> None:
-    """Write so many orders as the next file of a split."""
+    """Write this number of orders as the next file of a split."""
     ids = range(first, first + number)
     amounts = [None if each % 10 == 0 else each * 10 for each in ids]
     columns = {"id": ids, "customer": [f"c{each % 7}" for each in ids], "amount": amounts}
