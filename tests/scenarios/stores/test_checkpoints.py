@@ -55,7 +55,7 @@ from tests.unit.commit.large_rows import large_record, numbered
 
 
 class LostReplyError(Exception):
-    """A test raises this where a commit would return, as if its reply were lost."""
+    """A hook of a commit raises this, as if the commit's reply were lost."""
 
 
 def _raise_at(moment, times=1):
@@ -168,7 +168,7 @@ def test_an_append_never_rebases_on_a_commit_that_came_in_between(warehouse, row
 
 
 def test_a_reply_lost_after_the_commit_is_found_by_its_nonce(warehouse, rows):
-    """The commit is in, and the reply is lost. Reading back returns Appended, and the entry is in once."""
+    """The commit is in, and the reply is lost. The store reads back and returns Appended. The entry is in once."""
     store = CheckpointStore(warehouse, hook=_raise_at(CommitMoment.AFTER))
     assert Appended(1) == store.append(rows.claim(1), 0)
     assert (1, (rows.claim(1),)) == store.observe()
@@ -360,7 +360,7 @@ def _newest(warehouse, **how):
 
 
 def test_a_large_entry_is_read_by_any_store_and_the_next_writes_what_changed(warehouse, rows):
-    """3,000 handles are written once. The next entry has 300 others, and costs less than a quarter of the first."""
+    """3,000 handles are written once. The next entry has 300 new ones, and takes less than a quarter of the bytes."""
     store, lists = CheckpointStore(warehouse), numbered(100, 30)
     store.append(rows.claim(3), 0)
     before = _bytes(warehouse.root)
@@ -414,7 +414,7 @@ def test_an_entry_whose_manifest_is_damaged_is_named(warehouse, rows, how):
 
 
 def test_a_reader_whose_entry_is_dropped_before_it_reads_the_manifests_reads_again(warehouse, rows, monkeypatch):
-    """The entry goes, and a clean-up deletes its manifest, while somebody reads: the reader sees the newest entries."""
+    """While somebody reads, the entry is dropped and its manifest deleted. The reader then sees the newest entries."""
     store = CheckpointStore(warehouse)
     store.append(large_record(numbered(100, 30), NONE), 0)
     real = ManifestFiles.read
@@ -525,7 +525,7 @@ class Life:
         self.version = result.version
 
     def _age(self) -> None:
-        """Give every file the age that the clock says. Files that are kept an hour for readers may then go."""
+        """Make every file two hours old. A clean-up may then delete files that are kept an hour for readers."""
         for folder, _, names in os.walk(self.warehouse.root):
             for name in names:
                 os.utime(os.path.join(folder, name), (self.now_ms / 1000 - 7_200,) * 2)  # noqa: PTH118
@@ -648,7 +648,7 @@ def test_a_log_that_always_fails_is_a_clear_error(warehouse):
 def test_a_cut_with_an_impossible_time_is_refused_by_name(warehouse):
     """A starting tick reads the times of all cuts.
 
-    It names a wrong one with its folder instead of ending in a traceback.
+    If a time is wrong, an error names it and the folder to restore, and the tick does not end in a traceback.
     """
     CutStore(replace(warehouse, now_ms=lambda: -1)).record(ONE, [(SILVER, 1)])
     with pytest.raises(UnreadableRowError, match=r"-1 is no checkpoint, no version and no time\. Restore the folder"):

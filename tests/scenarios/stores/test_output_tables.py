@@ -30,7 +30,7 @@ def _open(tables, table):
 
 
 def test_a_table_is_made_once_and_keeps_its_history(tables, another, silver, schema):
-    """A second process finds the table. No retention by age deletes files and log entries of old cuts."""
+    """A second process finds the table. Its properties forbid deleting files and log entries of old cuts by age."""
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     another().output.ensure(silver, schema, TableMode.UPSERT)
     table = _open(tables, silver)
@@ -47,9 +47,7 @@ def test_a_table_is_made_once_and_keeps_its_history(tables, another, silver, sch
 
 
 def test_a_new_column_comes_with_the_commit_that_uses_it(tables, another, silver, schema):
-    """A starting tick changes no columns.
-
-    They come with the entry that lists them, and old rows are null there (D6).
+    """A starting tick changes no columns. A new column comes with the entry that lists it. Old rows have null (D6).
     """
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     file = tables.stage(silver, {"a": 1})
@@ -125,9 +123,9 @@ def test_a_users_nullable_column_stops_an_upsert_by_name_and_not_an_append(table
 
 
 def test_a_forbidding_feature_is_named_with_the_version_that_brought_it(tables, silver, schema):
-    """If it is enabled before the commit point, the check declines.
+    """If the feature is enabled before the commit point, the check finds it.
 
-    If it is enabled after it, the publisher stops by name.
+    If the feature is enabled after the commit point, publishing fails with the feature's name.
     """
     tables.output.ensure(silver, schema, TableMode.APPEND)
     assert () == tables.output.check([silver])
@@ -172,7 +170,7 @@ def test_a_dropped_table_is_named(tables, silver, schema):
 
 
 def test_a_log_that_cannot_be_read_does_not_count_as_a_changed_table(tables, silver, schema):
-    """Nobody knows the state of the table then. The check raises by name, and later finds the table sound."""
+    """The table's state is unknown then, so the check raises an error that names it. Later the check passes."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     tables.publisher.publish(Publication(silver, TableMode.APPEND, adds=(tables.stage(silver, {"a": 1}),)), 1)
     DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
@@ -234,9 +232,9 @@ def test_a_column_comes_with_the_files_in_one_commit(tables, appended):
 
 
 def test_going_back_removes_the_column_with_its_files(tables, appended):
-    """The table shows the columns of the cut that it goes back to.
+    """The table gets the columns of the cut that it goes back to.
 
-    A reader of the newer version still sees both columns.
+    A reader of the newer version still sees the removed column.
     """
     file = tables.stage(appended, {"b": 2})
     there = Publication(appended, TableMode.APPEND, adds=(file,), columns=(K, V, LATE))
@@ -259,7 +257,7 @@ def test_a_foreign_column_stays_when_our_columns_come_and_go(tables, appended):
 def test_a_foreign_commit_in_between_is_not_overwritten(tables, another, appended):
     """A log entry is linked into place only as the next version.
 
-    If another commit came first, the publisher looks again.
+    If another commit came first, the publisher reads the log again.
     """
     slow = another()
     slow.logs.log(appended).current()
@@ -303,7 +301,7 @@ def test_a_feature_that_forbids_publishing_also_forbids_new_columns(tables, appe
 
 
 def test_a_type_that_needs_a_feature_brings_it_in_the_same_commit(tables, appended):
-    """The type is a timestamp without time zone. The protocol tells readers of the feature, and writers go on."""
+    """The type is a timestamp without time zone. The protocol announces the feature to readers, and writers go on."""
     when = TableColumn("at", "timestamp_ntz")
     tables.publisher.publish(Publication(appended, TableMode.APPEND, columns=(K, V, when)), CheckpointId(2))
     protocol = opened(tables, appended).protocol()
@@ -491,7 +489,7 @@ def test_the_table_gets_its_columns_in_the_commit_that_publishes_all_files(evolv
 
 
 def test_an_entry_from_before_the_change_of_columns_is_published_with_the_old_ones(evolving, writer):
-    """The entry was committed before the change. Rolling it forward publishes a file that has the old columns."""
+    """The entry was committed before the change. Rolling it forward publishes a new file with the old columns."""
     later, _ = evolving
     publish(later, 2, writer.write(STATE, rows(OLD, "a", "b")), columns=IN_OLD)
     assert WAS == types_of(opened_state(later))

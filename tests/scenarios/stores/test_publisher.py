@@ -1,4 +1,4 @@
-"""Tests that a checkpoint is published once and no row twice, after any crash and beside any other writer."""
+"""Tests that a checkpoint is published once and no row twice, after any crash and despite other writers."""
 
 from uuid import uuid4
 
@@ -37,7 +37,7 @@ def _publish(tables, publication, checkpoint):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_publishing_again_changes_nothing_and_answers_the_same_version(tables, another, silver, schema, mode):
-    """This holds in this process and in another, and after later checkpoints and foreign commits."""
+    """This holds in the same process and in another one, and after later checkpoints and foreign commits."""
     tables.output.ensure(silver, schema, mode)
     first = _publication(mode, silver, tables.stage(silver, {"a": 1}))
     expected = _publish(tables, first, 1)
@@ -63,7 +63,7 @@ def test_an_append_adds_and_an_upsert_becomes_exactly_its_files(tables, another,
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("moment", CommitMoment)
 def test_a_lost_reply_or_request_publishes_once(warehouse, tables, silver, schema, mode, moment):
-    """After an error before or after the commit, the publisher looks again."""
+    """After an error before or after the commit, the publisher reads the log again."""
     tables.output.ensure(silver, schema, mode)
     publication = _publication(mode, silver, tables.stage(silver, {"a": 1}))
     struck = []
@@ -80,7 +80,7 @@ def test_a_lost_reply_or_request_publishes_once(warehouse, tables, silver, schem
 
 
 def test_a_publisher_gives_up_on_a_log_that_always_fails(warehouse, tables, silver, schema):
-    """It tries a bounded number of times. The answer names the table, and says that nothing is lost."""
+    """The publisher tries a bounded number of times. Its answer names the table and the cause."""
     tables.output.ensure(silver, schema, TableMode.APPEND)
     struck = []
 
@@ -219,7 +219,8 @@ def test_a_log_checkpoint_keeps_opening_cheap_and_removes_no_version(warehouse, 
 
 
 # ------------------------------------------------------------------
-# Small files of real Delta tables become larger ones, and a publication lets them change places. Without Spark.
+# Without Spark, small files of real Delta tables are compacted into larger ones, which a publication puts in their
+# place.
 
 
 @pytest.fixture
@@ -260,7 +261,7 @@ def only(answer):
 
 
 def test_small_files_change_places_with_one_of_the_same_rows(tables, another, compactor, silver, schema):
-    """The table shows them until the next publication. A repetition changes nothing."""
+    """The table has the small files until the next publication. Publishing again changes nothing."""
     staged = filled(tables, silver, schema)
     before = content(tables, silver)
     (made,) = only(compactor.compact(asked(silver)))
@@ -294,7 +295,7 @@ def test_a_compaction_is_left_out_if_somebody_changed_one_of_its_files(tables, c
 
 
 def test_a_damaged_new_file_is_left_out(tables, warehouse, compactor, silver, schema):
-    """Nobody needs it, because the table has the small files."""
+    """Nobody needs the new file, because the table still has the small ones."""
     filled(tables, silver, schema)
     before = content(tables, silver)
     made = only(compactor.compact(asked(silver)))
@@ -304,7 +305,7 @@ def test_a_damaged_new_file_is_left_out(tables, warehouse, compactor, silver, sc
 
 
 def test_files_with_other_columns_stay_apart(tables, compactor, warehouse, silver, schema):
-    """A file from before a new column is put together with its like. So engines read what they read before."""
+    """Files from before a new column are compacted only with each other. So engines read what they read before."""
     staged = filled(tables, silver, schema, files=5)
     for file in staged[3:]:
         wide = pq.read_table(warehouse.path(file.path)).append_column("more", pa.array([1, 1]))
@@ -319,7 +320,7 @@ def test_files_with_other_columns_stay_apart(tables, compactor, warehouse, silve
 
 
 def test_files_of_others_are_left_alone(tables, compactor, silver, schema):
-    """Their rows are not the job's. With two files of the job, there is nothing to do."""
+    """Files of other writers do not hold rows of the job. Two files of the job are too few to compact."""
     filled(tables, silver, schema, files=2)
     for _ in range(4):
         write_deltalake(
@@ -345,7 +346,7 @@ def test_one_request_ends_after_a_large_file_and_says_that_there_is_more(tables,
 
 
 def test_after_an_error_nothing_is_left(tables, warehouse, silver, schema):
-    """A file that cannot be read ends the request. So does the end of the attempt. What was written is deleted."""
+    """An unreadable file ends the request, and so does the end of the attempt. Files written until then are deleted."""
     staged = filled(tables, silver, schema, files=3)
     large = [tables.stage(silver, {f"{number}-{row}": row for row in range(9_000)}) for number in range(3)]
     publish(tables, silver, 4, *large)
@@ -384,7 +385,7 @@ def place(request, warehouse):
 
 
 class Laid:
-    """A partitioned table of (city, n), as a tick writes it."""
+    """A partitioned table with columns city and n, as a tick writes it."""
 
     schema = pa.schema([("city", pa.string()), ("n", pa.int64())])
 
@@ -423,7 +424,7 @@ def of(*numbers):
 
 @pytest.mark.parametrize("mode", [TableMode.APPEND, TableMode.UPSERT])
 def test_files_of_all_partitions_are_published_replaced_and_removed(place, silver, mode):
-    """Another process finds its files in the log, whatever their folders are called."""
+    """Another process finds the files in the log, whatever the names of their folders."""
     laid = Laid(place, silver, mode)
     first, second = laid.stage(1), laid.stage(2)
     assert len(CITIES) == len(first)
@@ -452,7 +453,7 @@ def test_another_layout_is_refused(place, silver):
 
 
 def test_a_vacuum_keeps_files_of_partitions_that_are_not_published(warehouse, silver):
-    """They lie below a folder that begins with an underscore."""
+    """The files lie below a folder whose name begins with an underscore."""
     laid = Laid(warehouse, silver, TableMode.APPEND)
     first, second = laid.stage(1), laid.stage(2)
     laid.publish(1, *first)

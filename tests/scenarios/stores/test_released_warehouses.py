@@ -1,6 +1,6 @@
-"""A warehouse that a released version wrote is read, goes on and is rolled back as if this version had written it.
+"""A warehouse that a released version wrote is read, continued and rolled back as if this version had written it.
 
-`releases` has such warehouses, and says how a release adds its own.
+The folder `releases` has such warehouses. Its `shop.py` says how a release adds its own.
 """
 
 import subprocess
@@ -18,7 +18,7 @@ from tidemark.testing import Trial
 
 HERE = Path(__file__).parent / "releases"
 CUTS = {1: 40, 2: 80, 3: 120, 4: 127, 6: 167}
-"""The checkpoints of each of these warehouses, and the rows that were read up to each: orders, and seven customers."""
+"""The checkpoints of each warehouse, and the number of rows read up to each: orders, and seven customers."""
 ANSWERS = {
     "silver/orders": "SELECT id, customer, amount, city FROM good JOIN customers USING (customer)",
     "quarantine/orders": "SELECT id, customer, amount FROM orders WHERE amount IS NULL",

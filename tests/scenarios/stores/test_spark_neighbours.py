@@ -1,4 +1,4 @@
-"""Tests Spark and Delta's own writer beside Tidemark: they read its tables, and may change them."""
+"""Tests Spark and Delta's own writer beside Tidemark. They read Tidemark's tables, and may change them."""
 
 import re
 
@@ -57,7 +57,7 @@ def test_spark_reads_tables_entries_and_cuts(spark, tables, warehouse, made, row
 
 
 def test_sparks_optimize_of_an_upsert_table_is_undone_and_named(neighbour, tables, made):
-    """Publishing makes exactly the checkpoint's files active again. No row is doubled."""
+    """Publishing makes the checkpoint's files the only active ones again. No row is doubled."""
     table, name, files = made("optimized", TableMode.UPSERT)
     neighbour.sql(f"OPTIMIZE {name}")
     result = _next(tables, table, TableMode.UPSERT, files)
@@ -105,7 +105,7 @@ def test_a_feature_that_can_be_dropped_is_named_and_its_way_out_works(
     ],
 )
 def test_a_feature_that_cannot_simply_be_dropped_says_so(neighbour, tables, made, name, statement, feature):
-    """The message says which step Delta itself does not offer."""
+    """The message says that Delta cannot drop the feature, or which further step Delta needs."""
     table, sql_name, _ = made(name, TableMode.APPEND)
     neighbour.sql(f"ALTER TABLE {sql_name} {statement}")
     (problem,) = [text for text in tables.output.check([table]) if f"feature {feature}" in text]
@@ -116,7 +116,7 @@ def test_a_feature_that_cannot_simply_be_dropped_says_so(neighbour, tables, made
 @pytest.mark.parametrize("statement", ["'delta.enableChangeDataFeed'='true'", "'delta.checkpointPolicy'='v2'"])
 @pytest.mark.parametrize("mode", [TableMode.APPEND, TableMode.UPSERT])
 def test_harmless_features_go_on(neighbour, tables, made, statement, mode):
-    """A change that does not concern Tidemark's commits is no problem."""
+    """A change that does not affect Tidemark's commits is no problem."""
     table, name, files = made(f"harmless_{mode.value}", mode)
     neighbour.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({statement})")
     assert () == tables.output.check([table])
@@ -125,9 +125,7 @@ def test_harmless_features_go_on(neighbour, tables, made, statement, mode):
 
 
 def test_row_rules_reject_in_spark_what_great_expectations_rejects(spark, tmp_path):
-    """The test has every kind of row rule, on values with quotes, backslashes and nulls.
-
-    Spark itself evaluates them.
+    """The test has every kind of row rule, on values with quotes, backslashes and nulls. Spark evaluates the rules.
     """
     table = pa.table(
         {

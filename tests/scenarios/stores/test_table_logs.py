@@ -50,7 +50,7 @@ VERSIONS = 9
 
 @pytest.fixture
 def folder(tmp_path):
-    """Make a table of nine versions with a row each, and Delta log checkpoints at 3 and 6.
+    """Make a table whose versions each add a row, with Delta log checkpoints at versions 3 and 6.
 
     Every log entry is a day old.
     """
@@ -113,7 +113,7 @@ def test_an_entry_stays_while_only_it_names_a_foreign_file(folder):
 
 
 def test_an_incomplete_log_checkpoint_does_not_count(folder):
-    """A log cannot begin with one of several parts of a Delta log checkpoint."""
+    """A log cannot begin with a single part of a Delta log checkpoint that has several parts."""
     whole = folder / "_delta_log" / f"{6:020d}.checkpoint.parquet"
     whole.rename(whole.with_name(f"{6:020d}.checkpoint.0000000001.0000000002.parquet"))
     assert log_lengths.drop_entries(local(folder), 8, kept_s=0, now_s=NOW_S)
@@ -121,7 +121,7 @@ def test_an_incomplete_log_checkpoint_does_not_count(folder):
 
 
 # ------------------------------------------------------------------
-# A copy of a log says what the log itself says. Otherwise it cannot be opened.
+# A copy of a log shows the same as the log itself. Otherwise the copy cannot be opened.
 
 
 VERSIONS_OF_COPIED_LOG = 7
@@ -145,7 +145,7 @@ def test_a_copied_log_has_the_same_table(warehouse, rows, checkpoint_at):
 
 
 def test_a_log_with_a_gap_or_a_checkpoint_in_parts_is_not_copied(warehouse, rows):
-    """delta-rs says what is wrong with the log, or reads the parts."""
+    """The copy fails. A caller then opens the log itself, and delta-rs reports what is wrong or reads the parts."""
     folder = _log_of_checkpoints(warehouse, rows)
     parts = log_of(folder) / f"{4:020d}.checkpoint.{1:010d}.{2:010d}.parquet"
     parts.write(b"one of two")
@@ -170,7 +170,7 @@ def _log_of_checkpoints(warehouse, rows):
 
 
 # ------------------------------------------------------------------
-# Tests that a log in an object store is opened by few requests, because Delta log checkpoints are written often.
+# Tests that a log in an object store is opened with few requests, because Delta log checkpoints are written often.
 
 
 ENTRIES = 48
@@ -185,7 +185,7 @@ def in_store(store_server, monkeypatch, warehouse):
 
 
 def test_a_log_in_a_store_has_a_checkpoint_every_few_versions_and_keeps_its_entries(in_store, rows):
-    """A reader looks back fifty versions, so no entry is dropped yet."""
+    """Entries are kept for readers of the last fifty versions, so no entry is dropped yet."""
     store = CheckpointStore(in_store)
     for number in range(1, VERSIONS_OF_LOGS_IN_A_STORE + 1):
         assert Appended(number) == store.append(rows.checkpoint(number), number - 1)
@@ -218,7 +218,7 @@ def _write_entry(folder, version):
 
 
 def test_the_entries_of_a_log_are_those_that_delta_rs_tells(warehouse, tables, silver, schema):
-    """Newest first, with operation and engine, however far back they are asked for."""
+    """The entries come newest first, with operation and engine, however far back a caller reads."""
     folder = warehouse.place(silver)
     for _ in range(12):
         DeltaTable.create(str(folder), schema, mode="overwrite")
@@ -230,7 +230,7 @@ def test_the_entries_of_a_log_are_those_that_delta_rs_tells(warehouse, tables, s
 
 
 # ------------------------------------------------------------------
-# Tests a table's history on real Delta logs: it says what each version showed, or that the log cannot tell.
+# Tests a table's history on real Delta logs. The history says what each version showed, or that the log lacks this.
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def entry(folder, version):
 
 
 def test_files_of_a_version_are_still_shown_or_were_removed_since(folder_of_table_history):
-    """For each version, the log's entries say the same as loading that version."""
+    """For each version, the log's entries give the same answer as loading that version."""
     history, newest = read_history(local(folder_of_table_history)), DeltaTable(folder_of_table_history).version()
     shown = shown_at(folder_of_table_history, newest)
     assert newest == 9
@@ -269,7 +269,7 @@ def test_files_of_a_version_are_still_shown_or_were_removed_since(folder_of_tabl
 
 
 def test_the_history_does_not_guess_at_lost_log_entries(folder_of_table_history):
-    """Up to a gap, only loading a version says what it showed. After the gap, the log says it."""
+    """Before a gap in the log, only loading a version shows its files. After the gap, the history knows them."""
     newest = DeltaTable(folder_of_table_history).version()
     shown = [shown_at(folder_of_table_history, version) for version in range(newest + 1)]
     DeltaTable(folder_of_table_history).create_checkpoint()
@@ -283,9 +283,9 @@ def test_the_history_does_not_guess_at_lost_log_entries(folder_of_table_history)
 
 
 # ------------------------------------------------------------------
-# Tests that a process remembers of a table what its log says. Others commit between any two of its steps.
+# Tests that what a process remembers of a table equals the table's log. Others commit between any two of its steps.
 #
-# The process may be wrong only about commits of others that came after its last look. Then its own commit must fail.
+# The process may not know commits of others that came after its last look. Then its own commit must fail.
 
 
 NAME = "silver/flights"
@@ -293,14 +293,14 @@ COLUMNS = Schema([Field("k", PrimitiveType("string"))])
 
 
 class Beside:
-    """A process with a log, and somebody else who writes to the same table."""
+    """A process that remembers a table's log, and somebody else who writes to the same table."""
 
     def __init__(self, root):
         self.folder = Path(root) / NAME
         DeltaTable.create(str(self.folder), COLUMNS)
         self.log = DeltaLog(local(Path(root)) / NAME, hook=self._cross)
         self.overtaken = False
-        """Whether somebody else has committed since our last look."""
+        """Whether somebody else has committed since the process last read the log."""
         self._loses_reply = False
 
     def _cross(self, moment):
@@ -309,7 +309,7 @@ class Beside:
             raise ConnectionError
 
     def _commit(self, actions, metadata=None):
-        """Commit as the stores do: after an error, read the log anew. If somebody else came first, commit again."""
+        """Commit as the stores do: after an error, read the log again. If somebody else came first, commit again."""
         was_refused = False
         try:
             self.log.commit(self.log.known(), actions, says={}, metadata=metadata)
@@ -342,7 +342,7 @@ class Beside:
         self._loses_reply = False
 
     def shortens(self):
-        """Write a Delta log checkpoint, for which delta-rs reads what we committed."""
+        """Write a Delta log checkpoint. To do this, delta-rs reads what the process has committed."""
         log_lengths.checkpoint_log(self.log, every=1)
         self.log.current()
         self.overtaken = False
@@ -366,7 +366,10 @@ class Beside:
         self.overtaken = True
 
     def must_know_the_log(self):
-        """Compare our memory with a fresh load. A look comes first if somebody else has committed."""
+        """Compare what the process remembers with a freshly loaded table.
+
+        If somebody else has committed, the process reads the log first.
+        """
         known, fresh = self.log.current() if self.overtaken else self.log.known(), DeltaTable(str(self.folder))
         assert fresh.version() == known.version()
         assert sorted(active_paths(fresh)) == known.paths()
@@ -428,7 +431,7 @@ def test_a_process_knows_what_the_log_says_after_any_three_steps(first):
 
 
 # ------------------------------------------------------------------
-# Tests that a checkpoint commits without reading logs, which were read before, and that it is right nevertheless.
+# Tests that a commit reads no logs, since they were read before, and that the commit is right nevertheless.
 
 
 @pytest.fixture
@@ -462,7 +465,7 @@ def _checkpoint(stores, rows, tables, silver, number):
 
 
 def test_between_two_looks_a_commit_reads_no_log(stores, rows, tables, silver, reads):
-    """The stores read everything about tables, entries and cuts while nobody waited."""
+    """The stores have read everything about tables, entries and cuts before, when nobody waited for it."""
     _checkpoint(stores, rows, tables, silver, 1)
     stores.look_again([silver])
     reads.clear()
@@ -472,7 +475,7 @@ def test_between_two_looks_a_commit_reads_no_log(stores, rows, tables, silver, r
 
 
 def test_a_look_reads_no_log_if_only_we_have_committed(stores, rows, tables, silver, reads):
-    """The process knows what it has committed itself, in the table as in `checkpoints` and `cuts`.
+    """The process knows its own commits to the table, to `checkpoints` and to `cuts`.
 
     The check before the next commit finds the commits of others.
     """
@@ -491,7 +494,7 @@ def test_a_look_reads_no_log_if_only_we_have_committed(stores, rows, tables, sil
 
 
 def test_a_look_asks_nothing_about_tables_that_only_we_have_committed_to(stores, rows, tables, silver, monkeypatch):
-    """In an object store, each question is a request. The check before the next commit asks it anyway."""
+    """In an object store, each question is a request. The check before the next commit asks this question anyway."""
     _checkpoint(stores, rows, tables, silver, 1)
     stores.look_again([silver])
     _checkpoint(stores, rows, tables, silver, 2)
@@ -504,7 +507,7 @@ def test_a_look_asks_nothing_about_tables_that_only_we_have_committed_to(stores,
 
 
 def test_commits_of_others_after_the_look_are_noticed(stores, rows, tables, another, silver):
-    """The check before a commit sees them, whenever they came."""
+    """The check before a commit notices such commits, whenever they came."""
     _checkpoint(stores, rows, tables, silver, 1)
     stores.look_again([silver])
     DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
@@ -614,7 +617,7 @@ def by_spark(table, name, value):
 @pytest.mark.spark
 @pytest.mark.parametrize("reader", [by_spark, by_delta_rs, by_polars, by_duckdb])
 def test_every_reader_finds_every_value(neighbour, table, reader):
-    """The bounds of no file lie inside its values, in the way that each reader reads them."""
+    """Each file's bounds contain all of its values, in the way that each reader interprets bounds."""
     lost = []
     for name, (kind, values) in VALUES.items():
         for value in pa.array(values, kind).to_pylist():
