@@ -112,7 +112,7 @@ def test_words_and_names_that_mean_nothing_are_refused(job):
 
 
 def test_a_cut_in_hand_outlives_its_retention_until_its_files_go(tmp_path):
-    """A cut that was dropped from `cuts` reads as before. Once clean-up has deleted a file, an error says so."""
+    """A cut that was dropped from `cuts` reads as before. Once a clean-up has deleted a file, an error says so."""
     job = KeyedJob(tmp_path, retained=1)
     job.epoch({("a", 1): (1, [])})
     cuts = Cuts(tmp_path, JOB)

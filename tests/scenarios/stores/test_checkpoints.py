@@ -546,7 +546,7 @@ def test_entries_and_logs_do_not_grow_with_the_number_of_checkpoints(warehouse, 
 
 
 def test_the_observations_of_thousands_of_clean_ups_are_bounded(warehouse, silver):
-    """A clean-up follows every checkpoint, for months. The file with its observations stays as large as after a day."""
+    """A clean-up follows every checkpoint, for weeks. Its file of observations stays as large as in the first week."""
     now_ms, day_ms, sizes = 1_700_000_000_000, 86_400_000, []
     looks = ()
     for number in range(3_000):
@@ -561,7 +561,7 @@ def test_the_observations_of_thousands_of_clean_ups_are_bounded(warehouse, silve
 
 
 def test_requests_of_a_long_life_are_bounded(warehouse):
-    """Thousands of processes ask, get an answer and die before they read it. The next attempt removes their files."""
+    """A thousand processes ask, and die before they read the answers. The next attempt removes their files."""
     folder = RequestFolder(warehouse)
     dead = this_process().model_copy(update={"pid": 2**22 + 1})
     for number in range(1_000):

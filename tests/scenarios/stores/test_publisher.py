@@ -114,7 +114,7 @@ def test_two_publishers_of_one_checkpoint_enter_it_once(warehouse, tables, anoth
 
 
 def test_a_tick_that_was_overtaken_publishes_nothing_and_misses_no_file(warehouse, tables, another, silver, schema):
-    """Its successor has published a newer checkpoint, and has deleted the older one's file. The table is left alone."""
+    """Its successor has published a newer checkpoint and deleted the older one's file. The table stays as it is."""
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     older = _publication(TableMode.UPSERT, silver, tables.stage(silver, {"a": 1}))
     newer = _publication(TableMode.UPSERT, silver, tables.stage(silver, {"b": 2}))
@@ -279,7 +279,7 @@ def test_small_files_change_places_with_one_of_the_same_rows(tables, another, co
 
 
 def test_a_compaction_is_left_out_if_somebody_changed_one_of_its_files(tables, compactor, silver, schema):
-    """Another writer deletes a row, or overwrites all. The rows that the job adds come in, and nothing comes back."""
+    """Another writer deletes a row, or overwrites all. The job's new rows are added. No deleted row comes back."""
     filled(tables, silver, schema)
     made = only(compactor.compact(asked(silver)))
     DeltaTable(str(tables.warehouse.path(silver))).delete("k = '2'")

@@ -1,4 +1,4 @@
-"""Tests shortening an output table's log on real Delta: remaining versions read as before, and no file is forgotten."""
+"""Tests shortening an output table's log on real Delta: versions that remain read as before, and files stay known."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_an_entry_stays_until_it_is_old_enough(folder):
 
 
 def test_an_entry_stays_while_only_it_names_a_foreign_file(folder):
-    """The log entry that removed a foreign file is the only trace of it. Once the file is deleted, the entry may go."""
+    """Only the log entry that removed a foreign file names this file. Once the file is deleted, the entry may go."""
     DeltaTable(folder).optimize.compact()
     _age(folder, 86_400)
     replaced = sorted(folder.glob("part-*.parquet"))
@@ -517,7 +517,7 @@ def test_commits_of_others_after_the_look_are_noticed(stores, rows, tables, anot
 
 
 def test_a_commit_that_asks_nothing_before_finds_out_that_another_came_first(stores, rows, tables, another, silver):
-    """The tick of generation 1 publishes without a look. Its commit fails, is repeated, and stands behind the other."""
+    """The tick of generation 1 publishes without a look. Its commit fails, is repeated, and follows the other one."""
     _checkpoint(stores, rows, tables, silver, 1)
     stores.look_again([silver])
     DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
