@@ -1,4 +1,4 @@
-"""A server in place of a Unity Catalog's. It refuses what the recorded definitions of the real interface refuse."""
+"""A server in place of a Unity Catalog. It refuses what the recorded definitions of the real interface refuse."""
 
 import json
 import threading

@@ -13,7 +13,7 @@ _NUMBERS = itertools.count()
 IN_ALL = [pytest.mark.dear, pytest.mark.mysql]
 KINDS = [pytest.param(MariaServer, id="mariadb"), pytest.param(MysqlServer, id="mysql", marks=IN_ALL)]
 WITH_GTIDS = functools.partial(MysqlServer, *MysqlServer.log, "--gtid-mode=ON", "--enforce-gtid-consistency=ON")
-"""MySQL as it is run with replicas. MariaDB always has GTIDs."""
+"""MySQL with GTIDs, as it is run with replicas. MariaDB always has GTIDs."""
 
 
 @pytest.fixture(scope="session", params=KINDS)
@@ -33,7 +33,7 @@ def own_server(request):
 
 @pytest.fixture
 def shop(server, tmp_path):
-    """Return a new database with two tables of accounts, and the means to use it."""
+    """Return a new database with two tables of accounts, and with methods to use it."""
     made = Shop(server, f"shop{next(_NUMBERS)}", tmp_path / "staged")
     yield made
     made.close()

@@ -69,7 +69,7 @@ GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/databases.md"
 
 
 def test_the_guide_works(own_server, tmp_path):
-    """A user who has only the guide's rights runs the guide's pipeline, gets a first cut, and then a change."""
+    """A user who has only the guide's rights runs the guide's pipeline, gets a first cut, and later a changed one."""
     text = GUIDE.read_text()
     with own_server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE shop")

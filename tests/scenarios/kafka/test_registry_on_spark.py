@@ -58,7 +58,7 @@ def test_a_version_that_comes_while_a_tick_is_dead_brings_its_column(make_topic,
 
 
 def test_a_killed_tick_is_repeated_while_the_registry_is_gone(make_topic, trial, tmp_path):
-    """The checkpoint has the schemas. A record with another schema fails the tick. It is read later."""
+    """The checkpoint has the schemas. A record with another schema fails the tick, and a later tick reads it."""
     topic, registry = make_topic(), Registry(tmp_path / "registry")
     registry.start()
     told = {"servers": topic.servers, "topics": topic.name, "registry": registry.url, "every_rows": 20}

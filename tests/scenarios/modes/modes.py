@@ -313,7 +313,7 @@ def half_published(name: str, root: Path) -> bool:
 
 
 def half_published_in_flight(name: str, root: Path) -> bool:
-    """Return True before a publication if the committed checkpoint, the second or a later one, holds rows in flight.
+    """Return True before a publication if the committed checkpoint is at least the second, and holds rows in flight.
 
     Any table's publication counts here, because silver may publish nothing then.
     """

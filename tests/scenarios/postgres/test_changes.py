@@ -96,7 +96,7 @@ def test_the_slot_moves_only_when_a_checkpoint_is_complete(bank):
 def test_changes_since_the_newest_checkpoint_are_staged_again_after_the_folder_is_lost(bank):
     """The slot stands at the checkpoint, so the checkpoint's position is enough.
 
-    An older position is refused by name.
+    An older position is refused, because the slot has moved past it.
     """
     source = bank.source()
     first = polled(source)

@@ -277,7 +277,7 @@ LARGE = "".join(map(str, range(5_000)))
 
 @pytest.mark.dear
 def test_a_value_that_was_not_sent_is_that_of_the_change_before(applied, bank):
-    """Updates do not send a key's unchanged large value, in one micro-batch and in later ticks that are killed."""
+    """Updates do not send a key's unchanged large value. Some come in one micro-batch, some in later, killed ticks."""
     applied.run()
     bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
     bank.sql("UPDATE giro SET note = %s, balance = 1 WHERE id IN (1, 2)", LARGE)

@@ -185,7 +185,7 @@ BACKENDS = {"memory": MemoryBackend(1_000_000), "full": FullBackend(), "incremen
     ("backend", "seed"), [("memory", 1), ("full", 2), ("incremental", 3), ("incremental", 4), ("incremental", 5)]
 )
 def test_every_cut_shows_the_state_as_it_was(tmp_path, backend, seed):
-    """Every backend writes bases, deltas and tombstones, and parallelism changes. Polars and DuckDB read the same."""
+    """Backends write bases, deltas and tombstones, and parallelism changes. Polars and DuckDB read the same."""
     job = a_life(KeyedJob(tmp_path, BACKENDS[backend]), seed)
     cuts = Cuts(tmp_path, JOB).all()
     duck = duckdb.connect()

@@ -141,7 +141,7 @@ def test_if_files_cannot_be_made_durable_nothing_is_committed(warehouse, rows):
 
 
 def test_an_append_at_a_taken_version_is_refused_and_names_the_holder(warehouse, rows):
-    """A zombie learns which process took the job. The zombie's entry is not in, and never will be."""
+    """A zombie learns which process took the job. The zombie's entry is not in the table, and never will be."""
     zombie, successor = CheckpointStore(warehouse), CheckpointStore(warehouse)
     assert Appended(1) == zombie.append(rows.claim(1, "alpha"), 0)
     assert Appended(2) == successor.append(rows.claim(2, "beta"), 1)
@@ -168,7 +168,10 @@ def test_an_append_never_rebases_on_a_commit_that_came_in_between(warehouse, row
 
 
 def test_a_reply_lost_after_the_commit_is_found_by_its_nonce(warehouse, rows):
-    """The commit is in, and the reply is lost. The store reads back and returns Appended. The entry is in once."""
+    """The commit succeeds, and its reply is lost. The store reads back and returns Appended.
+
+    The entry is in the table once.
+    """
     store = CheckpointStore(warehouse, hook=_raise_at(CommitMoment.AFTER))
     assert Appended(1) == store.append(rows.claim(1), 0)
     assert (1, (rows.claim(1),)) == store.observe()

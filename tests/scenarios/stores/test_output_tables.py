@@ -1,4 +1,7 @@
-"""Tests output tables beside other writers: made once, checked before each commit point, refused by name."""
+"""Tests output tables beside other writers: a table is made once, and checked before each commit point.
+
+A table that forbids publishing is refused with an error that names it.
+"""
 
 import shutil
 import zlib
