@@ -86,7 +86,7 @@ def tables(tmp_path):
 class Crossings:
     """Counts crossings of boundaries. In the logs of tables it counts only the commits of one table.
 
-    The thread that crosses a boundary in a log is the one that publishes the table.
+    It remembers which table each thread publishes, and so knows to which table a commit belongs.
     """
 
     def __init__(self, table):
