@@ -118,8 +118,7 @@ def test_each_pipeline_of_the_guide_can_be_planned(tmp_path, monkeypatch, capsys
 @pytest.mark.timeout(590)
 @pytest.mark.parametrize("guide", TO_RUN, ids=lambda guide: guide.name)
 def test_the_guide_works_as_it_is_written(guide, tmp_path):
-    """A new process writes the guide's files and runs its commands on real Spark. The guide's asserts hold.
-    """
+    """A new process writes the guide's files and runs its commands on real Spark. The guide's asserts hold."""
     command = [sys.executable, "-m", "tests.scenarios.guides.test_guides", guide, tmp_path]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=580)

@@ -268,8 +268,7 @@ def test_records_that_vanish_after_the_poll_are_an_error(make_topic, spark):
 
 @pytest.mark.dear
 def test_a_reset_goes_on_after_records_were_lost(make_topic, trial):
-    """The tick fails and names the lost records. The command in its message moves the split, and nothing else.
-    """
+    """The tick fails and names the lost records. The command in its message moves the split, and nothing else."""
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name)
     topic.write(orders(0, 30))

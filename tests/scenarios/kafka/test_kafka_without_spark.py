@@ -47,8 +47,7 @@ def test_each_partition_is_a_split_and_its_offsets_are_offered_once(make_topic):
 
 
 def test_topics_are_found_by_a_pattern_and_odd_names_become_splits(make_topic):
-    """The next tick finds a new topic. If a topic's name is not allowed as a split's name, the split's name encodes it.
-    """
+    """The next tick finds a new topic. A topic whose name is no valid split name gets a split with an encoded name."""
     first = make_topic(1, name="_odd.names")
     source = raw(first.servers, pattern=r"_odd\.names-.*")
     (split,) = source.splits()

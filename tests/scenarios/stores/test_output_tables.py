@@ -50,8 +50,7 @@ def test_a_table_is_made_once_and_keeps_its_history(tables, another, silver, sch
 
 
 def test_a_new_column_comes_with_the_commit_that_uses_it(tables, another, silver, schema):
-    """A starting tick changes no columns. A new column comes with the entry that lists it. Old rows have null (D6).
-    """
+    """A starting tick changes no columns. A new column comes with the entry that lists it. Old rows have null (D6)."""
     tables.output.ensure(silver, schema, TableMode.UPSERT)
     file = tables.stage(silver, {"a": 1})
     tables.publisher.publish(Publication(silver, TableMode.UPSERT, files=(file,)), CheckpointId(1))
@@ -272,8 +271,7 @@ def test_a_foreign_commit_in_between_is_not_overwritten(tables, another, appende
 
 
 def test_a_foreign_column_with_the_name_of_a_new_one_is_named(tables, another, appended, schema):
-    """A starting tick names the column, and so does the publisher. Nothing of the other writer is overwritten.
-    """
+    """A starting tick names the column, and so does the publisher. Nothing of the other writer is overwritten."""
     opened(tables, appended).alter.add_columns(Field("late", PrimitiveType("string"), nullable=True))
     later = another()
     declared = schema.append(pa.field("late", pa.float64()))

@@ -125,8 +125,7 @@ def test_harmless_features_go_on(neighbour, tables, made, statement, mode):
 
 
 def test_row_rules_reject_in_spark_what_great_expectations_rejects(spark, tmp_path):
-    """The test has every kind of row rule, on values with quotes, backslashes and nulls. Spark evaluates the rules.
-    """
+    """The test has every kind of row rule, on values with quotes, backslashes and nulls. Spark evaluates the rules."""
     table = pa.table(
         {
             "a": pa.array([1, None, -3, 7, None], pa.int64()),
