@@ -100,7 +100,7 @@ class EndOfData:
 class EndOfChannel:
     """Nothing more comes on this channel (Flink: `EndOfPartitionEvent`).
 
-    It never occurs while a job runs, because all tasks of a job finish together (C3).
+    No run reaches it, because all tasks of a job finish together (C3).
     """
 
 

@@ -79,7 +79,7 @@ class DeliverEndOfData:
 class DeliverEnd:
     """Notify the operator that the channel has ended. It is the last effect of its step.
 
-    It never occurs while a job runs, because all tasks of a job finish together (C3).
+    No run reaches it, because all tasks of a job finish together (C3).
     """
 
     channel: ChannelId
