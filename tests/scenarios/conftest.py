@@ -1,4 +1,4 @@
-"""What scenarios share: a warm Connect server for ticks in processes of their own, and the spec's judgement.
+"""Fixtures of all scenarios: a warm Connect server for ticks in other processes, and the spec's check of traces.
 
 Every trace that a scenario's ticks leave is replayed on the core, and no invariant may be broken.
 """
@@ -34,9 +34,9 @@ def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def neighbour(spark: "SparkSession") -> Iterator["SparkSession"]:
-    """Return the session as somebody's who alters a table of a few rows: one task, no code generated for its one use.
+    """Return the session for another program that changes small tables: with one task, and without generated code.
 
-    Delta's projections of a log's actions are so wide that Spark takes longer to write their code than to run them.
+    Delta's projections of a log's actions are so wide that Spark takes longer to generate their code than to run them.
     """
     before = {name: spark.conf.get(name, None) for name in SMALL}
     for name, value in SMALL.items():
@@ -51,7 +51,7 @@ def neighbour(spark: "SparkSession") -> Iterator["SparkSession"]:
 
 @pytest.fixture
 def typed(capsys, monkeypatch):
-    """Return what a command line says: exit code, stdout, stderr; its ticks run without Spark."""
+    """Return a function that runs a command and returns exit code, stdout and stderr. Ticks run without Spark."""
     from jobs.cli import run as run_command
     from jobs.cli.main import execute
     from jobs.tick.tick import run_tick
@@ -69,7 +69,7 @@ def typed(capsys, monkeypatch):
 
 @pytest.fixture
 def answered(typed):
-    """Return what a command line says as `typed` does: its exit code, and all that it prints, as one line."""
+    """Return a function like `typed`, which returns the exit code, and all output as one line."""
 
     def type_in(*words):
         code, out, err = typed(*words)
@@ -80,7 +80,7 @@ def answered(typed):
 
 @pytest.fixture(autouse=True)
 def traces_are_judged(request):
-    """Judge the trace of every tick that the test ran under its own folder, killed ones as far as they go."""
+    """Judge the trace of every tick that the test ran in its own folder. A killed tick's trace may end early."""
     folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     yield
     for trace in sorted(folder.rglob("_tidemark/*/traces/*.ndjson") if folder else ()):
@@ -90,7 +90,10 @@ def traces_are_judged(request):
 
 
 def _is_of_the_core(lines):
-    """Whether the job's own door wrote it to the end: not one that a test made raise, or whose start a kill cut off."""
+    """Return whether the core can replay the trace.
+
+    It cannot if a test made the tick raise, or if a kill cut off the trace's start.
+    """
     try:
         entries = list(read(lines))
     except UnreadableTraceError:

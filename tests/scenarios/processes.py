@@ -1,8 +1,8 @@
-"""Runs functions of tests in processes of their own, and lets ticks die: by SIGKILL, or as played in this process.
+"""Runs functions of tests in other processes, and kills ticks: by SIGKILL, or by an exception in this process.
 
-The processes are forked from a warm server that has imported everything and opened nothing: delta-rs and Polars start
-threads that do not survive a fork. Such a process may be killed, and then nothing of it goes on but the Spark jobs that
-it left to a Connect server.
+The processes are forked from a warm server. It has imported all modules but opened no table, since delta-rs and Polars
+start threads that do not survive a fork. If such a process is killed, only the Spark jobs that it left to a Connect
+server go on.
 """
 
 import multiprocessing
@@ -38,14 +38,17 @@ _SERVER.set_forkserver_preload(
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended, and what its function returned or its tick reported, if it lived to."""
+    """A process's exit code, and its function's result or its tick's report.
+
+    `said` is empty if the process died before its function returned.
+    """
 
     code: int
     said: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Running:
-    """A function on its way, in the environment of this moment. `kill_at` is for the ticks that it runs."""
+    """Runs a function in a process with a copy of the environment. Its ticks are killed at the boundary `kill_at`."""
 
     def __init__(self, function: Callable[..., object], *given: object, kill_at: str = "", **named: object) -> None:
         self._answer, said = _SERVER.Pipe(duplex=False)
@@ -106,7 +109,7 @@ class Dead(BaseException):
 
 
 class Mortal:
-    """A boundary at which a tick of this process dies, the n-th time. From then on it is dead at every boundary."""
+    """Raises `Dead` when a tick comes to a boundary for the n-th time, and then at every boundary."""
 
     def __init__(self, name: str, occurrence: int = 1) -> None:
         self.dead = False

@@ -1,4 +1,4 @@
-"""Changes in any order become tables of types 1 and 2 on real Spark. Spark SQL over the changes is the judge."""
+"""Applies changes in any order to tables of types 1 and 2 on real Spark, and compares them with Spark SQL."""
 
 import pytest
 from deltalake import DeltaTable
@@ -24,11 +24,11 @@ VERSIONS = f"""
 
 
 EMPTIES = "at IN (16, 41)"
-"""Of these changes, some come late: keys that came before have older and newer changes."""
+"""Some of these truncating changes come late. Keys that were read before then have older and newer changes."""
 
 
 def build(data):
-    """Return a pipeline whose changes come far out of order: 37 and 61 have no common divisor."""
+    """Return a pipeline whose changes come far out of order, since 37 and 61 have no common divisor."""
     pipeline = Pipeline("scd", parallelism=2)
     rows = pipeline.source("numbers", SequenceSource({"a": 120, "b": 60}, keys=5))
     told = rows.with_column("at", "if(_split = 'b', 2, 1) * ((n * 37) % 61)", LongType())
@@ -61,9 +61,9 @@ def judge(cut, spark):
 
 @pytest.mark.spark
 def test_tables_of_changes_equal_spark_sql_at_each_cut(tmp_path, spark):
-    """Late changes split versions and empty the tables, and the aggregate takes back versions that they ended.
+    """Late changes split versions and empty the tables, and the aggregate takes back the versions that they end.
 
-    The second half runs in another tick, with another parallelism.
+    A second tick reads the rest of the rows, with another parallelism.
     """
     trial = Trial(build, tmp_path)
     assert 0 < judge(trial.run(every_rows=40, slice_rows_max=20, checkpoints=2), spark) < 180
@@ -91,7 +91,10 @@ def keys_that_go(data):
 
 @pytest.mark.spark
 def test_the_state_of_keys_that_come_and_go_is_bounded(tmp_path, spark):
-    """With the distance it holds the latest deletions alone, and both tables show the keys that were not deleted."""
+    """With `forget_deletes_after`, the state holds only the latest deletions.
+
+    Both tables show the keys that were not deleted.
+    """
     cut = Trial(keys_that_go, tmp_path).run(every_rows=20, slice_rows_max=20, state_backend="full")
     bounded, unbounded = (cut.state(name).polars().collect().height for name in ("bounded", "unbounded"))
     assert 300 < unbounded
@@ -122,7 +125,7 @@ VERSIONS_OF_V = f"""
 
 
 def sparse(data):
-    """Return a pipeline whose changes have values for some columns alone, and come far out of order."""
+    """Return a pipeline whose changes have values for only some columns, and come far out of order."""
     pipeline = Pipeline("sparse", parallelism=2)
     rows = pipeline.source("numbers", SequenceSource({"a": 150}, keys=4))
     told = rows.with_column("at", "(n * 37) % 151", LongType())

@@ -1,4 +1,4 @@
-"""Ticks compact the small files of append tables, and no reader sees other rows. Real Spark and Delta, and kills."""
+"""Ticks compact the small files of append tables, and no reader sees other rows, with real Spark and Delta."""
 
 from datetime import date
 from pathlib import Path
@@ -61,7 +61,7 @@ def actions(trial, table=PLAIN):
 def test_no_reader_sees_that_files_were_compacted(tmp_path, spark):
     """Forty checkpoints leave few files. Each cut still shows its rows, also to Spark, and after a rollback.
 
-    Who follows the table gets each row once. In a copy of a cut, and after a clean-up, nothing is missing.
+    A job that follows the table gets each row once. In a copy of a cut, and after a clean-up, no row is missing.
     """
     trial = Trial(build, tmp_path)
     follower = Trial(follow, tmp_path / "follower")
@@ -118,7 +118,7 @@ def test_nothing_is_compacted_if_a_job_says_so(tmp_path):
 
 
 def test_a_file_that_somebody_changed_is_not_compacted(tmp_path, neighbour):
-    """A DELETE rewrites a small file. Ticks leave the new file alone, so its row stays deleted, and no other is."""
+    """A DELETE rewrites a small file. Ticks do not compact the new file, so exactly its row stays deleted."""
     trial = Trial(build, tmp_path)
     trial.run(checkpoints=8, compact_files_min=None)
     folder = trial.warehouse / PLAIN
@@ -130,7 +130,7 @@ def test_a_file_that_somebody_changed_is_not_compacted(tmp_path, neighbour):
 
 
 # ------------------------------------------------------------------
-# Overwrite tables show the rows of the batch query at each cut, for all readers. Real Spark and Delta, and kills.
+# Overwrite tables show the rows of the batch query at each cut, for all readers, with real Spark and Delta.
 
 
 DELIVERED = {"a": 160, "b": 80}
@@ -146,9 +146,11 @@ TABLES = {
 
 
 def deliveries(data):
-    """Return a pipeline with tables of all kinds of versions, which rise with the numbers and sometimes come late.
+    """Return a pipeline with overwrite tables whose version columns have all types.
 
-    The file `seed` in the data folder says how rows are cut into slices, micro-batches and epochs.
+    Versions rise with the numbers, and some come late.
+
+    The file `seed` in the data folder decides how rows are divided into slices, micro-batches and epochs.
     """
     seed = int((data / "seed").read_text()) if (data / "seed").exists() else 0
     random = Random(seed)  # noqa: S311 - a test must be repeatable
@@ -204,7 +206,7 @@ def compare(cut):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.jars("delta")
 def test_each_cut_shows_the_rows_of_the_batch_query(tmp_path, spark, seed):
-    """The seed decides how rows are cut into micro-batches and epochs. Spark and DuckDB read the same rows too."""
+    """The seed decides how rows are divided into micro-batches and epochs. Spark and DuckDB read the same rows too."""
     trial = Trial(deliveries, tmp_path)
     trial.data.mkdir()
     (trial.data / "seed").write_text(str(seed))
@@ -279,7 +281,7 @@ def write(trial, text):
 
 
 def test_a_delivery_replaces_the_one_before_and_an_older_one_changes_nothing(tmp_path):
-    """A delivery of another region leaves the others alone. An older one makes a checkpoint that changes no table."""
+    """A delivery of one region leaves the others alone. An older delivery makes a checkpoint that changes no table."""
     trial = Trial(prices, tmp_path)
     trial.deliver("prices/a", delivery(date(2024, 5, 1), "north", ("tea", 3), ("ink", 4)))
     trial.deliver("prices/a", delivery(date(2024, 5, 9), "south", ("tea", 5)))
@@ -311,7 +313,7 @@ def test_a_row_without_a_version_fails_its_micro_batch_by_name(tmp_path):
 
 
 def test_a_suite_judges_what_a_checkpoint_brings_into_the_table(tmp_path):
-    """A bad delivery is seen by nobody. If a better one comes in the same epoch, the bad rows are not judged."""
+    """No reader sees a bad delivery. If a newer one comes in the same epoch, the suite does not judge the bad rows."""
     trial = Trial(prices, tmp_path)
     trial.deliver("prices/a", delivery(date(2024, 5, 1), "north", ("tea", 3)))
     first = trial.run()
@@ -324,7 +326,7 @@ def test_a_suite_judges_what_a_checkpoint_brings_into_the_table(tmp_path):
 
 
 def test_a_changed_pipeline_keeps_the_rows_or_is_refused(tmp_path):
-    """A table is renamed and gets a column. Another version column and another kind of table are refused by name."""
+    """A table can be renamed and get a column. Another version column or another kind of table is refused by name."""
     trial = Trial(prices, tmp_path)
     trial.deliver("prices/a", delivery(date(2024, 5, 1), "north", ("tea", 3)))
     trial.deliver("prices/a", delivery(date(2024, 5, 1), "south", ("tea", 3)))
@@ -350,7 +352,7 @@ def test_a_changed_pipeline_keeps_the_rows_or_is_refused(tmp_path):
 
 
 def test_an_append_table_does_not_become_an_overwrite_table(tmp_path):
-    """It would lose its rows, so the tick is refused by name."""
+    """The table would lose its rows, so the tick is refused. The error names both kinds of table."""
     trial = Trial(prices, tmp_path)
     write(trial, "mode=append")
     trial.deliver("prices/a", delivery(date(2024, 5, 1), "north", ("tea", 3)))
@@ -361,7 +363,7 @@ def test_an_append_table_does_not_become_an_overwrite_table(tmp_path):
 
 
 def test_what_others_change_is_set_back(tmp_path, neighbour):
-    """An UPDATE lasts until the next checkpoint that changes the table."""
+    """Another program's UPDATE lasts until the next checkpoint that changes the table."""
     trial = Trial(prices, tmp_path)
     trial.deliver("prices/a", delivery(date(2024, 5, 1), "north", ("tea", 3)))
     folder = trial.run().folder("silver/prices")

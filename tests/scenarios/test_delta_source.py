@@ -93,7 +93,7 @@ def test_the_source_reads_the_rows_that_delta_itself_reads(spark, table, writer)
 
 
 def test_a_slice_is_exactly_its_rows(spark, table):
-    """The slices begin and end within files, alone or together, in any order."""
+    """The slices begin and end within files. They are read alone and together, in any order."""
     for n in range(3):
         spark.range(n * 10, n * 10 + 10, 1, 1).write.format("delta").mode("append").save(str(table))
     source = DeltaSource(table)
@@ -108,7 +108,7 @@ def test_a_slice_is_exactly_its_rows(spark, table):
 @pytest.mark.dear
 @pytest.mark.parametrize("vectors", [False, True])
 def test_the_feed_equals_the_one_that_delta_itself_reads(neighbour, table, vectors):
-    """Also if deletion vectors mark rows and columns have other names in files. RESTORE then takes marks back."""
+    """This also holds with deletion vectors, some of which RESTORE undoes, and with other names of columns in files."""
     spark = neighbour
     name = sql_name(table)
     spark.sql(f"CREATE TABLE {name} (id BIGINT, word STRING) USING DELTA {FEED}")
@@ -147,7 +147,7 @@ def test_the_feed_equals_the_one_that_delta_itself_reads(neighbour, table, vecto
 
 @pytest.mark.dear
 def test_the_source_reads_on_after_optimize_and_names_a_vacuumed_version(neighbour, table):
-    """The source reads compacted files until VACUUM deletes them. Then it names the version, and skips nothing."""
+    """After OPTIMIZE, the source reads the old files until VACUUM deletes them. Then it fails and names the version."""
     spark = neighbour
     name = sql_name(table)
     for n in range(4):
@@ -178,7 +178,7 @@ MADE = (
     ("mode", "partition"), [("none", ""), ("name", ""), ("name", "PARTITIONED BY (day)"), ("id", "")]
 )
 def test_marked_rows_and_mapped_columns_are_read_as_spark_reads_them(neighbour, table, mode, partition):
-    """Others delete, update and merge rows, and rename, drop and add columns. Later they append rows."""
+    """Another program deletes, updates and merges rows, renames, drops and adds columns, and later appends rows."""
     spark, name = neighbour, sql_name(table)
     spark.sql(
         f"CREATE TABLE {name} (id BIGINT, part STRUCT<x: INT, y: ARRAY<STRUCT<z: STRING>>>, word STRING, day DATE) "
@@ -244,7 +244,7 @@ def scanned(source, pieces, names):
 
 @pytest.mark.dear
 def test_a_slice_keeps_its_rows_until_its_deletion_vector_is_vacuumed(neighbour, table):
-    """A later vector takes the place of the slice's own one, and another process reads the slice again."""
+    """A later vector replaces the one of the slice's version. Another source object reads the slice again."""
     spark, name = neighbour, sql_name(table)
     spark.sql(f"CREATE TABLE {name} (id BIGINT) USING DELTA TBLPROPERTIES ({VECTORS})")
     spark.sql(f"INSERT INTO {name} SELECT id FROM range(0, 10, 1, 1)")
@@ -264,7 +264,7 @@ def test_a_slice_keeps_its_rows_until_its_deletion_vector_is_vacuumed(neighbour,
 
 @pytest.mark.dear
 def test_a_widened_column_is_read_as_spark_reads_it(neighbour, table):
-    """The files before the change have the narrower type. Spark and a task read them alike."""
+    """The files from before the change have the narrower type. Spark and a task read them alike."""
     spark, name = neighbour, sql_name(table)
     spark.sql(
         f"CREATE TABLE {name} (id INT, price DECIMAL(5, 2), part STRUCT<x: FLOAT>) USING DELTA "
@@ -292,7 +292,7 @@ def test_a_widened_column_is_read_as_spark_reads_it(neighbour, table):
 
 @pytest.mark.dear
 def test_changes_of_features_that_this_source_lacks_are_refused_by_name(neighbour, tmp_path):
-    """Rows that a vector marks are deleted rows, a feature may be unknown, and columns may be replaced in place."""
+    """The source refuses deletes by a vector, an unknown feature, two features together, and a replaced column."""
     spark = neighbour
     names = {kind: tmp_path / kind for kind in ("vectors", "mapped", "unknown", "widened", "replaced")}
     for table in names.values():
@@ -336,7 +336,7 @@ def counted(cut):
 @pytest.mark.dear
 @pytest.mark.parametrize("boundary", ["after:PollSource#3", "before:AppendRow#2", "after:AppendRow#2"])
 def test_killed_ticks_lose_and_double_no_row(spark, tmp_path, boundary):
-    """SIGKILL strikes in mid-tick. After OPTIMIZE, more rows and another tick, bronze and gold have every row once."""
+    """SIGKILL ends a tick midway. After OPTIMIZE, more rows and another tick, bronze and gold have every row once."""
     trial = Trial("tests.scenarios.test_delta_source:appends", tmp_path)
     table = trial.data / FOLDER
     for start in range(0, 12, 4):
@@ -355,7 +355,7 @@ def test_killed_ticks_lose_and_double_no_row(spark, tmp_path, boundary):
 
 @pytest.mark.dear
 def test_a_killed_tick_reads_each_row_that_a_vector_leaves_once(neighbour, tmp_path):
-    """After the kill, another vector takes the place of the one with which the snapshot was begun."""
+    """After the kill, a new vector replaces the one with which the killed tick began to read the snapshot."""
     spark, trial = neighbour, Trial("tests.scenarios.test_delta_source:steadfast", tmp_path)
     name = sql_name(trial.data / FOLDER)
     mapped = f"{VECTORS}, 'delta.columnMapping.mode' = 'name'"

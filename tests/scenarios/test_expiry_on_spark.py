@@ -46,7 +46,7 @@ def shown(cut):
 
 
 def written(cut, operator="visits"):
-    """Return the users in the files of state, whatever their age."""
+    """Return the users in the state's files, also those whose state has expired."""
     return set(cut.state(operator).polars().collect()["user"])
 
 
@@ -73,7 +73,7 @@ def test_a_key_begins_anew_once_its_state_has_expired(tmp_path, spark):
 
 @pytest.mark.spark
 def test_a_time_to_live_is_turned_on_and_off_without_a_new_checkpoint(tmp_path, spark):
-    """State that was there counts as written at the change (FLINK-37295)."""
+    """The age of existing state begins with the change, as if the state was written then (FLINK-37295)."""
     before, after = Trial(for_ever, tmp_path), Trial(for_an_hour, tmp_path)
     deliver(before, ("ann", "10:00"), ("bob", "10:00"))
     before.run(spark_cores=1)
@@ -94,7 +94,7 @@ def test_a_time_to_live_is_turned_on_and_off_without_a_new_checkpoint(tmp_path, 
 
 
 def test_a_time_to_live_needs_a_time(tmp_path):
-    """Without event times the clock may count. The message says so, and names the vertex."""
+    """Without event times, the time to live can follow the clock. The message says so, and names the vertex."""
     pipeline = Pipeline("visits")
     clicks = pipeline.source("clicks", FileSource(tmp_path, CLICKS)).key_by("user")
     with pytest.raises(InvalidPipelineError, match=r'vertex visits: .* event times .* ttl=expires\("1d", by="clock"\)'):
@@ -121,7 +121,7 @@ def times(cut, table):
 
 @pytest.mark.spark
 def test_the_first_click_of_an_hour_is_put_out_once(tmp_path, spark):
-    """A tick is killed after it has put out its rows. Another one reads the same rows, in other micro-batches."""
+    """A tick is killed after it has emitted its rows. The next tick reads the same rows, in other micro-batches."""
     trial = Trial("tests.scenarios.test_expiry_on_spark:once", tmp_path)
     deliver(trial, ("ann", "10:05"), ("bob", "10:00"))
     deliver(trial, ("ann", "10:00"), ("ann", "10:30"))

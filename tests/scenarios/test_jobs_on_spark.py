@@ -55,7 +55,7 @@ def ending(data: Path) -> Pipeline:
 
 @pytest.mark.dear
 def test_rows_that_wait_are_put_out_when_all_sources_have_ended(tmp_path: Path, typed, monkeypatch):
-    """Order 2 waits for a customer who never comes. A later tick, the lists, the cut and doctor say that it is over."""
+    """Order 2 waits for a customer who never comes. A later tick, lists, the cut and doctor report a finished job."""
     trial = Trial("tests.scenarios.test_jobs_on_spark:ending", tmp_path)
     trial.deliver("orders/shop", pl.DataFrame({"id": [1, 2], "customer": ["ann", "bob"]}))
     trial.deliver("customers/all", pl.DataFrame({"customer": ["ann"], "city": ["Oslo"]}))
@@ -82,7 +82,8 @@ def test_rows_that_wait_are_put_out_when_all_sources_have_ended(tmp_path: Path, 
 
 
 # ------------------------------------------------------------------
-# A job that has read files alone goes on with them as its first part, on Spark: killed, each row once.
+# On Spark, a job that has read only files goes on with the files as the first part of its source. Ticks are killed, and
+# each row comes once.
 
 
 EVERY_ROWS = 25
@@ -130,7 +131,7 @@ def test_files_read_alone_become_the_first_part(tmp_path, unaligned):
 
 
 # ------------------------------------------------------------------
-# Two jobs: one writes orders and payments, and the other reads both tables, always at one cut of the first.
+# Two jobs: one writes orders and payments, and the other reads both tables, always at one cut of the first job.
 
 
 IDS = StructType().add("id", LongType())
@@ -181,7 +182,10 @@ def rests_of(up, down):
 
 @pytest.mark.dear
 def test_no_downstream_cut_mixes_two_upstream_cuts(spark, two_jobs, capsys):
-    """Upstream goes on. Downstream is killed before and after its commit point, and takes several cuts as one."""
+    """The downstream job is killed before and after its commit point. Meanwhile the upstream job goes on.
+
+    The downstream job then reads several cuts as one.
+    """
     up, down = two_jobs
     deliver(up, 0, 12)
     up.run(checkpoints=1, spark_cores=1)
@@ -242,7 +246,7 @@ def printed(show, *arguments, **options):
 
 @pytest.mark.spark
 def test_the_slow_subtask_is_the_one_that_checkpoints_show_names(spark, tmp_path):
-    """One key group sleeps: its subtask's task time is longer than the sleep, and every other one's is shorter."""
+    """One key makes its subtask sleep. Its task time is longer than the sleep, and each other subtask's is shorter."""
     report = run_tick(plan(slowly(tmp_path)), RuntimeSettings(warehouse=tmp_path), spark=spark)
     assert TickOutcome.CAUGHT_UP is report.outcome
     newest = report.completed[-1]
@@ -273,17 +277,17 @@ def test_the_slow_subtask_is_the_one_that_checkpoints_show_names(spark, tmp_path
 
 
 class FailureError(Exception):
-    """What strikes between the completion of checkpoint 1 and everything after it."""
+    """The failure that strikes right after the completion of checkpoint 1."""
 
 
 def fail_when_complete(name: str) -> None:
-    """Let the tick break as soon as a checkpoint is complete: what it did for epoch 2 is lost."""
+    """Fail the tick as soon as a checkpoint is complete, so that its work on epoch 2 is lost."""
     if name == "before:NotifyComplete":
         raise FailureError(name)
 
 
 class Restored(TickListener):
-    """Remembers the checkpoints that completed, and the one that the tick began at."""
+    """Records the completed checkpoints, and the checkpoint from which the tick began."""
 
     def __init__(self) -> None:
         self.completed_records: list[CheckpointRecord] = []
@@ -324,7 +328,7 @@ def barriers_in_order(warehouse) -> list[str]:
 
 
 def test_exactly_once_counts_no_record_twice(spark, tmp_path) -> None:
-    """The snapshot holds the 205 records before barrier 1, so what is read again was never counted."""
+    """The snapshot counts only the 205 records before barrier 1, and none of those that are read again."""
     broken, _ = offsets_run(spark, tmp_path, CheckpointingMode.EXACTLY_ONCE, fail_when_complete)
     assert TickOutcome.FAILED is broken.outcome
     assert {"fast": (105, 104), "slow": (100, 99)} == counts(tmp_path)

@@ -1,6 +1,6 @@
-"""Features crossed with deaths, on real Spark: a tick is killed, the next one goes on, and the feature's judge looks.
+"""Tests features under kills on real Spark: a tick dies, the next one goes on, and the feature's judge checks cuts.
 
-Each feature has its judge where its other tests are. What needs no Spark is crossed in faults/ and runtime/.
+Each feature's judge stands beside its other tests. Kills that need no Spark are in faults/ and runtime/.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ COMMIT = ("before:AppendRow#2", "after:AppendRow#2")
 
 @dataclass(frozen=True)
 class Check:
-    """A pipeline, what its ticks are given, how its cuts are judged in the end, and the moments of death."""
+    """A pipeline, the settings of its ticks, the judge of its cuts, and the moments at which a tick is killed."""
 
     build: Callable[..., Pipeline]
     judge: Callable[[Trial, SparkSession], object]

@@ -1,4 +1,4 @@
-"""A warehouse of any name through a job's whole life, as a user types it; real Delta tables, no Spark."""
+"""Tests odd names of warehouses, input, columns and partitions: in commands, with real Delta tables, and on Spark."""
 
 import json
 import shlex
@@ -46,12 +46,12 @@ PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
 EVERY_NAME = [pytest.param(ALL_IN_ONE, id="all in one")] + [
     pytest.param(name, id=what, marks=pytest.mark.dear) for what, name in NAMES_OF_FOLDERS.items()
 ]
-"""The first name holds nearly all of them. The others say which character is to blame if it fails."""
+"""The first name contains nearly all odd characters. If it fails, the others show which character is to blame."""
 
 
 @pytest.fixture
 def done(typed):
-    """Return what a command line prints that ends well."""
+    """Return a function that runs a command, checks that it succeeds, and returns its output."""
 
     def type_in(*words):
         code, out, err = typed(*words)
@@ -112,7 +112,7 @@ def test_a_job_lives_in_a_warehouse_of_any_name(tmp_path, done, name):
 
 
 def test_a_killed_tick_in_a_warehouse_of_an_odd_name_is_taken_up(tmp_path, done):
-    """Committed and not published when it was killed: the next tick publishes it and loses nothing."""
+    """A tick is killed after it committed a checkpoint. The next tick publishes the checkpoint and loses nothing."""
     root = tmp_path / ALL_IN_ONE
     killed(ticked, root, kill_at="after:AppendRow#2")
     done("run", PIPELINE, "--warehouse", root)
@@ -121,7 +121,7 @@ def test_a_killed_tick_in_a_warehouse_of_an_odd_name_is_taken_up(tmp_path, done)
 
 @pytest.mark.parametrize("name", NOT_FOR_DELTA.values(), ids=NOT_FOR_DELTA)
 def test_a_warehouse_that_delta_cannot_open_is_refused_before_anything_is_made(tmp_path, typed, name):
-    """By one sentence that says what in the name is the trouble; nothing of the folder comes into being."""
+    """One sentence says which part of the name is the trouble. The folder is not created."""
     code, out, err = typed("run", PIPELINE, "--warehouse", tmp_path / name)
     assert (ExitCode.FAILED, "", 1) == (code, out, len(err.splitlines()))
     assert "cannot hold tables: delta-rs, which keeps their logs, cannot open a folder with" in err
@@ -159,7 +159,7 @@ def broken(data: Path) -> Pipeline:
 
 @pytest.fixture
 def data(tmp_path):
-    """Return the data folder. Its split has a file that is not read."""
+    """Return the data folder. Its split has a file that the source does not read."""
     (tmp_path / "data" / "orders" / "EWR").mkdir(parents=True)
     (tmp_path / "data" / "orders" / "EWR" / "1.csv").write_text("n\n1\n")
     return tmp_path / "data"
@@ -167,7 +167,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def over(tmp_path, data, capsys):
-    """Return a command's exit code, stdout and stderr."""
+    """Return a function that runs a command and returns its exit code, stdout and stderr."""
 
     def type_in(verb, name, *words):
         code = execute([verb, name, "--warehouse", str(tmp_path / "warehouse"), "--data", str(data), *words])
@@ -216,7 +216,7 @@ def test_the_doctor_looks_at_a_job_whose_pipeline_cannot_be_loaded(over, monkeyp
 
 
 def test_dagster_shows_ignored_files(data):
-    """The source's metadata has their number and the sentence. There is none if every file is read."""
+    """The source's metadata has the number of ignored files and a sentence, or neither if every file is read."""
     (seen,) = look_at_input(plan(orders(data)).sources, None)
     told = passed_over(seen)
     assert 1 == told["files_passed_over"].value
@@ -364,7 +364,7 @@ def test_staged_files_in_a_warehouse_of_any_name_are_read_back(spark, tmp_path):
     ],
 )
 def test_sparks_lines_and_its_sql_read_a_cut_in_a_warehouse_of_any_name(neighbour, tmp_path, name):
-    """`Cut.spark`, the printed line, and a path in back quotes as the SQL of a state has it."""
+    """`Cut.spark`, the printed lines, and SQL with a path in back quotes, as for a state, all read the cut."""
     root, table = tmp_path / name, TableName("silver/flights")
     warehouse = Warehouse(root, ProtocolPaths(JobName("flights")))
     for version in range(3):
@@ -381,7 +381,8 @@ def test_sparks_lines_and_its_sql_read_a_cut_in_a_warehouse_of_any_name(neighbou
     names = {"spark": neighbour}
     exec("\n".join(next(each.lines for each in recipes(cut) if each.engine == "Spark")), names)  # noqa: S102 - pasted
     frames = [cut.spark(neighbour, table), names["silver_flights"]]
-    # The SQL of 4.0 reads no version of a path with a quote and a brace, and that of 4.1 of none that IDENTIFIER hides.
+    # Spark 4.0's SQL reads no version of a path with a quote and a brace. Spark 4.1's SQL reads no version of a path
+    # within IDENTIFIER.
     if pyspark.__version__ >= ("4.2" if "${" in name else "4.1"):
         frames.append(neighbour.sql(f"SELECT * FROM {spark_sql_table(cut.folder(table))} VERSION AS OF 1"))
     assert {2} == {frame.count() for frame in frames}
@@ -418,7 +419,7 @@ def counted(cut):
 @pytest.mark.dear
 @pytest.mark.timeout(600)
 def test_files_of_odd_partitions_are_found(tmp_path, spark):
-    """Nobody calls a file lost or unneeded because its folder has another name than its value."""
+    """No command takes a file for lost or unneeded because its folder has another name than the partition's value."""
     made = Trial(by_city, tmp_path)
     where = ["--warehouse", str(made.warehouse), "--data", str(made.data)]
     for turn in range(5):

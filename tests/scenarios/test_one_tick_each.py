@@ -1,4 +1,4 @@
-"""One cheap tick on Spark and Delta for each feature whose other real ticks are dear. `make test` always runs them."""
+"""Runs a cheap tick on Spark and Delta for each feature whose other real ticks are dear, in every `make test`."""
 
 import polars as pl
 import pytest
@@ -58,7 +58,7 @@ def test_a_cut_of_another_job_causes_a_checkpoint(spark, tmp_path):
 
 
 def test_a_job_whose_sources_end_is_finished(tick):
-    """The last checkpoint shows it, and the next tick does nothing (B4)."""
+    """The last checkpoint records that the job is finished, and the next tick does nothing (B4)."""
     bounded = declared(ROWS, config=ONE, bounded=True)
     report = tick(bounded)
     assert TickOutcome.FINISHED is report.outcome
@@ -78,7 +78,7 @@ def test_another_parallelism_keeps_every_key(tick, tmp_path):
 
 
 def test_the_job_fails_if_a_checkpoint_fails_and_none_is_tolerated(tick, tmp_path, monkeypatch):
-    """The tables cannot be checked before the commit. Nothing is published (E5)."""
+    """The check of the tables before the commit fails, so nothing is published (E5)."""
 
     def away(*_):
         raise OSError("the log is away")
@@ -91,7 +91,7 @@ def test_the_job_fails_if_a_checkpoint_fails_and_none_is_tolerated(tick, tmp_pat
 
 
 def test_a_stop_takes_a_savepoint_and_ends_the_job(tick, tmp_path):
-    """The next tick goes on from it (F4)."""
+    """The next tick goes on from the savepoint (F4)."""
     inbox = Inbox()
     inbox.put(SavepointRequested("stop", SavepointKind.SUSPEND))
     report = tick(inbox=inbox)
@@ -104,7 +104,7 @@ def test_a_stop_takes_a_savepoint_and_ends_the_job(tick, tmp_path):
 
 
 def test_a_cancelled_job_keeps_its_savepoints_only(tick, tmp_path):
-    """Its checkpoints are deleted as configured. The tables stay (G3)."""
+    """The job's checkpoints are deleted as configured. The tables stay (G3)."""
     tick()
     warehouse = Warehouse(tmp_path, ProtocolPaths(JOB))
     before, savepoint = read_cut(tmp_path), savepoint_at_rest(warehouse)

@@ -1,4 +1,4 @@
-"""Rows of docs/FLINK_MAP.md on real Spark and Delta, each shown by the smallest job that can show it."""
+"""Tests features of docs/FLINK_MAP.md on real Spark and Delta, each with the smallest job that can show it."""
 
 import json
 from contextlib import suppress
@@ -88,7 +88,7 @@ def die(tick, name):
 
 
 class LosesReply:
-    """A boundary at which a commit's reply is lost, once: the commit is in, and the tick gets an error."""
+    """Loses the reply to a commit once: the commit is stored, but the tick gets an error."""
 
     def __init__(self, name):
         self.lost = False
@@ -125,9 +125,9 @@ class Hears(TickListener):
 
 
 def test_the_interval_triggers_and_the_pause_after_each_checkpoint_is_kept(tick, tmp_path):
-    """The clock alone triggers, first after the pause, and never sooner than the pause after a checkpoint (A1, A2).
+    """Only the clock triggers checkpoints, each at least the pause after the commit of the one before (A1, A2).
 
-    When the job ends, the clock triggers no more.
+    The first one is triggered at least the pause after the claim. When the job ends, the clock triggers no more.
     """
     by_time = changed(every_rows=None, interval_ms=20, min_pause_ms=PAUSE_MS, retained=4)
     limits = TickLimits(until_caught_up=False, checkpoints=4)
@@ -142,7 +142,7 @@ def test_the_interval_triggers_and_the_pause_after_each_checkpoint_is_kept(tick,
 
 
 def test_ids_rise_over_ticks_and_deaths_and_none_is_used_twice(tick, tmp_path):
-    """An orderly tick's ids go on without a gap; behind a dead tick lies the block that it had reserved (A6)."""
+    """Ids of an orderly tick have no gap. After a dead tick, ids go on behind the block that it had reserved (A6)."""
     tick(limits=TickLimits(checkpoints=1))
     die(tick, "before:AppendRow")
     tick(take_over=True)
@@ -155,7 +155,7 @@ def test_ids_rise_over_ticks_and_deaths_and_none_is_used_twice(tick, tmp_path):
 
 
 def test_a_lost_reply_of_the_commit_point_is_read_back(tick, tmp_path, undisturbed):
-    """The row is in although nobody said so: it is found by its nonce, and published once (E3)."""
+    """The entry is stored although its reply is lost. The tick finds it by its nonce, and publishes it once (E3)."""
     lost = LosesReply("after:LogCommit:checkpoints")
     assert ("", TickOutcome.CAUGHT_UP) == _told(tick(boundary=lost))
     assert lost.lost
@@ -163,7 +163,7 @@ def test_a_lost_reply_of_the_commit_point_is_read_back(tick, tmp_path, undisturb
 
 
 def test_the_newest_checkpoints_are_retained_and_older_ones_subsumed(tick, tmp_path):
-    """Three complete and two are retained: rows and cuts of the first are gone (E4)."""
+    """Three checkpoints complete and two are retained. The entry and the cut of the first are deleted (E4)."""
     report = tick()
     completed = [record.checkpoint for record in report.completed]
     assert 3 == len(completed)
@@ -172,7 +172,7 @@ def test_the_newest_checkpoints_are_retained_and_older_ones_subsumed(tick, tmp_p
 
 
 def test_a_rows_statistics_say_what_the_epoch_was(tick):
-    """Rows, bytes, micro-batches and the order of its moments are those of the epoch (E6)."""
+    """The rows, bytes, micro-batches and order of times in the entry are those of the epoch (E6)."""
     report = tick()
     for record in report.completed:
         statistics = record.statistics
@@ -199,7 +199,7 @@ class HearingSource(WrappedSource):
 def test_every_listener_hears_each_completion_once_though_one_raises(tick, tmp_path, undisturbed, monkeypatch):
     """A listener that raises stops neither the others nor the tick. All hear of a failed checkpoint too (F1, F2, E5).
 
-    One failure is tolerated, and the next checkpoint has its rows. Two in a row fail the job.
+    One failure is tolerated, and the next checkpoint has the failed one's rows. Two failures in a row fail the job.
     """
     failing, check = [True, True], JobTables.check
 
@@ -247,7 +247,7 @@ def test_nothing_is_visible_before_the_commit_point_and_a_dead_commit_is_rolled_
 
 
 def test_state_without_an_operator_is_refused_by_name_and_changes_nothing(tick, tmp_path, undisturbed):
-    """The pipeline lost its aggregate: the tick names it before it claims the job; put back, all is as before (G2)."""
+    """A pipeline without the aggregate is refused before the claim. With the aggregate back, the job goes on (G2)."""
     tick()
     version = stores_at(tmp_path).observe().version
     smaller = Pipeline(JOB, config=CONFIG, parallelism=2)
@@ -260,7 +260,7 @@ def test_state_without_an_operator_is_refused_by_name_and_changes_nothing(tick, 
 
 
 def test_a_failed_job_restarts_in_its_tick_and_ends_with_exact_tables(tick, tmp_path, undisturbed):
-    """A micro-batch fails twice and then works: two restarts, each as a new generation (G4).
+    """A micro-batch fails twice and then succeeds. The job restarts twice, each time as a new generation (G4).
 
     If the strategy allows one restart only, the second failure fails the tick.
     """
@@ -313,7 +313,7 @@ def _told(report):
 
 
 def test_a_master_hooks_state_is_in_the_row_and_comes_back_after_a_death(tick, tmp_path, tmp_path_factory, undisturbed):
-    """A8: a tick dies behind the hook's answer for checkpoint 2; the next one restores the hook to checkpoint 1."""
+    """A tick dies after the hook's answer for checkpoint 2. The next tick restores the hook to checkpoint 1 (A8)."""
     notebook = tmp_path_factory.mktemp("outside") / "notes"
     mortal = Mortal("before:AppendRow", 2)
     with suppress(Dead):
@@ -329,13 +329,14 @@ def test_a_master_hooks_state_is_in_the_row_and_comes_back_after_a_death(tick, t
 
 
 # ------------------------------------------------------------------
-# Each mode of alignment on real Spark, on the worked example's two splits of which one is slow.
+# Each mode of alignment on real Spark, with the two splits of the worked example, one of which is slow.
 #
-# `modes/test_modes.py` lets flights die, aligned and unaligned, at the worst moments; those tests are dear.
+# `modes/test_modes.py` kills ticks of the flights job, aligned and unaligned, at the worst moments. Those tests are
+# marked `dear`.
 
 
 EXACT = {"fast": (205, 204), "slow": (200, 199)}
-"""By split: how many records there are, and the greatest of them."""
+"""For each split, the number of its records and the greatest record."""
 
 BEFORE_BARRIER_1 = sum(offsets_100_105.FIRST_WAVE.values())
 
@@ -387,7 +388,7 @@ def test_unaligned_the_barrier_overtakes_records_and_the_checkpoint_holds_them(w
 
 
 def test_with_a_timeout_an_alignment_that_takes_too_long_turns_unaligned(worked_example, tmp_path):
-    """Checkpoint 1 starts aligned, waits for the slow split, and turns when its time is over (C6)."""
+    """Checkpoint 1 starts aligned, waits for the slow split, and turns unaligned after the timeout (C6)."""
     first, *_ = worked_example(unaligned=True, alignment_timeout_ms=50).completed
     vertex = at_the_count(first)
     assert AlignmentType.UNALIGNED is vertex.alignment
@@ -397,9 +398,10 @@ def test_with_a_timeout_an_alignment_that_takes_too_long_turns_unaligned(worked_
 
 
 def test_buffering_over_the_limit_declines_the_checkpoint_and_the_job_goes_on(worked_example, tmp_path):
-    """More waits behind the fast barrier than the limit allows: checkpoint 1 is declined by name (C2).
+    """More bytes wait behind the fast barrier than the limit allows, so checkpoint 1 is declined (C2).
 
-    If Spark is quicker than the polls, nothing waits there. Then another job is run; five in a row are never so.
+    If Spark is quicker than the polls, nothing waits there, and the test runs another job. This does not happen five
+    times in a row.
     """
     aborted = []
     for folder in (tmp_path / str(number) for number in range(5)):
@@ -414,9 +416,9 @@ def test_buffering_over_the_limit_declines_the_checkpoint_and_the_job_goes_on(wo
 
 
 def test_buffering_below_the_limit_completes_aligned(worked_example, tmp_path):
-    """With room for all that waits, checkpoint 1 aligns, and says how many bytes it held (C2, C7).
+    """If the limit has room for all waiting rows, checkpoint 1 aligns, and records how many bytes it held (C2, C7).
 
-    As above: if nothing waits, another job is run.
+    As above, if nothing waits, the test runs another job.
     """
     for folder in (tmp_path / str(number) for number in range(5)):
         first, *_ = worked_example(folder, max_alignment_bytes=1_000_000).completed
@@ -430,7 +432,7 @@ def test_buffering_below_the_limit_completes_aligned(worked_example, tmp_path):
 
 
 def test_two_checkpoints_at_a_time_commit_in_their_order(worked_example, tmp_path):
-    """The next barrier is on its way before the checkpoint before it has committed (E2)."""
+    """A checkpoint is triggered before the earlier one has committed (E2)."""
     completed = worked_example(max_concurrent=2, every_rows=50).completed
     lives = [record.statistics for record in completed]
     assert any(later.triggered_ms < earlier.committed_ms for earlier, later in pairwise(lives))
@@ -439,7 +441,7 @@ def test_two_checkpoints_at_a_time_commit_in_their_order(worked_example, tmp_pat
 
 
 # ------------------------------------------------------------------
-# Partitioned tables hold the rows of unpartitioned ones at each cut, for all readers. Real Spark and Delta.
+# Partitioned tables hold the rows of unpartitioned ones at each cut, for all readers, with real Spark and Delta.
 
 
 ODD = ("a/b", "100 % {x}", "größe=1", "__HIVE_DEFAULT_PARTITION__", "it s %2F", "C:*?")
@@ -538,7 +540,7 @@ def is_laid_out(opened, by):
 
 @pytest.mark.jars("delta")
 def test_partitioned_tables_equal_plain_ones(tmp_path, spark):
-    """They do over several checkpoints, a rescale, a rollback, in a copy of a cut, and for jobs that read them."""
+    """They do so over checkpoints, a rescale and a rollback, in a copy of a cut, and for jobs that read them."""
     trial = Trial(build, tmp_path)
     first = trial.run(checkpoints=2)
     assert 0 < compare(first, spark) < 180
@@ -561,7 +563,7 @@ def test_partitioned_tables_equal_plain_ones(tmp_path, spark):
 
 
 def _is_pruned(cut, spark):
-    """Spark and delta-rs read only the files of the partitions that a filter asks for."""
+    """Check that Spark and delta-rs read only the files of the partitions that a filter selects."""
     rows = cut.spark(spark, "bronze/rows").filter("day = DATE'2024-02-28' AND city = 'a/b'")
     scanned = rows.inputFiles()
     assert scanned
@@ -606,7 +608,7 @@ def renamed(data):
 
 
 def test_a_renamed_table_keeps_its_partitions_and_its_layout(tmp_path):
-    """Its files are linked into folders of the same partitions. Another `partition_by` is refused before anything."""
+    """The files are linked into folders of the same partitions. A tick with another `partition_by` is refused."""
     trial = Trial(renamed, tmp_path)
     first = trial.run(checkpoints=2)
     rows = first.arrow("bronze/rows").num_rows

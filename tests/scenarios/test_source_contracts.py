@@ -135,13 +135,13 @@ class TestGeneratorSurvives(SurvivesKills):
 
 @pytest.mark.dear
 class TestStateOfItsOwn(SourceContract):
-    """A source that keeps a word besides its positions."""
+    """A source with state of its own: a word, besides its positions."""
 
     source = staticmethod(remembering)
 
 
 class TestStateOfItsOwnSurvives(SurvivesKills):
-    """Each tick gets back the word that the job chose when it was new, wherever the tick before died."""
+    """Each tick restores the word that the job's first tick chose, wherever the tick before died."""
 
     source = staticmethod(remembering)
     kills = (
@@ -158,7 +158,7 @@ class TestFiles(SourceContract):
 
 @pytest.mark.dear
 class TestJsonLines(SourceContract):
-    """Files without row addresses. A slice never ends within one."""
+    """Files whose rows have no addresses. A slice never ends within such a file."""
 
     source = staticmethod(json_lines)
     may_exceed = True
@@ -214,7 +214,7 @@ class TestDeltaSurvives(SurvivesKills):
 
 @pytest.mark.dear
 class TestCuts(SourceContract):
-    """A table of another job, from cut to cut."""
+    """A table of another job, read cut by cut."""
 
     source = staticmethod(cuts)
 
@@ -229,7 +229,7 @@ class TestCutsSurvive(SurvivesKills):
 
 @pytest.mark.dear
 class TestGapsSurvive(SurvivesKills):
-    """A source in real ticks, whose positions have gaps."""
+    """A source whose positions have gaps, in real ticks."""
 
     source = staticmethod(gaps)
     kills = ("after:AppendRow",)
@@ -250,14 +250,14 @@ class TestFilesSurvive(SurvivesKills):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 class TestDeletedFilesSurvive(SurvivesKills):
-    """In unaligned mode too, no file goes while a restored tick could still need it."""
+    """In unaligned mode too, no file is deleted while a restored tick could still need it."""
 
     source = staticmethod(consumed)
     kills = ("before:AppendRow", "after:AppendRow", "before:NotifyComplete", "after:NotifyComplete")
     settings: ClassVar = SurvivesKills.settings | {"unaligned": True}
 
     def test_nothing_is_lost_or_doubled_by_a_kill(self, tmp_path: Path) -> None:
-        """At the end, every file that was read whole has gone."""
+        """At the end, every file that was read whole is deleted."""
         super().test_nothing_is_lost_or_doubled_by_a_kill(tmp_path)
         assert ["_consumed.json"] * 2 == [path.name for path in sorted(tmp_path.glob("data/*/*"))]
 
@@ -346,7 +346,7 @@ def slices(source, most=100):
 
 @pytest.mark.parametrize("form", ["tuple", "row", "arrow"])
 def test_rows_of_every_form_are_read_in_tasks(spark, form):
-    """Tuples, named rows and Arrow batches. Places rise from slice to slice, and with the rows of a partition."""
+    """Rows are tuples, named rows or Arrow batches. Positions rise from slice to slice, and within a partition."""
     source = SparkSource(examples.PartitionedNumbers, {"form": form})
     rows = source.read(spark, slices(source))
     assert read_schema(source).fieldNames() == rows.columns
@@ -364,7 +364,7 @@ def test_rows_that_do_not_fit_the_columns_are_named(spark):
 
 
 def test_rows_that_are_not_given_again_are_missed(spark):
-    """A simple reader gave them when it was polled. The tick fails, instead of losing them silently."""
+    """A simple reader gave the rows when it was polled. The read fails, instead of losing the rows silently."""
     source = SparkSource(examples.SimpleNumbers, {"fails": "forgets"})
     with pytest.raises(Exception, match="gave 2 rows when it was polled, and now 1 rows between the same two offsets"):
         source.read(spark, slices(source)[:1]).collect()
@@ -399,7 +399,7 @@ class TestPartitioned(SourceContract):
 
 @pytest.mark.dear
 class TestBounded(SourceContract):
-    """A reader that plans tasks, up to an end."""
+    """A reader that plans tasks, and whose data has an end."""
 
     may_exceed = True
     source = staticmethod(lambda folder: SparkSource(examples.PartitionedNumbers, bounded=True))

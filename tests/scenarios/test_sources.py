@@ -38,7 +38,7 @@ ODD_FILES = ["b [1] {x}*.parquet", "a%20b.parquet", "ü'quote+plus.parquet", "pl
 
 @pytest.fixture
 def root(tmp_path):
-    """Return two splits of four files. Spark, Hadoop or SQL could misread the names.
+    """Return a folder with two splits of four files each. Spark, Hadoop or SQL could misread the names.
 
     Each file has 7 rows, 3 in a row group.
     """
@@ -188,7 +188,7 @@ def test_a_touched_file_is_accepted_and_a_changed_one_has_a_way_out(spark, tmp_p
 
 
 # ------------------------------------------------------------------
-# Tests pipelines in real ticks that read CSV, whose files bring new columns, or whose files go after reading.
+# Tests pipelines in real ticks that read CSV, get new columns from files, or archive files after reading.
 
 
 WORDS = StructType().add("n", LongType()).add("word", StringType())
@@ -247,7 +247,7 @@ def rows(tmp_path):
 
 
 def test_unreadable_records_go_to_quarantine(tick, rows, tmp_path):
-    """Quarantine has them as text. The table has the file's other records."""
+    """Quarantine has these records as text. The table has the file's other records."""
     (tmp_path / "in" / "a" / "1.csv").write_text(BROKEN)
     assert TickOutcome.CAUGHT_UP is tick(of_csv).outcome
     assert [(1, "one"), (3, "three")] == rows("bronze/rows", "n", "word")
@@ -255,7 +255,7 @@ def test_unreadable_records_go_to_quarantine(tick, rows, tmp_path):
 
 
 def test_without_a_corrupt_column_the_file_and_the_ways_out_are_named(tick, tmp_path):
-    """The tick ends with a sentence that names them, and nothing is committed."""
+    """The tick fails with a sentence that names the file and the ways out. Nothing is committed."""
     (tmp_path / "in" / "a" / "1.csv").write_text(BROKEN)
     report = tick(strict)
     assert TickOutcome.FAILED is report.outcome
@@ -392,7 +392,7 @@ class DoubledSource(FileSource):
 
 @pytest.mark.parametrize("case", ["nanoseconds", "96 bits", "old calendar", "options", "corrupt column", "own read"])
 def test_what_arrow_reads_in_another_way_is_left_to_spark(tmp_path, case):
-    """The same rows would have other values, or the source's own steps would be missing."""
+    """In a task, the rows would have other values, or the source's own steps would be missing."""
     moments = pa.timestamp("ns" if case in {"nanoseconds", "96 bits"} else "us", "UTC")
     stored = STORED.set(2, pa.field("moment", moments))
     if case == "old calendar":

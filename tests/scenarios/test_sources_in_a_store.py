@@ -93,7 +93,7 @@ class TestChanges(SourceContract):
 
 @pytest.mark.usefixtures("store")
 class TestCuts(SourceContract):
-    """A table of another job, from cut to cut."""
+    """A table of another job, read cut by cut."""
 
     source = staticmethod(cuts)
 
@@ -169,9 +169,10 @@ def run(lake, tmp_path):
 
 @pytest.mark.kill
 def test_rows_of_objects_are_read_once_whatever_the_objects_are_called(lake, run, monkeypatch):
-    """A tick is killed, the next one goes on, and a later one reads a new object; positions are unique in a split.
+    """A tick is killed, the next one goes on, and a later one reads a new object. Each row has its own position.
 
-    Spark reads S3. Elsewhere tasks read the Parquet files, before steps of Spark's too, and Spark needs no jar.
+    Spark reads from S3. From other stores, tasks read the Parquet files, even if Spark's steps follow, and Spark needs
+    no jar.
     """
     if lake.scheme == "s3":
         monkeypatch.setenv("WITH_CSV", "yes")

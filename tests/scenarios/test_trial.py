@@ -1,4 +1,4 @@
-"""`tidemark.testing`: what a Trial refuses and says. That it works is in the guide on pipelines and in new projects."""
+"""Tests what a Trial refuses and reports. The guide on pipelines and new projects show that a Trial works."""
 
 import pandas as pd
 import polars as pl
@@ -27,7 +27,7 @@ def broken(data) -> Pipeline:
 
 @pytest.mark.parametrize("kind", [pl.DataFrame, pd.DataFrame, pa.table])
 def test_each_delivery_is_a_file_of_its_own(kind, tmp_path):
-    """A frame of each kind is a Parquet file with its columns alone, after those delivered before."""
+    """A frame of each kind becomes a Parquet file with only its columns, named after the files delivered before."""
     trial = Trial(as_pipeline, tmp_path)
     files = [trial.deliver("orders/berlin", kind({"n": [number, 2]})) for number in (1, 3)]
     assert [tmp_path / "data/orders/berlin" / name for name in ("000000.parquet", "000001.parquet")] == files
@@ -36,7 +36,7 @@ def test_each_delivery_is_a_file_of_its_own(kind, tmp_path):
 
 
 def test_a_process_that_cannot_find_the_pipeline_is_not_started(tmp_path):
-    """A function inside another one, or a built Pipeline, exists in this process alone."""
+    """A function inside another one, or a built Pipeline, exists only in this process."""
 
     def inside(data):
         return nothing(data)
@@ -62,7 +62,7 @@ def test_a_tick_that_is_killed_leaves_what_the_next_one_needs(tmp_path, spark):
 
 @pytest.mark.spark
 def test_a_tick_that_is_not_killed_or_fails_is_an_error(tmp_path, spark):
-    """The message says where the tick did not come, what the tick said last, and why a tick failed."""
+    """The message names the boundary that was not reached and the tick's last output, or why the tick failed."""
     with pytest.raises(NotKilledError, match="not killed at after:RollForwardCut, it ended with 0: "):
         Trial(nothing, tmp_path).kill("after:RollForwardCut", spark_cores=1)
     with pytest.raises(NoSuchCutError):

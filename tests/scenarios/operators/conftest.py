@@ -49,9 +49,9 @@ class Bench:
         return StagedSegment((FileHandle(path, rows.num_rows, 1, 0),))
 
     def run(self, *inputs: pa.Table | None, end: bool = False) -> MicroBatchFinished:
-        """Run one micro-batch of these rows, by input.
+        """Run one micro-batch over the rows of each input.
 
-        None stands for an input without segments. `end` says that no row follows.
+        None stands for an input without segments. `end` declares that no row follows.
         """
         self.micro_batch += 1
         segments = tuple(
@@ -78,7 +78,10 @@ class Bench:
 
 @pytest.fixture
 def bench(spark, tmp_path):
-    """Return a function that makes a bench in a warehouse of its own. Its name has characters of glob patterns."""
+    """Return a function that makes a bench.
+
+    The name of the warehouse has characters of glob patterns.
+    """
     warehouse = tmp_path / "ware[house] {1}"
     warehouse.mkdir()
     return lambda plan, **kept: Bench(PlannedJobs(spark), warehouse, plan, **kept)
@@ -86,7 +89,7 @@ def bench(spark, tmp_path):
 
 @pytest.fixture(params=["one task", "own scans", "exchange"])
 def each_way(request, monkeypatch):
-    """Run small micro-batches in one task, in a task for each subtask, and through Spark's exchange. Return which."""
+    """Return how small micro-batches run: in one task, in a task for each subtask, or through Spark's exchange."""
     if request.param != "one task":
         monkeypatch.setattr(ways_to_read, "_FEW_ROWS", -1)
     if request.param == "exchange":

@@ -1,4 +1,4 @@
-"""Broadcasts on Spark: every subtask sees the newest rule of each class, and each cut holds them whole (D1)."""
+"""Broadcasts on Spark: every subtask sees the newest rule of each class, and each cut holds all these rules (D1)."""
 
 import polars as pl
 import pytest
@@ -85,7 +85,7 @@ def build_by_version(data):
 
 
 def build_by_class(data):
-    """Return the pipeline that keeps the rule with another greatest value."""
+    """Return the pipeline that keeps the rule with the greatest `class`, instead of the greatest `version`."""
     return declared(data, latest_by="class")
 
 
@@ -113,7 +113,7 @@ def judge(warehouse, operator="judged", cuts=None):
 
 
 def test_each_cut_holds_all_rules_over_a_restart_and_rescales(tmp_path, spark):
-    """Two subtasks, then three, then one: each sees all rules that came before, and each payment is judged once."""
+    """Ticks have two subtasks, then three, then one. Each sees all earlier rules, and judges each payment once."""
     trial = Trial(build, tmp_path)
     trial.run(checkpoints=2, **SMALL)
     trial.run(parallelism=3, checkpoints=2, **SMALL)
@@ -126,7 +126,10 @@ def test_each_cut_holds_all_rules_over_a_restart_and_rescales(tmp_path, spark):
 
 
 def test_a_broadcast_survives_kills_and_goes_back_with_a_rollback(tmp_path, spark):
-    """A tick dies before its commit point, another after it. Then the job goes back to its first cut, and reads on."""
+    """One tick dies before its commit point, one after it. Then the job is rolled back to its first cut.
+
+    A last tick reads on from there.
+    """
     trial = Trial(build, tmp_path)
     trial.kill("before:AppendRow#2", **SMALL)
     trial.kill("after:AppendRow#2", **SMALL)
@@ -165,7 +168,7 @@ REORDERED = r"was newest_broadcast_rows\(version bigint\) and is now newest_broa
     [(build_by_version, "key"), (build_blind, "broadcast input"), (build_by_class, REORDERED)],
 )
 def test_a_pipeline_that_would_lose_rules_is_refused(build_otherwise, says, tmp_path, spark):
-    """Other keys or another order do not fit the kept rules, and without the input nobody keeps them.
+    """The kept rules do not fit other keys or another order. Without the broadcast input, no operator would keep them.
 
     The job stays as it is.
     """
@@ -178,7 +181,7 @@ def test_a_pipeline_that_would_lose_rules_is_refused(build_otherwise, says, tmp_
 
 
 def test_rules_in_flight_are_kept_in_an_unaligned_checkpoint(tmp_path, spark):
-    """Barriers overtake rules and payments. The next tick handles them first, and each payment is judged once."""
+    """Barriers overtake rules and payments. The next tick handles these rows first, and judges each payment once."""
     trial = Trial(build, tmp_path)
     trial.run(checkpoints=3, unaligned=True, micro_batch_rows_max=10, **SMALL)
     trial.run(unaligned=True, parallelism=3, **SMALL)

@@ -1,4 +1,4 @@
-"""Compares each cut of pipelines of changelogs with Spark SQL: aggregates of aggregates, joins, first rows, unions."""
+"""Compares cuts of pipelines over changelogs with Spark SQL: aggregates of aggregates, joins, first rows, unions."""
 
 import math
 import random
@@ -81,7 +81,7 @@ FIRST = {"a_rows": (count(), "count(*)"), "a_max": (max_of("n"), "max(n)"), "a_s
 
 
 def changes_steps(seed):
-    """Return a random pipeline: moduli of keys, a filter of the first result, and aggregates of the second."""
+    """Draw a random pipeline: its keys, a filter on the first aggregate, and the functions of the second one."""
     chance = random.Random(seed)  # noqa: S311 - test data
     return {
         "rows": 120,
@@ -129,7 +129,7 @@ SQL_COUNTED = "count(*) as rows, sum(least) as n_null, max(total) as most, sort_
 
 
 def joins_steps(seed):
-    """Return a random pipeline: keys of both sides, filters, and how they are joined, the second time too."""
+    """Draw a random pipeline: the keys and filters of both sides, and the kinds of its three joins."""
     chance = random.Random(seed)  # noqa: S311 - test data
     return {
         "rows": 90,
@@ -144,9 +144,9 @@ def joins_steps(seed):
 
 
 def joins_of(steps):
-    """Return what builds the pipeline: two filtered aggregates, their join, and aggregates of it.
+    """Return the function that builds the pipeline: two filtered aggregates, two joins of them, and later aggregates.
 
-    The join meets the rows themselves too, which are append-only.
+    A third join has the first one on its left side, and the source's rows, which are append-only, on its right side.
     """
 
     def build(data):
@@ -172,7 +172,7 @@ def joins_of(steps):
 
 
 def joins_sql(steps):
-    """Return the queries of the two upsert tables over the view `rows`."""
+    """Return the SQL of the three upsert tables. Each query reads the view `rows`."""
     left = f"select *, {steps['j']} as j from (select key, count(*) as n_l, sum(value) as total from rows group by key)"
     right = "select *, n_r % 5 as j from (select n % 11 as m, count(*) as n_r, min(n) as least from rows group by 1)"
     both = (
@@ -242,7 +242,7 @@ def tops_sql(steps):
     exprs = [by.removesuffix(" desc") for by in steps["order"]]
     names = [f"o{place}" for place in range(len(exprs))]
     keyed = ", ".join([f"{steps['j']} as j", *(f"{by} as {name}" for by, name in zip(exprs, names, strict=True))])
-    # As in the pipeline, the filter sees the rows before the columns of the order, and reads none of them.
+    # As in the pipeline, the filter comes before the columns of the order are added, and reads none of these columns.
     counted = f"select *, {keyed} from ({counted}) where {steps['filter']}"
     order = [name + " desc" * by.endswith(" desc") for name, by in zip(names, steps["order"], strict=True)]
     every = ["key", "n_of", "total", "least", *names]
@@ -287,9 +287,9 @@ def unions_steps(seed):
 
 
 def unions_of(steps):
-    """Return what builds the pipeline: two aggregates, a join and the rows themselves are united.
+    """Return the function that builds the pipeline: a union of an aggregate, the source's rows, and a join.
 
-    An aggregate, first rows and another union take the changes.
+    Two aggregates, first rows and another union take the changes of this union.
     """
 
     def build(data):
@@ -348,7 +348,7 @@ CHANGES_FIXED = {
 
 @dataclass(frozen=True)
 class Kind:
-    """Pipelines of a kind: how their steps are drawn, what builds one, and the SQL of its upsert tables over `rows`."""
+    """A kind of pipeline: how its steps are drawn, how it is built, and the SQL of its upsert tables over `rows`."""
 
     steps_of: Callable[[int], dict]
     building: Callable[[dict], Callable]
@@ -374,13 +374,16 @@ KINDS = {
 
 
 def build(data):
-    """Return the fixed pipeline of the kind that the folder of the trial is called, in another process too."""
+    """Return the fixed pipeline of the kind after which the trial's folder is named.
+
+    So another process builds the same pipeline.
+    """
     kind = KINDS[data.parent.name]
     return kind.building(kind.fixed)(data)
 
 
 def alike(one, other):
-    """Compare values; a float keeps a rounding error of rows that left."""
+    """Compare two values. Floats may differ by rounding errors that rows leave when they are taken back."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-5)
     return one == other
@@ -425,7 +428,7 @@ def test_changelogs_are_sparks_at_each_cut_over_a_restart_and_a_rescale(tmp_path
 @pytest.mark.dear
 @pytest.mark.parametrize(("name", "seed"), [(name, seed) for name, kind in KINDS.items() for seed in range(kind.seeds)])
 def test_random_pipelines_are_sparks_at_each_cut(tmp_path, spark, name, seed):
-    """The second half runs in another tick, with another parallelism. Some unions begin with rows in flight then."""
+    """A second tick reads the rest with another parallelism. For some unions, this tick begins with rows in flight."""
     kind, chance = KINDS[name], random.Random(seed)  # noqa: S311 - test data
     steps = kind.steps_of(seed)
     trial = Trial(kind.building(steps), tmp_path)
@@ -438,9 +441,9 @@ def test_random_pipelines_are_sparks_at_each_cut(tmp_path, spark, name, seed):
 
 @pytest.mark.dear
 def test_an_aggregate_may_not_begin_after_the_one_that_it_reads(tmp_path, spark):
-    """The job has counted rows already. An aggregate over it, added later, is refused before the claim.
+    """If the first aggregate has counted rows, a second one that reads its updates is refused before the claim.
 
-    Another vertex that reads the updates gets the new rows only, with and without that aggregate.
+    Another vertex that reads the updates gets only the new row of each, with and without the second aggregate.
     """
 
     def begin(data):
@@ -484,7 +487,10 @@ def deduplicating(order_by, *, counted=False):
 
 
 def test_first_rows_in_another_order_do_not_go_on_from_the_kept_ones(tmp_path):
-    """The rows that would be first now were not kept. The tick is refused by name, and the old pipeline goes on."""
+    """The state lacks the rows that come first in the new order, so the tick is refused.
+
+    The error names the column or the vertices. The old pipeline goes on.
+    """
     trial = Trial(deduplicating("n"), tmp_path)
     trial.run(every_rows=30, slice_rows_max=10, checkpoints=1)
     meant = r"column _top_rows was first_1_of_new_rows\(n bigint\) and is now first_1_of_new_rows\(n desc bigint\)"
@@ -498,7 +504,7 @@ def test_first_rows_in_another_order_do_not_go_on_from_the_kept_ones(tmp_path):
 
 
 def updates_kept(data):
-    """Build a union of which one reader takes changes, while its table and its quarantine show rows that came."""
+    """Build a union. An aggregate takes its changes. Its table and quarantine show only the rows that it adds."""
     pipeline = Pipeline("kept", parallelism=2)
     rows = pipeline.source("rows", SequenceSource({"a": 60}, keys=5))
     counted = rows.key_by("key").aggregate("per_key", n=count())
@@ -511,7 +517,7 @@ def updates_kept(data):
 
 
 def test_the_table_of_a_union_has_rows_that_were_added(tmp_path, spark):
-    """An update whose new row fails a rule is quarantined, and its old row is taken back."""
+    """If the new row of an update fails a rule, the new row is quarantined, and the old row is taken back."""
     cut = Trial(updates_kept, tmp_path).run(every_rows=20, slice_rows_max=10)
     both = cut.polars("bronze/both").select("key", "n").collect()
     assert both.columns == ["key", "n"]
@@ -557,7 +563,7 @@ for _name, _type in TYPES.items():
 @pytest.mark.parametrize("column", ["d", "f", "s", "m", "t", "at", "i"])
 @pytest.mark.parametrize("descending", [False, True])
 def test_rows_of_each_type_are_in_sparks_order(spark, column, descending):
-    """Null, NaN, infinities and texts beyond ASCII too. The other columns, of any type, tell equal ones apart."""
+    """There are null, NaN, infinities and texts beyond ASCII. Other columns, of any type, put equal values in order."""
     chance = random.Random(f"{column}{descending}")  # noqa: S311 - test data
     rows = [(chance.choice([None, 1, 2]), *map(chance.choice, VALUES.values())) for _ in range(120)]
     frame = pl.DataFrame(rows, schema=empty_frame(arrow_schema(SCHEMA)).schema, orient="row")
@@ -657,7 +663,7 @@ TEXTS = [
         b"/\xe0\x80b",
     ),
 ]
-"""The last ones are no UTF-8."""
+"""The last texts are not valid UTF-8."""
 DAYS = [None, date(1, 1, 1), date(2026, 2, 28), date(9999, 12, 31)]
 DOUBLES = [None, 0.0, -0.0, 1.5, 1e308, 5e-324, math.inf, -math.inf, math.nan]
 PLAIN_VALUES = {
@@ -678,11 +684,11 @@ PLAIN_VALUES = {
     "e": DOUBLES,
     "yes": [None, True, False],
 }
-"""Times are microseconds: the years 1, 0, 1900, 9999 and 10000 begin among them."""
+"""Times are in microseconds. Some lie right before or at the beginning of the years 1, 1900 and 10000."""
 
 
 class Drawn:
-    """Draws plain expressions of each type over the columns of PLAIN, some of them within one another."""
+    """Draws plain expressions of each type over the columns of PLAIN. Some expressions contain others."""
 
     def __init__(self, chance):
         self.one = chance.choice
@@ -764,7 +770,10 @@ class Drawn:
 
 
 def _as_known(kind):
-    """Return the type by which values are compared that Python has no type for: days of other years, and odd texts."""
+    """Return the type in which to compare values.
+
+    Python cannot hold days of some years, nor texts that are not UTF-8.
+    """
     return pa.int32() if pa.types.is_date32(kind) else pa.binary() if pa.types.is_string(kind) else kind
 
 
@@ -776,7 +785,7 @@ def _plain_values(values, kind):
 
 
 def test_a_task_computes_plain_expressions_as_spark_does(spark):
-    """With nulls, the least and the greatest numbers, years beyond four digits, and texts beyond ASCII and UTF-8."""
+    """There are nulls, least and greatest numbers, years beyond four digits, and texts beyond ASCII and UTF-8."""
     chance = random.Random(7)  # noqa: S311 - test data
     drawn = Drawn(chance)
     rows = [tuple(chance.choice(PLAIN_VALUES[name]) for name in PLAIN.names) for _ in range(400)]

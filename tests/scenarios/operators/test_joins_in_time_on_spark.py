@@ -1,6 +1,7 @@
-"""Joins in time on real Spark: kills and another parallelism give the same rows and late rows.
+"""Joins in time on real Spark: kills and another parallelism change neither rows nor late rows.
 
-The judge replays the cuts: it takes each epoch's rows from the bronze tables, and its watermark from the rows before.
+`judge` replays the cuts. It takes each epoch's rows from the bronze tables, and computes the watermark from the rows of
+earlier epochs.
 """
 
 from collections import Counter
@@ -51,7 +52,7 @@ def wider(data):
 
 
 def deliver(trial, place):
-    """Deliver rows with times that go on by three minutes. One of eight is up to three hours late."""
+    """Deliver rows whose times advance by three minutes. One in eight is up to three hours late."""
     for kind in KINDS:
         draw, found = Random(f"{kind} {place}"), []  # noqa: S311 - no secret
         for n in range(40 * place, 40 * place + 40):

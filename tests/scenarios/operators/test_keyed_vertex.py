@@ -52,7 +52,7 @@ from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 
 BATCHES_MAX = 20
-"""The most micro-batches to try. With two workers and two subtasks, a run without any hit would not be chance."""
+"""The most micro-batches to try. With two workers and two subtasks, so many without a hit cannot be chance."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("each_way")]
 
@@ -148,7 +148,7 @@ def restored(vertex, parallelism):
 
 
 def test_rescaling_from_two_to_three_to_one_keeps_every_row_once(bench):
-    """State of other ranges is filtered out. The first micro-batch rewrites the table's files that fit no range."""
+    """A subtask skips state of other key ranges. The first micro-batch rewrites the table's files that fit no range."""
     vertex, batches = bench(totals(2)), [flights(200, 1), flights(200, 2)]
     for batch in batches:
         vertex.run(batch)
@@ -214,9 +214,10 @@ def weather(hours):
 
 
 def test_a_flight_goes_on_once_its_weather_is_known_in_any_order_of_arrival(bench):
-    """Early flights wait in the state, and later ones go on at once. Flights without a carrier wait for ever.
+    """A flight waits in the state until its weather comes. A flight without a carrier waits for ever.
 
-    The files that a vertex hands on are the files that it staged.
+    A flight that comes after its weather is emitted at once. The files that the vertex emits are the files that it
+    staged.
     """
     vertex, sent, out = bench(enriched()), [], []
     for number, (rows, hours) in enumerate([(200, [0, 1]), (200, None), (None, [2, 3]), (100, [4])]):
@@ -273,7 +274,7 @@ def rows_of(schema, *rows):
 
 
 def test_the_latest_price_outlives_rescaling_and_a_drain(bench):
-    """At another parallelism, after late rows and after the end of input, the price with the greatest time counts."""
+    """After rescaling, after late rows and after the end of input, a sale gets the price with the greatest time."""
     names = [f"i{number}" for number in range(9)]
     vertex = bench(priced(2))
     vertex.run(None, rows_of(PRICES, *[(name, 5, 5.0) for name in names]))
@@ -289,7 +290,7 @@ def test_the_latest_price_outlives_rescaling_and_a_drain(bench):
 
 
 def test_an_end_of_input_reaches_a_subtask_without_rows(bench):
-    """The last rows belong to one key. The other subtask holds state, so it runs too."""
+    """The last rows belong to one key. The other subtask gets no row, but holds state, so it runs too."""
     vertex = bench(enriched())
     vertex.run(flights(60, 1), None)
     last = flights(60, 2).filter(pa.compute.equal(flights(60, 2)["carrier"], "C1")).slice(0, 1)
@@ -300,9 +301,10 @@ def test_an_end_of_input_reaches_a_subtask_without_rows(bench):
 
 
 def test_a_run_counts_how_often_its_workers_held_their_state(bench, each_way):
-    """Each load of a range with files is a hit, behind, or a miss (D5). A worker soon meets its own range again.
+    """Each load of a range that has state files counts as a hit, as behind, or as a miss (D5).
 
-    A single task takes Spark's idle workers in turn, so in between, the other one has written this small state anew.
+    A worker soon loads the same range again, which is a hit. With `one task` there may be no hit: Spark uses its idle
+    workers in turn, so another worker has rewritten this small state in between.
     """
     vertex, batches = bench(totals(2)), []
     while not vertex.copies.hits and len(batches) < BATCHES_MAX:
@@ -396,7 +398,7 @@ def through_expressions(rows):
 
 @pytest.mark.parametrize("name", KEYS)
 def test_equal_keys_keep_their_key_group_and_their_count(bench, spark, name):
-    """Groups are Spark's hashes of the keys. Rows of a file, of expressions and of texts meet in one state (E2)."""
+    """A key's group is Spark's hash of the key. Rows from files, Python steps and SQL texts meet in one state (E2)."""
     kind, values = KEYS[name]
     schema = arrow_schema(StructType().add("k", kind).add("n", LongType()))
     keys = [*values, None]
@@ -425,7 +427,7 @@ def test_equal_keys_keep_their_key_group_and_their_count(bench, spark, name):
 
 
 STEP = 2**60
-"""The numbers 0 to 4 times this value add up to more than a bigint holds. The numbers 0 to 3 do not."""
+"""The multiples 0 to 4 of this value add up to more than a bigint holds. The multiples 0 to 3 do not."""
 
 
 def summing_tick(spark, root, rows, kind=None):
@@ -441,7 +443,7 @@ def total(root):
 
 
 def test_a_sum_that_is_too_large_for_bigint_goes_on_as_a_decimal(spark, tmp_path):
-    """The tick fails and shows nothing of the epoch. With the cast that it names, the next tick has every row once."""
+    """The failed tick publishes nothing. With the cast that its message names, the next tick counts each row once."""
     assert TickOutcome.CAUGHT_UP is summing_tick(spark, tmp_path, 4).outcome
     failed = summing_tick(spark, tmp_path, 5)
     assert TickOutcome.FAILED is failed.outcome
@@ -457,7 +459,7 @@ def test_a_sum_that_is_too_large_for_bigint_goes_on_as_a_decimal(spark, tmp_path
     ("kind", "value"), [(LongType(), 2**63 - 1), (DecimalType(38, 0), Decimal("9" * 38))], ids=["bigint", "decimal"]
 )
 def test_a_sum_that_spark_refuses_is_refused_with_the_vertex_named(bench, spark, kind, value):
-    """This also holds over two micro-batches. Then neither state nor table has a row of the second one."""
+    """Spark refuses the sum over both rows. Here the second micro-batch fails, and changes neither state nor table."""
     schema = StructType([StructField("k", StringType()), StructField("v", kind)])
     one = pa.table({"k": ["a"], "v": [value]}, schema=arrow_schema(schema))
     with pytest.raises(PySparkException, match=r"overflow|OVERFLOW|OUT_OF_RANGE"):

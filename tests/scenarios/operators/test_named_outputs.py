@@ -1,4 +1,4 @@
-"""Named outputs of a process function on Spark: each cut shows what the function puts out for the rows of the cut."""
+"""Named outputs of a process function on Spark: each cut shows what the function emits for the rows of the cut."""
 
 import time
 
@@ -28,11 +28,11 @@ SMALL = {"every_rows": 40, "slice_rows_max": 10, "retained": 9}
 
 
 NUMBERED = StructType().add("number", LongType()).add("key", LongType()).add("split", StringType())
-"""The columns of the output `odd` once `n` is called `number`."""
+"""The columns of the output `odd` after `n` is renamed to `number`."""
 
 
 class Renaming:
-    """Does what `Sorted` does, and calls a column of `odd` by its new name."""
+    """Does what `Sorted` does, but a column of `odd` has its new name."""
 
     def process(self, inputs, state):
         done = Sorted(("odd", "seen")).process(inputs, state)
@@ -41,7 +41,7 @@ class Renaming:
 
 
 class Sorted:
-    """Counts and adds by key, puts odd rows out as `odd`, and a key that it sees for the first time as `seen`."""
+    """Counts and sums by key. Emits odd rows as `odd`, and each key that it sees for the first time as `seen`."""
 
     def __init__(self, outputs):
         self.outputs = outputs
@@ -94,7 +94,7 @@ def renamed(data):
 
 
 def undeclared(data):
-    """Return the pipeline without the output `seen`, which the function puts out."""
+    """Return the pipeline that does not declare the output `seen`, although the function emits rows as `seen`."""
     return declared(data, ("odd",), ("odd", "seen"))
 
 
@@ -129,7 +129,7 @@ def test_each_cut_shows_each_output_whole_over_a_restart_and_a_rescale(tmp_path,
 
 
 def test_a_rollback_takes_each_output_back(tmp_path, spark):
-    """Every table shows what it showed at the first cut, read by cut and without. The next tick ends exactly."""
+    """After the rollback, every table shows the rows of the first cut. The next tick ends with each row once."""
     trial = Trial(build, tmp_path)
     trial.run(**SMALL)
     first, *_, last = judge(trial.warehouse)
@@ -145,11 +145,11 @@ def test_a_rollback_takes_each_output_back(tmp_path, spark):
 
 
 RARE = 77
-"""The number of the only rows that are alerts."""
+"""Only rows with this number are alerts."""
 
 
 class Watches:
-    """Puts each row out, and as `alerts` the rows of one number: most micro-batches have none."""
+    """Emits each row. Emits the rows of one number also as `alerts`, so most micro-batches have no alert."""
 
     def process(self, inputs, state):
         (rows,) = inputs
@@ -175,7 +175,7 @@ def _called_at(rows):
 
 
 def test_one_vertex_may_read_two_outputs_and_one_of_them_may_be_empty_for_long(tmp_path, spark):
-    """A union and a join read both. Neither confuses the two, and micro-batches without an alert pass."""
+    """A union and a join read both outputs and do not confuse them. Micro-batches without an alert succeed."""
     trial = Trial(watched, tmp_path)
     trial.run(checkpoints=1, **SMALL)
     trial.run(**SMALL)
@@ -194,7 +194,7 @@ def test_one_vertex_may_read_two_outputs_and_one_of_them_may_be_empty_for_long(t
 
 
 def test_a_clean_up_deletes_files_of_outputs_that_were_taken(tmp_path, spark):
-    """They lie in folders of their own. What the newest cuts do not need goes after the grace period."""
+    """Each output's files lie in a folder. Files that no retained cut needs are deleted after the grace period."""
     trial = Trial(build, tmp_path)
     trial.run(checkpoints=2, **SMALL)
     channel = trial.warehouse / "_tidemark/sorted/channels/sort/_data"
@@ -205,7 +205,7 @@ def test_a_clean_up_deletes_files_of_outputs_that_were_taken(tmp_path, spark):
 
 
 def test_a_column_of_an_output_is_renamed_with_its_table(tmp_path, spark):
-    """All rows of the table have the new name, those of older checkpoints too."""
+    """In all rows of the table the column has its new name, in rows of older checkpoints too."""
     Trial(build, tmp_path).run(checkpoints=2, **SMALL)
     cut = Trial(renamed, tmp_path).run(**SMALL)
     odd = cut.polars("silver/odd").collect()
@@ -217,7 +217,7 @@ def test_a_column_of_an_output_is_renamed_with_its_table(tmp_path, spark):
 
 @pytest.mark.dear
 def test_rows_in_flight_under_the_old_name_are_refused(tmp_path, spark):
-    """They would have no value under the new name. The message names the way out."""
+    """Rows in flight would have no value under the new name. The message names the way out."""
     trial = Trial(build, tmp_path)
     trial.kill("after:AppendRow#2", spark_cores=1, unaligned=True, **SMALL)
     with pytest.raises(CutDoesNotFitError, match=r"rows in flight from 'sort': column number was n and is now number"):
@@ -225,7 +225,7 @@ def test_rows_in_flight_under_the_old_name_are_refused(tmp_path, spark):
 
 
 def test_an_output_may_come_and_go_between_ticks(tmp_path, spark):
-    """A new output begins with the rows that are read from then on. The other one misses no row."""
+    """A new output begins with the rows that are read after it was added. The other output misses no row."""
     Trial(without_seen, tmp_path).run(checkpoints=2, **SMALL)
     Trial(build, tmp_path).run(checkpoints=1, **SMALL)
     newest = Trial(without_seen, tmp_path).run(allow_non_restored_state=True, **SMALL)
@@ -241,7 +241,7 @@ def test_rows_of_an_output_that_was_not_declared_fail_by_name(tmp_path, spark):
 
 
 # ------------------------------------------------------------------
-# A vertex that reads another output from now on, on Spark: no row in flight is passed over without a word.
+# On Spark, a new pipeline in which a vertex reads another output: no row in flight is lost silently.
 
 
 ROWS_OF_ANOTHER_OUTPUT_ON_SPARK = {"a": 150, "b": 120}
@@ -251,7 +251,7 @@ SMALL_OF_ANOTHER_OUTPUT_ON_SPARK = {"every_rows": 30, "slice_rows_max": 10, "mic
 
 
 class Slow:
-    """Puts each row out, slowly. So rows wait on the way to it."""
+    """Emits each row slowly, so that rows wait in its input channel."""
 
     def process(self, inputs, state):
         time.sleep(0.7)
@@ -264,7 +264,7 @@ def _greatest(rows, state):
 
 
 class SortsAnew:
-    """Puts each row out, odd numbers also as `odd` and even ones as `even`."""
+    """Emits each row. Emits odd numbers also as `odd`, and even ones as `even`."""
 
     def process(self, inputs, state):
         rows = inputs[0].select("n", "key")
@@ -315,7 +315,10 @@ def shown(cut, table="silver/kept"):
 
 
 def test_with_rows_in_flight_a_vertex_may_not_read_another_output(tmp_path, spark):
-    """The tick is refused before it claims the job, and the message names all. The old pipeline then ends exactly."""
+    """The tick is refused before it claims the job. The message names checkpoint, vertices, input and outputs.
+
+    The old pipeline then ends with each row exactly once.
+    """
     Trial(odd, tmp_path).run(unaligned=True, checkpoints=4, **SMALL_OF_ANOTHER_OUTPUT_ON_SPARK)
     record = newest(tmp_path / "warehouse")
     assert flying(record) > 0

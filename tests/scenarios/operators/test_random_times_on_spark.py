@@ -1,7 +1,7 @@
-"""Random operators over random rows on real Spark, each killed once, against a replay over the recorded cuts (N1, N6).
+"""Compares random operators on real Spark, each killed once, with a replay of the recorded cuts (N1, N6).
 
-The replay reads the epochs from the bronze table, and knows nothing of micro-batches, state, kills or parallelism. It
-says which rows are late, and computes the batch answer over the others.
+The rows are random too. The replay reads the epochs from the bronze table, and knows nothing of micro-batches, state,
+kills or parallelism. It determines which rows are late, and computes the batch result of the others.
 """
 
 import json
@@ -55,7 +55,7 @@ def drawn_by(draw):
 
 
 def rows(draw, split, place, delay):
-    """Return rows with times that go on by about two minutes. One of eight is later than the delay allows."""
+    """Return rows whose times advance by about two minutes. One in eight is later than the delay allows."""
     found = []
     for n in range(50 * place, 50 * place + 50):
         back = delay + draw.randrange(1, 200) if draw.random() < 0.12 else draw.randrange(delay + 1)
@@ -65,7 +65,7 @@ def rows(draw, split, place, delay):
 
 
 class Replay:
-    """What each operator has done at a cut: rows that are late, rows that count, and rows that `once` has passed on."""
+    """The expected work of each operator at a cut: late rows, rows that count, and rows that `once` has emitted."""
 
     def __init__(self, drawn):
         self.drawn = drawn
@@ -73,7 +73,7 @@ class Replay:
         self.watermark = None
 
     def epoch(self, new, every):
-        """Take the rows of an epoch, and go on to the watermark of all rows."""
+        """Take the rows of an epoch, and then advance the watermark to that of all rows."""
         within = timedelta(minutes=self.drawn["within"])
         for row in sorted(new, key=lambda each: each["at"]):
             if self.watermark is not None and row["at"] <= self.watermark:
@@ -88,13 +88,13 @@ class Replay:
             self.watermark = min(ends) - timedelta(minutes=self.drawn["delay"]) - MS
 
     def sizes(self):
-        """Return how many rows of `once` each window has that is over."""
+        """Return how many rows of `once` each closed window has."""
         size = timedelta(minutes=self.drawn["size"])
         ends = [(row["user"], BEGIN + ((row["at"] - BEGIN) // size + 1) * size) for row in self.once]
         return Counter(each for each in ends if each[1] - MS <= self.watermark)
 
     def over(self, name):
-        """Return each row that the watermark has passed, with the count and sum of the rows to which it looks back."""
+        """Return each row that the watermark has passed, with the count and sum of the rows in its range."""
         found, back = [], timedelta(minutes=self.drawn["back"])
         for row in (each for each in self.counted if each["at"] <= self.watermark):
             before = [each for each in self.counted if each["user"] == row["user"] and each["at"] <= row["at"]]

@@ -49,7 +49,7 @@ KEYS = 8
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Counts rows by key and writes its own name beside the count."""
+    """Counts rows by key, and writes the text `says` beside the count."""
 
     says: str
 
@@ -94,7 +94,7 @@ def state_files(root: Path) -> list:
 
 
 def test_state_takes_a_widened_an_added_and_a_dropped_column(spark, tmp_path):
-    """At the next checkpoint all files and the table have the new columns, even where no row reached the subtask.
+    """At the next checkpoint, the table and all files have the new columns, even files of a subtask that got no row.
 
     The old cut keeps its columns.
     """
@@ -128,10 +128,11 @@ def test_a_narrowed_column_is_refused_before_the_claim(spark, tmp_path):
 
 
 def test_every_backend_gives_the_same_results_and_reads_the_others_files(spark, tmp_path):
-    """One tick after the other uses another backend.
+    """Each tick uses another backend than the one before.
 
-    The table and the state table show the same as with one backend. The state lies in the entry, or is written whole,
-    or shares files with the checkpoint before. Where nothing changed, files are shared in any case (D2).
+    The table and the state table show the same rows as with a single backend. The backend decides whether the state
+    lies in the entry, is written whole, or shares files with the checkpoint before. If a subtask's state did not
+    change, even `full` shares its file (D2).
     """
     for turn, used in enumerate(["incremental", "memory", "full", "incremental"]):
         rows = 20 + 11 * turn
@@ -150,7 +151,7 @@ def test_every_backend_gives_the_same_results_and_reads_the_others_files(spark, 
 
 
 def test_a_state_too_large_for_the_entry_ends_the_tick_by_name(spark, tmp_path):
-    """The memory backend declines and names operator, limit and the way out. Nothing is published."""
+    """The memory backend declines the checkpoint, and names operator, limit and way out. Nothing is published."""
     small = job(20, LongType(), "says", state_backend="memory", memory_state_bytes_max=100)
     report = run_tick(small, RuntimeSettings(warehouse=tmp_path), spark=spark)
     assert TickOutcome.FAILED is report.outcome
@@ -167,7 +168,7 @@ def test_a_state_too_large_for_the_entry_ends_the_tick_by_name(spark, tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Counts rows by key, in a column with a name of your choice."""
+    """Counts rows by key, in the column `name`."""
 
     name: str
 
@@ -189,9 +190,10 @@ def tick_of_renamed_columns_on_spark(spark, root, rows, name, *, parallelism, ki
 
 
 def test_columns_are_renamed_while_their_files_move_to_other_subtasks(spark, tmp_path):
-    """Every file of the table goes through the exchange under its new name. The state's type also becomes wider.
+    """Every file of the table goes through the exchange with the new column name. The state's type also becomes wider.
 
-    A single row comes with the rename, so most keys keep the values from before. The declaration stays.
+    A single row is read in the tick of the rename, so most keys keep their values. The next tick still declares the
+    rename.
     """
     tick_of_renamed_columns_on_spark(spark, tmp_path, 40, "n", parallelism=2, kind=IntegerType(), renamed={})
     for rows in (41, 42):
@@ -211,7 +213,7 @@ def test_columns_are_renamed_while_their_files_move_to_other_subtasks(spark, tmp
 CONTEXT = Context(prec=38)
 ROWS = 2_000
 GROUPS = 32_768
-"""The largest number of key groups shows the most of a hash."""
+"""With the largest number of key groups, the test compares the most bits of a hash."""
 
 
 def numbers(draw, bits):
@@ -220,7 +222,7 @@ def numbers(draw, bits):
 
 
 def floats(draw, form, bits):
-    """Return numbers of any bits: tiny, infinite, not a number, both zeros."""
+    """Return numbers with random bits, and also infinities, NaN and both zeros."""
     whole = {2: "H", 4: "I", 8: "Q"}[bits // 8]
     made = [struct.unpack(form, struct.pack(whole, draw.getrandbits(bits)))[0] for _ in range(ROWS - 5)]
     return [0.0, -0.0, math.nan, math.inf, -math.inf, *made]
@@ -283,7 +285,7 @@ def test_each_type_and_all_together_hash_as_in_spark(spark):
 
 @pytest.mark.parametrize("rows", [9, 300])
 def test_long_keys_hash_as_in_spark(spark, rows):
-    """Few long keys are hashed one by one, and many word by word together. A key of a megabyte takes no second."""
+    """A few long keys are hashed one by one, many together word by word. A key of a megabyte takes no second."""
     draw = random.Random(rows)  # noqa: S311 - reproducible rows, no secret
     lengths = [1_000_003, *(draw.randrange(3_000) for _ in range(rows - 1))]
     keys = pa.table({"number": range(rows), "key": [draw.randbytes(length) for length in lengths]})
@@ -293,13 +295,13 @@ def test_long_keys_hash_as_in_spark(spark, rows):
 
 
 def test_a_part_of_a_column_hashes_as_the_whole():
-    """Arrow keeps a part as an offset into the whole column's buffers."""
+    """Arrow keeps a slice of a column as an offset into the whole column's buffers."""
     for name, column in columns().items():
         assert key_groups([column.slice(7, 100)], 128) == key_groups([column], 128).slice(7, 100), name
 
 
 def test_keys_of_other_types_and_rules_of_sparks_are_left_to_spark():
-    """Texts of a collation may be equal and have other bytes. A task judges rules about null, and no other rule."""
+    """With a collation, texts of different bytes may be equal. A task judges only rules with a plain condition."""
     assert may_scan(counted(StringType()).spec, 0)
     assert not may_scan(counted(StringType("UTF8_LCASE")).spec, 0)
     assert not may_scan(counted(StructType().add("a", StringType())).spec, 0)

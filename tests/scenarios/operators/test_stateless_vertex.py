@@ -142,7 +142,7 @@ def test_a_step_that_loses_a_column_is_named(bench):
 
 
 def test_a_worker_keeps_its_imports_from_the_garbage_collector(bench):
-    """Spark's daemon collects garbage after each task. It does not walk over what the worker has imported."""
+    """Spark's daemon collects garbage after each task. This collection does not visit what the worker has imported."""
     vertex = bench(bronze())
     vertex.run(ROWS)
     (counted,) = reported(vertex.jobs.session.range(0, 1, 1, 1), _counts).collect()
@@ -215,7 +215,7 @@ def plans(bench):
 
 @pytest.mark.parametrize("characters", [planned_jobs._CHARACTERS_MAX, 0], ids=["handed over", "in the plan"])
 def test_each_micro_batch_has_its_own_rows_and_state(bench, monkeypatch, characters):
-    """With steps and without, and also if its work is too large to be handed over."""
+    """This holds with and without steps, and also if the work is too large to be handed over and lies in the plan."""
     monkeypatch.setattr(planned_jobs, "_CHARACTERS_MAX", characters)
     for steps in (
         [],
@@ -231,7 +231,7 @@ def test_each_micro_batch_has_its_own_rows_and_state(bench, monkeypatch, charact
 
 
 def test_texts_that_say_the_same_are_planned_once(bench):
-    """Also in a step that writes rows without state."""
+    """This also holds for a vertex that writes rows without state."""
     vertex = bench(written("concat(upper(cast(n as string)), '!')"))
     assert [["1!"], ["2!", "3!"]] == [emitted(vertex, rows(*each))["x"].to_list() for each in ([1], [2, 3])]
     assert 1 == plans(vertex)
@@ -246,7 +246,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", [*KEYS, *OTHERS])
 def test_values_of_every_type_pass_through_a_plan(bench, name):
-    """A task reads them, Spark takes them, and a task writes them."""
+    """A task reads the values, Spark's plan passes them on, and a task writes them."""
     kind, values = (KEYS | OTHERS)[name]
     schema = StructType().add("v", kind)
     shown = StructType().add("v", kind).add("x", LongType())
@@ -266,7 +266,7 @@ def test_values_of_every_type_pass_through_a_plan(bench, name):
     ["current_timestamp()", "now()", "rand()", "uuid()", "input_file_name()", "(select count(*) from seen)"],
 )
 def test_what_may_change_is_planned_each_time(bench, spark, expression):
-    """Times, random numbers, names of files and other tables have their values of this micro-batch."""
+    """The current time, random numbers, file names and other tables are evaluated anew in each micro-batch."""
     spark.range(1).createOrReplaceTempView("seen")
     vertex = bench(written(expression))
     first = emitted(vertex, rows(1))["x"].item()
@@ -277,7 +277,7 @@ def test_what_may_change_is_planned_each_time(bench, spark, expression):
 
 
 def test_a_step_in_python_is_planned_each_time(bench, spark):
-    """Nobody knows what it reads. Neither does Spark's planner know what a registered function reads."""
+    """Nobody knows what a step in Python reads. Nor does Spark's planner know what a registered function reads."""
     number = iter(range(1, 9))
     vertex = bench(summed(with_column("n", lambda: F.lit(next(number)), LongType(), ROWS_OF_PLANNED_JOBS)))
     assert [1, 3] == [emitted(vertex, rows(7))["total"].item() for _ in range(2)]
@@ -288,7 +288,7 @@ def test_a_step_in_python_is_planned_each_time(bench, spark):
 
 
 def test_a_plan_goes_when_its_job_fails(bench):
-    """Spark may keep an error in a plan. The next micro-batch gets a new one."""
+    """Spark may keep an error in a plan, so the next micro-batch gets a new plan."""
     fails = "if(n = 13, raise_error('a bad row'), n)"
     vertex = bench(summed(with_column("n", fails, LongType(), ROWS_OF_PLANNED_JOBS)))
     assert 1 == emitted(vertex, rows(1))["total"].item()
@@ -312,7 +312,7 @@ def test_vertices_use_one_plan_at_the_same_time(spark, tmp_path):
 
 
 def test_threads_that_share_the_jvms_threads_get_no_plan(bench, monkeypatch):
-    """A job could get the work of another one. With PYSPARK_PIN_THREAD=false the gateway is of another class."""
+    """With PYSPARK_PIN_THREAD=false, a job could get another job's work. The gateway's class shows that setting."""
     monkeypatch.setattr(planned_jobs, "ClientServer", type("NoGateway", (), {}))
     vertex = bench(summed(with_column("n", "n * 10", LongType(), ROWS_OF_PLANNED_JOBS)))
     assert [10, 30] == [emitted(vertex, rows(number))["total"].item() for number in (1, 2)]
@@ -320,7 +320,7 @@ def test_threads_that_share_the_jvms_threads_get_no_plan(bench, monkeypatch):
 
 
 def test_sparks_event_log_hides_the_work(spark):
-    """A user's function may contain a password."""
+    """The work contains a user's function, which may contain a password."""
     settings = getattr(spark.sparkContext._jvm.org.apache.spark.internal.config, "package$").__getattr__("MODULE$")
     assert re.search(settings.SECRET_REDACTION_PATTERN().defaultValueString(), planned_jobs._WORK)
 
@@ -340,7 +340,7 @@ def report_both(batches):
 
 
 def test_the_last_function_of_a_task_has_workers_of_its_own(spark):
-    """A task with two functions uses two workers. No worker of a last function ever runs another function."""
+    """A task with two functions uses two workers. No worker of a task's last function runs an earlier one."""
     before = dict(spark.sparkContext.environment)
     last, first = set(), set()
     for _ in range(4):
@@ -354,7 +354,7 @@ def test_the_last_function_of_a_task_has_workers_of_its_own(spark):
 
 
 # ------------------------------------------------------------------
-# Tasks that scan files choose columns and judge rules about null themselves, with the rows that Spark would make.
+# Tasks that scan files choose columns and judge plain rules themselves. Their rows are those that Spark would make.
 
 
 WIDE = StructType(
@@ -459,7 +459,7 @@ def test_the_rows_of_a_choice_are_those_of_spark(bench, monkeypatch):
 @pytest.mark.spark
 @pytest.mark.parametrize("kept", [("note",), ("note", "delay"), ()])
 def test_the_good_rows_are_those_of_spark(bench, monkeypatch, kept):
-    """The columns of the rules may be among the chosen ones or not. NaN is a number."""
+    """The columns of the rules may be among the chosen ones or not. NaN is not null."""
     checked = {"note": ("", "note"), "delay": ("not_", "delay"), "temp": ("not_", "temp")}
     good = good_rows(rules(*(checked[name] for name in kept or ("temp",))))
     ours, theirs = both_ways(bench, monkeypatch, plan_of(good, *CHOICE))
@@ -500,7 +500,7 @@ DIVIDED = {
 
 @pytest.mark.parametrize("case", DIVIDED)
 def test_a_task_puts_what_spark_computes_beside_what_it_reads_itself(bench, spark, monkeypatch, case):
-    """Two tasks, each with a file of its own: the rows are those of Spark, which sees the other columns too."""
+    """Two tasks read one file each. Their rows are the same as those of a plan in which Spark sees all columns."""
     steps, reads, computed = DIVIDED[case]
     schema = in_turn(steps)(spark.createDataFrame([], WIDE)).schema
     plan = plan_of(*steps, schema=StructType([StructField(each.name, each.dataType) for each in schema]))

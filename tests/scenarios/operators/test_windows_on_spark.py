@@ -1,6 +1,7 @@
-"""Windows of event time on real Spark: kills, other micro-batches and parallelism give the same windows and late rows.
+"""Windows of event time on real Spark: kills, other micro-batches and parallelism change no window and no late row.
 
-The judge replays the cuts: it takes each epoch's rows from the bronze table, and its watermark from the rows before.
+`judge` replays the cuts. It takes each epoch's rows from the bronze table, and computes the watermark from the rows of
+earlier epochs.
 """
 
 import time
@@ -25,7 +26,7 @@ ROWS = StructType([StructField("at", TimestampType()), StructField("user", Strin
 
 
 def clicks(split, first, rows):
-    """Return rows with times that go on by two minutes. One of ten is up to three hours late."""
+    """Return rows whose times advance by two minutes. One in ten is up to three hours late."""
     draw = Random(f"{split} {first}")  # noqa: S311 - no secret
     found = []
     for n in range(first, first + rows):
@@ -67,7 +68,7 @@ def by_spark(data):
 
 
 def watermark(rows):
-    """Return the watermark after these rows, before time if a split has none."""
+    """Return the watermark after these rows, or None if a split has no row."""
     of_splits = [rows.filter(pl.col("_split") == split)["at"].max() for split in ("a", "b")]
     return None if None in of_splits else min(of_splits) - DELAY - timedelta(milliseconds=1)
 
@@ -86,7 +87,7 @@ def ends(kind, time):
 
 
 def judge(trial):
-    """Compare the windows of each kind, and its late rows, with those of a replay over the cuts."""
+    """Compare the windows and late rows of each kind with those of a replay of the cuts."""
     late, accepted = ({kind: [] for kind in LATENESS} for _ in range(2))
     before, passed = None, None
     for cut in trial.cuts.all():
@@ -153,7 +154,7 @@ def test_a_killed_tick_gives_the_same_windows_and_late_rows(tmp_path, undisturbe
 
 
 def test_micro_batches_parallelism_and_reader_change_nothing(tmp_path, undisturbed):
-    """Spark reads, in slices of 17 rows, and the parallelism changes with each tick."""
+    """Spark reads the rows, in slices of 17, and the parallelism changes with each tick."""
     trial = Trial(by_spark, tmp_path)
     for place in range(ROUNDS):
         deliver(trial, place)
@@ -174,7 +175,7 @@ def holding(hold_back):
 
 
 def furthest_ahead(trial):
-    """Return how many rows of the split that begins a day later a cut has, before the other one is read to its end."""
+    """Return the most rows of split b, which begins a day later, in a cut that has not yet all rows of split a."""
     rows = [pl.from_arrow(cut.arrow("bronze/clicks"))["_split"].to_list() for cut in trial.cuts.all()]
     return max(splits.count("b") for splits in rows if splits.count("a") < HALF)
 
@@ -183,7 +184,7 @@ HALF = 300
 
 
 def test_a_split_that_runs_ahead_is_held_back_and_no_result_changes(tmp_path):
-    """A backlog of two splits is read in slices of 60 rows. A split is held as soon as its first rows have run."""
+    """The tick reads two splits in slices of 60 rows. It holds split b back once the first rows have run."""
     held, free = Trial(holding("30m"), tmp_path / "held"), Trial(holding(None), tmp_path / "free")
     for trial in (held, free):
         for split, begin in (("a", 0), ("b", 720)):
@@ -209,7 +210,7 @@ def misfits(data, *, ahead=None, to="quarantine/clicks", tasks=True):
 
 @pytest.mark.parametrize("tasks", [True, False])
 def test_misfits_move_no_watermark_and_go_to_a_table(tmp_path, tasks):
-    """Rows without a time, and one an hour ahead of the clock, would make all rows late for ever."""
+    """A row 300 days ahead of the clock would make all rows late. A row without a time moves no watermark either."""
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     times = [now - timedelta(hours=3), now - timedelta(hours=1), None, now + timedelta(days=300)]
     trial = Trial(partial(misfits, ahead="2h", tasks=tasks), tmp_path)
@@ -262,7 +263,7 @@ def test_windows_close_although_one_split_rests_and_no_row_comes(tmp_path):
 
 
 def closing(data):
-    """Windows behind a join, whose barriers are a second behind, close as well."""
+    """Build windows, and windows after a join whose watermark is a second behind. Both close while the input rests."""
     pipeline = Pipeline("clicks", parallelism=2)
     stream = pipeline.source("clicks", FileSource(data, schema=ROWS)).event_time("at", delay="0s", close_after="1s")
     bronze = stream.table("bronze/clicks", id="bronze")
@@ -275,7 +276,7 @@ def closing(data):
 
 @pytest.mark.kill
 def test_windows_close_while_the_input_rests_and_rows_that_come_after_all_are_late(tmp_path):
-    """Two seconds before the end of an hour, all splits rest. Split b is far behind, and never turns idle."""
+    """Three seconds before the end of an hour, all splits rest. Split b is far behind, and never turns idle."""
     trial = Trial(closing, tmp_path)
     for split, minutes, seconds in (("a", 59, 57), ("b", 5, 0)):
         at = BEGIN + timedelta(minutes=minutes, seconds=seconds)
@@ -296,7 +297,7 @@ def test_windows_close_while_the_input_rests_and_rows_that_come_after_all_are_la
 
 
 def hourly(data):
-    """The table of the rows has hours, and nothing waits for a time."""
+    """Build a table with hourly partitions, without an operator that waits for the watermark."""
     pipeline = Pipeline("clicks", parallelism=2)
     stream = pipeline.source("clicks", FileSource(data, schema=ROWS)).event_time("at", delay="0s", close_after="1s")
     stream.table("bronze/clicks", id="bronze").partitions("1h", start="2026-03-28", tz="Asia/Kolkata", by="at")
@@ -305,7 +306,7 @@ def hourly(data):
 
 @pytest.mark.kill
 def test_an_hour_of_a_table_ends_while_the_input_rests_although_nothing_waits(tmp_path):
-    """Hours in Kolkata end at half past. Split b is new and empty, and the rest of its source begins at a cut."""
+    """Hours in Kolkata end at half past in UTC. Split b is new and empty, and its source is at rest from a cut on."""
     trial = Trial(hourly, tmp_path)
     row = {"at": BEGIN + timedelta(minutes=29, seconds=58), "user": "a", "n": 1}
     trial.deliver("a", pl.DataFrame([row], schema_overrides={"n": pl.Int64}))
@@ -355,7 +356,7 @@ class OneColumn:
 
 
 ODD_US = [None, 0, -1, 1_774_000_000_123_999, -62_135_596_800_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000]
-"""Also 1969, the first moment of the year 1, the last one of 9999, and the next one, which Python does not know."""
+"""Times of 1969, the first moment of the year 1, the last one of 9999, and the next one, which Python cannot hold."""
 
 
 @pytest.mark.usefixtures("restored_zone")
@@ -363,7 +364,7 @@ ODD_US = [None, 0, -1, 1_774_000_000_123_999, -62_135_596_800_000_000, 253_402_3
 @pytest.mark.parametrize("ahead_ms", [None, 1_000])
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_spark_and_tasks_measure_the_same_times_and_find_the_same_misfits(spark, kind, ahead_ms, zone):
-    """Whatever the zone of Spark's session is, a timestamp without a zone counts as UTC."""
+    """Whatever the zone of Spark's session is, a timestamp without a zone is taken as UTC."""
     spark.conf.set("spark.sql.session.timeZone", zone)
     time = TimeColumn("at", kind, ahead_ms=ahead_ms, kept_in="kept")
     for us in ODD_US:
