@@ -105,7 +105,7 @@ def wait_for(path: Path) -> None:
 
 
 class Dead(BaseException):
-    """The process has died: nothing it still tries reaches the outside."""
+    """Plays the death of a process. It is raised at each later boundary too, so no later effect is carried out."""
 
 
 class Mortal:

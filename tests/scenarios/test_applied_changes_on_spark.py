@@ -150,7 +150,7 @@ def sparse(data):
 
 @pytest.mark.spark
 def test_tables_of_changes_without_all_values_equal_spark_sql_at_each_cut(tmp_path, spark):
-    """A null keeps the value before, and only one column begins a version. The second tick has another parallelism."""
+    """A null keeps the earlier value. Only a change of `v` begins a version. The second tick is rescaled."""
     trial = Trial(sparse, tmp_path)
     first = trial.run(every_rows=40, slice_rows_max=20, checkpoints=2)
     last = trial.run(every_rows=40, slice_rows_max=20, parallelism=3)

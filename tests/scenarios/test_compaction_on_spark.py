@@ -94,7 +94,7 @@ def test_no_reader_sees_that_files_were_compacted(tmp_path, spark):
 
 
 def test_a_compaction_changes_no_row_for_a_reader_of_changes(tmp_path):
-    """In the log, the new file and the removes of those in whose place it comes are marked as no change of data."""
+    """In the log, the add of the new file and the removes of the old ones are marked as no change of data."""
     trial = Trial(build, tmp_path)
     trial.run()
     log = [
@@ -386,7 +386,7 @@ def follow_prices(data):
 
 
 def test_a_follower_reads_the_changes_or_is_refused(tmp_path, neighbour):
-    """Rows leave the table. A source of appended rows says so, and a source of cuts too. One of changes reads them."""
+    """Rows leave the table. A source of appended rows or of cuts fails. A source of changes reads the deletes."""
     trial = Trial(prices, tmp_path)
     trial.deliver("prices/a", delivery(date(2024, 5, 1), "north", ("tea", 3)))
     folder = trial.run().folder("silver/prices")

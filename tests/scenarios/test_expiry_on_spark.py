@@ -52,7 +52,10 @@ def written(cut, operator="visits"):
 
 @pytest.mark.spark
 def test_a_key_begins_anew_once_its_state_has_expired(tmp_path, spark):
-    """The tick of the last rows is killed first. Its table keeps a row whose state has expired, until the next one."""
+    """A tick is killed and repeated.
+
+    The table keeps the row of a key whose state has expired, until the key has a new row.
+    """
     trial = Trial("tests.scenarios.test_expiry_on_spark:for_an_hour", tmp_path)
     deliver(trial, ("ann", "10:00"), ("bob", "10:00"))
     trial.run(spark_cores=1)

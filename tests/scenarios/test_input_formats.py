@@ -341,7 +341,7 @@ def test_a_header_that_means_several_things_is_refused(tmp_path, header, why):
 
 
 # ------------------------------------------------------------------
-# What Spark's parsers take for a record although it is none: here it is bad, or read right, with any way to read.
+# Records and values that Spark's parsers may misread: here each is read right or is bad, however the file is read.
 
 
 N, WORD, AT = (StructField(*each) for each in (("n", LongType()), ("word", StringType()), ("at", TimestampType())))
@@ -569,7 +569,7 @@ def test_nanoseconds_that_pandas_wrote_are_read_as_microseconds(session, split):
 
 
 def test_files_of_different_writers_are_one_source(spark, split):
-    """One slice has nanoseconds, microseconds, milliseconds, and a column without values. Ordinals go on."""
+    """One slice has nano-, micro- and milliseconds, and a column without values. Positions go on over the files."""
     moment = dt.datetime(2013, 1, 1, 5, tzinfo=UTC)
     naive = moment.replace(tzinfo=None)
     pd.DataFrame({"at": [moment], "wall clock": [naive], "n": [0]}).astype(

@@ -341,7 +341,7 @@ def test_exactly_once_counts_no_record_twice(spark, tmp_path) -> None:
 
 
 def test_at_least_once_counts_records_after_the_barrier_twice(spark, tmp_path) -> None:
-    """The fast split's position says 105, but the snapshot holds later records of it: they count again."""
+    """The fast split's position is 105, but the snapshot counts later records too. They are read and counted again."""
     broken, _ = offsets_run(spark, tmp_path, CheckpointingMode.AT_LEAST_ONCE, fail_when_complete)
     assert TickOutcome.FAILED is broken.outcome
     at_barrier = counts(tmp_path)

@@ -28,7 +28,7 @@ ROWS = {"a": 30, "b": 30}
 
 @pytest.fixture
 def tick(spark, tmp_path):
-    """Return a function that runs a tick of a few numbers in this test's warehouse: one checkpoint, at the end."""
+    """Return a function that runs a tick over a few numbers in this test's warehouse, with one checkpoint."""
 
     def run(pipeline=None, *, inbox=None, parallelism=2):
         pipeline = pipeline or declared(ROWS, config=ONE)

@@ -101,7 +101,7 @@ class LosesReply:
 
 
 class Hears(TickListener):
-    """Writes down what a pipeline's listener and a tick's listener are told; raises in the pipeline's, if told so."""
+    """Records the calls of a pipeline's listener and of a tick's listener. The former raises `error`, if given."""
 
     def __init__(self, error=None):
         self.complete, self.aborted, self.restarts, self._error = [], [], [], error
@@ -232,7 +232,7 @@ def test_every_listener_hears_each_completion_once_though_one_raises(tick, tmp_p
 
 
 def test_nothing_is_visible_before_the_commit_point_and_a_dead_commit_is_rolled_forward(tick, tmp_path, undisturbed):
-    """Killed before the row, the tables are empty; killed after it, the next tick publishes them, once (F3, G1)."""
+    """If a tick dies before its entry, tables stay empty. If it dies later, the next one publishes once (F3, G1)."""
     die(tick, "before:AppendRow")
     assert 0 == DeltaTable(str(tmp_path / BRONZE)).to_pyarrow_table().num_rows
     die(tick, "after:AppendRow")

@@ -1,4 +1,4 @@
-"""What the tests of a tick share: warehouses, ticks without Spark, and what an undisturbed run leaves behind."""
+"""Fixtures for the tests of ticks: warehouses, ticks without Spark, and the tables of an undisturbed run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +13,10 @@ from jobs.warehouse.boundaries import boundary_names
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 
 RARE = {"RollForward", "RollForwardCut", "NotifyAborted", "LookForRival", "DiscardFiles"}
-"""Effects that a first tick of the numbers need not have."""
+"""Effects that the first tick of the job `numbers` may lack."""
 
 ONCE = {"Claim", "Lease", "EnsureTables", "DiscardLeftovers", "CompactFiles", "Cleanup", "Release"}
-"""Effects that a tick has once. All others it has for each of its three checkpoints."""
+"""Effects that a tick has once. It has all other effects for each of its three checkpoints."""
 
 FIRST_TICKS_BOUNDARIES = [
     (name, occurrence)
@@ -24,12 +24,12 @@ FIRST_TICKS_BOUNDARIES = [
     if (effect := name.split(":")[1]) not in RARE
     for occurrence in ((1,) if effect in ONCE else (1, 2))
 ]
-"""Every boundary that a first tick of the numbers certainly comes to, and the how manieth time."""
+"""Every boundary that the first tick of the job `numbers` certainly reaches, with the number of the occurrence."""
 
 
 @pytest.fixture
 def tick(tmp_path: Path) -> Callable[..., TickReport]:
-    """Run a tick of the sequence pipeline in this test's warehouse, without Spark."""
+    """Return a function that runs a tick of the sequence pipeline in this test's warehouse, without Spark."""
 
     def run(**how: object) -> TickReport:
         planned = how.pop("plan", None) or build()

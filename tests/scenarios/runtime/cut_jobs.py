@@ -1,6 +1,7 @@
-"""Two jobs without Spark: `shop` writes two tables, and `report` copies both at the cuts of `shop`. Also a program.
+"""Two jobs without Spark: `shop` writes two tables, and `report` copies both at the cuts of `shop`.
 
-`python cut_jobs.py shop|report FOLDER ROWS` runs one tick over so many rows, and prints a line for each checkpoint.
+This is also a program. `python cut_jobs.py shop|report FOLDER ROWS` runs one tick over ROWS rows, and prints a line for
+each checkpoint.
 """
 
 import json
@@ -56,7 +57,7 @@ def schema() -> StructType:
 
 
 class CopyEngine:
-    """Runs vertices that only write down the rows of a source, in this process."""
+    """Runs, in this process, vertices that only write the rows of a source to a table."""
 
     def __init__(self, folder: Root) -> None:
         self._folder = folder
@@ -73,7 +74,7 @@ class CopyEngine:
         return MicroBatchFinished(effect.vertex, effect.micro_batch, (output,), duration_ms=1)
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing, since nothing was opened."""
 
     def _rows(self, segment: SourceSlice) -> pl.DataFrame:
         if segment.cut is None:

@@ -36,7 +36,7 @@ CONFIG = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=
 
 @dataclass(frozen=True)
 class Version:
-    """One version of the pipeline: what gold holds of each key, whether bronze holds the values too, and names."""
+    """One version of the pipeline: the aggregates in gold, whether bronze has the column `value`, and names."""
 
     sums: dict[str, AggregateColumn] = field(default_factory=lambda: {"n": count()})
     values: bool = False
@@ -46,7 +46,7 @@ class Version:
     source: str = "numbers"
     bronze_id: str = "bronze"
     was: dict[str, str] = field(default_factory=dict)
-    """What the fields of these names were before: the renames that this version declares."""
+    """The renames that this version declares: the earlier names of these fields."""
 
 
 FIRST = Version()

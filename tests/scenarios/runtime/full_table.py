@@ -1,9 +1,9 @@
-"""A program that other processes start in a mount namespace of their own: one tick, and a table's disk fills up in it.
+"""A program that runs one tick in a mount namespace of its own. During the tick, a table's disk fills up.
 
-`python full_table.py FOLDER HOW [--spark]` puts the staged files of bronze/numbers on a small file system of their own.
-Behind the first checkpoint it is full (HOW `full`) or read-only (`read-only`), until a second checkpoint has failed. It
-prints as JSON how the tick ended, which checkpoints failed and why, what was held back, the rows that the tables hold,
-and the staged files that no table shows.
+`python full_table.py FOLDER HOW [--spark]` puts the staged files of bronze/numbers on a small file system. After the
+first checkpoint the file system is full (HOW `full`) or read-only (`read-only`), until a second checkpoint has failed.
+The program prints as JSON how the tick ended, which checkpoints failed and why, the errors of micro-batches that were
+held back, the rows of the tables, the staged files that no table shows, and the trace.
 """
 
 import json
@@ -23,7 +23,7 @@ SIZE_KIB = 2_048
 
 
 class Disk:
-    """The small disk of bronze's staged files. It takes nothing from the first cut on, until two checkpoints failed."""
+    """The small disk of bronze's staged files. It refuses writes from the first cut on, until two checkpoints fail."""
 
     def __init__(self, folder: Path, how: str) -> None:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE_KIB}k", "tmpfs", str(folder)], check=True)
@@ -56,7 +56,7 @@ class Disk:
 
 
 class Repairs(TickListener):
-    """Writes down what fails, and repairs the disk when a second checkpoint has failed."""
+    """Records failures, and repairs the disk when a second checkpoint has failed."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

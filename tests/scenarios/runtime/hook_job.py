@@ -1,4 +1,4 @@
-"""The numbers with a master hook that keeps a notebook outside the warehouse."""
+"""The job `numbers` with a master hook that writes its calls to a file outside the warehouse."""
 
 import json
 import time
@@ -16,9 +16,9 @@ LONG_S = 600
 
 
 class Notebook(MasterHook):
-    """Writes a line for each call, as JSON: what was called, at which checkpoint, with which state.
+    """Writes a line of JSON for each call: the method, the checkpoint and the state.
 
-    Its state says how many checkpoints it was asked for since it was reset. `does` is called with each checkpoint.
+    Its state counts the checkpoints that it was asked for since the last reset. It calls `does` with each checkpoint.
     """
 
     def __init__(self, path: Path, does=lambda checkpoint: None) -> None:

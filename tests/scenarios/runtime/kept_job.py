@@ -37,7 +37,7 @@ CONFIG = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=
 
 @dataclass(frozen=True)
 class Version:
-    """One version of the pipeline: the table's columns, and what it says of those from before."""
+    """One version of the pipeline: the table's columns, and what it declares about earlier columns."""
 
     columns: tuple[str, ...] = ("n", "key", "value")
     renamed_from: dict[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Version:
     reorder: bool = False
     by: tuple[str, ...] = ()
     narrow: bool = False
-    """Whether the value is an int, and not a bigint."""
+    """Whether the column `value` is an int, and not a bigint."""
 
 
 FIRST = Version()

@@ -1,4 +1,4 @@
-"""A job whose overwrite table shows the greatest number of each key: each number is a version, and comes twice."""
+"""A job whose overwrite table shows the greatest number of each key. Each number is a version, and is read twice."""
 
 from pathlib import Path
 

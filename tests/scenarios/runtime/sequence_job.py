@@ -1,4 +1,4 @@
-"""A tiny pipeline over numbers, an engine that runs it without Spark, and what tests do with its warehouse."""
+"""A tiny pipeline over numbers, an engine that runs it without Spark, and functions for tests of its warehouse."""
 
 import atexit
 import json
@@ -84,7 +84,7 @@ def without_aggregate(_data: Path) -> Pipeline:
 def declared(
     rows: dict[str, int] | None = None, *, keys: int = KEYS, config: CheckpointConfig = CONFIG, bounded: bool = False
 ) -> Pipeline:
-    """Return the pipeline: numbers to bronze, their count and sum by key to gold; two keyed subtasks."""
+    """Return the pipeline: numbers to bronze, and their count and sum by key to gold, with two keyed subtasks."""
     return over(SequenceSource(rows or ROWS, keys=keys, bounded=bounded), config)
 
 
@@ -96,7 +96,7 @@ def over(source: Source, config: CheckpointConfig) -> Pipeline:
 
 
 class LocalEngine:
-    """Runs the pipeline's two operators in this process; writes the very files that tasks would."""
+    """Runs the pipeline's two vertices in this process. It writes the same files as Spark's tasks."""
 
     def __init__(self, *, gate: Path | None = None) -> None:
         self._gate = gate
@@ -122,7 +122,7 @@ class LocalEngine:
         return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, duration_ms=1)
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing, since nothing was opened."""
 
 
 def _nothing(planned: VertexPlan) -> tuple[SubtaskOutput, ...]:

@@ -1,8 +1,8 @@
-"""A program that other processes start in a mount namespace of their own: two ticks on a disk of a few hundred KiB.
+"""A program that runs two ticks in a mount namespace of its own, on a disk with a few hundred KiB free.
 
-`python small_disk.py FOLDER FREE_KIB` mounts a small file system there, fills it up to FREE_KIB, runs a tick, makes
-room, runs another, and prints as JSON what both said and the rows that the tables hold then. FREE_KIB `read-only`
-mounts the warehouse of a first tick read-only instead.
+`python small_disk.py FOLDER FREE_KIB` mounts a small file system at FOLDER and fills it until FREE_KIB are free. It
+runs a tick, makes room, runs another tick, and prints as JSON the messages of both ticks and the rows of the tables. If
+FREE_KIB is `read-only`, the file system is read-only during the first tick instead.
 """
 
 import faulthandler
@@ -20,11 +20,11 @@ from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 
 SIZE_KIB = 2_048
 TICK_S = 45
-"""A tick that hangs for so long says on stderr where each thread stands. The program ends then too."""
+"""If a tick hangs for so many seconds, the program prints the stack of each thread on stderr and ends."""
 
 
 def tick(root: Path) -> str:
-    """Run a tick in a forked process, which lets go of the job when it ends. Return what it said.
+    """Run a tick in a forked process, whose end releases its hold on the job. Return the tick's message.
 
     If the process dies, this program ends with an error.
     """

@@ -1,4 +1,4 @@
-"""A sink of a user's own: a SQLite file shows an upsert table. And the pipeline of numbers with it."""
+"""A user's sink that shows an upsert table in a SQLite file, and the pipeline of numbers with this sink."""
 
 import sqlite3
 from contextlib import closing
@@ -14,7 +14,7 @@ COLUMNS = "key, rows, total"
 
 
 class SqliteMirror(UpsertSink):
-    """Shows an upsert table in a SQLite file. `how` lists, for each checkpoint, whether only changes were written."""
+    """Shows an upsert table in a SQLite file. `how` has, for each checkpoint, whether only changes were written."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""Airflow runs the DAGs of the guide: a tick, a day that is not complete, and what a task reads once it is.
+"""Airflow runs the guide's DAGs: ticks, a task that waits for a complete day, and a task that reads this day.
 
 Airflow has an environment of its own, `.bench/airflow`, which the test makes.
 """
@@ -32,7 +32,7 @@ def environment():
 
 
 class Shop:
-    """The project of the guide to event time, with this checkout's environment, and Airflow with the page's DAGs."""
+    """The project of the guide to event time, with this checkout's environment, and Airflow with the guide's DAGs."""
 
     def __init__(self, folder: Path, airflow: Path) -> None:
         self.folder, self.airflow = folder / "shop", airflow

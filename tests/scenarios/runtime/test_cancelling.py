@@ -1,4 +1,4 @@
-"""A job is cancelled: its tick ends now, its checkpoints stay or go, and nothing comes into a table twice (G3)."""
+"""A job is cancelled: its tick ends now, its checkpoints stay or are deleted, and no row is published twice (G3)."""
 
 import os
 import shutil
@@ -93,7 +93,7 @@ def test_a_running_tick_is_cancelled_and_its_checkpoints_retained(tmp_path, undi
 
 
 def test_a_running_tick_is_cancelled_and_its_checkpoints_deleted(tmp_path, typed, monkeypatch):
-    """Entries, cuts and state are deleted, as the environment says.
+    """Entries, cuts and state are deleted, as an environment variable configures it.
 
     The tables keep what they show, and no tick begins on them.
     """
@@ -122,7 +122,7 @@ def test_a_running_tick_is_cancelled_and_its_checkpoints_deleted(tmp_path, typed
 
 
 def test_a_savepoint_outlives_the_deletion_and_is_restored_from_where_it_lies(tmp_path, undisturbed, typed):
-    """Its entry, its files and its parent's cut stay.
+    """The savepoint's entry and files and its parent's cut stay.
 
     `--from WAREHOUSE@N` into an empty warehouse ends with exact tables.
     """
@@ -143,7 +143,7 @@ def test_a_savepoint_outlives_the_deletion_and_is_restored_from_where_it_lies(tm
 
 
 def test_a_job_that_was_stopped_with_a_savepoint_goes_on_from_it_after_a_deletion(tmp_path, undisturbed):
-    """The tables show the savepoint that the stop left, so no row would come into them twice."""
+    """The tables show the savepoint that the stop left, so a restore from it adds no row twice."""
     tick = Running(tmp_path).start()
     taken = stop(at(tmp_path), SavepointKind.SUSPEND, patiently)
     tick.join()
@@ -158,7 +158,7 @@ def test_a_job_that_was_stopped_with_a_savepoint_goes_on_from_it_after_a_deletio
 @pytest.mark.parametrize("occurrence", [1, 2])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_death_between_the_steps_is_made_up_for(tmp_path, undisturbed, monkeypatch, step, occurrence):
-    """Whichever step a deletion dies at, the next one ends with the savepoint, its files, its cut, and whole tables."""
+    """Wherever a deletion dies, the next one leaves the savepoint, its files, its cut, and whole tables."""
     root, fork = tmp_path / "warehouse", tmp_path / "fork"
     run(root, 1)
     savepoint = savepoint_at_rest(at(root))
@@ -211,9 +211,9 @@ def lease(root):
 
 
 def test_at_rest_nothing_is_asked(tmp_path, typed):
-    """The answer says which checkpoints stay, or that they are deleted.
+    """The command prints which checkpoints stay, or that they are deleted.
 
-    A second deletion says that nothing was left.
+    A second deletion prints that no checkpoint was left.
     """
     run(tmp_path, 2)
     assert None is end_now(at(tmp_path), nobody_waits).by
@@ -257,7 +257,7 @@ def test_a_first_start_accepts_tables_without_transactions_of_a_job(tmp_path, un
 
 
 # ------------------------------------------------------------------
-# Jobs whose sources end: real ticks on real Delta tables, without Spark; killed around the last checkpoint.
+# Jobs whose sources end, in real ticks on real Delta tables without Spark, killed around the last checkpoint.
 
 
 ALL = sum(ROWS.values())
@@ -273,13 +273,13 @@ KILLS = (
 
 
 class NoEngine:
-    """Starts nothing: a micro-batch is an error."""
+    """An engine for a tick that must not run a micro-batch."""
 
     def run(self, *_of: object) -> None:
         raise AssertionError("a micro-batch was run")
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing, since nothing was opened."""
 
 
 def tick(root: Path, *, bounded: bool = True, rows: dict[str, int] | None = None, engine: object = None):
@@ -311,7 +311,7 @@ def test_a_finished_job_says_so_and_starts_nothing(tmp_path):
     "boundary", [each if each == "after:AppendRow" else pytest.param(each, marks=pytest.mark.dear) for each in KILLS]
 )
 def test_a_job_that_was_killed_around_its_last_checkpoint_finishes(tmp_path, boundary):
-    """Whatever the killed tick leaves, the next ticks end with every row once, and with one finished entry."""
+    """Whatever the killed tick leaves, the next ticks end with every row once, and with a finished entry."""
     killed(tick, tmp_path, kill_at=boundary)
     assert TickOutcome.FINISHED is tick(tmp_path).outcome
     assert newest_restorable(at(tmp_path)).finished
@@ -322,7 +322,7 @@ def test_a_job_that_was_killed_around_its_last_checkpoint_finishes(tmp_path, bou
 
 
 def test_a_reset_lets_the_job_go_on_until_it_finishes_again(tmp_path):
-    """The split that is moved is read again, and its rows count again; the other one stays at its end."""
+    """The split that the reset moves is read again, and its rows count again. The other split stays at its end."""
     tick(tmp_path)
     reset(at(tmp_path), sources(), Reset("numbers", "100", "a"))
     moved = newest_restorable(at(tmp_path))
@@ -337,7 +337,7 @@ def test_a_reset_lets_the_job_go_on_until_it_finishes_again(tmp_path):
 
 
 def test_rows_after_the_end_are_read_only_if_the_source_is_not_bounded_any_more(tmp_path):
-    """Neither more rows of a split nor a new split. Without `bounded=True` the splits go on where they stood."""
+    """A bounded source reads neither more rows of a split nor a new split. Without `bounded=True` the splits go on."""
     tick(tmp_path)
     longer = {**ROWS, "a": 500, "c": 10}
     assert TickOutcome.FINISHED is tick(tmp_path, rows=longer, engine=NoEngine()).outcome

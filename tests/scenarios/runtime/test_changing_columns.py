@@ -1,4 +1,4 @@
-"""Columns are part of the commit: seen with their checkpoint, and taken back with it (D6)."""
+"""Columns are part of the commit: they become visible with their checkpoint, and are taken back with it (D6)."""
 
 import pytest
 from deltalake import DeltaTable, Field
@@ -47,7 +47,7 @@ def names(root):
 
 
 def test_a_tick_without_news_changes_no_columns_and_the_previous_version_goes_on(tmp_path):
-    """ADD COLUMN once happened in a tick that read nothing, and then the previous version was refused."""
+    """A tick that reads no row must not add the column, because then the previous version would be refused."""
     laid_out(tmp_path, HALF)
     before = versions(tmp_path)
     tick(tmp_path, HALF, SECOND)
@@ -59,7 +59,7 @@ def test_a_tick_without_news_changes_no_columns_and_the_previous_version_goes_on
 def test_columns_come_with_their_checkpoint_in_one_commit_a_table(tmp_path):
     """Rows and columns come together.
 
-    A key that no row reached is null there, and the column says since when it counts.
+    A key without new rows has null in the new column. The column's comment says since which checkpoint it counts.
     """
     laid_out(tmp_path, HALF)
     first, before = newest(tmp_path).checkpoint, versions(tmp_path)
@@ -78,7 +78,7 @@ def test_columns_come_with_their_checkpoint_in_one_commit_a_table(tmp_path):
 
 
 def test_going_back_to_the_previous_version_works_and_no_old_value_comes_back(tmp_path):
-    """An upsert table loses the column, an append table keeps it; when it comes back it counts from then."""
+    """An upsert table loses the column, and an append table keeps it. A column that comes back counts from then on."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 7, SECOND)
     tick(tmp_path, HALF + 8)
@@ -93,7 +93,7 @@ def test_going_back_to_the_previous_version_works_and_no_old_value_comes_back(tm
 
 
 def test_a_rollback_takes_columns_back_and_either_version_goes_on(tmp_path):
-    """Every table shows the cut that it went back to, columns too; nothing of the abandoned epoch is left."""
+    """Every table shows the cut of the rollback, columns too. Nothing of the abandoned epoch is left."""
     laid_out(tmp_path, HALF)
     first, then = newest(tmp_path).checkpoint, now(tmp_path)
     tick(tmp_path, HALF + 7, SECOND)
@@ -107,7 +107,7 @@ def test_a_rollback_takes_columns_back_and_either_version_goes_on(tmp_path):
 
 
 def test_a_rollback_takes_columns_away_that_an_entry_left_behind_kept(tmp_path, monkeypatch):
-    """A rollback died before gold lost its column, and cannot be published. The next rollback takes the column away.
+    """A rollback died before it removed gold's column, and cannot be published. The next one removes the column.
 
     The newest entry does not list that column any more, since it is the entry of the first rollback.
     """
@@ -150,9 +150,9 @@ def test_a_killed_process_is_made_up_for_by_either_version(tmp_path, boundary, v
 @pytest.mark.parametrize("boundary", ["before:RecordCut", f"before:PublishTable:{GOLD}"])
 @pytest.mark.parametrize("died_again", [None, "after:CorrectCuts"])
 def test_a_column_that_went_stays_away_from_a_table_that_lost_that_entry(tmp_path, boundary, died_again, monkeypatch):
-    """Gold loses the log entry that removed the column.
+    """Gold's log loses the commit that removed the column.
 
-    A newer, unpublished checkpoint has subsumed the one that said so.
+    The checkpoint whose entry removed the column is subsumed by a newer one, which is not published yet.
     """
     monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     monkeypatch.setattr(evolving_job, "CONFIG", evolving_job.CONFIG.model_copy(update={"retained": 1}))
@@ -192,7 +192,8 @@ def test_a_foreign_column_is_found_still(tmp_path):
 
 
 # ------------------------------------------------------------------
-# A pipeline whose aggregate computes something else meets the state that is there: refused before the claim (D6).
+# A pipeline whose aggregate computes something else does not fit the existing state, and is refused before the claim
+# (D6).
 
 
 HERE = "tests.scenarios.runtime.test_changing_columns"
@@ -226,7 +227,7 @@ def root(tmp_path):
     ],
 )
 def test_another_aggregate_under_an_old_name_is_refused_before_the_claim(root, columns, column, was, now):
-    """A count of 50 and a sum of 49 would become a meaningless 99.
+    """A count of 50, to which a sum of 49 were added, would become a meaningless 99.
 
     The job is unchanged, and its own pipeline goes on.
     """

@@ -1,4 +1,4 @@
-"""Who gets the job when several want it: by compare-and-swap in one process, by name between processes."""
+"""Of several ticks that claim a job, one gets it: between threads, between processes, and beside commands."""
 
 import os
 import threading
@@ -38,7 +38,7 @@ LEASE = "_tidemark/numbers/lease"
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Start ticks in processes of their own, in this test's warehouse; none of them outlives the test."""
+    """Return a function that starts a tick in another process, in this test's warehouse. No tick outlives the test."""
     started: list[Running] = []
 
     def begin(**how: object) -> Running:
@@ -81,7 +81,7 @@ def test_of_two_claims_of_one_version_exactly_one_wins(tick, tmp_path, undisturb
 def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbed, monkeypatch, before):
     """Others complete checkpoints after a tick has read the entries and before it reads tables and files.
 
-    It looks again.
+    The tick looks again.
     """
     if before:
         tick(limits=TickLimits(checkpoints=before), reader_grace_ms=0)
@@ -111,9 +111,9 @@ def test_a_second_process_is_told_who_holds_the_job_and_loses_nothing(start, tmp
 
 
 def test_a_process_that_was_taken_over_commits_nothing_more(start, tmp_path, undisturbed):
-    """With --take-over the second process gets the job.
+    """With --take-over the second process takes the job over.
 
-    The first one's next entry is refused, and it ends with the reason.
+    The first process's next entry is refused, and its tick ends with the reason.
     """
     gate = tmp_path / "gate"
     first = start(gate=gate)
@@ -127,7 +127,7 @@ def test_a_process_that_was_taken_over_commits_nothing_more(start, tmp_path, und
 
 
 def test_sigterm_ends_a_tick_in_order(start, tmp_path, undisturbed):
-    """A tick that is terminated releases the job, so that the next begins at once where it stopped."""
+    """A tick that gets SIGTERM releases the job, so that the next one goes on at once where it stopped."""
     gate = tmp_path / "gate"
     process = start(gate=gate)
     wait_for(tmp_path / LEASE)
@@ -140,7 +140,7 @@ def test_sigterm_ends_a_tick_in_order(start, tmp_path, undisturbed):
 
 
 # ------------------------------------------------------------------
-# A tick or command sleeps between two looks at the stores, and wakes up after another one has held its job.
+# A tick or command sleeps between two reads of the stores, and wakes up after another tick has held the job.
 
 
 PLAN = build(config=CONFIG.model_copy(update={"retained": 1}))
@@ -148,7 +148,7 @@ PLAN = build(config=CONFIG.model_copy(update={"retained": 1}))
 
 @pytest.fixture
 def overtaken(tick):
-    """Return a function that runs a whole tick, the first time it is called: it takes the job over."""
+    """Return a function that, at its first call, runs a whole tick, which takes the job over."""
     left = [{"plan": PLAN, "take_over": True}]
 
     def meanwhile() -> None:
@@ -180,7 +180,7 @@ def test_a_tick_that_sleeps_while_it_records_its_cut_takes_no_newer_one_away(tic
 
 
 def test_a_tick_that_sleeps_in_its_clean_up_takes_no_newer_cut_away(tick, tmp_path, overtaken, monkeypatch):
-    """It knows which cuts could be read. Since then the other tick has recorded newer ones."""
+    """The tick knows an old list of readable cuts. Since then the other tick has recorded newer ones."""
     looked = job_stores.readable_cuts
 
     def asleep(rows, recorded):
@@ -195,7 +195,7 @@ def test_a_tick_that_sleeps_in_its_clean_up_takes_no_newer_cut_away(tick, tmp_pa
 
 
 def test_the_end_of_a_savepoint_leaves_what_state_tables_show(tick, tmp_path, monkeypatch):
-    """A tick begins as soon as the command has released the job, and dies between its commit and its publication."""
+    """As soon as `dispose` has released the job, a tick begins. It dies between its commit and its publication."""
     run(tmp_path, 1, plan=PLAN)
     savepoint = savepoint_at_rest(at(tmp_path))
     append = Carrier._append
@@ -215,7 +215,7 @@ def test_the_end_of_a_savepoint_leaves_what_state_tables_show(tick, tmp_path, mo
 
 
 # ------------------------------------------------------------------
-# A holder on another host that shows no lease is given the time of one before a tick takes its place.
+# If a holder on another host has no lease, a tick writes one for it, and takes the job over only after its end.
 
 
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
@@ -224,7 +224,7 @@ FAR = Holder(host="far.example", pid=77, started="then")
 
 @pytest.fixture
 def held(tmp_path):
-    """Return a warehouse that a process elsewhere claimed long ago; its lease is gone."""
+    """Return a warehouse that a process on another host claimed long ago. The process has no lease any more."""
     root = tmp_path / "warehouse"
     run(root, 1)
     savepoint_at_rest(at(root))

@@ -1,4 +1,4 @@
-"""Clean-up on real Delta tables, without Spark: what anybody needs stays whole, all else goes, beside a tick too."""
+"""Clean-up on real Delta tables, without Spark: needed files stay, all others are deleted, beside a tick too."""
 
 import shutil
 import threading
@@ -55,7 +55,7 @@ def staged(root: Path) -> set[str]:
 
 
 def needed(root: Path) -> set[str]:
-    """Return, from rows and logs alone, what checkpoints, savepoints and readers need."""
+    """Return the files that checkpoints, savepoints and readers need, computed only from entries and logs."""
     found = {path for record in records(root).values() for path in files_of(record)}
     for cut in CutStore(at(root)).all().values():
         for table, version in cut.items():
@@ -89,7 +89,7 @@ def whole(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory):
-    """Make a warehouse with a history: two ticks, a savepoint between them, checkpoints that were subsumed."""
+    """Make a warehouse with a history: two ticks, a savepoint between them, and subsumed checkpoints."""
     root = tmp_path_factory.mktemp("history")
     run(root, 3, plan=build(ROWS))
     savepoint_at_rest(at(root))
@@ -110,9 +110,9 @@ def expected(tmp_path_factory):
 
 
 def test_after_a_clean_up_every_retained_row_restores_and_every_cut_reads(root, tmp_path, expected):
-    """Each checkpoint and savepoint restores, with checksums, into an undisturbed run's tables.
+    """Each checkpoint and savepoint is restored with correct checksums, and ends with the tables of an undisturbed run.
 
-    Nothing else is left.
+    No other file is left.
     """
     orphan(root)
     DeltaTable(root / BRONZE).optimize.compact()  # so that only older versions, those of cuts, show what was staged
@@ -143,7 +143,7 @@ def _cut_contents(root: Path) -> dict[tuple[int, str], list[tuple[object, ...]]]
 def test_readers_have_their_grace(root):
     """A file that a table no longer shows stays for 24 h after the first clean-up that found it unneeded.
 
-    Then it goes.
+    Then it is deleted.
     """
     at(root).path(at(root).paths.cleanup_looks).unlink()
     now_ms = at(root).now_ms() + 1_000
@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_deleted_is_told_and_stops_no_other(root, monkeypa
 
 @pytest.mark.parametrize("damage", ["gone", "cut off"])
 def test_a_damaged_log_is_met_before_anything_is_deleted(root, damage):
-    """A dry run names the table; the clean-up itself, which claims as a tick does, stops where a tick would."""
+    """A dry run names the table. The clean-up itself claims the job as a tick does, and fails as a tick would."""
     log = root / GOLD / "_delta_log"
     orphan(root)
     before = staged(root)
@@ -219,7 +219,7 @@ def test_a_clean_up_leaves_another_jobs_table_alone(root):
 
 
 def test_what_an_optimize_left_goes_once_no_cut_needs_it(root):
-    """Others' files in a table that this job made are known by its log: only ours knows which cuts need them."""
+    """Others' files in a table of this job are known from the table's log. Only this job knows which cuts need them."""
     DeltaTable(root / BRONZE).optimize.compact()
     (compacted,) = (path for path in (root / BRONZE).glob("*.parquet"))
     DeltaTable(root / BRONZE).restore(DeltaTable(root / BRONZE).version() - 1)
@@ -245,9 +245,9 @@ def _leave_a_cut_behind(root: Path) -> int:
 
 
 def test_a_cut_whose_row_is_gone_is_not_offered_and_its_files_go(root):
-    """A tick died between its entry and its cut, and left cuts of subsumed checkpoints.
+    """A tick died between its entry and its cut, and left the cuts of subsumed checkpoints.
 
-    The cuts go first, then their files.
+    The clean-up deletes the cuts first, and then their files.
     """
     oldest = _leave_a_cut_behind(root)
     assert oldest in CutStore(at(root)).recorded()
@@ -258,7 +258,7 @@ def test_a_cut_whose_row_is_gone_is_not_offered_and_its_files_go(root):
 
 
 def test_what_is_committed_and_not_published_keeps_what_it_builds_on(tmp_path, tick, undisturbed, monkeypatch):
-    """A tick died between its commit and its cut: until that is rolled forward, readers have the cut before."""
+    """A tick died between its commit and its cut. Until a tick rolls forward, readers have the cut before."""
     planned = build(config=CONFIG.model_copy(update={"retained": 1}))
     with pytest.raises(Dead):
         tick(plan=planned, boundary=Mortal("after:AppendRow", 2))
@@ -292,7 +292,7 @@ def test_a_cut_that_is_recorded_late_can_be_read(tmp_path, tick, monkeypatch):
 
 
 def test_beside_a_running_tick_a_clean_up_takes_nothing_from_it(root, tmp_path, expected):
-    """Clean-ups run all the time while a tick works.
+    """Clean-ups run without pause while a tick works.
 
     Every cut can be read at any moment, and the tick ends undisturbed.
     """
@@ -323,7 +323,7 @@ def _tick(root: Path, gate: Path) -> None:
 
 
 def test_a_tick_cleans_up_as_its_last_act(tmp_path, tick):
-    """Old leftovers go at the end of the next tick, once in a grace period. Without a grace a tick deletes nothing."""
+    """A tick deletes old leftovers at its end, once in a grace period. Without a grace period it deletes nothing."""
     tick()
     left = orphan(tmp_path)
     now_ms = at(tmp_path).now_ms
@@ -335,7 +335,7 @@ def test_a_tick_cleans_up_as_its_last_act(tmp_path, tick):
 
 
 def test_a_clean_up_that_fails_fails_no_tick(tmp_path, tick, undisturbed):
-    """Its failure is logged; the tick has done its work."""
+    """The clean-up's failure is logged. The tick has done its work and succeeds."""
 
     def fails(name: str) -> None:
         if name == "before:Cleanup":
@@ -346,7 +346,8 @@ def test_a_clean_up_that_fails_fails_no_tick(tmp_path, tick, undisturbed):
 
 
 # ------------------------------------------------------------------
-# Table logs over ticks, on real Delta without Spark: entries go, and every retained cut reads and comes back.
+# Table logs over ticks, on real Delta without Spark: log entries are deleted, and every retained cut can still be read
+# and restored.
 
 
 NO_WAIT = {"reader_grace_ms": 0, "table_log_keep_ms": 0}
@@ -363,7 +364,7 @@ def log_checkpoints(root):
 
 @pytest.fixture
 def two_ticks(tmp_path):
-    """Run two ticks; the log checkpoints of the first are at versions that no retained cut needs any more."""
+    """Run two ticks. The log checkpoints of the first are at versions that no retained cut needs any more."""
     run(tmp_path, 2, **NO_WAIT)
     log_checkpoints(tmp_path)
     run(tmp_path, 3, **NO_WAIT)
@@ -371,7 +372,7 @@ def two_ticks(tmp_path):
 
 
 def test_entries_that_no_cut_needs_go_and_the_oldest_cut_comes_back(two_ticks, undisturbed):
-    """The log begins at its last checkpoint before the oldest retained cut, and a rollback to that cut ends well."""
+    """The log begins at its last checkpoint before the oldest retained cut, and a rollback to that cut succeeds."""
     assert (0, 0) == (first_entry(two_ticks, BRONZE), first_entry(two_ticks, GOLD))
     run(two_ticks, 1, **NO_WAIT)
     oldest = min(CutStore(at(two_ticks)).all())
@@ -386,13 +387,16 @@ def test_entries_that_no_cut_needs_go_and_the_oldest_cut_comes_back(two_ticks, u
 
 @pytest.mark.parametrize("kept", [{"table_log_keep_ms": 0}, {"reader_grace_ms": 0}, {"reader_grace_ms": None}], ids=str)
 def test_entries_stay_for_the_readers_grace_and_their_own_age(two_ticks, kept):
-    """A day after they were needed by default, and thirty days in all; a tick that deletes nothing keeps them all."""
+    """By default, entries stay for a day after they were needed, and for thirty days in all.
+
+    A tick that deletes nothing keeps all entries.
+    """
     run(two_ticks, 1, **kept)
     assert (0, 0) == (first_entry(two_ticks, BRONZE), first_entry(two_ticks, GOLD))
 
 
 def test_a_savepoint_keeps_the_entries_of_its_cut(tmp_path):
-    """As long as it is there, its tables read by version."""
+    """As long as the savepoint exists, the tables of its cut can be read by version."""
     run(tmp_path, 2, **NO_WAIT)
     savepoint_at_rest(at(tmp_path))
     run(tmp_path, 1, **NO_WAIT)

@@ -1,4 +1,4 @@
-"""Tests a source of another job's cuts without Spark: real cuts of a real job, and its rollback."""
+"""Tests a source of another job's cuts without Spark: with real cuts, and with rollbacks of the other job."""
 
 import os
 import random
@@ -64,7 +64,7 @@ def source(tmp_path):
 
 
 def test_the_source_reads_from_cut_to_cut(tick, tmp_path, source):
-    """Slices may have any size. A slice without rows leads to a cut that adds no rows to a table."""
+    """Slices may have any size. A slice without rows ends at a cut that adds no row to the table."""
     tick(limits=ONE)
     assert ["split", "n", "key", "value"] == source.schema().names
     first = list(to_the_cut(source, rows_max=30))
@@ -84,7 +84,7 @@ def test_the_source_reads_from_cut_to_cut(tick, tmp_path, source):
 
 
 def test_a_missing_job_and_an_unfit_table_are_named(tick, tmp_path, source):
-    """The job never ran, the table does not exist or has one row per key, or the words are for one table alone."""
+    """The job never ran, a table does not exist or has one row per key, or a reset is asked for a single table."""
     with pytest.raises(SourceError, match="has never run in"):
         poll(source)
     tick()
@@ -146,7 +146,7 @@ def test_the_source_sees_a_rollback_of_the_upstream_job(tick, tmp_path, source):
 
 @pytest.mark.parametrize("rows_max", [30, 70])
 def test_rows_that_a_rollback_removed_are_not_read(tick, tmp_path, rows_max):
-    """A reader at an older cut skips them, also in a process that begins on the way."""
+    """A reader at an older cut skips these rows, also in a process that begins midway."""
     tick(limits=ONE)
     first = list(to_the_cut(CutSource(tmp_path, JOB, BRONZE)))
     tick(limits=ONE)
@@ -164,7 +164,7 @@ def test_rows_that_a_rollback_removed_are_not_read(tick, tmp_path, rows_max):
 
 
 def test_a_warehouse_may_be_moved(tick, tmp_path, source):
-    """The position names the old place, and the source looks at the present one."""
+    """The position names the old folder, and the source reads from the present one."""
     tick(limits=ONE)
     end = list(to_the_cut(source))[-1].end
     tick()
@@ -173,7 +173,7 @@ def test_a_warehouse_may_be_moved(tick, tmp_path, source):
 
 
 def test_upstream_keeps_the_cut_that_a_job_reads_on_from(tick, tmp_path, source, typed):
-    """Upstream's clean-ups keep the cut with its tables until the job reads on, for at most 30 days."""
+    """The upstream job's clean-ups keep the cut and its tables until the reader reads on, for at most 30 days."""
     notices = Notices({}, (), TickListener(), UpstreamHolds("report in /reports"))
     tick(limits=ONE)
     end = list(to_the_cut(source))[-1].end
@@ -196,7 +196,7 @@ def test_upstream_keeps_the_cut_that_a_job_reads_on_from(tick, tmp_path, source,
 def test_a_job_that_reads_on_finds_the_files_that_were_compacted_meanwhile(tick, tmp_path, source, keeps):
     """No cut shows these files any more, since they came and went after the reserved cut. A clean-up keeps them.
 
-    If the job reserves nothing, they go, and the source says so by name.
+    If the reading job reserves no cut, the files are deleted, and the source's error names the version.
     """
     rows = {"a": 240, "b": 240}
     many = CheckpointConfig(every_rows=60, slice_rows_max=60, compact_files_min=2)
@@ -274,7 +274,10 @@ def shows(up, down):
 @pytest.mark.dear
 @pytest.mark.parametrize(("up_in_store", "down_in_store"), [(True, False), (False, True), (True, True)])
 def test_a_job_reads_the_cuts_of_another_one_and_follows_its_rollback(url, tmp_path, typed, up_in_store, down_in_store):
-    """As in two folders: the tick after the rollback is refused before its claim, and the two commands go on."""
+    """A store behaves like a folder: the tick after the rollback is refused before its claim.
+
+    `rollback --follow` and a new tick then let the job go on.
+    """
     near, far = (url if up_in_store else tmp_path), (url if down_in_store else tmp_path)
     up, down = near / SHOP, far / REPORT
     tick(SHOP, near, 40)
@@ -306,7 +309,7 @@ def test_a_job_reads_the_cuts_of_another_one_and_follows_its_rollback(url, tmp_p
 
 
 def must_hold_no_secret(url: StoreUrl, folder: Path) -> None:
-    """Assert that no entry, position, row, log or trace of both jobs has the key."""
+    """Assert that no entry, position, row, log or trace of both jobs contains the store's key."""
     found = [(each.name, storage_of(url).read(each.name).bytes) for each in storage_of(url).list("", deep=True)]
     found += [(str(file), file.read_bytes()) for file in folder.rglob("*") if file.is_file()]
     assert len(found) > 50
@@ -317,7 +320,7 @@ def must_hold_no_secret(url: StoreUrl, folder: Path) -> None:
 
 @pytest.mark.parametrize("has_read", [False, pytest.param(True, marks=pytest.mark.dear)])
 def test_a_store_that_does_not_answer_stops_the_tick_before_its_claim(url, tmp_path, typed, monkeypatch, has_read):
-    """Nothing is written. `rollback --follow` does not take the silence of the store for an answer."""
+    """Nothing is written. `rollback --follow` also fails as long as the store does not answer."""
     down = tmp_path / REPORT
     tick(SHOP, url, 40)
     if has_read:
@@ -341,7 +344,7 @@ def test_a_store_that_does_not_answer_stops_the_tick_before_its_claim(url, tmp_p
 
 
 # ------------------------------------------------------------------
-# An upstream and a downstream job are killed at random moments, both at once; the cuts stay whole.
+# An upstream and a downstream job are killed at random moments, while both run. The cuts stay whole.
 
 
 ROUNDS = 4
@@ -383,7 +386,7 @@ def killed(folder, rows, chance):
 @pytest.mark.dear
 @pytest.mark.timeout(600)
 def test_both_jobs_are_killed_again_and_again(tmp_path, capsys):
-    """A reader of the downstream tables by cut sees whole upstream cuts only, also after a rollback that it follows."""
+    """Each downstream cut shows whole upstream cuts only, also after a rollback that the downstream job follows."""
     chance = random.Random("both jobs are killed")  # noqa: S311 - a run must be repeatable
     tick(SHOP, tmp_path, 40)
     struck = [killed(tmp_path, round_ * ROWS_PER_ROUND, chance) for round_ in range(1, ROUNDS + 1)]

@@ -66,7 +66,7 @@ def sums(rows):
 
 
 def must_be_exact(root, version, rows):
-    """Judge every table of a version after so many rows: nothing twice, nothing missing."""
+    """Assert that every table of a version has each of so many rows exactly once."""
     assert sums(rows) == shown(root, version.gold)
     assert list(range(rows)) == numbers(root, version.bronze)
     state = table_of_state(JOB, VertexId(version.operator))
@@ -83,7 +83,7 @@ def rows_of_state(root, state):
 @pytest.mark.matrix
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_a_declared_rename_keeps_everything(tmp_path, version):
-    """State, positions and rows go on under the new names. Later ticks with the same code change nothing."""
+    """State, positions and rows are kept under the new names. Later ticks with the same code change nothing."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, version)
     must_be_exact(tmp_path, version, HALF + 1)
@@ -93,7 +93,7 @@ def test_a_declared_rename_keeps_everything(tmp_path, version):
 
 
 def test_the_old_code_goes_on_after_a_tick_that_renamed_nothing(tmp_path):
-    """And the new one after that: the empty table that the first try made is no obstacle, in whatever columns."""
+    """Then the new code goes on. The empty table that its first tick made is no obstacle, whatever its columns."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF, RENAMED)
     tick(tmp_path, HALF + 1, SECOND)
@@ -113,7 +113,7 @@ def test_a_rename_happens_in_one_commit_a_table(tmp_path):
 
 
 def test_a_rename_moves_no_byte(tmp_path):
-    """The files of the old tables get a second name. The new tables' first version has no other files."""
+    """The files of the old tables get a second name. Apart from them, the new table has only the new tick's file."""
     laid_out(tmp_path, HALF)
     old = {path.stat().st_ino for path in (tmp_path / BRONZE / "_data").rglob("*.parquet")}
     tick(tmp_path, HALF + 1, RENAMED)
@@ -159,7 +159,7 @@ def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, version
 
 
 def test_a_rename_needs_no_file_that_left_its_table(tmp_path):
-    """The entry of a rollback names the files that it took out. Clean-up deletes them before the table is renamed."""
+    """The entry of a rollback names the files that it removed. A clean-up deletes them before the table is renamed."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 9)
@@ -182,7 +182,7 @@ def test_rows_of_others_in_an_append_table_come_along(tmp_path):
 
 
 def test_columns_and_names_change_at_once(tmp_path):
-    """A new column comes with the table under its new name, and counts since the old checkpoint."""
+    """A new column comes with the rename of its table, and counts since the old checkpoint."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 7, replace(RENAMED, sums=SECOND.sums, values=True))
@@ -194,7 +194,7 @@ def test_columns_and_names_change_at_once(tmp_path):
 @pytest.mark.matrix
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_what_was_committed_under_the_old_names_is_published_under_them_first(tmp_path, monkeypatch, version):
-    """The tick that rolls it forward renames afterwards. The old checkpoint's cut has all old tables and no new one."""
+    """The tick first rolls the checkpoint forward, and then renames. The checkpoint's cut has only the old tables."""
     monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     tick(tmp_path, HALF)
     with pytest.raises(Dead):
@@ -207,9 +207,9 @@ def test_what_was_committed_under_the_old_names_is_published_under_them_first(tm
 
 
 def test_a_clean_up_beside_the_renaming_tick_leaves_its_links_alone(tmp_path):
-    """No entry names the links yet, and they are as old as the first file.
+    """No entry names the new links yet, and they are as old as the files that they link to.
 
-    But they belong to the current generation.
+    But the links belong to the current generation.
     """
     laid_out(tmp_path, HALF)
     seen = []
@@ -249,9 +249,9 @@ def unnamed(root, table):
 
 
 def test_a_second_rollback_takes_the_columns_of_an_abandoned_name_back(tmp_path):
-    """After the first rollback no entry has the table, and its log keeps a column.
+    """After the first rollback no entry lists the table, and the table still has a new column.
 
-    The second one removes that column.
+    The second rollback removes that column.
     """
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
@@ -270,7 +270,10 @@ def test_a_second_rollback_takes_the_columns_of_an_abandoned_name_back(tmp_path)
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["first", "back"])
 def test_a_savepoint_that_a_renaming_tick_takes_at_once(tmp_path, swapped):
-    """It has the new names before any checkpoint has: the job goes back to it, and another warehouse begins from it."""
+    """The savepoint has the new names before any checkpoint has.
+
+    The job can be rolled back to the savepoint, and another warehouse can begin from it.
+    """
     root, fork = tmp_path / "root", tmp_path / "fork"
     tick(root, HALF)
     version, rows = RENAMED, HALF
@@ -296,7 +299,7 @@ def test_a_savepoint_that_a_renaming_tick_takes_at_once(tmp_path, swapped):
 
 
 def test_a_new_table_under_a_name_of_before_begins_empty(tmp_path):
-    """Its old rows belong to older cuts. The table shows only later rows, and a rollback brings the old ones back."""
+    """The table's old rows belong to older cuts. It shows only later rows. A rollback brings the old rows back."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 5, APPEND)
@@ -311,7 +314,7 @@ def test_a_new_table_under_a_name_of_before_begins_empty(tmp_path):
 
 
 # ------------------------------------------------------------------
-# A table or an operator under another name is refused before the claim: it would begin without its rows (G2).
+# A table or an operator under another name is refused before the claim, because it would begin without its rows (G2).
 
 
 """Rows of the first tick: five of each key."""
@@ -328,7 +331,7 @@ OPERATOR_RENAMED = Version(operator="per_key")
     ],
 )
 def test_an_undeclared_rename_changes_nothing_and_says_both_names(tmp_path, version, says):
-    """There is no claim, no new table and no new version. Under its old name the job goes on."""
+    """There is no claim, no new table and no new version. With the old names, the job goes on."""
     laid_out(tmp_path, HALF)
     before, rows = versions(tmp_path), newest(tmp_path)
     with pytest.raises(CutDoesNotFitError, match=says) as refused:
@@ -341,7 +344,7 @@ def test_an_undeclared_rename_changes_nothing_and_says_both_names(tmp_path, vers
 
 
 def test_what_the_user_leaves_behind_stays_behind(tmp_path):
-    """The flag is needed once. Later ticks need none, the new table goes on counting, and the old one is unchanged."""
+    """Only the first tick needs the flag. The new table then goes on counting, and the old table is unchanged."""
     laid_out(tmp_path, HALF)
     old = shown(tmp_path, GOLD)
     tick(tmp_path, HALF + 1, GOLD_RENAMED, allowed=True)
@@ -362,7 +365,7 @@ def _named(root):
 
 
 # ------------------------------------------------------------------
-# A tick that dies as it renames, at every boundary of what it does then: the new code and the old code go on (G2).
+# A tick dies at each boundary of a rename. The new code and the old code go on (G2).
 
 
 BOUNDARIES = [

@@ -66,7 +66,7 @@ def the_one(found: dict[str, str]) -> tuple[str, str]:
 
 
 def test_a_job_at_rest_is_healthy(root):
-    """Nothing is found, by size and by checksum, and nothing is changed."""
+    """The doctor finds nothing, by size or by checksum, and changes nothing."""
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     assert {} == of_job(root)
     assert {} == of_job(root, verify=True)
@@ -88,7 +88,7 @@ def test_a_key_that_an_upsert_table_holds_twice_is_found_with_verify(root):
 
 
 def test_a_table_that_cannot_be_read_is_not_called_free_of_double_keys(root):
-    """Its file is gone: the page says that its keys were not read, and the files' section says why."""
+    """The table's files are gone. The doctor reports that the keys were not read, and lists the files as damaged."""
     shutil.rmtree(root / GOLD / "_data")
     ((table, seen),) = key_section(at(root), JobStores(at(root), cross_freely).entries.rows(), verify=True).seen
     assert str(GOLD) == table
@@ -96,7 +96,7 @@ def test_a_table_that_cannot_be_read_is_not_called_free_of_double_keys(root):
 
 
 def test_a_running_tick_is_no_ailment(root):
-    """The page names its holder. What the tick has not finished yet is no finding."""
+    """The doctor names the job's holder. Work that the tick has not finished yet is no finding."""
     hold(root)
     found = examine(at(root), DAY_MS, SparkConfig(), verify=False)
     (job,) = (section for section in found.sections if section.name == "job")
@@ -105,7 +105,7 @@ def test_a_running_tick_is_no_ailment(root):
 
 
 def test_a_dead_holder_and_an_unpublished_checkpoint_are_repaired_by_the_next_tick(tmp_path, tick, monkeypatch):
-    """A tick died right after its commit point. The page names both findings and the command, which repairs both."""
+    """A tick died right after its commit point. The doctor names both findings and one command, which repairs both."""
     with pytest.raises(Dead):
         tick(boundary=Mortal("after:AppendRow", 2))
     monkeypatch.setattr(lease, "_process_alive", lambda _: False)
@@ -153,7 +153,7 @@ def test_a_damaged_savepoint_may_be_given_up(root):
 
 
 def test_a_hollow_table_is_named(root):
-    """A file that a retained cut's version shows and that is gone: table, version, checkpoint."""
+    """If a file of a retained cut is gone, the doctor names table, version and file."""
     DeltaTable(root / BRONZE).optimize.compact()
     run(root, 1)
     (foreign,) = (root / BRONZE).glob("*.parquet")
@@ -165,7 +165,7 @@ def test_a_hollow_table_is_named(root):
 
 
 def test_what_nobody_needs_is_told_until_it_is_cleaned_up(root):
-    """The page shows files, bytes and tables, and the command that repairs it."""
+    """The doctor shows the unneeded files' tables, and the command that deletes the files."""
     _left_behind(root)
     what, repair = the_one(of_job(root, grace_ms=0))
     assert f"unneeded: in {BRONZE}" in what
@@ -188,7 +188,7 @@ def test_others_changes_and_features_are_named(root):
 
 
 def test_a_table_whose_log_is_gone_is_named(root):
-    """A tick makes the log again from the newest entry, and says so. The rest of the page is complete."""
+    """The doctor says that a tick makes the log again from the newest entry. There is no other finding."""
     shutil.rmtree(root / GOLD / "_delta_log")
     what, repair = the_one(of_job(root))
     assert what.startswith(f"table {GOLD} shows less than the recorded cuts say")
@@ -196,14 +196,14 @@ def test_a_table_whose_log_is_gone_is_named(root):
 
 
 def test_a_long_log_is_told(root, monkeypatch):
-    """It takes long to open such a table. Ticks write a Delta log checkpoint, which helps."""
+    """A table with a long log takes long to open. Delta log checkpoints, which ticks write, shorten this."""
     monkeypatch.setattr("jobs.doctor.table_health.LONG_LOG", 3)
     found = of_job(root)
     assert f"table {GOLD}: every reader has to read 3 log entries" in found
 
 
 def test_requests_that_nobody_answered_are_told(root, monkeypatch):
-    """The page names an old request and an unreadable one with their files. A new request may still be answered."""
+    """The doctor names an old request and an unreadable one with their files. A tick may still answer a new request."""
     monkeypatch.setattr("jobs.doctor.job_health.UNANSWERED_MS", DAY_MS)
     folder = RequestFolder(at(root))
     dead = Holder(host="elsewhere", pid=1, started="s")
@@ -218,7 +218,7 @@ def test_requests_that_nobody_answered_are_told(root, monkeypatch):
 
 
 def test_the_page_has_an_exit_code_and_a_document(root, typed, monkeypatch):
-    """0 for a healthy job, 1 with findings, for a person and for a machine alike."""
+    """The exit code is 0 for a healthy job and 1 with findings, with and without --json."""
     monkeypatch.setattr("jobs.doctor.examination.machine_section", _no_machine)
     code, out, _ = typed("doctor", "numbers", "--warehouse", root)
     assert ExitCode.DONE is code
@@ -270,7 +270,7 @@ def _no_machine(*_):
 
 
 def test_before_the_first_tick_it_says_how_to_begin(tmp_path, typed):
-    """No warehouse, or one of another job: exit code 4, and nothing comes into being."""
+    """Without a warehouse of the job, the exit code is 4, and the doctor creates nothing."""
     code, out, _ = typed("doctor", "tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", tmp_path / "none")
     assert ExitCode.NOT_THERE is code
     assert f"numbers has never run in {tmp_path / 'none'}" in out
@@ -289,14 +289,14 @@ def test_before_the_first_tick_it_says_how_to_begin(tmp_path, typed):
     ],
 )
 def test_wrong_words_are_answered_with_what_to_type(typed, root, words, expected):
-    """Names, options and values: exit code 2 and one sentence."""
+    """A wrong name, option or value gives exit code 2 and one sentence."""
     code, _, err = typed(*words, "--warehouse", root)
     assert ExitCode.USAGE is code
     assert expected in err.lower() or expected in err
 
 
 def test_a_clean_up_is_told_by_table(root, typed):
-    """The dry run and the real clean-up show files, bytes and reasons. Afterwards there is nothing left to do."""
+    """The dry run shows files and bytes, and the clean-up also reasons. Afterwards there is nothing left to delete."""
     path = _left_behind(root)
     now = ("--warehouse", root, "--reader-grace", "0s")
     code, out, _ = typed("cleanup", "numbers", "--dry-run", *now)

@@ -1,4 +1,4 @@
-"""What a failed tick leaves behind for a user: its failed checkpoints and their reasons, until the job goes on."""
+"""What a user finds after a failed tick: its failed checkpoints and their reasons, until the job goes on."""
 
 import json
 import os
@@ -45,7 +45,10 @@ def ran(root, least: int, listener: TickListener | None = None, **config):
 
 
 def test_a_rejected_checkpoint_is_listed_and_found_until_the_job_goes_on(tmp_path, answered):
-    """List and doctor show the whole report: expectation, number of rows, values, file. Then the suite is changed."""
+    """`checkpoints list` and doctor show the whole report: expectation, number of rows, values, file.
+
+    Then the suite is changed, and the job goes on.
+    """
     report = ran(tmp_path, 140)
     assert (TickOutcome.FAILED, CheckpointFailureReason.QUALITY) == (report.outcome, report.reason)
     code, listed = answered("checkpoints", "list", JOB, "--warehouse", tmp_path)
@@ -100,7 +103,7 @@ def release(**changes) -> Release:
 
 
 def test_a_release_keeps_how_its_tick_ended_and_an_older_one_says_nothing():
-    """It survives its JSON. An entry without the field is read as one that says nothing."""
+    """The release is the same after a round trip through JSON. An entry without the field reads as None."""
     assert release() == decode(encode(release(), writer="tidemark"))
     document = json.loads(encode(release(), writer="tidemark"))
     del document["row"]["ended"]
@@ -109,7 +112,7 @@ def test_a_release_keeps_how_its_tick_ended_and_an_older_one_says_nothing():
 
 @pytest.mark.parametrize("message", ["\x1b[31mred", "a" * (MESSAGE_MAX + 1)])
 def test_a_message_that_could_not_be_ours_is_refused_and_is_never_written(message):
-    """A foreign warehouse may not put control characters on a user's terminal, nor may an error of a user's code."""
+    """Neither a foreign warehouse nor an error of a user's code may put control characters on a user's terminal."""
     bad = release(ended=TickEnd(outcome="failed", message=message))
     with pytest.raises(UnreadableRowError, match=r"ended\.message"):
         decode(encode(bad, writer="tidemark"))
@@ -120,17 +123,17 @@ def test_a_message_that_could_not_be_ours_is_refused_and_is_never_written(messag
 
 
 # ------------------------------------------------------------------
-# A tick that dies at each of its boundaries, in process and without Spark; the next one makes up for it.
+# The names of the boundaries at which a tick can be killed, in this process and without Spark.
 #
-# Dying is played: from that boundary on nothing that the tick tries reaches the outside. What other threads have begun
-# still ends, as another machine's would.
+# A death is played: from its boundary on, no effect of the tick is carried out. Work that other threads have begun
+# still ends, as on another machine.
 
 
 NAMES = boundary_names(build().graph)
 
 
 def test_every_boundary_is_crossed(tick):
-    """The names that a kill may be asked for are exactly those that ticks cross."""
+    """The boundaries at which a kill may be requested are exactly those that ticks cross."""
     crossed: Counter[str] = Counter()
 
     def count(name: str) -> None:
@@ -143,7 +146,7 @@ def test_every_boundary_is_crossed(tick):
 
 
 # ------------------------------------------------------------------
-# A user's function that raises, kills its worker or hangs: the tick fails with one sentence that names it.
+# If a user's function raises, kills its worker or hangs, the tick fails with one sentence that names the vertex.
 
 
 def helper():
@@ -229,7 +232,7 @@ def test_a_function_that_raises_is_named_with_file_and_line(planned, vertex, kin
 @pytest.mark.spark
 @pytest.mark.parametrize("function", [exits, is_killed])
 def test_a_worker_that_dies_is_a_sentence(function, tmp_path, spark):
-    """There is no Java stack. The sentence names the vertex, and what may have killed the worker."""
+    """The message has no Java stack. The sentence names the vertex, and what may have killed the worker."""
     report = failed(pipeline_of(mapped(function)), tmp_path, spark)
     sentence = sentence_of(report.message)
     assert sentence.startswith("micro-batch 1 of vertex bronze failed: a Python worker died while it ran")

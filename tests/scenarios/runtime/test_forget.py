@@ -1,6 +1,6 @@
-"""Rows are erased from tables, state, kept cuts and savepoints by one entry, and kills change nothing of that (K6).
+"""One entry erases rows from tables, state, kept cuts and savepoints, and kills do not change the result (K6).
 
-These jobs run without Spark. Polars finds the rows here, and `test_forget_on_spark` lets Spark find them.
+These jobs run without Spark. Here Polars finds the rows. In `test_forget_on_spark`, Spark finds them.
 """
 
 from pathlib import Path
@@ -71,7 +71,7 @@ def dies_forgetting(root: Path, boundary: str, occurrence: int = 1) -> None:
 
 
 def shown(root: Path) -> dict[tuple[int, str], list[tuple[object, ...]]]:
-    """Return every table and state at every recorded cut, and what the tables show now."""
+    """Return every table and state at every recorded cut, and the present rows of the tables."""
     recorded = JobStores(at(root), cross_freely).cuts.all()
     found = {
         (checkpoint, table): rows_of(root, table, version)
@@ -86,7 +86,7 @@ def rows_of(root: Path, table: str, version: int | None) -> list[tuple[object, .
 
 
 def damage(root: Root) -> object:
-    """Return which files are missing or damaged, as the doctor finds."""
+    """Return the missing or damaged files that the doctor finds."""
     stores = JobStores(at(root), cross_freely)
     return file_section(at(root), stores.entries.rows(), stores.cuts.all(), 0, verify=True).values["damaged"]
 
@@ -100,7 +100,7 @@ def of(found, names) -> dict[tuple[int, str], list[str]]:
 
 
 def prepared(root: Path) -> dict[tuple[int, str], list[str]]:
-    """Lay out a job with three cuts, a savepoint and a row of others, and return what it shows."""
+    """Copy a job with three cuts, a savepoint and a row of another program. Return its tables and state."""
     copied(root, "forget", make)
     return shown(root)
 
@@ -136,7 +136,7 @@ def test_all_cuts_lose_the_rows_and_keep_all_others(tmp_path):
 
 @pytest.mark.parametrize("savepoint", [False, True])
 def test_a_rollback_brings_no_state_back_and_the_source_is_read_again(tmp_path, savepoint):
-    """The report names the source: it gives the rows again that came after the cut. Nothing else brings one back."""
+    """The report names the source, which gives the rows after the cut again. Nothing else brings an erased row back."""
     before = prepared(tmp_path)
     first = min(number for number, row in records(tmp_path).items() if row.is_savepoint is savepoint)
     done = erase(tmp_path)
@@ -188,7 +188,7 @@ NOTHING_YET = BOUNDARIES[:5]
 @pytest.mark.kill
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_kill_leaves_nothing_or_the_next_start_finishes_all(tmp_path, boundary):
-    """At any moment a reader of any cut finds every other row once, and a row of the key once or not at all."""
+    """At any moment, each cut shows every row of another key once, and a row of the key once or not at all."""
     before = prepared(tmp_path)
     name, _, occurrence = boundary.partition("#")
     killed(dies_forgetting, tmp_path, name, int(occurrence or 1))
@@ -216,7 +216,7 @@ IN_A_STORE += [pytest.param("after:WriteSuccessors", "store_server")]
 @pytest.mark.kill
 @pytest.mark.parametrize(("boundary", "each_store"), IN_A_STORE, indirect=["each_store"])
 def test_in_a_store_the_same_command_finishes_what_a_kill_left(url, boundary):
-    """Successors are written, or three log entries are rewritten, when the process dies. Nobody runs a tick."""
+    """The process dies after it wrote the successors, or while it rewrites tables' logs. No tick runs in between."""
     make(url)
     before = shown(url)
     name, _, occurrence = boundary.partition("#")
@@ -232,7 +232,7 @@ def test_in_a_store_the_same_command_finishes_what_a_kill_left(url, boundary):
 
 
 def test_rows_that_another_program_may_have_copied_meanwhile_are_told(tmp_path):
-    """It commits after the search. So nobody has searched its files."""
+    """The other program commits after the search, so its files were not searched."""
     prepared(tmp_path)
 
     def writes(boundary: str) -> None:

@@ -1,4 +1,4 @@
-"""A tick that holds its cut, and the people who settle it: nothing shows before, nothing is lost, no kill hurts."""
+"""A tick holds its cut until a person approves or rejects it. No row shows before, and none is lost, even by a kill."""
 
 import sys
 from contextlib import suppress
@@ -37,7 +37,7 @@ from tests.scenarios.runtime.sequence_job import (
 )
 
 SOME = {"a": 60, "b": 40}
-"""The rows of the first tick. All rows come later."""
+"""The rows of the first tick. Later ticks have all rows."""
 
 APPROVAL = (
     "Claim",
@@ -99,7 +99,7 @@ def test_nothing_shows_before_the_approval_and_all_of_it_after(tmp_path):
 
 @pytest.mark.dear
 def test_ticks_that_hold_and_people_who_approve_come_to_the_same_tables(tmp_path, undisturbed):
-    """Approval by approval, the tables become what one undisturbed tick makes of the same rows."""
+    """After all approvals, the tables are those that one undisturbed tick makes of the same rows."""
     for _ in range(20):
         if hold(tmp_path).outcome is not TickOutcome.HELD:
             break
@@ -127,7 +127,7 @@ def test_the_pending_cut_can_be_read(waiting):
 
 @pytest.mark.dear
 def test_a_rejected_cut_leaves_nothing(waiting, undisturbed):
-    """No table has seen it. The next tick deletes its files, reads the same rows, and ends exactly."""
+    """No table shows the cut. The next tick deletes its files, reads the same rows, and ends with exact tables."""
     before, held = contents(waiting), held_cut(records(waiting).values())
     assert held == reject(at(waiting))
     assert before == contents(waiting) == read_cut(waiting)
@@ -139,7 +139,7 @@ def test_a_rejected_cut_leaves_nothing(waiting, undisturbed):
 
 @pytest.mark.dear
 def test_nothing_moves_the_job_while_a_cut_waits(waiting):
-    """A tick ends as before, and whatever would leave the cut behind is refused. The message says how to settle it."""
+    """A tick ends as held. Commands that would abandon the cut are refused, and their messages say how to settle it."""
     entries, before = records(waiting), contents(waiting)
     plan = build()
     assert TickOutcome.HELD is tick(waiting).outcome is hold(waiting).outcome
@@ -158,7 +158,7 @@ def test_nothing_moves_the_job_while_a_cut_waits(waiting):
 
 @pytest.mark.dear
 def test_a_savepoint_and_a_clean_up_leave_the_pending_cut_alone(waiting, undisturbed):
-    """A savepoint keeps what the tables show. A clean-up without grace keeps the files of the pending cut."""
+    """A savepoint keeps the rows that the tables show. A clean-up without grace keeps the files of the pending cut."""
     saved = savepoint_at_rest(at(waiting))
     clean_up(at(waiting), 0)
     done = approve(at(waiting))
@@ -169,7 +169,7 @@ def test_a_savepoint_and_a_clean_up_leave_the_pending_cut_alone(waiting, undistu
 
 @pytest.mark.dear
 def test_what_is_not_there_is_not_settled(tmp_path):
-    """Without a cut that waits, approval and rejection say so, and how to make one."""
+    """If no cut waits, approval and rejection fail, and the error says how to make a pending cut."""
     tick(tmp_path)
     for settle in (approve, reject):
         with pytest.raises(NothingToSettleError, match="'tidemark run numbers --hold' makes one"):
@@ -203,7 +203,7 @@ def test_an_approval_that_dies_never_was_or_is_finished(waiting, undisturbed, bo
 @pytest.mark.dear
 @pytest.mark.parametrize("boundary", [f"{side}:{step}" for step in REJECTION for side in ("before", "after")])
 def test_a_rejection_that_dies_never_was_or_is_whole(waiting, undisturbed, boundary):
-    """The cut waits as before, or it is gone with all its rows, which the next tick reads again."""
+    """The cut still waits, or it is gone with all its rows, which the next tick reads again."""
     with suppress(Dead):
         reject(at(waiting), Mortal(boundary))
     if waits(waiting):

@@ -52,7 +52,7 @@ def tick(root: Path, planned=None):
 
 
 class Elsewhere(SequenceSource):
-    """A source whose positions are written in another way."""
+    """A source that does not know the positions of a `SequenceSource`."""
 
     def __init__(self, rows):
         super().__init__(rows, keys=KEYS, bounded=True)
@@ -80,7 +80,7 @@ def cuts(root: Path) -> list[Counter[str]]:
 
 
 def test_history_is_read_first_and_live_rows_follow_in_the_same_tick(tmp_path):
-    """The entry says of each split of the first part that it has ended. New live rows are read by the next tick."""
+    """The entry records that each split of the first part has ended. The next tick reads new live rows."""
     assert TickOutcome.CAUGHT_UP is tick(tmp_path).outcome
     assert DUE == rows(tmp_path)
     (source, *_) = newest_restorable(at(tmp_path)).vertices
@@ -105,7 +105,7 @@ def test_a_job_that_is_killed_around_the_switch_reads_every_row_once(tmp_path, b
 
 
 def test_a_hybrid_source_whose_last_part_ends_finishes_the_job(tmp_path):
-    """Somebody adds a part later: the job goes on with it."""
+    """If a part is added later, the job goes on with this part."""
     assert TickOutcome.FINISHED is tick(tmp_path, hybrid(bounded=True)).outcome
     assert DUE == rows(tmp_path)
     (source,) = hybrid(bounded=True).sources.values()
@@ -115,7 +115,7 @@ def test_a_hybrid_source_whose_last_part_ends_finishes_the_job(tmp_path):
 
 
 def test_a_reset_of_history_reads_it_again_and_then_goes_on_with_live_rows(tmp_path):
-    """The second part stays where it stood."""
+    """The second part keeps its position."""
     tick(tmp_path)
     reset(at(tmp_path), hybrid().sources, Reset("numbers", "140", "1.a"))
     tick(tmp_path, hybrid({"live": 95}))
@@ -154,7 +154,7 @@ def test_a_finished_job_goes_on_with_a_new_part_behind_its_source(tmp_path):
 
 @pytest.mark.dear
 def test_a_rollback_to_the_time_before_the_parts_reads_the_same_rows_again(tmp_path):
-    """The entry of before still has the names of before. The next tick gives the first part its names once more."""
+    """The older entry has the splits' old names. The next tick renames the splits of the first part again."""
     tick(tmp_path, build(PART_OF_HISTORY, config=CONFIG.model_copy(update={"retained": 10})))
     before = newest_restorable(at(tmp_path)).checkpoint
     tick(tmp_path)
@@ -172,7 +172,7 @@ def test_a_rollback_to_the_time_before_the_parts_reads_the_same_rows_again(tmp_p
     ],
 )
 def test_a_first_part_that_is_not_the_source_of_before_is_refused_by_name(tmp_path, first, why):
-    """A later part would repeat the rows. Nothing is claimed, and the old pipeline can go on."""
+    """A later part would read the same rows again. The tick does not claim the job, and the old pipeline can go on."""
     tick(tmp_path, build())
     entry = newest_restorable(at(tmp_path))
     turned = plan(over(HybridSource(first, SequenceSource({"a": 150, "b": 150}, keys=KEYS)), CONFIG))
