@@ -98,7 +98,7 @@ CHECKS = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "moment"), [(name, moment) for name in CHECKS for moment in CHECKS[name].moments])
 def test_a_killed_tick_is_made_up_for(tmp_path, spark, name, moment):
-    """SIGKILL in a micro-batch, around the commit and between two publications. No cut shows a row too many or few."""
+    """SIGKILL strikes in a micro-batch, around the commit or between publications. Every cut still has its rows."""
     check = CHECKS[name]
     trial = Trial(check.build, tmp_path / name)
     trial.kill(moment, spark_cores=1, **check.settings)

@@ -65,7 +65,7 @@ LIVE = {"live": 90}
 
 
 def hybrid(live: dict[str, int] | None = None, *, bounded: bool = False) -> JobPlan:
-    """Return the planned pipeline over two sources, one after the other. The second one begins within an epoch."""
+    """Return the planned pipeline over two sources, one after the other. The second begins midway in an epoch."""
     history = SequenceSource(HISTORY, keys=KEYS, bounded=True)
     source = history.then(SequenceSource(live or LIVE, keys=KEYS, bounded=bounded))
     return plan(over(source, CONFIG.model_copy(update={"retained": 10})))

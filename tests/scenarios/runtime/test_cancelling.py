@@ -74,7 +74,7 @@ def state_files(root):
 
 
 def test_a_running_tick_is_cancelled_and_its_checkpoints_retained(tmp_path, undisturbed, typed):
-    """It ends without a savepoint, the answer says how to go on, and the next tick ends with exact tables."""
+    """The tick ends without a savepoint. The command says how to go on. The next tick ends with exact tables."""
     gate = tmp_path / "gate"
     run(tmp_path, 1)
     tick = Running(tmp_path, engine=LocalEngine(gate=gate)).start()

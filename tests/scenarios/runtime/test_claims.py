@@ -164,7 +164,7 @@ def must_be_the_newest_alone(root: Path) -> None:
 
 
 def test_a_tick_that_sleeps_while_it_records_its_cut_takes_no_newer_one_away(tick, tmp_path, overtaken, undisturbed):
-    """It knows which checkpoints were retained. Since then others were committed, and its own one was subsumed."""
+    """The tick knows an old list of checkpoints. Since then others were committed, and its own was subsumed."""
     committed = []
 
     def boundary(name: str) -> None:
@@ -239,7 +239,7 @@ def held(tmp_path):
 
 
 def test_it_is_named_left_alone_and_replaced_when_its_time_is_over(held, answered):
-    """The first start gives it a lease, the second sees that lease run, and one after its end takes the job."""
+    """The first start writes a lease for the holder, the second respects it, and one after its end takes over."""
     code, said = answered("run", PIPELINE, "--warehouse", held)
     assert ExitCode.HELD is code
     assert "process 77 on far.example" in said

@@ -172,7 +172,7 @@ def test_a_dry_run_changes_nothing(root):
 
 
 def test_what_a_killed_process_left_goes_wherever_it_lies(root):
-    """It deletes files of outputs, states and channels, finished or not. Files with other names are not Tidemark's."""
+    """Files of outputs, states and channels are deleted, finished or not. Files with other names stay."""
     state, channel = f"_tidemark/{JOB}/state/by_key", f"_tidemark/{JOB}/channels/x"
     names = ("", f".bronze-0-{ORPHAN}.parquet.tmp")
     left = {orphan(root, table, name=name) for table in (str(BRONZE), str(GOLD), state, channel) for name in names}

@@ -114,7 +114,7 @@ def test_a_mode_that_shows_a_part_of_a_cut_is_refused(changed, tmp_path):
 
 
 def test_the_source_sees_a_rollback_of_the_upstream_job(tick, tmp_path, source):
-    """The cut that it went back to exists, and the abandoned cuts do not, even after further checkpoints."""
+    """The cut to which the job went back stands, and abandoned cuts do not, even after further checkpoints."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(JOB))
     tick(limits=ONE)
     old = list(to_the_cut(source))[-1]
@@ -220,7 +220,7 @@ def test_a_job_that_reads_on_finds_the_files_that_were_compacted_meanwhile(tick,
 
 
 def test_a_compaction_that_a_rollback_undid_stops_no_reader(tick, tmp_path):
-    """The files of its cut were merged, and came back. The reader gets the rows after them, each once."""
+    """Files of the reader's cut were merged, and a rollback restored them. The reader gets each later row once."""
     rows = {"a": 240, "b": 240}
     many = CheckpointConfig(every_rows=60, slice_rows_max=60, compact_files_min=2, retained=9)
     tick(limits=ONE, plan=build(rows, config=many))
@@ -260,7 +260,7 @@ def entries(root, job):
 
 
 def shows(up, down):
-    """Assert that both tables are those of the upstream cut on which the newest cut rests, and return its number."""
+    """Assert that both tables equal the upstream cut on which the newest cut rests. Return that cut's number."""
     cut = Cuts(down, REPORT).latest()
     (below,) = cut.rests_on
     theirs = Cuts(up, SHOP).at(below.checkpoint)

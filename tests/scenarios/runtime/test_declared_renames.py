@@ -144,7 +144,7 @@ def test_renamed_twice_and_back(tmp_path):
 @pytest.mark.matrix
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, version):
-    """Old cuts go on naming the old tables. After the rollback, the rename happens again or is gone."""
+    """Old cuts still name the old tables. After the rollback, the new code renames again. The old code works too."""
     laid_out(tmp_path, HALF)
     first, before = newest(tmp_path).checkpoint, shown(tmp_path, GOLD)
     tick(tmp_path, HALF + 9, version)
@@ -226,7 +226,7 @@ def test_a_clean_up_beside_the_renaming_tick_leaves_its_links_alone(tmp_path):
 
 
 def test_a_savepoint_of_before_restores_elsewhere_under_the_new_names(tmp_path):
-    """`savepoint --to` and `run --from`: the other warehouse has the new tables alone, and goes on exactly."""
+    """After `savepoint --to` and `run --from`, the other warehouse has only the new tables, with each row once."""
     root, copy, fork = (tmp_path / name for name in ("root", "copy", "fork"))
     tick(root, HALF)
     row = savepoint_at_rest(at(root))
@@ -391,7 +391,7 @@ COMMITTED = BOUNDARIES[BOUNDARIES.index("after:AppendRow") :]
 @pytest.mark.kill
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_the_old_code_after_a_tick_killed_as_it_renames(tmp_path, boundary):
-    """Before the commit point it goes on as if nothing had happened. Behind it, it is refused with both names."""
+    """After a death before the commit point, the old code goes on. After a later one, it is refused with both names."""
     laid_out(tmp_path, HALF)
     killed(tick_named, tmp_path, HALF + 7, "renamed", kill_at=boundary)
     if boundary in COMMITTED:

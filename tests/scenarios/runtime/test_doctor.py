@@ -74,7 +74,7 @@ def test_a_job_at_rest_is_healthy(root):
 
 
 def test_a_key_that_an_upsert_table_holds_twice_is_found_with_verify(root):
-    """Table, number of keys and one of them are named. By size and by checksum alone nothing is wrong with it."""
+    """The doctor names the table, the number of double keys, and one key. Without --verify, it does not find them."""
     rows = DeltaTable(str(root / GOLD)).to_pyarrow_table()
     write_deltalake(str(root / GOLD), rows.slice(0, 2), mode="append")
     assert not any("more than once" in what for what in of_job(root))
@@ -129,7 +129,7 @@ def test_a_dead_holder_and_an_unpublished_checkpoint_are_repaired_by_the_next_ti
     ],
 )
 def test_a_damaged_snapshot_is_named_with_the_older_one_to_go_back_to(root, damage, verify, expected):
-    """A file is missing, or has another size or checksum. The page names entry, file, and the rollback that helps."""
+    """A file is missing, or has another size or checksum. The doctor names entry, file and a rollback."""
     newest = records(root)[2]
     names = {file.path for file in handles_to_restore(records(root)[1])}
     state = next(file for file in handles_to_restore(newest) if file.path not in names)
@@ -175,7 +175,7 @@ def test_what_nobody_needs_is_told_until_it_is_cleaned_up(root):
 
 
 def test_others_changes_and_features_are_named(root):
-    """An upsert table that others changed is set back; a constraint forbids publishing until it is dropped."""
+    """A tick undoes others' changes to an upsert table. A constraint forbids publishing until it is dropped."""
     DeltaTable(root / GOLD).delete("key = 1")
     what, repair = the_one(of_job(root))
     assert what.startswith(f"table {GOLD} was changed by others since the last checkpoint (DELETE at version 3)")
@@ -236,7 +236,7 @@ def test_the_page_has_an_exit_code_and_a_document(root, typed, monkeypatch):
 
 
 def test_a_program_gets_numbers_and_hears_what_was_not_looked_at(root, typed):
-    """Beside the sentences there are numbers, ids and lists. Without the pipeline's code, nobody looked at sources."""
+    """The JSON has numbers, ids and lists too. Without the pipeline's code, the doctor did not look at sources."""
     shutil.rmtree(root / GOLD / "_data")
     code, out, _ = typed("doctor", "numbers", "--json", "--verify", "--warehouse", root)
     document = json.loads(out)
@@ -314,7 +314,7 @@ def test_a_clean_up_is_told_by_table(root, typed):
 
 
 def test_a_cut_that_went_with_its_savepoint_is_no_ailment(tmp_path):
-    """A plain savepoint keeps the cut after which it was taken. Once it is disposed of, that cut is not offered."""
+    """A plain savepoint keeps the cut after which it was taken. Once it is disposed of, the cut cannot be read."""
     root = tmp_path / "warehouse"
     run(root, 1)
     taken = savepoint_at_rest(at(root))

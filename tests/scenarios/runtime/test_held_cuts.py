@@ -190,7 +190,7 @@ def test_a_damaged_cut_is_not_approved(waiting):
 @pytest.mark.kill
 @pytest.mark.parametrize(("boundary", "occurrence"), WHERE_IT_MATTERS)
 def test_an_approval_that_dies_never_was_or_is_finished(waiting, undisturbed, boundary, occurrence):
-    """Before its entry, the cut still waits. After it, the next tick publishes the rest. Both results are exact."""
+    """Before the approval's entry, the cut still waits. After it, the next tick publishes the rest. Both are exact."""
     with suppress(Dead):
         approve(at(waiting), Mortal(boundary, occurrence))
     if waits(waiting):

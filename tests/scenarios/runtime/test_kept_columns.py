@@ -80,7 +80,7 @@ def entry(root, version):
 
 
 def test_a_renamed_column_keeps_its_values_in_one_commit(tmp_path):
-    """All files have the new name, and no follower reads a row twice. Later ticks change nothing more."""
+    """All files have the column's new name, and no follower reads a row twice. Later ticks change nothing more."""
     laid_out(tmp_path, HALF)
     first, before = newest(tmp_path).checkpoint, DeltaTable(str(tmp_path / TABLE)).version()
     heard = Notes()
@@ -111,7 +111,7 @@ def test_statistics_of_a_rewritten_file_have_the_new_name(tmp_path):
 
 
 def test_a_tick_without_news_renames_nothing_and_the_previous_version_goes_on(tmp_path):
-    """Nothing is seen of a rename before its checkpoint. Files that the tick wrote for it are leftovers."""
+    """No reader sees a rename before its checkpoint. Files that the tick wrote for the rename are leftovers."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF, RENAMED)
     assert ["n", "key", "value"] == columns(tmp_path)
@@ -140,7 +140,7 @@ def test_rows_of_others_get_the_new_name_whenever_they_came(tmp_path):
 
 
 def test_a_file_that_somebody_rewrote_meanwhile_is_written_again(tmp_path):
-    """A DELETE of others between commit and publication stays: the rows that it took out do not come back."""
+    """A DELETE by others between commit and publication lasts. The rows that it deleted do not come back."""
     laid_out(tmp_path, HALF)
 
     def deletes(name):
@@ -187,7 +187,7 @@ def test_renamed_twice_and_back(tmp_path):
 
 
 def test_the_version_of_before_is_refused_after_the_rename(tmp_path):
-    """Its column would begin empty beside the renamed one. Nothing is claimed."""
+    """The old version's column would begin empty beside the renamed one. The tick does not claim the job."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, RENAMED)
     before = newest(tmp_path)
@@ -208,7 +208,7 @@ def test_a_partitioned_table_keeps_its_layout(tmp_path):
 
 
 def test_table_and_column_are_renamed_at_once(tmp_path):
-    """The files go to the new folder, and get the new name of the column there."""
+    """The files are written to the table's new folder, with the column's new name."""
     laid_out(tmp_path, HALF)
     foreign(tmp_path, 100)
     run(tmp_path, build(HALF + 1, RENAMED, "bronze/other", was=TABLE))
@@ -218,7 +218,10 @@ def test_table_and_column_are_renamed_at_once(tmp_path):
 
 
 def test_a_savepoint_that_a_renaming_tick_takes_at_once(tmp_path):
-    """Its rows lie in files of both names. The job goes back to it, and another warehouse begins from it."""
+    """The savepoint's rows lie in files with the old and the new name.
+
+    The job can be rolled back to the savepoint, and another warehouse can begin from it.
+    """
     here, there = tmp_path / "here", tmp_path / "there"
     tick(here, HALF)
     inbox = Inbox()
@@ -238,7 +241,7 @@ def test_a_savepoint_that_a_renaming_tick_takes_at_once(tmp_path):
 
 
 def test_a_held_cut_shows_the_new_name_and_its_approval_renames(tmp_path):
-    """Until then the table shows the old name. The files of the tick that held the cut are not needed."""
+    """Until the approval, the table shows the old name. The files of the tick that held the cut are not needed."""
     laid_out(tmp_path, HALF)
     run_tick(
         build(HALF + 2, RENAMED),
@@ -257,7 +260,7 @@ def test_a_held_cut_shows_the_new_name_and_its_approval_renames(tmp_path):
 
 
 def test_a_dropped_column_is_gone_and_old_cuts_show_it(tmp_path):
-    """No file is written again. Rows of others that still have the column are read without it."""
+    """No file is rewritten. Rows of others that still have the column are read without it."""
     laid_out(tmp_path, HALF)
     first, then = newest(tmp_path).checkpoint, files(tmp_path)
     foreign(tmp_path, 100)
@@ -290,7 +293,7 @@ def test_the_name_of_a_dropped_column_cannot_come_back(tmp_path):
 
 
 def test_a_dropped_column_that_somebody_adds_again_is_found(tmp_path):
-    """Its old values would be shown. The tick ends, and the message says how to undo it."""
+    """The table would show the column's old values. The tick fails, and the message says how to undo the change."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, DROPPED)
     table = DeltaTable(str(tmp_path / TABLE))
@@ -317,7 +320,7 @@ def test_an_undeclared_column_stays(tmp_path):
 
 
 def test_columns_are_reordered_if_the_pipeline_says_so(tmp_path):
-    """Without it they stay in their order, because others may insert rows by position. A rollback takes it back."""
+    """Without `reorder`, columns keep their order, because others may insert by position. A rollback restores it."""
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 1, Version(("value", "n", "key")))
@@ -357,7 +360,7 @@ def test_a_dry_run_shows_each_change(tmp_path):
 
 
 # ------------------------------------------------------------------
-# A tick that dies as it changes the columns of an append table is made up for (D6, G2).
+# A tick dies while it changes the columns of an append table, and the next ticks make up for it (D6, G2).
 
 
 COMMITTED = ["after:AppendRow", f"before:PublishTable:{TABLE}", f"after:PublishTable:{TABLE}", "after:RecordCut"]
@@ -368,7 +371,7 @@ BEFORE = [f"before:RenameColumns:{TABLE}", f"after:RenameColumns:{TABLE}", "afte
 @pytest.mark.parametrize("version", ["renamed", "dropped"])
 @pytest.mark.parametrize("boundary", [*BEFORE, *COMMITTED])
 def test_a_tick_killed_as_it_changes_columns_is_made_up_for(tmp_path, boundary, version):
-    """After SIGKILL before the commit point the previous version goes on. Behind it, the new one does."""
+    """After SIGKILL before the commit point, the previous version can go on. In any case, the new version can."""
     if "RenameColumns" in boundary and version == "dropped":
         boundary = "after:EnsureTables"
     laid_out(tmp_path, HALF)
@@ -386,11 +389,11 @@ def test_a_tick_killed_as_it_changes_columns_is_made_up_for(tmp_path, boundary, 
 
 
 # ------------------------------------------------------------------
-# A column of an append table is widened, as far as readers convert the values of old files (D6).
+# A column of an append table may be widened to types to which readers convert the values of old files (D6).
 
 
 def test_a_widened_column_is_read_from_old_files_as_they_are(tmp_path):
-    """No file is written again. A rollback gives the type back, and either version goes on."""
+    """No file is rewritten. A rollback restores the old type, and either version goes on."""
     laid_out(tmp_path, HALF, NARROW)
     first, then = newest(tmp_path).checkpoint, files(tmp_path)
     with pytest.raises(CutDoesNotFitError, match="value was int and is now double: change it back"):
@@ -420,7 +423,7 @@ def test_a_rollback_behind_a_widening_refuses_wider_values_of_others(tmp_path):
 
 
 def test_wider_values_that_come_between_a_rollback_and_its_publication_stop_it(tmp_path):
-    """Once they are gone, the next tick publishes the rollback."""
+    """After the wider values are deleted, the next tick publishes the rollback."""
     laid_out(tmp_path, HALF, NARROW)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 1)
@@ -452,7 +455,7 @@ def tick_of_type(root, kind):
 
 
 def test_no_column_gets_a_name_under_which_others_have_values_that_nobody_sees(tmp_path):
-    """A rollback took the column `sum` out of the table, but a file of others still has it.
+    """A rollback removed the column `sum` from the table, but a file of others still has it.
 
     A renamed column would show these values as its own.
     """
@@ -500,7 +503,10 @@ def test_files_that_come_back_keep_the_names_of_their_cut(tmp_path):
 
 
 def test_a_rollback_is_refused_if_rows_of_others_may_have_a_column_under_another_name(tmp_path):
-    """On a line that was left, `sum` became `amount`, and others wrote that. The present line knows neither of them."""
+    """On an abandoned line, `sum` was renamed to `amount`, and others wrote `amount`.
+
+    The present line knows neither of the two names.
+    """
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 1, Version(("n", "key", "value", "sum")))
@@ -576,9 +582,9 @@ def test_a_stream_that_begins_with_the_rename_gets_no_row_twice(tmp_path, neighb
 @pytest.mark.spark
 @pytest.mark.parametrize("by_cuts", [False, True])
 def test_a_source_follows_without_a_row_twice(tmp_path, spark, by_cuts):
-    """It has caught up before the rename. Its pipeline then declares the rename of its own table.
+    """The source has caught up before the rename. Its pipeline then declares the rename for its own table.
 
-    One that has not caught up before another rename is refused, and does not read nulls.
+    A source that has not caught up before another rename is refused, instead of reading nulls.
     """
     upstream, trial = tmp_path / "up", tmp_path / "down"
     laid_out(upstream, HALF)
@@ -606,7 +612,7 @@ def test_a_source_follows_without_a_row_twice(tmp_path, spark, by_cuts):
 
 @pytest.mark.spark
 def test_a_deletion_vector_is_refused_before_anything_runs(tmp_path, neighbour):
-    """Only Spark knows which rows it hides, so the file cannot be written again. Purged, the table is renamed."""
+    """Only Spark knows the hidden rows, so the file cannot be rewritten. After a purge, the rename succeeds."""
     laid_out(tmp_path, HALF)
     place = f"delta.`{tmp_path / TABLE}`"
     neighbour.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true')")
@@ -626,7 +632,7 @@ def test_a_deletion_vector_is_refused_before_anything_runs(tmp_path, neighbour):
 
 @pytest.mark.spark
 def test_a_drop_goes_on_beside_deletion_vectors(tmp_path, neighbour):
-    """No file is written again, so nothing stands in the way."""
+    """A drop rewrites no file, so deletion vectors do not prevent it."""
     laid_out(tmp_path, HALF)
     place = f"delta.`{tmp_path / TABLE}`"
     neighbour.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true')")

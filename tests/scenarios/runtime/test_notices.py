@@ -1,4 +1,4 @@
-"""Who is told of a complete checkpoint (F1, F2): a pipeline's listeners, and sources that commit positions."""
+"""A complete checkpoint is notified to a pipeline's listeners, and to sources that commit positions (F1, F2)."""
 
 import json
 import threading
@@ -67,7 +67,7 @@ def listening(*listeners, source=None, config=CONFIG):
 
 
 class Hears:
-    """A checkpoint listener that writes down its notices."""
+    """A checkpoint listener that records its notices."""
 
     def __init__(self) -> None:
         self.complete: list[int] = []
@@ -89,7 +89,7 @@ class Throws(Hears):
 
 
 class Shown(TickListener):
-    """What the tick shows of notices that failed."""
+    """Records the failed notices that the tick reports."""
 
     def __init__(self) -> None:
         self.heard: list[NoticeFailed] = []
@@ -100,7 +100,7 @@ class Shown(TickListener):
 
 
 class Committing(CommitsToFile):
-    """A source that commits to a file, and remembers each time that it was told."""
+    """A source that commits to a file, and records each notice."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(SequenceSource(ROWS, keys=KEYS), file)
@@ -132,9 +132,9 @@ def test_a_listener_hears_each_completion_once_and_in_order(tick):
 
 
 def test_a_listener_that_raises_stops_no_other_and_not_the_tick(tick, tmp_path, undisturbed):
-    """The next listener hears everything, and the tick is not disturbed.
+    """The next listener gets every notice, and the tick is not disturbed.
 
-    Each failure is shown with the listener's name.
+    The tick reports each failure with the listener's name.
     """
     throws, hears, shown = Throws(), Hears(), Shown()
     report = tick(plan=listening(throws, hears), listener=shown)
@@ -150,7 +150,7 @@ def test_a_listener_that_raises_stops_no_other_and_not_the_tick(tick, tmp_path, 
 
 
 class HearingSource(WrappedSource):
-    """A source that writes down which checkpoints failed, and raises."""
+    """A source that records which checkpoints failed, and raises."""
 
     def __init__(self) -> None:
         super().__init__(SequenceSource(ROWS, keys=KEYS))
@@ -162,9 +162,9 @@ class HearingSource(WrappedSource):
 
 
 def test_an_aborted_checkpoint_is_told_with_its_reason(tick, tmp_path):
-    """A table forbids the checkpoint. Source and listener hear that it was aborted and why, and never that it is done.
+    """A table forbids the checkpoint. Source and listener get one notice: that it was aborted, and why.
 
-    The source raises, and the listener hears it all the same.
+    The source raises, and the listener gets its notice all the same.
     """
     listener, source = Hears(), HearingSource()
     tick(plan=build(rows={"a": 50, "b": 50}))
@@ -184,7 +184,7 @@ def test_an_aborted_checkpoint_is_told_with_its_reason(tick, tmp_path):
 
 
 def test_a_source_is_told_its_own_positions_at_the_cut(tick, tmp_path):
-    """The source hears the entry's position of each split. In the end these are all rows that were read."""
+    """The notice has the entry's position of each split. The last positions are behind all rows."""
     source = Committing(tmp_path / "committed.json")
     tick(plan=listening(source=source))
     assert [1, 2, 3] == [checkpoint for checkpoint, _ in source.told]
@@ -194,7 +194,7 @@ def test_a_source_is_told_its_own_positions_at_the_cut(tick, tmp_path):
 
 
 def test_a_source_that_cannot_commit_is_shown_and_fails_nothing(tick, tmp_path, undisturbed):
-    """The tables go on; the next tick tells again, and a repaired file catches up."""
+    """The tables are written all the same. The next tick notifies again, and a repaired file catches up."""
     file, shown = tmp_path / "committed.json", Shown()
     file.write_text("something else")
     report = tick(plan=listening(source=Committing(file)), listener=shown)
@@ -224,7 +224,7 @@ def _committed(file):
 @pytest.mark.matrix
 @pytest.mark.parametrize(("name", "occurrence"), FIRST_TICKS_BOUNDARIES)
 def test_a_death_at_any_boundary_is_made_up_for(tick, tmp_path, undisturbed, name, occurrence):
-    """Positions outside are never ahead of the tables. The next tick ends exactly, and leaves no file behind."""
+    """Committed positions are never ahead of the tables. The next tick ends with each row once and no leftover."""
     file, mortal = tmp_path / "committed.json", Mortal(name, occurrence)
     told = Committing(file)
     with suppress(Dead):
@@ -246,7 +246,8 @@ def test_a_death_at_any_boundary_is_made_up_for(tick, tmp_path, undisturbed, nam
 
 
 # ------------------------------------------------------------------
-# Suites are judged beside the loop of a real tick: the judgement of an expired checkpoint ends unseen (J3, B2).
+# Suites are judged beside the loop of a real tick. The judgement of an expired checkpoint is cancelled, and has no
+# effect (J3, B2).
 
 
 TIMEOUT_MS = 1_000
@@ -262,7 +263,7 @@ def judged(timeout_ms=TIMEOUT_MS):
 
 
 class Failed(TickListener):
-    """Writes down which checkpoints failed."""
+    """Records which checkpoints failed."""
 
     def __init__(self):
         self.checkpoints = []
@@ -311,7 +312,7 @@ def run_judged(tmp_path, monkeypatch, timeout_ms=TIMEOUT_MS, **how):
 
 
 def test_an_expired_checkpoint_ends_its_judgement_and_the_tick_catches_up(tmp_path, monkeypatch, undisturbed):
-    """Without Spark: the rows belong to the next checkpoint, and the tables are those of an undisturbed run."""
+    """The next checkpoint has the expired one's rows. Without Spark, the tables are those of an undisturbed run."""
     run_judged(tmp_path, monkeypatch, engine=LocalEngine())
     assert undisturbed == read_cut(tmp_path)
 
@@ -328,7 +329,7 @@ def test_a_judgement_that_nobody_waits_for_ends_at_its_next_step(tmp_path):
 
 
 class Hidden:
-    """Takes bronze's staged files away while the first suite is judged; no micro-batch runs meanwhile."""
+    """Moves bronze's staged files away while the first suite is judged. No micro-batch runs meanwhile."""
 
     def __init__(self, root):
         self._staged, self._aside = root / BRONZE / "_data", root / BRONZE / "_aside"
@@ -377,7 +378,8 @@ def test_a_file_that_cannot_be_read_declines_the_checkpoint_and_the_job_goes_on(
 
 
 # ------------------------------------------------------------------
-# A pipeline's own reports: shown after a tick, made of the newest cut; one that raises harms nothing.
+# A pipeline's own reports are made from the newest cut and shown after a tick. A report that raises does not fail the
+# tick.
 
 
 HERE = "tests.scenarios.runtime.test_notices"
@@ -397,12 +399,12 @@ def broken(_cut: Cut) -> str:
 
 @pytest.fixture
 def run(typed, tmp_path):
-    """Run a tick of the numbers with their reports; return exit code, stdout and stderr."""
+    """Return a function that runs a tick with the reports, and returns exit code, stdout and stderr."""
     return lambda *words: typed("run", f"{HERE}:with_reports", "--warehouse", tmp_path / "warehouse", *words)
 
 
 def test_each_tick_ends_with_the_reports_of_its_newest_cut(run):
-    """A tick that stops early shows its own cut; one without news shows the newest again; brackets stay as they are."""
+    """A tick that stops early reports on its own cut, and one without news on the newest. Brackets stay as they are."""
     code, out, _ = run("--checkpoints", "1")
     assert (0, True) == (code, "cut 1: 100 rows [counted]" in out)
     for _ in range(2):
@@ -411,7 +413,7 @@ def test_each_tick_ends_with_the_reports_of_its_newest_cut(run):
 
 
 def test_a_report_that_raises_is_named_and_the_tick_is_well(run):
-    """Its error is a sentence with file and line; the exit code is the tick's."""
+    """The report's error is a sentence with file and line. The exit code is that of the tick."""
     code, out, _ = run()
     assert 0 == code
     said = " ".join(out.split())
@@ -420,7 +422,7 @@ def test_a_report_that_raises_is_named_and_the_tick_is_well(run):
 
 
 # ------------------------------------------------------------------
-# Master hooks in real ticks (A8): a row holds their state, a restore gives it back, none of their failures hides.
+# Master hooks in real ticks (A8): an entry holds their state, a restore gives it back, and each failure is reported.
 
 
 GOES_ON = {"tolerable_failures": 9}
@@ -440,7 +442,7 @@ def states(root):
 
 
 def traces_hold(root):
-    """Replay the ticks' traces on the core; a tick that was killed early has written nothing of its own."""
+    """Replay the ticks' traces on the core. The trace of a tick that was killed early may be empty."""
     traces = Warehouse(root, ProtocolPaths(JOB)).path(ProtocolPaths(JOB).traces).glob("*.ndjson")
     for trace in (each for each in traces if each.stat().st_size):
         with trace.open("rb") as lines:
@@ -464,7 +466,7 @@ def test_a_hooks_state_is_in_each_row_and_given_back_to_the_next_tick(tick, tmp_
 
 
 class Answers(MasterHook):
-    """Answers with what a function returns, and remembers what it is restored with."""
+    """A hook whose state is what a function returns. It records the states with which it is restored."""
 
     def __init__(self, answer) -> None:
         self._answer, self.restored = answer, []
@@ -489,7 +491,7 @@ def is_late_first(checkpoint):
 
 
 def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(tick, tmp_path, undisturbed):
-    """The checkpoint's rows belong to the next one. If no failure is tolerated, the tick fails and names the hook."""
+    """The next checkpoint has the failed one's rows."""
     report = tick(plan=hooked(("ink", Answers(fails_first)), config=tolerant()))
     assert TickOutcome.CAUGHT_UP is report.outcome
     assert 1 not in [row.checkpoint for row in rows_at(tmp_path)]
@@ -498,7 +500,7 @@ def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(tick, tmp_pa
 
 
 def test_a_hook_that_is_late_fails_its_checkpoint_by_name(tick, tmp_path, undisturbed):
-    """Its time limit is part of its declaration. No entry has what it answers later."""
+    """The time limit is part of the hook's declaration. No entry contains a late answer."""
     planned = hooked(("slow", Answers(is_late_first)), timeout_s=0.3)
     report = tick(plan=planned)
     assert (TickOutcome.FAILED, CheckpointFailureReason.CHECKPOINT_EXPIRED) == (report.outcome, report.reason)
@@ -540,7 +542,7 @@ def test_a_hook_that_cannot_be_restored_fails_the_tick_and_nothing_is_read(tick,
 
 
 def test_state_without_its_hook_is_refused_and_a_new_hook_is_told_that_it_has_none(tick, tmp_path):
-    """Refused before anything is claimed; the flag leaves the state behind, and the next rows do not have it."""
+    """The tick is refused before its claim. With the flag, it leaves the state behind, and later entries lack it."""
     tick(plan=hooked(("old", Answers(lambda _: [1]))), limits=TickLimits(checkpoints=1))
     with pytest.raises(CutDoesNotFitError, match="holds state of master hook 'old', which the pipeline no longer has"):
         tick(plan=build())
@@ -581,7 +583,7 @@ def test_a_dry_run_and_a_checkpoint_show_the_hooks(tick, tmp_path, capsys):
     ],
 )
 def test_a_hook_that_cannot_be_declared_is_refused_on_its_line(name, hook, timeout_s, error):
-    """A name that is none or is taken, an object that is no hook, a time limit that is none."""
+    """The name is invalid or taken, the object is no hook, or the time limit is invalid."""
     pipeline = with_hooks(declared(), ("same", Answers(str)))
     with pytest.raises(error):
         pipeline.hook(name, hook, timeout_s=timeout_s)
@@ -598,7 +600,7 @@ HOOK_BOUNDARIES = [
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", HOOK_BOUNDARIES)
 def test_a_tick_that_is_killed_at_a_hook_loses_nothing(tmp_path, notebook, undisturbed, name):
-    """The next tick restores the hook to the newest row, whatever the dead one had told it; its count is exact."""
+    """The next tick restores the hook to the newest entry, whatever the dead tick did. The hook's count is exact."""
     root = tmp_path / "warehouse"
     if "RestoreHook" in name:
         hook_job.tick(root, notebook)
@@ -622,7 +624,7 @@ def states_of(row):
 
 
 def test_a_hook_that_hangs_keeps_no_process_from_ending(tmp_path, notebook):
-    """The tick fails with the hook's name after its time limit, and the process ends although the call never does."""
+    """After the time limit, the tick fails with the hook's name. The process ends, although the call never returns."""
     begun = time.monotonic()
     said = Running(hook_job.tick, tmp_path / "warehouse", notebook, hangs=True).wait().said
     assert "did not answer within 0.2 s" in said["message"]

@@ -62,7 +62,7 @@ def s3_jars():
 
 
 def test_a_tick_leaves_in_a_store_what_it_leaves_in_a_folder(url, undisturbed):
-    """Tables, states and cuts; a second tick finds nothing new and restores; readers read by cut."""
+    """The tables, states and cuts are the same. A second tick restores and finds nothing new. Readers read by cut."""
     assert TickOutcome.CAUGHT_UP is run(url).outcome
     assert undisturbed == read_cut(url)
     assert TickOutcome.CAUGHT_UP is run(url).outcome
@@ -78,7 +78,7 @@ def test_a_tick_leaves_in_a_store_what_it_leaves_in_a_folder(url, undisturbed):
 
 @pytest.mark.dear
 def test_a_reader_keeps_its_cut_in_a_store(url, undisturbed):
-    """A reserved cut stays readable, although a later tick subsumes it and a clean-up deletes what nobody needs."""
+    """A reserved cut stays readable, although a later tick subsumes it, and deletes files that are not needed."""
     run(url)
     with Cuts(url, "numbers").reserved() as cut:
         run(url, reader_grace_ms=0, plan=sequence_job.build({"a": 400, "b": 400}))
@@ -89,7 +89,7 @@ def test_a_reader_keeps_its_cut_in_a_store(url, undisturbed):
 
 
 def test_of_several_claims_exactly_one_is_in(url):
-    """Six stores of one job append behind the same version at the same moment, five times."""
+    """Five times, six stores of one job append an entry to the same version at the same moment."""
     stores = [CheckpointStore(at(url)) for _ in range(6)]
     for turn in range(5):
         version, _ = stores[0].observe()
@@ -144,7 +144,7 @@ def test_a_savepoint_moves_between_folder_and_store(url, undisturbed, typed, tmp
 
 @pytest.mark.dear
 def test_every_command_works_on_a_store(url, typed):
-    """It shows the same as on a folder, and names the URL where it names a folder."""
+    """Each command prints the same as for a folder, with the URL in place of the folder."""
     run(url)
     where, oldest = ("--warehouse", str(url)), min(records(url))
     shown = {
@@ -165,7 +165,7 @@ def test_every_command_works_on_a_store(url, typed):
 @pytest.mark.kill
 @pytest.mark.dear
 def test_a_killed_copy_in_a_store_is_deleted_by_the_next_one(url, undisturbed, monkeypatch):
-    """Also if the deletion itself was broken off: the note that says whose copy it is goes last."""
+    """This also holds if the deletion breaks off, since it deletes the note that says who made the copy last of all."""
     run(url)
     savepoint, to = CheckpointId(max(records(url))), StoreUrl(f"{url}-copy")
     killed(dies_copying, url, savepoint, to, 6)
@@ -206,7 +206,7 @@ def test_the_doctor_names_a_writer_without_conditional_puts(url, typed):
 
 @pytest.mark.dear
 def test_a_clean_up_leaves_a_stores_newest_cut_whole(url, undisturbed):
-    """Files that nobody needs are deleted; the newest cut stays."""
+    """Files that no cut needs are deleted, and the newest cut stays."""
     run(url)
     run(url, reader_grace_ms=0, plan=sequence_job.build({"a": 400, "b": 400}))
     from jobs.tick.cleaning import clean_up
@@ -217,7 +217,7 @@ def test_a_clean_up_leaves_a_stores_newest_cut_whole(url, undisturbed):
 
 @pytest.mark.parametrize("bucket", ["lake", "nowhere"])
 def test_a_store_that_cannot_serve_is_refused_before_the_claim(each_store, url, typed, monkeypatch, bucket):
-    """Nobody answers there, or there is no such bucket."""
+    """The server does not answer, or the bucket does not exist."""
     named, said = parsed(f"{each_store.url(bucket)}/w"), "the bucket does not exist: make it, or name another one"
     if bucket == "lake":
         named, said = url, f"the store cannot be reached: check {each_store.named}"
@@ -231,7 +231,7 @@ def test_a_store_that_cannot_serve_is_refused_before_the_claim(each_store, url, 
 
 
 def test_the_doctor_says_once_why_a_store_cannot_serve(each_store, url, typed, monkeypatch):
-    """It names the way out, and does not tell anybody to restore a backup of a job that it could not see."""
+    """The doctor names the way out. It does not advise to restore a backup of a job that it could not read."""
     for name, value in each_store.unreachable.items():
         monkeypatch.setenv(name, value)
     code, out, err = typed("doctor", PIPELINE, "--warehouse", url)
@@ -243,7 +243,7 @@ def test_the_doctor_says_once_why_a_store_cannot_serve(each_store, url, typed, m
 
 
 def test_no_secret_is_in_the_store_nor_in_what_a_command_says(each_store, url, typed, monkeypatch):
-    """Not in an entry, a log, a trace or an error."""
+    """No entry, log, trace or error contains a secret."""
     said = []
     said.append(typed("run", PIPELINE, "--warehouse", url))
     said.append(typed("doctor", PIPELINE, "--warehouse", url))
@@ -260,7 +260,7 @@ def test_no_secret_is_in_the_store_nor_in_what_a_command_says(each_store, url, t
 @S3_ONLY
 @pytest.mark.dear
 def test_a_checkpoint_costs_the_requests_that_the_guide_says(url, store_server):
-    """Counted at the server, as the difference between a tick of three checkpoints and one of nine."""
+    """The server counts requests. Their number for a checkpoint is computed from a short and a long tick."""
 
     def counted(root, rows):
         before = store_server.requests()
@@ -276,7 +276,7 @@ def test_a_checkpoint_costs_the_requests_that_the_guide_says(url, store_server):
 @S3_ONLY
 @pytest.mark.dear
 def test_a_waiting_tick_looks_for_requests_every_two_seconds(url, store_server):
-    """One LIST for each look, and nothing else but the lease."""
+    """Each look for requests costs one LIST. Apart from these, the tick only renews the lease."""
     inbox, seen = Inbox(), []
 
     def watch():
@@ -295,7 +295,7 @@ def test_a_waiting_tick_looks_for_requests_every_two_seconds(url, store_server):
 
 
 # ------------------------------------------------------------------
-# Overwrite tables, and append tables whose columns change, in a warehouse on a real S3 server.
+# Overwrite tables, and append tables whose columns change, in a warehouse on real object stores.
 
 
 HALF = 20
@@ -328,7 +328,7 @@ def test_columns_of_an_append_table_change_in_a_store(url):
 
 
 def test_an_overwrite_table_in_a_store_goes_on_after_a_rollback(url):
-    """It shows the rows of the greatest version, as in a folder."""
+    """The table shows the rows of the greatest version, as in a folder."""
     newest_job.tick(url, HALF)
     first = Cuts(url, newest_job.JOB).latest().checkpoint
     assert newest_job.expected(HALF) == newest_job.shown(url)
@@ -342,13 +342,14 @@ def test_an_overwrite_table_in_a_store_goes_on_after_a_rollback(url):
 
 
 # ------------------------------------------------------------------
-# A tick on an object store behind a proxy: how many requests a checkpoint waits for, and what their faults leave.
+# A tick on an object store behind a proxy: how many requests a checkpoint waits for, and what faults of requests leave
+# behind.
 
 
 REQUESTS_MAX = 6
 STARTS_MAX = 26
 BESIDE = ("/lease", "/requests", "/traces")
-"""What no checkpoint waits for."""
+"""Places for whose requests no checkpoint waits."""
 
 WRITES = {
     "claim": r"checkpoints/_rows/0*1-",
@@ -364,11 +365,11 @@ WRITES = {
     "trace": r"/traces/",
     "release": r"checkpoints/_delta_log/0*5\.json",
 }
-"""Every write that a tick of three checkpoints needs, by its key."""
+"""Patterns of the keys of all writes that a tick of three checkpoints needs."""
 
 
 class Slow(LocalEngine):
-    """Its micro-batches last as long as a look at all logs."""
+    """An engine whose micro-batches last as long as a look at all logs."""
 
     def run(self, *asked):
         time.sleep(0.4)
@@ -391,7 +392,10 @@ def slow_url(proxy, monkeypatch):
 
 @S3_ONLY
 def test_a_checkpoint_waits_for_few_requests(slow_url, proxy):
-    """A look, two writes of its entry, one of the tables, two of the cut: what is independent goes at the same time."""
+    """It waits for a look and for writes: two of its entry, one of the tables, two of the cut.
+
+    Independent requests run at the same time.
+    """
     report = run_tick(build(), RuntimeSettings(warehouse=slow_url, reader_grace_ms=None), engine=Slow())
     times = commits(report.trace)
     assert 3 == len(times)
@@ -417,7 +421,7 @@ def test_a_start_waits_for_few_requests(slow_url, proxy):
 
 
 def test_the_trace_of_a_finished_tick_is_in_the_store(slow_url):
-    """It was written on this machine, and is whole in its place when the attempt has ended."""
+    """The trace is written on this machine. After the attempt, the whole trace is in the store."""
     report = run(slow_url, checkpoints=1)
     assert report.trace.read_bytes() == storage_of(slow_url).read("_tidemark/numbers/traces/1.ndjson").bytes
 
@@ -429,7 +433,7 @@ def test_the_trace_of_a_finished_tick_is_in_the_store(slow_url):
 )
 @pytest.mark.parametrize("write", WRITES)
 def test_a_tick_survives_each_fault_of_each_write(slow_url, proxy, undisturbed, write, harm):
-    """The tick itself goes on: the rows are exact, each is there once, and no file is left over."""
+    """The tick goes on in spite of the fault. Each row is there once, also after the next tick."""
     proxy.harm(Fault(harm, "PUT", WRITES[write], times=2))
     report = run(slow_url)
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
@@ -443,7 +447,7 @@ def test_a_tick_survives_each_fault_of_each_write(slow_url, proxy, undisturbed, 
 @pytest.mark.parametrize("write", ["staged file", "file of the row", "commit of the row", "commit of a table"])
 @pytest.mark.parametrize("harm", [Harm.BUSY, Harm.CUT_BEFORE])
 def test_a_fault_that_lasts_fails_the_checkpoint_by_name_and_loses_nothing(slow_url, proxy, undisturbed, write, harm):
-    """Retries have a bound. No reader sees a part of the checkpoint. The next tick makes up for it."""
+    """Retries have a bound. No reader sees a part of the checkpoint. The next tick ends with exact tables."""
     proxy.harm(Fault(harm, "PUT", WRITES[write], times=1_000_000))
     report = run(slow_url)
     assert TickOutcome.FAILED is report.outcome
@@ -467,7 +471,7 @@ OFTEN = {("after:Claim", 1), ("before:AppendRow", 2), ("after:AppendRow", 2), ("
     [pytest.param(*each, marks=() if each in OFTEN else pytest.mark.dear) for each in FIRST_TICKS_BOUNDARIES],
 )
 def test_a_tick_killed_at_any_boundary_loses_nothing_in_a_store(slow_url, undisturbed, name, occurrence):
-    """SIGKILL there, and a second tick: the tables are an undisturbed run's."""
+    """After SIGKILL and a second tick, the tables are those of an undisturbed run."""
     killed(ticked, slow_url, kill_at=f"{name}#{occurrence}")
     assert TickOutcome.CAUGHT_UP is run(slow_url).outcome
     assert undisturbed == read_cut(slow_url)
@@ -475,7 +479,10 @@ def test_a_tick_killed_at_any_boundary_loses_nothing_in_a_store(slow_url, undist
 
 @pytest.fixture(scope="module")
 def connect_to_a_store(store_server, s3_jars, tmp_path_factory):
-    """Return how ticks reach a warm Connect server that reads s3a. Its tasks go on when a client has died."""
+    """Return the Spark configuration for ticks on a warm Connect server that reads s3a.
+
+    The server's tasks go on when a client has died.
+    """
     with pytest.MonkeyPatch.context() as patched:
         for name, value in store_server.environment.items():
             patched.setenv(name, value)
@@ -498,7 +505,7 @@ def connect_to_a_store(store_server, s3_jars, tmp_path_factory):
     ],
 )
 def test_a_client_of_spark_that_is_killed_loses_nothing_in_a_store(connect_to_a_store, url, undisturbed, deaths):
-    """Its death leaves jobs, staged files or half of the publications to a server that lives on."""
+    """The client's death leaves jobs, staged files or half of the publications. The server lives on."""
     for kill_at in deaths:
         killed(ticked, url, on_spark=connect_to_a_store, kill_at=kill_at)
     assert "caught_up" == Running(ticked, url, on_spark=connect_to_a_store).wait().said["outcome"]

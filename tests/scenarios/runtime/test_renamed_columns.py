@@ -45,7 +45,7 @@ from tests.scenarios.runtime.test_declared_renames import GOLD_2
 HALF = 35
 """Rows of the first tick: five of each key."""
 ROWS = Version({"rows": count(renamed_from="n")})
-"""The first version with another name for gold's column."""
+"""The first version, with the column `n` of gold renamed to `rows`."""
 
 
 def sums(rows):
@@ -66,7 +66,7 @@ NOW, THEN = ("rows", "most"), ("n", "top")
 
 
 def test_a_declared_rename_keeps_the_values(tmp_path):
-    """They go on under the new names. Later ticks, in which the rename is still declared, change nothing more."""
+    """The values are kept under the new names. Later ticks that still declare the rename change nothing more."""
     laid_out(tmp_path, HALF, SECOND)
     for rows in (HALF + 1, HALF + 9, HALF + 10, HALF + 11):
         tick(tmp_path, rows, COUNTED)
@@ -79,7 +79,10 @@ def test_a_declared_rename_keeps_the_values(tmp_path):
 
 
 def test_a_renamed_column_counts_since_the_old_one_did(tmp_path):
-    """The column came at a known checkpoint under its old name. The log says the same of the new name."""
+    """The column was added at a known checkpoint under its old name.
+
+    The new name's comment in the log names the same checkpoint.
+    """
     laid_out(tmp_path, HALF)
     first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 7, SECOND)
@@ -116,7 +119,7 @@ def test_columns_come_go_and_are_renamed_at_once(tmp_path):
 
 
 def test_vertex_table_and_column_are_renamed_at_once(tmp_path):
-    """All three move together. Code that has the new vertex and table, and the old column, is refused."""
+    """All three are renamed together. Code with the new vertex and table but the old column is refused."""
     laid_out(tmp_path, HALF)
     everything = replace(RENAMED, sums=ROWS.sums)
     for rows in (HALF + 1, HALF + 2):
@@ -135,7 +138,7 @@ def test_vertex_table_and_column_are_renamed_at_once(tmp_path):
 
 
 def test_the_version_of_before_is_refused_after_the_rename(tmp_path):
-    """It would begin the column empty. Nothing is claimed, and the message has both names and the way out."""
+    """The old version would begin the column empty. No claim is made. The message has both names and the way out."""
     laid_out(tmp_path, HALF, SECOND)
     tick(tmp_path, HALF + 1, COUNTED)
     before, row = versions(tmp_path), newest(tmp_path)
@@ -148,7 +151,7 @@ def test_the_version_of_before_is_refused_after_the_rename(tmp_path):
 
 
 def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path):
-    """The old cut has the old names. After the rollback, the rename happens again or is gone."""
+    """The old cut has the old names. After the rollback, the new code renames again, and the old code works too."""
     laid_out(tmp_path, HALF, SECOND)
     first, then = newest(tmp_path).checkpoint, now(tmp_path)
     tick(tmp_path, HALF + 9, COUNTED)
@@ -162,7 +165,7 @@ def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path):
 
 
 def test_a_reader_finds_each_cut_under_its_own_names(tmp_path):
-    """Tables and state by cut: the old name before the rename, the new name after it."""
+    """In a cut, tables and state have the old names before the rename, and the new names after it."""
     laid_out(tmp_path, HALF, SECOND)
     first, then = newest(tmp_path).checkpoint, now(tmp_path)
     tick(tmp_path, HALF + 1, COUNTED)
@@ -194,14 +197,14 @@ def told(root, version):
 
 
 def test_a_dry_run_shows_a_declared_rename_in_one_row_a_thing(tmp_path):
-    """It shows neither a new column nor a dropped one."""
+    """The dry run shows one renamed column, instead of a new and a dropped one."""
     laid_out(tmp_path, HALF)
     renamed = ("n", "rows", "renamed, with its values")
     assert {("state of operator 'sums'", "rows"): renamed, ("table gold/sums", "rows"): renamed} == told(tmp_path, ROWS)
 
 
 def test_a_dry_run_of_an_undeclared_rename_says_how_to_declare_it(tmp_path):
-    """It names the call's argument. A column of another meaning is no new name of it."""
+    """The dry run names the argument to pass. It does not offer a rename to a column with another meaning."""
     laid_out(tmp_path, HALF)
     dropped = told(tmp_path, Version({"rows": count()}))["state of operator 'sums'", "n"]
     assert ("bigint", None, "dropped; if it has a new name, say renamed_from='n'") == dropped
@@ -217,7 +220,7 @@ def test_a_column_of_another_meaning_is_refused_under_its_new_name_too(tmp_path)
 
 
 def test_both_names_in_the_cut_are_refused(tmp_path):
-    """Which of the two is meant cannot be known; without the declaration the new one keeps its own values."""
+    """It is not clear which of the two columns is meant. Without the declaration, the new one keeps its values."""
     tick(tmp_path, HALF, Version({"n": count(), "rows": count()}))
     before = newest(tmp_path)
     with pytest.raises(CutDoesNotFitError, match="column rows was n and is now rows: it has both columns already"):
@@ -228,7 +231,7 @@ def test_both_names_in_the_cut_are_refused(tmp_path):
 
 
 def test_the_name_of_two_versions_ago_is_refused(tmp_path):
-    """The column that has its second name in the cut would be dropped. The message names it, and its name works."""
+    """The column would be dropped under its second name. The message gives this name, and declaring it works."""
     laid_out(tmp_path, HALF)
     tick(tmp_path, HALF + 1, ROWS)
     before = newest(tmp_path)
@@ -261,7 +264,7 @@ BOUNDARIES = [
 @pytest.mark.kill
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
-    """After SIGKILL before the commit point the previous version goes on. Behind it, it is refused."""
+    """After SIGKILL before the commit point, the previous version goes on. After a later one, it is refused."""
     laid_out(tmp_path, HALF, SECOND)
     first = newest(tmp_path).checkpoint
     killed(tick_named, tmp_path, HALF + 7, "counted", kill_at=boundary)
@@ -289,7 +292,7 @@ def two_branches(root, numbers, others, **column):
 
 @pytest.mark.parametrize("column", [{"n": count()}, {"rows": count(renamed_from="n")}], ids=["before", "after"])
 def test_a_checkpoint_without_rows_for_the_vertex_renames_nothing_yet(tmp_path, column):
-    """Its files keep the old name, and so do the tables. Either version goes on from there."""
+    """The vertex's files and tables keep the old name. Either version goes on from there."""
     two_branches(tmp_path, HALF, 5, n=count())
     first, then = newest(tmp_path).checkpoint, shown(tmp_path, GOLD)
     two_branches(tmp_path, HALF, 10, rows=count(renamed_from="n"))

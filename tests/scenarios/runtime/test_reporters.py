@@ -1,4 +1,4 @@
-"""What watches a job from outside hears of each checkpoint, and never fails or delays a tick."""
+"""Reporters are notified of each checkpoint, and never fail or delay a tick."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ class Broken(LocalEngine):
 
 
 class Heard:
-    """A reporter of a user's own that keeps what it hears."""
+    """A user's own reporter that records its events."""
 
     events: ClassVar = []
 
@@ -65,7 +65,7 @@ class Hangs(Heard):
 
 @contextmanager
 def server():
-    """Yield the address of a web server, and the paths and bodies that it has got."""
+    """Yield the address of a web server, and a list of the requests that it has received."""
     got = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -104,7 +104,7 @@ def of(name, **labels):
 
 
 def test_prometheus_has_the_numbers_of_the_newest_checkpoint(tmp_path):
-    """A tick that finds no rows completes no checkpoint. The numbers of the last one stay, and the tick has its own."""
+    """A tick without rows completes no checkpoint. The last checkpoint's numbers stay beside the new tick's numbers."""
     first = tick(tmp_path, names=("prometheus",), prometheus_folder=tmp_path)
     file = tmp_path / f"tidemark_{JOB}.prom"
     found, newest = samples(file.read_text()), first.completed[-1]
@@ -177,7 +177,7 @@ def test_open_lineage_gets_a_run_with_versions_columns_and_rows(tmp_path, monkey
 
 @pytest.mark.parametrize("least", [0, 5], ids=["met", "rejected"])
 def test_open_lineage_gets_the_verdict_of_a_suite_on_the_table_that_it_judges(tmp_path, monkeypatch, least):
-    """A suite that rejects a checkpoint is told too, although the checkpoint fails. No value of a row is told."""
+    """A rejecting verdict is reported too, although the checkpoint fails. No report has a value of a row."""
     pipeline = Pipeline(JOB, config=ONE)
     rows = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS)).table("bronze/numbers", id="bronze")
     rows.expect(Expectation("expect_column_values_to_be_between", {"column": "value", "min_value": least}))
@@ -197,7 +197,7 @@ def test_open_lineage_gets_the_verdict_of_a_suite_on_the_table_that_it_judges(tm
 
 
 def test_a_reporter_that_fails_or_hangs_neither_fails_nor_holds_up_a_tick(tmp_path, caplog):
-    """The tick ends while one still hangs. The third one hears everything, and the log has no password."""
+    """The tick ends while one reporter still hangs. The third reporter gets all events. The log has no password."""
     Heard.events.clear()
     names = tuple(f"{__name__}:{each.__name__}" for each in (Raises, Hangs, Heard))
     try:

@@ -1,4 +1,4 @@
-"""A job that fails and goes on inside its tick (G4): as the next generation, within its limits, with exact tables."""
+"""A job fails and goes on inside its tick as the next generation, within its limits, with exact tables (G4)."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def restarting(**settings):
 
 
 class Shaky(LocalEngine):
-    """An engine whose first so many micro-batches of a number fail, one in each attempt."""
+    """An engine that fails so many micro-batches, from a number on, one in each attempt."""
 
     def __init__(self, failures: int, *, at: int = 2) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def test_an_operator_that_fails_twice_then_works_ends_with_exact_tables(tick, tm
 
 
 def test_the_failure_after_the_last_restart_ends_the_tick(tick, tmp_path, undisturbed):
-    """At most so many restarts; the report says how many there were, and the next tick goes on."""
+    """The tick restarts up to its limit, and reports the number of restarts. The next tick goes on."""
     report = tick(plan=restarting(restart_attempts=2), engine=Shaky(3))
     assert (TickOutcome.FAILED, 2) == (report.outcome, report.restarts)
     assert "out of paper" in report.message
@@ -153,7 +153,7 @@ def test_a_source_that_cannot_be_read_for_a_while_is_read_later(tick, tmp_path, 
 def test_a_split_that_cannot_be_read_does_not_stop_the_other(
     tick, tmp_path, undisturbed, monkeypatch, failures, outcome
 ):
-    """No restart: it is asked again. If it fails too often, the rows of the other split are in the tables."""
+    """The split is polled again, without a restart. If it fails too often, the tables have the other split's rows."""
     left, poll = Counter(a=failures), SequenceSource.poll
 
     def failing(self, request):
@@ -174,7 +174,7 @@ def test_a_split_that_cannot_be_read_does_not_stop_the_other(
 
 @pytest.mark.parametrize("kill_at", ["before:RecordCut", "before:PublishTable:gold/by_key"])
 def test_what_was_committed_before_the_failure_is_published_by_the_restart(tick, tmp_path, undisturbed, kill_at):
-    """A failure between commit point and cut is rolled forward by the same tick, which counts the checkpoint once."""
+    """After a failure between commit point and cut, the same tick rolls forward, and counts the checkpoint once."""
     broken = Counter()
 
     def breaks(name):
@@ -190,7 +190,7 @@ def test_what_was_committed_before_the_failure_is_published_by_the_restart(tick,
 
 
 def test_a_stop_during_the_delay_ends_the_tick_at_once_and_in_order(tick, tmp_path, undisturbed):
-    """A stop does not wait for a delay of an hour: the job is free, and the next tick goes on."""
+    """A stop does not wait for a delay of an hour. The tick releases the job, and the next tick goes on."""
     inbox = Inbox()
 
     class Stops(Restarts):
@@ -210,7 +210,7 @@ def test_a_stop_during_the_delay_ends_the_tick_at_once_and_in_order(tick, tmp_pa
 
 
 def rival_claim(root):
-    """Append a claim of generation 2 to the job's rows, as another process would, between whatever the tick appends."""
+    """Append a claim of generation 2 to the job's entries, as another process would while the tick appends."""
     store = stores_at(root)
     while True:
         seen = store.observe()
@@ -237,7 +237,7 @@ def test_who_claims_the_job_during_the_delay_keeps_it(tick, tmp_path):
 
 
 def test_what_a_rival_took_away_fails_the_tick_as_fenced_off(tick, tmp_path):
-    """A rival deletes this tick's staged files. The message names the rival, and no restart follows."""
+    """A rival claims the job, and a staged file is gone. The message names the rival, and no restart follows."""
 
     class Robbed(Shaky):
         def run(self, planned, effect, warehouse, job):
@@ -255,7 +255,7 @@ def test_what_a_rival_took_away_fails_the_tick_as_fenced_off(tick, tmp_path):
 
 
 def test_a_tick_whose_checkpoints_all_fail_learns_of_a_rival_at_once(tick, tmp_path):
-    """Its tables cannot be looked at any more. It tolerates that, but not that another process has the job."""
+    """The tick cannot read its tables any more. It tolerates this, but not that another process has the job."""
     damaged = HalfWritten(GOLD, 100)
 
     def taken_over(name):
@@ -273,7 +273,7 @@ def test_a_tick_whose_checkpoints_all_fail_learns_of_a_rival_at_once(tick, tmp_p
 
 
 def test_a_checkpoint_that_a_dead_tick_committed_counts_for_no_limit(tick, monkeypatch):
-    """The first attempt cannot record the cut of the dead tick's checkpoint. The second one does, and takes its own."""
+    """The first attempt cannot record the dead tick's cut. The second one does, and completes its own checkpoint."""
     with pytest.raises(Dead):
         tick(boundary=Mortal("after:AppendRow"))
     record, broken = JobCuts.record, ["the disk is full"]
@@ -304,14 +304,14 @@ def loses_its_jvm(root):
 @pytest.mark.kill
 @pytest.mark.spark
 def test_a_tick_whose_jvm_died_restarts_with_another(tmp_path, undisturbed):
-    """Spark's JVM is killed during a micro-batch. The restart starts another, and every row is in the tables once."""
+    """Spark's JVM is killed during a micro-batch. The restart starts a new JVM, and every row is there once."""
     said = Running(loses_its_jvm, tmp_path).wait().said
     assert ("caught_up", 1) == (said["outcome"], said["restarts"])
     assert undisturbed == read_cut(tmp_path)
 
 
 def test_an_answer_to_an_older_attempt_reaches_no_other(tick, tmp_path, undisturbed):
-    """A micro-batch that ends long after its attempt failed is not taken for one of the next attempt."""
+    """A micro-batch that ends long after its attempt failed is not taken for a micro-batch of the next attempt."""
     late = threading.Event()
 
     class Slow(Shaky):
@@ -328,7 +328,8 @@ def test_an_answer_to_an_older_attempt_reaches_no_other(tick, tmp_path, undistur
 
 
 # ------------------------------------------------------------------
-# A tick that never ends keeps its traces short: it goes on as its next generation, and each file replays alone.
+# A tick that never ends keeps its traces short. It goes on as its next generation, and each trace can be replayed
+# alone.
 
 
 MANY = CheckpointConfig(every_rows=20, slice_rows_max=20, micro_batch_rows_max=20, retained=2)
@@ -350,7 +351,7 @@ def judged(path):
 
 @pytest.mark.parametrize("bounds", [TraceBounds(checkpoints=3), TraceBounds(bytes=40_000)])
 def test_a_full_trace_makes_the_tick_go_on_in_another(tmp_path, undisturbed, bounds):
-    """The tick catches up in several generations; every trace is judged whole, whatever became of those before it."""
+    """The tick catches up in several generations. Each trace is judged without the earlier ones, and has no problem."""
     root = tmp_path / "warehouse"
     report = run(root, bounds)
     assert (TickOutcome.CAUGHT_UP, 0) == (report.outcome, report.restarts)
@@ -398,7 +399,7 @@ def test_a_user_who_stops_the_tick_stops_it(tmp_path):
 def test_a_waiting_tick_is_asked_over_its_traces_and_ends_when_it_is_told(tmp_path, ends):
     """A tick that waits for more input writes one trace after the other.
 
-    A request reaches it, also between two attempts.
+    A request reaches the tick, also between two attempts.
     """
     root = tmp_path / "warehouse"
     tick = Running(ticked, root, trace_bytes=20_000)

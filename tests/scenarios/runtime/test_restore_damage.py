@@ -1,4 +1,4 @@
-"""A damaged checkpoint is found before it is used, and the next that is whole is named with its command."""
+"""A damaged checkpoint is found before it is used. The error names the next whole one and the command for it."""
 
 import json
 import shutil
@@ -101,7 +101,7 @@ def test_a_rollback_to_a_damaged_row_names_an_older_good_one(tmp_path, spoil, sa
 
 
 def test_a_lost_table_file_is_found_too(tmp_path):
-    """A file of an append table that the cut shows, whichever checkpoint brought it."""
+    """The damaged file belongs to an append table. The cut shows it, though an older checkpoint added it."""
     first, second, _ = laid_out(tmp_path, 3)
     adds = next(table.adds for table in records(tmp_path)[first].tables if table.table == BRONZE)
     spoil_bit(tmp_path / adds[0].path)
@@ -127,7 +127,7 @@ def test_a_committed_checkpoint_that_cannot_be_published_is_left_behind(tmp_path
 
 
 def rewrite_row(root, checkpoint, payload):
-    """Damage the row of a checkpoint: its text, or with None the whole file that holds it."""
+    """Damage the entry of a checkpoint: its text, or, with None, the file that holds it."""
     for path in (root / f"_tidemark/{JOB}/checkpoints/_rows").iterdir():
         rows = pq.read_table(path).to_pylist()
         if any(row["checkpoint"] == checkpoint for row in rows):
@@ -152,7 +152,7 @@ def rewrite_row(root, checkpoint, payload):
 def test_a_row_that_cannot_be_read_is_named_and_left_behind(tmp_path, undisturbed, payload, which):
     """The newest or an older entry is damaged.
 
-    The tick names a good one, and the rollback removes the damaged entry.
+    The tick names a good entry, and the rollback to it removes the damaged one.
     """
     ids = laid_out(tmp_path, 3)
     good = ids[1] if which == 2 else ids[2]
@@ -169,7 +169,7 @@ def test_a_row_that_cannot_be_read_is_named_and_left_behind(tmp_path, undisturbe
 
 
 def test_if_nothing_is_whole_that_is_said(tmp_path):
-    """The message offers no checkpoint to which the job could not go back."""
+    """The message offers no damaged checkpoint for a rollback."""
     only, *_ = laid_out(tmp_path, 1)
     spoil_missing(state_file(tmp_path, only))
     with pytest.raises(DamagedCheckpointError, match="No other retained checkpoint is whole"):
@@ -177,7 +177,7 @@ def test_if_nothing_is_whole_that_is_said(tmp_path):
 
 
 def test_the_command_line_says_it_in_one_sentence(tmp_path, capsys):
-    """An exit code of 1 and the way out, no traceback."""
+    """The exit code is 1, and the message has the way out."""
     _, second, third = laid_out(tmp_path, 3)
     spoil_missing(state_file(tmp_path, third))
     pipeline = "tests.scenarios.runtime.sequence_job:as_pipeline"
@@ -186,7 +186,7 @@ def test_the_command_line_says_it_in_one_sentence(tmp_path, capsys):
 
 
 # ------------------------------------------------------------------
-# A rollback that dies at a boundary never was, or the next tick finishes it; zombies change nothing.
+# A rollback that dies at a boundary has no effect, or the next tick finishes it. Zombies change nothing.
 
 
 STEPS = (
@@ -205,14 +205,14 @@ STEPS = (
 )
 EVERYWHERE = [(f"{side}:{step}", each) for step in STEPS for side in ("before", "after") for each in (1, 2)]
 SHORT = [("after:LogCommit:checkpoints", 2), ("after:AppendRow", 1), (f"after:RollForward:{GOLD}", 2)]
-"""The row is in and nobody knows; nothing is published; one table is."""
+"""The three cases: the entry is stored without a reply, nothing is published, and one table is published."""
 WHERE_IT_MATTERS = [*SHORT, *(pytest.param(*each, marks=pytest.mark.dear) for each in EVERYWHERE if each not in SHORT)]
 BOUNDARIES = [f"{side}:{step}" for step in STEPS for side in ("before", "after")]
 
 
 @pytest.fixture
 def pending(tmp_path, monkeypatch):
-    """Return a warehouse whose last tick died behind its commit point, and the id to go back to."""
+    """Return a warehouse whose last tick died after its commit point, and the checkpoint id for a rollback."""
     first, *_ = laid_out(tmp_path, 2)
     with suppress(Dead):
         settings = RuntimeSettings(warehouse=tmp_path)
@@ -226,7 +226,7 @@ def pending(tmp_path, monkeypatch):
 @pytest.mark.parametrize("occurrence", [1, 2])
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_a_death_at_a_boundary_is_made_up_for_by_the_next_rollback(pending, undisturbed, boundary, occurrence):
-    """After a second rollback, every table shows the cut again, and the next ticks end exactly."""
+    """After a second rollback, every table shows the cut again. The next tick ends with exact tables."""
     root, first = pending
     expected = at_cut(root, first)
     with suppress(Dead):
@@ -272,7 +272,7 @@ def test_a_kill_between_two_tables_leaves_neither_cut_mixed(tmp_path, undisturbe
 
 
 def test_a_zombie_is_fenced_out(tmp_path, undisturbed, monkeypatch):
-    """A tick claims while a rollback sleeps before its append. Then the append is refused, and nothing changes."""
+    """A tick claims the job while a rollback sleeps before its append. The append is then refused."""
     first, *_ = laid_out(tmp_path, 2)
     monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
 
@@ -288,7 +288,7 @@ def test_a_zombie_is_fenced_out(tmp_path, undisturbed, monkeypatch):
 
 @pytest.mark.parametrize("step", [f"before:RollForward:{BRONZE}", "before:RollForwardCut", "before:LogCommit:tables"])
 def test_a_zombie_behind_its_row_publishes_nothing_twice(tmp_path, undisturbed, monkeypatch, step):
-    """Another tick finishes the rollback and goes on. The zombie finds everything done, and undoes nothing."""
+    """Another tick finishes the rollback and goes on. The zombie has nothing left to do, and undoes nothing."""
     first, *_ = laid_out(tmp_path, 2)
     monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     slept = []
@@ -306,7 +306,7 @@ def test_a_zombie_behind_its_row_publishes_nothing_twice(tmp_path, undisturbed, 
 
 
 # ------------------------------------------------------------------
-# Two vertices and their tables that swap their names, both declared, keep what is theirs (G2).
+# Two vertices and their tables swap their names. If both declare it, they keep their state and rows (G2).
 
 
 CONFIG = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=9)
@@ -345,7 +345,7 @@ def must_be_exact(root, rows, one="one", two="two"):
 
 
 def test_two_swap_their_names_once(tmp_path):
-    """A declaration stays in the code: the tick after the swap swaps nothing back."""
+    """The declarations stay in the code, and later ticks do not swap the names back."""
     tick_of_swapped_names(tmp_path, HALF)
     swapped = {"one": "two", "two": "one", "swapped": True}
     for rows in (HALF, HALF + 1, HALF + 2):
@@ -357,7 +357,7 @@ def test_two_swap_their_names_once(tmp_path):
 
 
 def test_a_rollback_across_a_swap(tmp_path):
-    """Each cut has the names of its own pipeline, whichever version goes on after the rollback."""
+    """Each cut has the names of its own pipeline. Either version can go on after the rollback."""
     tick_of_swapped_names(tmp_path, HALF)
     first = evolving_job.newest(tmp_path).checkpoint
     swapped = {"one": "two", "two": "one", "swapped": True}
@@ -372,7 +372,7 @@ def test_a_rollback_across_a_swap(tmp_path):
 
 
 def test_one_takes_the_name_that_another_leaves(tmp_path):
-    """Two things use three names: two becomes three, and one becomes two."""
+    """`two` is renamed to `three`, and `one` to `two`."""
     tick_of_swapped_names(tmp_path, HALF)
     for rows in (HALF + 1, HALF + 2):
         tick_of_swapped_names(tmp_path, rows, one="two", two="three", one_was="one", two_was="two")
@@ -403,7 +403,7 @@ def test_a_declaration_that_can_mean_nothing_is_refused_as_the_pipeline_is_plann
 
 
 def test_renamed_from_is_said_where_a_name_is_given():
-    """If a call gives no id, it cannot declare an older one. No column may be renamed so either."""
+    """A call without an id cannot declare an older id. No column may be called `renamed_from`."""
     numbers = Pipeline("p").source("n", SequenceSource({"a": 5}, keys=KEYS)).key_by("key")
     with pytest.raises(InvalidPipelineError, match="id_renamed_from='x' belongs to id="):
         numbers.aggregate("a", n=count()).table("gold/a", id_renamed_from="x")

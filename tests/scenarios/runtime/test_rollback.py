@@ -1,4 +1,4 @@
-"""A job goes back in place, outputs included, and on from there: nothing is skipped, nothing comes twice (K2)."""
+"""A job is rolled back in place, with its outputs, and goes on: no row is skipped, and none comes twice (K2)."""
 
 from collections import Counter
 
@@ -58,7 +58,7 @@ from tests.scenarios.runtime.sequence_job import (
 )
 
 UNHURRIED = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=9)
-"""Only a last checkpoint, when caught up."""
+"""The configuration with one checkpoint, when the job is caught up."""
 
 
 def state_rows(root, version=None):
@@ -66,9 +66,9 @@ def state_rows(root, version=None):
 
 
 def test_tables_state_and_positions_go_back_in_one_row(tmp_path, undisturbed):
-    """Every table shows the same as at N, by cut and without.
+    """Every table shows the same as at checkpoint N, read by cut and without.
 
-    The entry's parent is N, and the next ticks end exactly.
+    The rollback entry's parent is N. The next tick ends with exact tables.
     """
     first, *_, last = laid_out(tmp_path, 3)
     expected, at_first = at_cut(tmp_path, first), records(tmp_path)[first]
@@ -104,7 +104,10 @@ def test_a_dry_run_tells_all_and_changes_nothing(tmp_path):
 
 @pytest.mark.dear
 def test_old_txn_entries_skip_nothing(tmp_path, undisturbed):
-    """Twice back and on: each table's log ends with the newest id, although it named higher ones than N before."""
+    """The job is rolled back twice to N and goes on.
+
+    Each table's log ends with the newest id, although it had ids above N before.
+    """
     first, *_ = laid_out(tmp_path, 3)
     roll_back(at(tmp_path), first)
     ticks(tmp_path, 2)
@@ -117,7 +120,7 @@ def test_old_txn_entries_skip_nothing(tmp_path, undisturbed):
 
 
 def test_a_rollback_is_rolled_back(tmp_path, undisturbed):
-    """The job goes back to an entry before the rollback, and to the rollback's own entry after it has gone on."""
+    """A job can be rolled back to the entry of an earlier rollback, and to an entry before that rollback."""
     first, second, _ = laid_out(tmp_path, 3)
     cuts = {each: at_cut(tmp_path, each) for each in (first, second)}
     back = roll_back(at(tmp_path), second).record.checkpoint
@@ -147,7 +150,10 @@ def asked(root, kind, *, after=0, plan=KEEPS_ALL):
 
 
 def test_a_stop_s_savepoint_outlives_the_line_and_can_be_gone_back_to(tmp_path, undisturbed):
-    """After a rollback to before it, it stays, marked. Going back to it brings its files back and removes the mark."""
+    """A rollback to an earlier checkpoint marks the savepoint as abandoned.
+
+    A rollback to the savepoint restores its files and removes the mark.
+    """
     first, *_ = laid_out(tmp_path, 1)
     stopped = asked(tmp_path, SavepointKind.SUSPEND, after=1)
     expected = at_cut(tmp_path, stopped)
@@ -169,7 +175,7 @@ def lowest_n(root):
 
 
 def test_a_plain_savepoint_is_gone_back_to_with_what_it_held_pending(tmp_path, undisturbed):
-    """Its unpublished files come into the tables under the new id, those of the checkpoints after it go."""
+    """The savepoint's unpublished files are published under the new id. Files of later checkpoints are removed."""
     laid_out(tmp_path, 1)
     saved = asked(tmp_path, SavepointKind.PLAIN, after=1, plan=build(config=UNHURRIED))
     row = records(tmp_path)[saved]
@@ -184,9 +190,9 @@ def test_a_plain_savepoint_is_gone_back_to_with_what_it_held_pending(tmp_path, u
 
 
 def test_the_cut_that_a_savepoint_stands_on_stays_whole(tmp_path, monkeypatch, capsys):
-    """Rows came between the cut and the savepoint, so the two have other state files.
+    """Rows were read between the cut and the savepoint, so the two have different state files.
 
-    Its entry stays as long as the savepoint: after newer checkpoints, after more versions of `checkpoints` than a
+    The cut's entry stays as long as the savepoint: after newer checkpoints, after more versions of `checkpoints` than a
     reader looks back, and after a rollback to the savepoint.
     """
     keeps_one = build(config=UNHURRIED.model_copy(update={"retained": 1}))
@@ -255,7 +261,7 @@ def test_an_append_only_table_says_how_to_let_it_go_back(tmp_path):
 
 
 def test_what_a_table_lost_to_a_foreign_delete_in_an_upsert_table_comes_back(tmp_path):
-    """Gold is set to the cut's files, whatever other writers did to it."""
+    """The rollback sets gold to the cut's files, whatever other writers did to the table."""
     first, *_ = laid_out(tmp_path, 2)
     expected = at_cut(tmp_path, first)
     DeltaTable(str(tmp_path / GOLD)).delete("key < 3")
@@ -265,7 +271,7 @@ def test_what_a_table_lost_to_a_foreign_delete_in_an_upsert_table_comes_back(tmp
 
 
 def test_a_committed_checkpoint_is_published_before_it_is_left(tmp_path, monkeypatch, undisturbed):
-    """A tick died behind its commit point. Its entry is rolled forward first, then the job goes back."""
+    """A tick died after its commit point. The rollback first rolls its entry forward, and then goes back."""
     first, *_ = laid_out(tmp_path, 1)
     expected = read_cut(tmp_path)
     with pytest.raises(Dead):
@@ -285,7 +291,7 @@ def test_a_committed_checkpoint_is_published_before_it_is_left(tmp_path, monkeyp
 
 
 def published(root):
-    """Return what bronze's log says of our commits, newest first."""
+    """Return Tidemark's own notes on its commits in bronze's log, newest first."""
     return [
         entry["tidemark"]
         for entry in DeltaTable(str(root / BRONZE)).history()
@@ -294,7 +300,7 @@ def published(root):
 
 
 def test_wrong_numbers_are_answered_with_right_ones(tmp_path):
-    """A checkpoint that does not exist, and the present one: both errors name the possible targets."""
+    """A rollback to an unknown checkpoint or to the present one is refused. The errors name the possible targets."""
     with pytest.raises(NeverRunError, match="has never run in"):
         roll_back(at(tmp_path / "none"), 1)
     assert not (tmp_path / "none").exists()
@@ -329,7 +335,10 @@ def test_the_plan_and_the_end_say_the_same_rows_and_none_below_zero(tmp_path, ca
 
 
 def test_a_plan_without_positions_that_can_be_counted_says_what_the_checkpoints_counted(tmp_path, capsys):
-    """The code of the pipeline is gone, so its positions are only texts. The table says so, and the sentence counts."""
+    """Without the pipeline's code, positions are only texts.
+
+    The table says `unknown`, and the sentence has the rows that the checkpoints counted.
+    """
     first, *_ = laid_out(tmp_path, 2)
     rows = newest(tmp_path).statistics.rows
     said = typed(capsys, "rollback", JOB, first, "--warehouse", tmp_path, "--dry-run")
@@ -338,7 +347,8 @@ def test_a_plan_without_positions_that_can_be_counted_says_what_the_checkpoints_
 
 
 # ------------------------------------------------------------------
-# Rollbacks of tables in which another writer has merged files: undone, left alone or refused by name. No Spark.
+# Rollbacks of tables in which another writer has merged files. The merge is undone, left alone, or the rollback is
+# refused by name. No Spark.
 
 
 @pytest.mark.dear
@@ -356,7 +366,7 @@ def test_what_others_compacted_before_n_stays_compacted(tmp_path):
 
 
 def test_a_compaction_of_old_files_after_n_is_not_undone(tmp_path):
-    """Files of N that others merged later stay merged. Their rows are there once."""
+    """Files of checkpoint N that others merged later stay merged. Their rows are there once."""
     laid_out(tmp_path, 2)
     second = newest(tmp_path).checkpoint
     expected = read_cut(tmp_path)
@@ -377,9 +387,9 @@ def merged(root, times=1):
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_merge_of_old_and_new_rows_is_undone_first(tmp_path, times):
-    """An OPTIMIZE over files of N, newer ones and others' rows is undone. The rows that others appended stay.
+    """An OPTIMIZE over files of checkpoint N, newer files and others' rows is undone. The others' rows stay.
 
-    The plan changes nothing, and says what is left to do then. No version of the table shows other rows meanwhile.
+    The preview changes nothing, and has the removals that remain after the undoing. The undoing changes no row.
     """
     first, *_ = laid_out(tmp_path, 2)
     expected = at_cut(tmp_path, first)
@@ -403,7 +413,7 @@ def test_a_merge_of_old_and_new_rows_is_undone_first(tmp_path, times):
 
 @pytest.mark.parametrize("boundary", ["before:LogCommit:tables", "after:LogCommit:tables", "after:AppendRow"])
 def test_a_rollback_that_dies_beside_the_undoing_of_a_merge_loses_nothing(tmp_path, boundary):
-    """The undoing changes no row. So either nothing has happened yet, or the next tick finishes the rollback."""
+    """The undoing of the merge changes no row, so a death does not change the table. A second rollback succeeds."""
     first, *_ = laid_out(tmp_path, 2)
     expected = at_cut(tmp_path, first)
     merged(tmp_path)
@@ -415,9 +425,9 @@ def test_a_rollback_that_dies_beside_the_undoing_of_a_merge_loses_nothing(tmp_pa
 
 
 def test_rows_that_others_merged_and_changed_are_refused_with_the_way_out(tmp_path, undisturbed):
-    """If somebody has changed a merged file since, nobody can undo the merge without that change. It is named.
+    """If a merged file was changed since, the merge cannot be undone without the change. The error names the merge.
 
-    When both are undone as the message says, the rollback works.
+    After both are undone as the message says, the rollback succeeds.
     """
     first, *_ = laid_out(tmp_path, 2)
     expected = at_cut(tmp_path, first)
@@ -438,7 +448,7 @@ def test_rows_that_others_merged_and_changed_are_refused_with_the_way_out(tmp_pa
 
 
 def test_a_merge_whose_files_are_gone_is_refused(tmp_path):
-    """Another writer's own file from before the merge was vacuumed. Its row is only in the merged file now."""
+    """The file that another writer appended before the merge was vacuumed, so its row is only in the merged file."""
     first, *_ = laid_out(tmp_path, 2)
     append_foreign(tmp_path, 1_000)
     table = DeltaTable(str(tmp_path / BRONZE))
@@ -449,7 +459,8 @@ def test_a_merge_whose_files_are_gone_is_refused(tmp_path):
 
 
 # ------------------------------------------------------------------
-# Files that a commit takes out of a table are looked for before the commit: a neighbour may have merged them.
+# Before a commit that removes files from a table, the tick checks that the files are there. Another writer may have
+# merged them.
 
 
 HALF = 35
@@ -461,7 +472,7 @@ def numbers(root):
 
 
 def test_a_neighbour_that_merged_files_that_are_to_leave_is_named_before_the_commit(tmp_path):
-    """The tick ends, and nothing of its checkpoint is in. After the merge was undone, the next tick goes on."""
+    """The tick fails, and its checkpoint is not committed. After the merge is undone, the next tick goes on."""
     evolving_job.laid_out(tmp_path, HALF)
     evolving_job.tick(tmp_path, HALF + 2)
     before = evolving_job.tick(tmp_path, HALF + 5, APPEND)
@@ -493,7 +504,7 @@ def test_a_neighbour_that_merged_files_that_are_to_leave_is_named_before_the_com
 
 @pytest.mark.parametrize("approves", [True, False])
 def test_a_held_cut_of_an_overwrite_table_waits_for_a_person(tmp_path, approves):
-    """The table shows the versions of before until somebody approves. A rejected cut leaves no trace."""
+    """The table shows the earlier versions until a person approves the cut. A rejected cut leaves no trace."""
     newest_job.tick(tmp_path, 23)
     newest_job.tick(tmp_path, 41, hold=True)
     assert expected(23) == newest_job.shown(tmp_path)
@@ -511,7 +522,7 @@ def test_a_held_cut_of_an_overwrite_table_waits_for_a_person(tmp_path, approves)
 
 
 def test_a_savepoint_of_an_overwrite_table_begins_another_warehouse(tmp_path):
-    """Its files are copied, and newer versions take their place there. The first warehouse is left alone."""
+    """The savepoint's files are copied, and newer versions replace them there. The first warehouse does not change."""
     here, there = tmp_path / "here", tmp_path / "there"
     newest_job.tick(here, 23)
     saved = savepoint_at_rest(newest_job.at(here))

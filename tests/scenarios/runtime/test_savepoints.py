@@ -1,4 +1,4 @@
-"""A savepoint's self-contained copy: readable as tables, refused whole or made whole, whatever strikes."""
+"""A savepoint's self-contained copy can be read as tables. Whatever strikes, it is made whole or not at all."""
 
 import errno
 import json
@@ -92,7 +92,7 @@ def there(folder):
 def test_a_copy_is_a_warehouse_that_anyone_can_read(saved_root, tmp_path):
     """Any reader sees the cut in its tables.
 
-    Its one entry names only files in the copy, and the copy says what it is.
+    The copy's only entry names only files in the copy. A manifest says where the copy comes from.
     """
     to = tmp_path / "copy"
     made = copy_savepoint(at(saved_root), newest_id(saved_root), to)
@@ -107,7 +107,10 @@ def test_a_copy_is_a_warehouse_that_anyone_can_read(saved_root, tmp_path):
 
 
 def test_a_savepoint_can_be_copied_long_after(tmp_path):
-    """After newer cuts are published, its copy still shows the old tables. Its parent's entry stays as long as it."""
+    """The copy shows the savepoint's tables, though newer cuts are published.
+
+    The entry of the savepoint's parent stays as long as the savepoint.
+    """
     root = tmp_path / "warehouse"
     run(root, 1)
     row, expected = savepoint_at_rest(at(root)), read_cut(root)
@@ -119,7 +122,7 @@ def test_a_savepoint_can_be_copied_long_after(tmp_path):
 
 
 def test_what_others_appended_is_part_of_the_table(saved_root, tmp_path):
-    """Rows of another writer, and files that this writer compacted, are copied with statistics and a checksum."""
+    """Rows of another writer, and the files that it compacted, are copied with statistics and a checksum."""
     rows = pl.DataFrame({"split": ["x"], "n": [1], "key": [1], "value": [1], "_split": ["x"], "_position": [1]})
     write_deltalake(str(saved_root / BRONZE), rows.to_arrow(), mode="append")
     DeltaTable(str(saved_root / BRONZE)).optimize.compact()
@@ -162,7 +165,7 @@ def spoil_bit(path):
     [(spoil_missing, "is missing"), (spoil_short, "bytes instead of"), (spoil_bit, "is damaged: its checksum")],
 )
 def test_a_file_that_is_not_what_the_row_says_is_refused_by_name(saved_root, tmp_path, spoil, said):
-    """A file is missing, too short, or has a flipped bit. It is named, and nothing of the copy is left."""
+    """A file is missing, too short, or has a flipped bit. The error names it, and nothing of the copy is left."""
     row = records(saved_root)[newest_id(saved_root)]
     path = min(named_files(row))
     spoil(saved_root / path)
@@ -172,7 +175,7 @@ def test_a_file_that_is_not_what_the_row_says_is_refused_by_name(saved_root, tmp
 
 
 def test_deletion_vectors_are_refused_by_table(saved_root, tmp_path, monkeypatch):
-    """A copy of the files would bring deleted rows back, so the table is named with the way out."""
+    """A copy of the files would bring deleted rows back, so the error names the table and the way out."""
     monkeypatch.setattr(
         output_tables, "paths_with_deletion_vectors", lambda table: frozenset(table.file_uris()) | {"x", *paths(table)}
     )
@@ -211,7 +214,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(saved_root, t
 @pytest.mark.kill
 @pytest.mark.parametrize("after", [1, 6])
 def test_a_killed_copy_is_not_there_and_the_next_one_sweeps_up(saved_root, tmp_path, after):
-    """SIGKILL while copying leaves no folder of that name; copying again makes it, and nothing else stays."""
+    """After SIGKILL while copying, no folder has the copy's name. A second copy makes it, and deletes the leftovers."""
     killed(dies_copying, saved_root, newest_id(saved_root), tmp_path / "copy", after)
     assert not (tmp_path / "copy").exists()
     assert 2 == len(there(tmp_path))
@@ -227,7 +230,7 @@ def test_a_row_that_is_not_there_is_refused_with_those_that_are(saved_root, tmp_
 
 
 # ------------------------------------------------------------------
-# Savepoints of a job that no tick runs: taken, kept, disposed of; without Spark.
+# Savepoints of a job at rest are taken, kept and disposed of, without Spark.
 
 
 def nobody_waits(waiting):
@@ -245,7 +248,10 @@ def hold(root):
 
 
 def test_a_savepoint_at_rest_is_the_newest_cut_under_a_new_id(tmp_path):
-    """Its entry names the same state and positions, no tables, and its parent. The job is released again."""
+    """The savepoint's entry names the checkpoint's state and positions, its parent, and no tables.
+
+    The job is released again.
+    """
     run(tmp_path, 1)
     newest = newest_checkpoint(tuple(records(tmp_path).values()))
     taken = take_savepoint(at(tmp_path), nobody_waits)
@@ -260,7 +266,7 @@ def test_a_savepoint_at_rest_is_the_newest_cut_under_a_new_id(tmp_path):
 
 
 def test_a_checkpoint_with_rows_in_flight_makes_no_savepoint(tmp_path):
-    """It is refused before the claim. Both ways out that the message names lead to a savepoint without such rows."""
+    """The command is refused before the claim. Both ways out in its message lead to a savepoint without such rows."""
     config = CONFIG.model_copy(update={"unaligned": True, "micro_batch_rows_max": 50})
     run(tmp_path, 1, plan=build(config=config))
     (cut,), version = records(tmp_path).values(), JobStores(at(tmp_path), cross_freely).observe().version
@@ -307,9 +313,9 @@ def test_a_stop_of_a_job_at_rest_says_that_nothing_runs(tmp_path, kind):
 
 
 def test_a_disposed_savepoint_is_gone_with_what_only_it_named(tmp_path, undisturbed):
-    """Its entry goes at once. The checkpoint on which it stood goes with the next one, and their state files with it.
+    """Its entry is deleted at once. Its parent and the state files of both are deleted with the next checkpoint.
 
-    Everything that a checkpoint names stays.
+    Every file that a checkpoint names stays.
     """
     run(tmp_path, 1)
     row = savepoint_at_rest(at(tmp_path))
@@ -328,7 +334,7 @@ def test_a_disposed_savepoint_is_gone_with_what_only_it_named(tmp_path, undistur
 
 
 def test_state_that_a_reader_has_reserved_outlives_the_savepoint_that_kept_it(tmp_path):
-    """Checkpoint 1 is subsumed; only the savepoint after it and a reader need its state. A clean-up takes it later."""
+    """Checkpoint 1 is subsumed. Only its savepoint and a reader need its state. A clean-up deletes the state later."""
     run(tmp_path, 1)
     row = savepoint_at_rest(at(tmp_path))
     with Cuts(tmp_path, JOB).reserved() as cut:
@@ -363,7 +369,10 @@ def test_what_a_dead_tick_committed_is_published_before_a_savepoint_goes(tmp_pat
 def test_a_savepoint_of_a_checkpoint_that_a_dead_tick_committed_publishes_that_first(
     tick, tmp_path, undisturbed, monkeypatch
 ):
-    """No entry comes before the cut of the one before; the cut has every table of the pipeline that died."""
+    """A cut is recorded before the next entry.
+
+    The cut has every table of the pipeline whose tick died.
+    """
     monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     with pytest.raises(Dead):
         tick(boundary=Mortal("after:AppendRow"))
@@ -377,7 +386,7 @@ def test_a_savepoint_of_a_checkpoint_that_a_dead_tick_committed_publishes_that_f
 
 
 def test_only_savepoints_that_nothing_begins_from_are_disposed_of(tmp_path):
-    """The newest checkpoint, an older one and an unknown id are refused by name. Nothing is deleted."""
+    """To dispose of the newest checkpoint, an older one or an unknown id is refused by name. Nothing is deleted."""
     run(tmp_path, 2)
     row = savepoint_at_rest(at(tmp_path))
     older, newest = sorted(each for each in records(tmp_path) if each != row.checkpoint)
@@ -427,7 +436,7 @@ def test_a_folder_in_use_is_refused_before_a_savepoint_is_taken(root, typed, tmp
 
 
 def test_disposing_is_told_and_a_held_job_keeps_its_savepoint(root, typed):
-    """While a tick holds the job, the message has its name and the way out. Afterwards the savepoint goes."""
+    """While a tick holds the job, the command is refused, and its message has the way out."""
     number = savepoint_at_rest(at(root)).checkpoint
     code, out, _ = typed("savepoint", "numbers", "--dispose", number, "--warehouse", root)
     assert (ExitCode.DONE, f"savepoint {number} of numbers is gone\n") == (code, out)
@@ -456,7 +465,7 @@ def test_lists_know_savepoints(root, typed):
 
 
 def test_a_dry_run_tells_the_plan_and_changes_nothing(root, typed, tmp_path):
-    """Splits, state by key group then and now, tables; the other warehouse is not even created."""
+    """The plan has splits, old and new key groups of state, and tables. The other warehouse is not even created."""
     number = savepoint_at_rest(at(root)).checkpoint
     fork = tmp_path / "fork"
     words = ("run", PIPELINE, "--from", f"{root}@{number}", "--warehouse", fork, "--parallelism", 3, "--dry-run")
@@ -470,7 +479,7 @@ def test_a_dry_run_tells_the_plan_and_changes_nothing(root, typed, tmp_path):
 
 
 def test_a_dry_run_of_the_newest_row_shows_versions(root, typed):
-    """The tables stay as they are, at these versions. Nothing is copied."""
+    """The plan says that the tables stay as they are. Nothing is copied or changed."""
     before = json.dumps(sorted(str(path) for path in root.rglob("*")))
     code, out, _ = typed("run", PIPELINE, "--warehouse", root, "--dry-run")
     assert ExitCode.DONE is code
@@ -510,7 +519,7 @@ def test_a_wrong_from_says_what_to_type(root, typed, words, said):
 
 
 def test_what_does_not_fit_is_said_before_anything_runs(root, typed, tmp_path):
-    """A missing operator is named with both ways out. With the flag it is left behind by name."""
+    """The error names a missing operator and both ways out. With the flag, its state is left behind by name."""
     other = "tests.scenarios.runtime.sequence_job:without_aggregate"
     fork = tmp_path / "fork"
     code, _, err = typed("run", other, "--from", f"{root}@2", "--warehouse", fork)
@@ -526,7 +535,8 @@ def test_what_does_not_fit_is_said_before_anything_runs(root, typed, tmp_path):
 
 
 # ------------------------------------------------------------------
-# A row of another warehouse restored into an empty one: exactly once, whatever strikes, or refused before anything.
+# An entry of another warehouse is restored into an empty one exactly once, whatever strikes, or is refused before any
+# change.
 
 
 @pytest.fixture
@@ -537,7 +547,7 @@ def copy(root, tmp_path):
 
 
 def test_a_fork_ends_as_if_it_had_never_been_one(root, copy, tmp_path, undisturbed):
-    """The copy's content is published under a new id, and the rest is read once. The original stays as it was."""
+    """The copy's rows are published under a new id, and the rest is read once. The original does not change."""
     before = read_cut(root)
     fork = tmp_path / "fork"
     row = import_row(wanted(str(copy), fork))
@@ -550,7 +560,7 @@ def test_a_fork_ends_as_if_it_had_never_been_one(root, copy, tmp_path, undisturb
 
 
 def test_a_restored_row_is_above_every_id_and_generation_of_its_origin(root, copy, tmp_path):
-    """Names of staged files and ids are never used twice, from either warehouse."""
+    """Neither ids nor names of staged files are used twice, by either warehouse."""
     used = JobStores(at(root), cross_freely).observe().rows
     row = import_row(wanted(str(copy), tmp_path / "fork"))
     assert row.generation > max(each.generation for each in used)
@@ -569,7 +579,7 @@ def test_any_row_of_a_live_warehouse_can_be_restored(root, tmp_path, undisturbed
 
 
 def test_a_fork_of_the_newest_row_that_was_never_published(root, tmp_path, undisturbed):
-    """After a crash between the commit point and the tables, the restored job publishes what the entry holds."""
+    """After a crash between the commit point and the publication, the restored job publishes the entry's files."""
     with pytest.raises(Dead):
         run_dying(root, "before:PublishTable:bronze/numbers")
     fork = tmp_path / "fork"
@@ -592,7 +602,7 @@ def adds(row):
 
 
 def test_claiming_uses_the_copy_up(copy, tmp_path, undisturbed):
-    """With --claim the folder is deleted once the entry is in, and the restored job needs nothing of it."""
+    """With --claim the copy's folder is deleted after the commit, and the restored job needs no file in it."""
     fork = tmp_path / "fork"
     import_row(wanted(str(copy), fork, claim=True))
     assert ["fork", "warehouse"] == sorted(path.name for path in tmp_path.iterdir())
@@ -608,7 +618,7 @@ def test_a_warehouse_in_use_is_never_claimed(root, tmp_path):
 
 
 def test_a_copy_that_a_tick_has_gone_on_in_is_never_claimed(copy, tmp_path, undisturbed):
-    """Run in place, a copy is a warehouse in use like any other. A tick goes on from the savepoint there."""
+    """After a tick in the copy's folder, the copy is a warehouse in use. The tick goes on from the savepoint there."""
     run(copy)
     assert undisturbed == read_cut(copy)
     with pytest.raises(SavepointRefusedError, match="no copy of one savepoint"):
@@ -624,7 +634,7 @@ def test_a_warehouse_with_checkpoints_takes_no_other_history(root, copy):
 
 
 def test_a_table_that_is_there_already_is_refused(copy, tmp_path):
-    """A warehouse is not empty if it has a full table of that name, even for a job without entries."""
+    """A warehouse is not empty if it has a table of that name with rows, even if the job has no entries."""
     fork = tmp_path / "fork"
     pl.DataFrame({"split": ["x"]}).write_delta(str(fork / BRONZE))
     with pytest.raises(SavepointRefusedError, match=r"table bronze/numbers is already in .* and holds rows"):
@@ -632,7 +642,7 @@ def test_a_table_that_is_there_already_is_refused(copy, tmp_path):
 
 
 def test_a_damaged_copy_is_refused_and_the_warehouse_starts_as_if_nothing_had_been(copy, tmp_path, undisturbed):
-    """The copying finds a flipped bit. No entry is appended, and a tick without --from starts fresh."""
+    """The copying finds a flipped bit, and no entry is appended. A tick without --from starts fresh."""
     [row] = records(copy).values()
     path = copy / max(named_files(row))
     content = bytearray(path.read_bytes())
@@ -652,7 +662,7 @@ def test_a_damaged_copy_is_refused_and_the_warehouse_starts_as_if_nothing_had_be
 def test_a_restore_killed_before_its_row_can_begin_again_or_start_fresh(copy, tmp_path, undisturbed, boundary, again):
     """After SIGKILL before the commit point, --from works again.
 
-    Without --from, the files go and the job starts fresh.
+    Without --from, the copied files are deleted and the job starts fresh.
     """
     fork = tmp_path / "fork"
     killed(dies_importing, str(copy), fork, boundary)
@@ -668,7 +678,7 @@ def test_a_restore_killed_before_its_row_can_begin_again_or_start_fresh(copy, tm
 @pytest.mark.parametrize("claim", [False, True])
 @pytest.mark.parametrize("boundary", ["after:AppendImported", "before:Release"])
 def test_a_restore_killed_after_its_row_is_one(copy, tmp_path, undisturbed, boundary, claim):
-    """After SIGKILL behind the commit point, the next tick publishes the entry and goes on. The copy is still whole."""
+    """After SIGKILL behind the commit point, the next tick publishes the entry and goes on. The copy stays whole."""
     fork = tmp_path / "fork"
     killed(dies_importing, str(copy), fork, boundary, claim=claim)
     assert 1 == len(records(fork))
@@ -699,7 +709,7 @@ def renamed(**how):
 
 
 def test_tables_that_the_pipeline_no_longer_has_are_named(copy, tmp_path):
-    """They are refused without the flag. With it they stay behind, and the rest is restored."""
+    """A restore without such tables is refused. With the flag they are left behind, and the rest is restored."""
     with pytest.raises(SavepointRefusedError, match=r"holds table gold/by_key.*--allow-non-restored-state"):
         restorable(wanted(str(copy), tmp_path / "fork", plan=renamed()))
     row = restorable(wanted(str(copy), tmp_path / "fork", plan=renamed(), allow_non_restored_state=True)).record
@@ -708,9 +718,9 @@ def test_tables_that_the_pipeline_no_longer_has_are_named(copy, tmp_path):
 
 
 def test_what_from_means(root, copy, tmp_path):
-    """A number, or this warehouse's folder, means an own entry.
+    """A number, or this warehouse's folder, names one of the job's own entries.
 
-    Another folder, with or without @N, means a foreign one.
+    Another folder, with or without @N, names an entry of another warehouse.
     """
     newest = max(number for number, row in records(root).items() if row.kind is RowKind.CHECKPOINT)
     for text in (str(newest), str(root), f"{root}@{newest}", f"{root}/."):
@@ -736,7 +746,8 @@ def test_a_from_that_leads_nowhere_says_what_is_there(root, tmp_path, monkeypatc
 
 
 # ------------------------------------------------------------------
-# One source goes to another position, tables and state stay: said clearly, refused by name, finished after a death.
+# A reset moves one source to another position. Tables and state stay. A wrong reset is refused by name. After a death,
+# a reset is finished.
 
 
 SOURCES = KEEPS_ALL.sources
@@ -773,7 +784,7 @@ def test_one_split_goes_to_its_end_and_the_other_stays(tmp_path):
 
 
 def test_a_dry_run_changes_nothing(tmp_path):
-    """It shows the splits that move, and how many rows lie between."""
+    """The dry run shows the splits that move, and the number of rows between old and new position."""
     laid_out(tmp_path, 1)
     before = JobStores(at(tmp_path), cross_freely).observe()
     stood = positions(tmp_path)
@@ -794,7 +805,7 @@ def test_a_dry_run_changes_nothing(tmp_path):
     ],
 )
 def test_what_is_not_there_is_answered_with_what_is(tmp_path, asked, error, said):
-    """The answer lists source, split or positions that exist. No entry is appended."""
+    """The error lists the existing sources, splits or positions. No entry is appended."""
     laid_out(tmp_path, 1)
     before = set(records(tmp_path))
     with pytest.raises(error, match=said):
@@ -824,7 +835,7 @@ def test_what_a_dead_tick_has_left_goes_with_the_reset(tmp_path):
     "boundary", ["after:Claim", "before:AppendRow", "after:AppendRow", "before:RollForwardCut", "before:Release"]
 )
 def test_a_death_on_the_way_is_made_up_for(tmp_path, monkeypatch, boundary):
-    """Before the entry nothing has changed. After it, the next tick begins from it."""
+    """Before the reset's entry, nothing has changed. After it, the next tick begins from this entry."""
     laid_out(tmp_path, 1)
     monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     before = newest(tmp_path)

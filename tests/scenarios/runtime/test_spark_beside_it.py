@@ -53,7 +53,7 @@ def run(folder, program, *words, **variables):
 
 
 def test_a_tick_without_suites_needs_neither_pandas_nor_great_expectations(tmp_path):
-    """Neither the driver nor its workers, and PySpark's own request for pandas is void."""
+    """Neither the driver nor its workers import them, and PySpark's own requirement of pandas does not matter."""
     write_project(tmp_path)
     (tmp_path / "hiding").mkdir()
     absent = ("pandas", "great_expectations")
@@ -69,7 +69,7 @@ def test_a_tick_without_suites_needs_neither_pandas_nor_great_expectations(tmp_p
 
 @pytest.mark.parametrize("count", [1, 2, 5, 128])
 def test_each_row_goes_to_the_partition_that_it_names(spark, monkeypatch, count):
-    """As Spark itself does it since 4.1, and as Tidemark does it before."""
+    """Spark's own way, since 4.1, and Tidemark's way for older releases give the same partitions."""
     rows = spark.range(0, 3 * count, 1, 4).selectExpr(f"CAST(id % {count} AS INT) AS subtask")
     ways = [repartition_by_id(rows, count, "subtask", landing)]
     monkeypatch.delattr(DataFrame, "repartitionById", raising=False)
@@ -81,7 +81,7 @@ def test_each_row_goes_to_the_partition_that_it_names(spark, monkeypatch, count)
 
 
 def test_a_tick_uses_the_session_that_its_process_has_and_leaves_it_open(tmp_path):
-    """As on a platform that starts Spark itself. The tick brings no jars and no files into that session."""
+    """A platform may start Spark itself. The tick adds neither jars nor files to that session."""
     write_project(tmp_path)
     done = run(tmp_path, ["-c", OPEN])
     assert done.stdout.endswith("\n0 3 theirs set()\n"), done.stderr
@@ -89,7 +89,7 @@ def test_a_tick_uses_the_session_that_its_process_has_and_leaves_it_open(tmp_pat
 
 
 def test_a_server_of_another_spark_is_refused_in_one_sentence(tmp_path, connect_url):
-    """The sentence has both versions, and the command that installs the server's."""
+    """The sentence has both versions, and the command that installs the server's version."""
     write_project(tmp_path)
     older = "import pyspark; pyspark.__version__ = '3.9.1'; from tidemark.__main__ import main; main()"
     done = run(tmp_path, ["-c", older], "--spark-connect", connect_url)

@@ -1,6 +1,6 @@
 """A table that shows less than its recorded cut is published again, or the job is refused by name (G1).
 
-A log loses entries in a power cut, by somebody's hand, or when a table's folder comes back from an older backup.
+A log can lose entries in a power cut, by a person's mistake, or when a table's folder is restored from an older backup.
 """
 
 import json
@@ -121,7 +121,7 @@ def all_cuts(root):
 @pytest.mark.parametrize("table", [BRONZE, GOLD, STATE])
 @pytest.mark.parametrize("lose", LOSSES)
 def test_what_a_table_lost_is_published_again(tmp_path, undisturbed, lose, table):
-    """Whichever entries went, of whichever table: the doctor sees it, a tick brings back every cut, and goes on."""
+    """Whichever entries a table lost, the doctor finds the loss, and a tick restores every cut and goes on."""
     ids = laid_out(tmp_path, 2)
     before, state = all_cuts(tmp_path), pl.read_delta(str(tmp_path / STATE)).sort("key")
     lose(tmp_path, table)
@@ -137,7 +137,7 @@ def test_what_a_table_lost_is_published_again(tmp_path, undisturbed, lose, table
 
 
 def test_a_cut_is_recorded_anew_where_versions_differ(tmp_path):
-    """Another writer's row has taken the lost version. The cut names a later version, and shows the same as before."""
+    """Another writer's commit has taken the lost version. The cut names a later version, with this writer's row too."""
     _, second = laid_out(tmp_path, 2)
     before, named = at_cut(tmp_path, second), CutStore(at(tmp_path)).read(CheckpointId(second))[BRONZE]
     published = CutStore(at(tmp_path)).entries()[second].published_at_ms
@@ -152,7 +152,7 @@ def test_a_cut_is_recorded_anew_where_versions_differ(tmp_path):
 
 
 def test_an_entry_that_others_put_in_its_place_is_not_taken_for_ours(tmp_path):
-    """A table comes from an older backup, and another writer has appended since. Its version proves nothing."""
+    """A table comes from an older backup, and another writer has appended since. The version number proves nothing."""
     ids = laid_out(tmp_path, 3)
     delete_the_newest_two(tmp_path, BRONZE)
     for _ in range(3):
@@ -175,7 +175,7 @@ def test_an_entry_that_others_put_in_its_place_is_not_taken_for_ours(tmp_path):
     ],
 )
 def test_a_death_while_tables_are_brought_back_is_made_up_for(tmp_path, undisturbed, monkeypatch, boundary, occurrence):
-    """Wherever the tick dies, the next one does the rest. Every cut shows the same as before."""
+    """Wherever the tick dies, the next tick finishes. Every cut shows the same as before."""
     ids = laid_out(tmp_path, 2)
     before = all_cuts(tmp_path)
     entries(tmp_path)[-1].write_bytes(b"")
@@ -194,7 +194,7 @@ def test_a_death_while_tables_are_brought_back_is_made_up_for(tmp_path, undistur
 def test_without_the_rows_it_is_refused_by_name_before_the_claim(tmp_path, undisturbed):
     """Only the newest two entries are retained, and bronze lost three.
 
-    Nothing changes; a backup of the folder helps.
+    Nothing changes. The tick goes on after the folder is restored from a backup.
     """
     root = tmp_path / "warehouse"
     run(root, 3)
@@ -217,7 +217,7 @@ def test_without_the_rows_it_is_refused_by_name_before_the_claim(tmp_path, undis
 
 
 def test_a_hole_is_refused_and_the_rollback_that_is_offered_goes_through(tmp_path, undisturbed, capsys, monkeypatch):
-    """An entry in the middle of the log is empty. The command in the message leads out."""
+    """An entry in the middle of the log is empty. The command in the message repairs the job."""
     first, second, _ = laid_out(tmp_path, 3)
     empty_the_middle(tmp_path)
     with pytest.raises(TablesBehindError, match=f"lacks what checkpoint {second} brought") as refused:
@@ -234,9 +234,9 @@ def test_a_hole_is_refused_and_the_rollback_that_is_offered_goes_through(tmp_pat
 
 
 def test_a_hole_is_found_although_its_cut_is_lost_too(tmp_path, undisturbed, capsys, monkeypatch):
-    """The entry of the next checkpoint tells the version that was lost.
+    """The next checkpoint's entry shows which version was lost.
 
-    The retained entries have the lost files. So the job can go back to the checkpoint that the log lacks.
+    The retained entries name the lost files. So the job can be rolled back to the checkpoint that the log lacks.
     """
     _, second, _ = laid_out(tmp_path, 3)
     expected = at_cut(tmp_path, second)
@@ -256,7 +256,7 @@ def test_a_hole_is_found_although_its_cut_is_lost_too(tmp_path, undisturbed, cap
 
 
 def test_a_rollback_is_published_only_onto_what_it_was_planned_on(tmp_path, undisturbed, capsys, monkeypatch):
-    """The first rollback took rows out, and its log entry is lost. The second one found nothing to take out."""
+    """The log entry in which a first rollback removed rows is lost. A second one was planned with nothing to remove."""
     first, *_ = laid_out(tmp_path, 3)
     expected = at_cut(tmp_path, first)
     back = roll_back(at(tmp_path), first).record.checkpoint
@@ -294,7 +294,10 @@ def test_an_entry_that_is_cut_off_is_named_and_moving_it_away_helps(tmp_path, un
     ],
 )
 def test_a_log_that_nobody_can_load_is_named(tmp_path, undisturbed, damage, said):
-    """An entry is missing or cut off, and later ones exist. One sentence says so, and the table's backup helps."""
+    """An entry is missing or cut off, and later ones exist.
+
+    One sentence says so. After the table is restored from its backup, the job goes on.
+    """
     laid_out(tmp_path / "warehouse", 3)
     root = tmp_path / "warehouse"
     backup = shutil.copytree(root / BRONZE, tmp_path / "backup")
@@ -329,7 +332,7 @@ def test_a_rollback_brings_the_tables_back_first(tmp_path):
 
 
 def test_at_rest_a_table_without_a_log_waits_for_a_tick(tmp_path):
-    """Only the pipeline knows its columns, and the message says what to run."""
+    """Only the pipeline knows the table's columns. The message says which command to run."""
     laid_out(tmp_path, 2)
     delete_the_log(tmp_path, BRONZE)
     with pytest.raises(TablesBehindError, match=rf"run 'tidemark run numbers --warehouse {tmp_path}' first"):
@@ -367,7 +370,7 @@ def test_a_tick_says_what_it_published_again(tmp_path):
 
 
 def test_the_doctor_finds_tables_that_are_newer_than_the_rows(tmp_path):
-    """`checkpoints` comes from an older backup. The doctor says what the tick refuses, and its command works."""
+    """`checkpoints` comes from an older backup. The doctor reports the same as the refused tick."""
     root = tmp_path / "warehouse"
     laid_out(root, 1)
     backup = shutil.copytree(root / f"_tidemark/{JOB}", tmp_path / "backup")
@@ -383,7 +386,7 @@ def test_the_doctor_finds_tables_that_are_newer_than_the_rows(tmp_path):
 
 
 # ------------------------------------------------------------------
-# `--allow-non-restored-state` in place: the dry run, the tick and the door decide alike, and the rest goes on.
+# `--allow-non-restored-state` in place: the dry run and the tick decide alike, and the rest of the job goes on.
 
 
 WITHOUT = "tests.scenarios.runtime.sequence_job:without_aggregate"
@@ -410,11 +413,11 @@ def test_with_the_flag_the_tick_leaves_the_state_behind_and_reads_on(root, answe
 
 
 # ------------------------------------------------------------------
-# A power cut takes every byte and every name that nobody synced; no row, no cut and no data row goes with it.
+# A power cut loses every byte and every name that was not synced. No entry, no cut and no data row is lost with them.
 
 
 class Disk:
-    """Knows which files' bytes were synced, and which names, by the folders that were."""
+    """Records which files were synced, and which names, since they are synced with their folder."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bytes: set[int] = set()
@@ -480,7 +483,10 @@ def test_a_power_cut_takes_nothing_that_was_committed(tmp_path, undisturbed, mon
 
 
 def test_what_is_published_again_is_durable_at_once(tmp_path, monkeypatch):
-    """A start may die before it corrects the cuts. No later start finds anything lost, and none syncs the entry."""
+    """A start may die before it corrects the cuts.
+
+    Later starts find nothing lost and so would not sync the log entry.
+    """
     laid_out(tmp_path, 2)
     log = tmp_path / "bronze/numbers/_delta_log"
     newest = max(log.glob("*.json"))
@@ -501,7 +507,9 @@ def test_what_is_published_again_is_durable_at_once(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("is_undone", [False, True])
 def test_the_undoing_of_a_merge_is_durable_before_the_rollback_relies_on_it(tmp_path, monkeypatch, is_undone):
-    """The rollback dies behind its entry. Without the undoing, its publication would find other files than it names.
+    """The rollback dies after its entry.
+
+    Without the undoing, its publication would find other files than the entry names.
 
     With `is_undone`, an earlier rollback has undone the merge, and was killed before it made the undoing durable.
     """
@@ -538,11 +546,11 @@ def test_a_rollback_is_refused_if_log_entries_cannot_be_made_durable(tmp_path, m
 
 
 # ------------------------------------------------------------------
-# The log of an output table that cannot be read for a while: the checkpoint is declined, and the job goes on (E3).
+# The log of an output table cannot be read for a while. The checkpoint is declined, and the job goes on (E3).
 
 
 class Failed(TickListener):
-    """Writes down which checkpoints failed."""
+    """Records which checkpoints failed."""
 
     def __init__(self):
         self.heard = []
@@ -567,7 +575,7 @@ def test_a_log_that_can_be_read_again_costs_a_checkpoint_and_nothing_else(tick, 
 
 
 def test_without_a_setting_the_first_failure_ends_the_tick(tick, tmp_path, undisturbed):
-    """It names the way out. The next tick, on the repaired log, leaves the tables of an undisturbed run."""
+    """The message names the way out. The next tick, on the repaired log, makes the tables of an undisturbed run."""
     report = tick(boundary=partial(HalfWritten(GOLD, 1), root=tmp_path))
     reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
     assert (TickOutcome.FAILED, reason) == (report.outcome, report.reason)

@@ -71,7 +71,7 @@ def entries(trace: Path):
 
 
 class Notes:
-    """A listener that writes down the names of its events."""
+    """A listener that records its events."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[object, ...]] = []
@@ -93,7 +93,7 @@ class Notes:
 
 
 class NoEngine(LocalEngine):
-    """An engine for ticks that must not need one."""
+    """An engine for ticks that must not run a micro-batch."""
 
     def run(self, *asked):
         raise AssertionError(f"a micro-batch was run: {asked}")
@@ -118,7 +118,7 @@ def test_a_second_tick_finds_nothing_and_changes_nothing(tick, tmp_path):
 
 
 def test_the_listener_hears_claim_recovery_and_each_checkpoint_in_order(tick):
-    """Listeners are told in the order in which things happened, with the Delta version of each table."""
+    """A listener gets events in the order in which they happened, with the Delta version of each table."""
     first, second = Notes(), Notes()
     tick(listener=first)
     tick(listener=second)
@@ -153,7 +153,7 @@ def test_a_cut_that_does_not_fit_is_refused_before_the_claim(tick, tmp_path):
 
 
 def test_a_table_that_cannot_be_written_fails_the_tick_and_frees_the_job(tick, tmp_path):
-    """A foreign column type is named in the report, and the job is released."""
+    """The report names the table with a foreign column type, and the tick releases the job."""
     write_deltalake(str(tmp_path / BRONZE), pa.table({"split": [1]}))
     report = tick()
     assert (TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED) == (report.outcome, report.reason)
@@ -195,11 +195,12 @@ def test_a_bug_of_the_door_is_loud_and_names_the_trace(tick, tmp_path, monkeypat
 
 
 # ------------------------------------------------------------------
-# A running tick is asked for savepoints and stops through its job's folder, and answers; without Spark.
+# Commands ask a running tick for savepoints and stops, through files in its job's folder, and the tick answers. Without
+# Spark.
 
 
 class Running:
-    """A tick that waits for more, in a thread of this process."""
+    """A tick that waits for more rows, in a thread of this process."""
 
     def __init__(self, root, **how):
         self.root = root
@@ -259,7 +260,7 @@ def test_a_running_tick_takes_a_savepoint_and_goes_on(tmp_path, undisturbed):
 
 
 def test_a_savepoint_of_a_running_tick_forks_into_the_same_result(tmp_path, undisturbed):
-    """Taken in the middle of the input, copied and restored elsewhere, it goes on exactly from there."""
+    """The savepoint is taken midway, copied and restored elsewhere. The job ends there with exact tables."""
     root, fork = tmp_path / "warehouse", tmp_path / "fork"
     with running(root):
         taken = take_savepoint(at(root), patiently)
@@ -275,7 +276,7 @@ def test_a_savepoint_of_a_running_tick_forks_into_the_same_result(tmp_path, undi
 
 @pytest.mark.parametrize("kind", [SavepointKind.SUSPEND, SavepointKind.DRAIN])
 def test_a_stop_ends_the_tick_with_a_published_savepoint(tmp_path, undisturbed, kind):
-    """Once the stop returns the job is released, and the next tick begins from that savepoint."""
+    """When the stop returns, the tick has released the job. The next tick begins from the savepoint."""
     tick = Running(tmp_path).start()
     taken = stop(at(tmp_path), kind, patiently)
     tick.join()
@@ -319,7 +320,7 @@ def test_a_malformed_request_harms_no_tick(tmp_path, undisturbed):
 
 
 def test_whoever_stops_waiting_takes_the_request_back(tmp_path):
-    """Ctrl-C while waiting leaves no request and no answer."""
+    """Ctrl-C while the command waits leaves neither a request nor an answer."""
     gate = tmp_path / "gate"
 
     def interrupt(waiting):
@@ -348,10 +349,10 @@ def refused(folder, request):
 
 
 # ------------------------------------------------------------------
-# An upsert table's range has several files, and a micro-batch writes only some of them again (D4).
+# An upsert table's key range has several files, and a micro-batch rewrites only some of them (D4).
 #
-# The others belong to the last checkpoint still. A later micro-batch of the same epoch may replace them, but until the
-# next checkpoint is complete, nobody may delete them.
+# The other files still belong to the last checkpoint. A later micro-batch of the same epoch may replace them, but they
+# must not be deleted until the next checkpoint is complete.
 
 
 CONFIG_OF_RANGES_IN_PARTS = CheckpointConfig(every_rows=4, slice_rows_max=1, micro_batch_rows_max=1, retained=9)
@@ -377,11 +378,11 @@ def test_files_of_the_last_checkpoint_stay_until_the_next_one(tmp_path):
 
 
 # ------------------------------------------------------------------
-# A process that has a Spark session of its own keeps it, whatever ticks it runs.
+# A process keeps its own Spark session, whatever ticks it runs.
 
 
 @pytest.mark.spark
 def test_a_tick_does_not_stop_a_session_that_it_found(spark, tmp_path):
-    """A notebook, or an op of Dagster, has a session and runs a tick. Afterwards it goes on with its session."""
+    """A notebook or a Dagster op runs a tick in a process that has a session. The session still works afterwards."""
     ran = execute(["run", "tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", str(tmp_path)])
     assert (ExitCode.DONE, 3) == (ran, spark.range(3).count())

@@ -1,6 +1,6 @@
-"""A warehouse that cannot be written, a full disk, named pipes: a sentence, and nothing that was committed is lost.
+"""A warehouse cannot be written, a disk is full, or a file is a pipe: one sentence says so, and no commit is lost.
 
-Small and read-only disks are real ones, mounted in a namespace of a process of their own.
+Small and read-only disks are real ones, which a separate process mounts in its own namespace.
 """
 
 import base64
@@ -67,7 +67,7 @@ def warehouse(tmp_path):
 
 @pytest.fixture
 def in_time():
-    """Let nothing in the test wait for ever: to open a named pipe may."""
+    """Fail the test if it hangs for 60 s, because to open a named pipe may block for ever."""
 
     def late(number, frame):
         raise AssertionError("it hangs")
@@ -103,7 +103,10 @@ def rows_of(tables):
     ],
 )
 def test_a_disk_that_takes_nothing_is_a_sentence_and_loses_nothing(free, first, tmp_path, undisturbed):
-    """Full before the claim or later, or read-only: the next tick on a repaired disk makes the tables whole."""
+    """The disk is full before the claim or later, or is read-only.
+
+    On a repaired disk, the next tick ends with exact tables.
+    """
     told = on_a_small_disk(tmp_path, free)
     assert told["said"][0].startswith(first.format(root=tmp_path / "warehouse"))
     assert "caught_up: " == told["said"][1]
@@ -163,7 +166,7 @@ def warehouse_holder():
 
 @pytest.mark.usefixtures("in_time")
 def test_only_a_regular_file_is_read(tmp_path):
-    """A named pipe, a folder and a device are refused by name at once."""
+    """A read of a named pipe, a folder or a device fails at once, and the error names the path."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(NotARegularFileError, match=f"{path} is no file but"):
@@ -186,9 +189,9 @@ def test_a_warehouse_that_is_a_file_is_refused_by_name(typed, tmp_path, capsys):
 
 
 # ------------------------------------------------------------------
-# The disk of a table's files fills up, or is read-only for a while: the same tick goes on afterwards (B2, E5).
+# The disk of a table's files is full or read-only for a while. The same tick goes on afterwards (B2, E5).
 #
-# The disks are real ones, mounted in a namespace of a process of their own.
+# The disks are real ones, which a separate process mounts in its own namespace.
 
 
 def ticked(folder, *how, timeout_s=120):
@@ -201,7 +204,7 @@ def ticked(folder, *how, timeout_s=120):
 
 
 def must_have_gone_on(told, words, undisturbed):
-    """Check that the tick declined, tried again, and has exact tables."""
+    """Check that the tick failed checkpoints with the cause, tried again, and ended with exact tables."""
     assert ("caught_up", "") == (told["outcome"], told["message"])
     assert len(told["failures"]) >= 2
     for _, reason, message in told["failures"]:
@@ -218,7 +221,7 @@ def must_have_gone_on(told, words, undisturbed):
     ("how", "words"), [("full", "the disk is full"), ("read-only", "the file system is read-only")]
 )
 def test_a_disk_that_takes_nothing_for_a_while_costs_checkpoints_and_no_row(how, words, tmp_path, undisturbed):
-    """Without Spark, the checkpoints fail with the cause. The tick catches up when the disk takes files again."""
+    """Without Spark, the checkpoints fail with the cause. The tick catches up when the disk can be written again."""
     must_have_gone_on(ticked(tmp_path, how), words, undisturbed)
 
 
@@ -231,7 +234,8 @@ def test_a_disk_that_fills_up_under_spark_costs_checkpoints_and_no_row(tmp_path,
 
 
 # ------------------------------------------------------------------
-# `checkpoints` and `cuts` lose files, or others write there: rebuilt, passed over, or refused in a sentence.
+# `checkpoints` and `cuts` lose files, or others write there. The tables are rebuilt, the changes ignored, or the tick
+# is refused in one sentence.
 
 
 OWN = ("checkpoints", "cuts")
@@ -247,7 +251,7 @@ def row_files(root, name):
 
 @pytest.mark.parametrize("which", [[0], [1], [2], [1, 2], [0, 1, 2]])
 def test_lost_files_of_cuts_are_rebuilt(tmp_path, undisturbed, which):
-    """Whichever went: the next tick records the same cuts, each with its versions, and goes on exactly."""
+    """Whichever files are lost, the next tick records the same cuts with the same versions, and goes on."""
     laid_out(tmp_path, 3)
     before = CutStore(at(tmp_path)).all()
     for path in [row_files(tmp_path, "cuts")[place] for place in which]:
@@ -355,7 +359,8 @@ def holds(path, checkpoint):
 
 
 # ------------------------------------------------------------------
-# A warehouse from somebody else: whatever its rows say, no file outside the job's folders is written or deleted.
+# A warehouse comes from another person. Whatever its entries say, no file outside the job's folders is written or
+# deleted.
 
 
 PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
@@ -407,7 +412,7 @@ def _with_add(handle):
 @pytest.mark.parametrize("where", [_with_state, _with_add])
 @pytest.mark.parametrize("absolute", [True, False])
 def test_a_restore_writes_no_file_outside(copy, victim, tmp_path, typed, where, absolute):
-    """The entry's content would replace the victim's file. The refusal names entry, field and way out."""
+    """The content in the entry would replace the victim's file. The error names entry, field and way out."""
     path = victim if absolute else "../home/victim.txt"
     (number,) = records(copy)
     craft(copy, number, where(_handle(path)))
@@ -446,7 +451,7 @@ def test_a_subsumed_checkpoint_deletes_no_file_outside(tmp_path, victim, typed):
 
 
 def test_a_table_elsewhere_loses_no_file_to_a_clean_up(tmp_path, typed):
-    """An entry names a table outside the warehouse. Files that another job staged there stay."""
+    """An entry names a table outside the warehouse. The files that another job staged there stay."""
     root, other = tmp_path / "warehouse", tmp_path / "other"
     run(root, 1)
     run(other, 1)
@@ -482,7 +487,7 @@ def test_a_cut_of_a_table_elsewhere_is_refused(tmp_path, typed):
 
 
 def test_a_row_of_another_job_is_refused(tmp_path, typed):
-    """Its state would lie in the other job's folder, and go when the savepoint is disposed of."""
+    """The entry's state would lie in the other job's folder, and would be deleted with the savepoint."""
     root = tmp_path / "warehouse"
     run(root, 2)
     number = savepoint_at_rest(at(root)).checkpoint
@@ -503,7 +508,7 @@ def test_a_row_of_another_job_is_refused(tmp_path, typed):
     ("column", "value"), [("checkpoint", 1), ("kind", "checkpoint"), ("nonce", "x"), ("version", None)]
 )
 def test_columns_that_disagree_with_their_row_are_refused(tmp_path, typed, column, value):
-    """Retention uses the columns, so a savepoint that they call a checkpoint would be subsumed."""
+    """Retention uses the columns, so a savepoint whose column says `checkpoint` would be subsumed."""
     root = tmp_path / "warehouse"
     run(root, 2)
     number = savepoint_at_rest(at(root)).checkpoint
@@ -514,7 +519,7 @@ def test_columns_that_disagree_with_their_row_are_refused(tmp_path, typed, colum
 
 
 def test_a_copy_that_counts_beyond_every_job_is_refused(copy, tmp_path, typed):
-    """Ids continue after those of the copy. Near the largest number, the next tick's own entries could not be read."""
+    """The next tick counts on from the copy's numbers. Near the largest number, its own entries could not be read."""
     (number,) = records(copy)
 
     def change(row):
@@ -530,7 +535,7 @@ def test_a_copy_that_counts_beyond_every_job_is_refused(copy, tmp_path, typed):
 
 @pytest.mark.parametrize("part", ["bronze/numbers/_data", "file"])
 def test_a_copy_with_symbolic_links_is_refused(copy, tmp_path, typed, part):
-    """A link may lead to anybody's files."""
+    """A symbolic link may lead to another owner's files."""
     path = copy / part if part != "file" else next((copy / "bronze/numbers/_data").rglob("*.parquet"))
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
@@ -550,7 +555,7 @@ def test_a_pipe_in_a_copy_is_no_file(copy, tmp_path, typed):
 
 
 def test_no_clean_up_deletes_behind_a_symbolic_link(tmp_path):
-    """If a generation's folder is a link, it leads to files of another owner, whatever their names."""
+    """A link in place of a folder with staged files leads to another owner's files, whatever their names."""
     root, elsewhere = tmp_path / "warehouse", tmp_path / "elsewhere"
     run(root, 1)
     name = next((root / "bronze/numbers/_data").rglob("*.parquet")).name
@@ -567,7 +572,7 @@ def test_no_clean_up_deletes_behind_a_symbolic_link(tmp_path):
 
 
 def test_a_log_that_removes_odd_paths_makes_no_clean_up_delete_them(tmp_path):
-    """The log of the job's own table says that it removed its first entry, a file that it needs, and one outside."""
+    """The table's log says that it removed its own first entry, a file that is needed, and a file outside."""
     root = tmp_path / "warehouse"
     run(root, 1)
     log = root / "bronze/numbers/_delta_log"
@@ -594,14 +599,15 @@ def test_a_log_that_removes_odd_paths_makes_no_clean_up_delete_them(tmp_path):
 
 
 # ------------------------------------------------------------------
-# Changes the rows of a warehouse behind Tidemark's back, as somebody does who hands a crafted copy to a victim.
+# Functions that change the entries of a warehouse without Tidemark, like an attacker who gives a crafted copy to a
+# victim.
 
 
 Change = Callable[[dict[str, Any]], None]
 
 
 def craft(root: Path, checkpoint: int, change: Change) -> None:
-    """Change a row's JSON object in place; the log goes on naming the same files."""
+    """Change an entry's JSON object in place. The log still names the same files."""
 
     def in_text(entry: dict[str, Any]) -> None:
         if entry["checkpoint"] == checkpoint:
@@ -613,7 +619,7 @@ def craft(root: Path, checkpoint: int, change: Change) -> None:
 
 
 def craft_column(root: Path, checkpoint: int, column: str, value: object) -> None:
-    """Change a column that stands beside a row's text."""
+    """Change a column beside an entry's JSON text."""
 
     def in_column(entry: dict[str, Any]) -> None:
         if entry["checkpoint"] == checkpoint:

@@ -1,4 +1,4 @@
-"""A sink shows an upsert table at each cut, whatever dies, and goes back with it. The target is a SQLite file."""
+"""A sink shows an upsert table at each cut, whatever dies, and is rolled back with it. The target is a SQLite file."""
 
 import re
 import sqlite3
@@ -46,7 +46,7 @@ def take_over(root, plan, boundary=cross_freely):
 
 
 def test_each_checkpoint_gives_the_sink_its_changes(root, mirror):
-    """Only the first one writes all rows. A tick that goes on knows what the target has, and so does another one."""
+    """Only the first checkpoint writes all rows. A later tick knows which checkpoint the target has."""
     for _ in range(2):
         tick(root, 1, plan=mirrored(mirror))
         assert_shown(root, mirror)
@@ -80,7 +80,7 @@ def test_a_server_that_is_away_blames_no_row(root, mirror, monkeypatch, method, 
 
 @pytest.mark.dear
 def test_a_job_that_retains_one_checkpoint_gives_its_sink_changes_too(root, mirror):
-    """The entry before stays until the next one is committed. So a tick that recovers knows what has changed, too."""
+    """The older entry stays until the next one is committed. So a tick that recovers also knows what has changed."""
     plan = mirrored(mirror, retained=1)
     assert dies(root, plan, f"before:PublishOutside:{GOLD}", 2)
     assert [False] == [only_changes for _, only_changes in mirror.how]
@@ -91,7 +91,7 @@ def test_a_job_that_retains_one_checkpoint_gives_its_sink_changes_too(root, mirr
 
 @pytest.mark.dear
 def test_a_sink_that_comes_later_gets_the_whole_table(root, mirror):
-    """The job has run without it. If it was away for a while, it gets the whole table too."""
+    """The job has run without the sink. A sink that was removed for a while gets the whole table too."""
     tick(root, 1)
     tick(root, 1, plan=mirrored(mirror))
     assert_shown(root, mirror)
@@ -105,7 +105,7 @@ def test_a_sink_that_comes_later_gets_the_whole_table(root, mirror):
 
 @pytest.mark.dear
 def test_a_target_that_comes_from_a_backup_gets_the_whole_table(root, mirror):
-    """It has an older checkpoint than the one before. What has changed since then is not known."""
+    """The target has an older checkpoint than the last one. The job does not know what has changed since then."""
     tick(root, 1, plan=mirrored(mirror))
     backup = mirror.file.read_bytes()
     tick(root, 1, plan=mirrored(mirror))
@@ -127,7 +127,7 @@ BOUNDARIES = [
 @pytest.mark.dear
 @pytest.mark.parametrize(("boundary", "occurrence"), BOUNDARIES)
 def test_a_death_at_a_boundary_is_made_up_for(root, mirror, boundary, occurrence):
-    """Another tick dies while it rolls the checkpoint forward, if there is one. Then the target is exact."""
+    """If there is a checkpoint to roll forward, a second tick dies too. After a third tick, the target is exact."""
     plan = mirrored(mirror)
     assert dies(root, plan, boundary, occurrence)
     dies(root, plan, f"after:RollForwardOutside:{GOLD}")
@@ -136,7 +136,7 @@ def test_a_death_at_a_boundary_is_made_up_for(root, mirror, boundary, occurrence
 
 
 def test_a_rollback_takes_the_sink_back(root, mirror):
-    """The entry has the target's table. Its keys that came later are gone. The next tick goes on from there."""
+    """The target shows the rollback's table, without keys that came later. The next tick goes on from there."""
     sink = mirrored(mirror)
     tick(root, 1, plan=sink)
     first = newest(root).checkpoint
@@ -154,7 +154,7 @@ def test_a_rollback_takes_the_sink_back(root, mirror):
 
 @pytest.mark.dear
 def test_a_rollback_without_the_pipeline_is_refused_or_leaves_the_sink(root, mirror):
-    """The message says how to name the pipeline. A sink that was left shows the table with the next checkpoint."""
+    """The message says how to name the pipeline. A sink that was left alone shows the table at the next checkpoint."""
     sink = mirrored(mirror)
     tick(root, 1, plan=sink)
     first = newest(root).checkpoint
@@ -187,7 +187,7 @@ def test_a_rollback_that_dies_is_finished_by_the_next_tick(root, mirror, side, s
 
 @pytest.mark.dear
 def test_a_target_that_is_ahead_is_refused_before_a_rollback(root, mirror):
-    """Another warehouse has published into it. The rollback's number would be passed over."""
+    """Another warehouse has published into the target, which would ignore the rollback's lower number."""
     sink = mirrored(mirror)
     tick(root, 1, plan=sink)
     first = newest(root).checkpoint
@@ -202,7 +202,7 @@ def test_a_target_that_is_ahead_is_refused_before_a_rollback(root, mirror):
 
 @pytest.mark.dear
 def test_the_command_takes_the_sink_back(typed, root, mirror, monkeypatch):
-    """It finds the sink in the pipeline that is named as module:attribute. The job's name alone finds no pipeline."""
+    """The command finds the sink if the pipeline is given as module:attribute. The job's name is not enough."""
     monkeypatch.setenv("MIRROR", str(mirror.file))
     pipeline = "tests.orchestration.numbers:mirrored"
     for _ in range(2):
