@@ -24,7 +24,7 @@ VERSIONS = f"""
 
 
 EMPTIES = "at IN (16, 41)"
-"""Some of these truncating changes come late. Keys that were read before then have older and newer changes."""
+"""Some of these truncating changes come late. Keys whose rows came before have older and newer changes."""
 
 
 def build(data):

@@ -118,7 +118,7 @@ def test_nothing_is_compacted_if_a_job_says_so(tmp_path):
 
 
 def test_a_file_that_somebody_changed_is_not_compacted(tmp_path, neighbour):
-    """A DELETE rewrites a small file. Ticks do not compact the new file, so exactly its row stays deleted."""
+    """A DELETE rewrites a small file. Ticks do not compact the new file, so only the deleted row is missing."""
     trial = Trial(build, tmp_path)
     trial.run(checkpoints=8, compact_files_min=None)
     folder = trial.warehouse / PLAIN

@@ -262,7 +262,10 @@ def test_the_entry_beside_a_reservation_names_the_successors(tmp_path, spark):
 
 
 def test_what_a_condition_may_say(tmp_path, spark):
-    """A refused condition claims no job. A condition that does not fit a state leaves the state whole."""
+    """With a refused condition, the command does not claim the job.
+
+    A condition that does not fit a state leaves the state whole.
+    """
     trial = laid_out(tmp_path, 2)
     entries = JobStores(at(trial), cross_freely).observe().version
     for condition, why in {

@@ -55,7 +55,10 @@ def ending(data: Path) -> Pipeline:
 
 @pytest.mark.dear
 def test_rows_that_wait_are_put_out_when_all_sources_have_ended(tmp_path: Path, typed, monkeypatch):
-    """Order 2 waits for a customer who never comes. A later tick, lists, the cut and doctor report a finished job."""
+    """Order 2 waits for a customer who never comes.
+
+    A later tick, `checkpoints list`, `cut` and `doctor` report that the job is finished.
+    """
     trial = Trial("tests.scenarios.test_jobs_on_spark:ending", tmp_path)
     trial.deliver("orders/shop", pl.DataFrame({"id": [1, 2], "customer": ["ann", "bob"]}))
     trial.deliver("customers/all", pl.DataFrame({"customer": ["ann"], "city": ["Oslo"]}))

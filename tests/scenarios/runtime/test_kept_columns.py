@@ -557,7 +557,7 @@ def test_spark_reads_a_widened_column_of_old_files(tmp_path, neighbour):
 
 @pytest.mark.spark
 def test_a_stream_that_begins_with_the_rename_gets_no_row_twice(tmp_path, neighbour):
-    """It gets the new rows only, and not those that were written again. A stream from before stops by name."""
+    """The stream gets only new rows, and none that the rename rewrote. An older stream fails by name."""
     laid_out(tmp_path, HALF)
     got: list[int] = []
 

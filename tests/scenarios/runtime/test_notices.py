@@ -162,7 +162,9 @@ class HearingSource(WrappedSource):
 
 
 def test_an_aborted_checkpoint_is_told_with_its_reason(tick, tmp_path):
-    """A table forbids the checkpoint. Source and listener get one notice: that it was aborted, and why.
+    """A table forbids the checkpoint. Source and listener are notified that it was aborted, and why.
+
+    No notice says that the checkpoint is complete.
 
     The source raises, and the listener gets its notice all the same.
     """
@@ -491,7 +493,10 @@ def is_late_first(checkpoint):
 
 
 def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(tick, tmp_path, undisturbed):
-    """The next checkpoint has the failed one's rows."""
+    """The next checkpoint has the failed one's rows.
+
+    If no failure is tolerated, the tick fails and names the hook.
+    """
     report = tick(plan=hooked(("ink", Answers(fails_first)), config=tolerant()))
     assert TickOutcome.CAUGHT_UP is report.outcome
     assert 1 not in [row.checkpoint for row in rows_at(tmp_path)]
@@ -521,7 +526,7 @@ def test_a_hook_that_is_late_fails_its_checkpoint_by_name(tick, tmp_path, undist
     ],
 )
 def test_a_state_that_json_cannot_hold_is_refused_by_name(tick, state, says):
-    """Nothing of it is committed: what comes back at a restore is what was returned, or there is no checkpoint."""
+    """A restore must give back exactly the state that the hook returned, so nothing of such a state is committed."""
     report = tick(plan=hooked(("odd", Answers(lambda _: state))))
     assert TickOutcome.FAILED is report.outcome
     assert says in report.message

@@ -260,7 +260,7 @@ def test_no_secret_is_in_the_store_nor_in_what_a_command_says(each_store, url, t
 @S3_ONLY
 @pytest.mark.dear
 def test_a_checkpoint_costs_the_requests_that_the_guide_says(url, store_server):
-    """The server counts requests. Their number for a checkpoint is computed from a short and a long tick."""
+    """The server counts the requests of ticks with three and with nine checkpoints. The difference gives the cost."""
 
     def counted(root, rows):
         before = store_server.requests()
@@ -306,7 +306,10 @@ def rows(url, *names):
 
 
 def test_columns_of_an_append_table_change_in_a_store(url):
-    """Renamed twice, rolled back and dropped. Old cuts keep their names, and a clean-up deletes no file of theirs."""
+    """A column is renamed twice, rolled back and dropped.
+
+    Old cuts keep their names, and a clean-up deletes no file of old cuts.
+    """
     tick(url, HALF)
     first = newest(url).checkpoint
     tick(url, HALF + 2, RENAMED)

@@ -94,7 +94,7 @@ def test_a_renamed_column_counts_since_the_old_one_did(tmp_path):
 
 
 def test_a_rename_happens_in_one_commit_a_table(tmp_path):
-    """Before its checkpoint nobody sees it. After a tick that read nothing, the previous version still goes on."""
+    """No reader sees a rename before its checkpoint. After a tick without rows, the previous version can go on."""
     laid_out(tmp_path, HALF)
     before = versions(tmp_path)
     tick(tmp_path, HALF, ROWS)

@@ -56,7 +56,7 @@ def restarting(**settings):
 
 
 class Shaky(LocalEngine):
-    """An engine that fails so many micro-batches, from a number on, one in each attempt."""
+    """An engine that fails `failures` micro-batches whose number is at least `at`, one in each attempt."""
 
     def __init__(self, failures: int, *, at: int = 2) -> None:
         super().__init__()

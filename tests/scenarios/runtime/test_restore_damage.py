@@ -177,7 +177,7 @@ def test_if_nothing_is_whole_that_is_said(tmp_path):
 
 
 def test_the_command_line_says_it_in_one_sentence(tmp_path, capsys):
-    """The exit code is 1, and the message has the way out."""
+    """The exit code is 1. The message has the way out, and no traceback."""
     _, second, third = laid_out(tmp_path, 3)
     spoil_missing(state_file(tmp_path, third))
     pipeline = "tests.scenarios.runtime.sequence_job:as_pipeline"
@@ -272,7 +272,10 @@ def test_a_kill_between_two_tables_leaves_neither_cut_mixed(tmp_path, undisturbe
 
 
 def test_a_zombie_is_fenced_out(tmp_path, undisturbed, monkeypatch):
-    """A tick claims the job while a rollback sleeps before its append. The append is then refused."""
+    """A tick claims the job while a rollback sleeps before its append.
+
+    The append is refused, and the rollback changes nothing.
+    """
     first, *_ = laid_out(tmp_path, 2)
     monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
 
@@ -380,7 +383,10 @@ def test_one_takes_the_name_that_another_leaves(tmp_path):
 
 
 def test_a_name_that_the_checkpoint_has_already_is_refused(tmp_path):
-    """`one` shall become `two`, and the old `two` is gone. It is not clear whose state `two` is, so nothing changes."""
+    """`one` is renamed to `two`, but the checkpoint has another `two`, which the pipeline lacks.
+
+    It is not clear whose state `two` is, so the tick is refused and nothing changes.
+    """
     tick_of_swapped_names(tmp_path, HALF)
     before = evolving_job.newest(tmp_path)
     with pytest.raises(CutDoesNotFitError, match="has a vertex two_rows and a vertex one_rows"):

@@ -348,7 +348,7 @@ def test_state_that_a_reader_has_reserved_outlives_the_savepoint_that_kept_it(tm
 
 
 def test_what_a_dead_tick_committed_is_published_before_a_savepoint_goes(tmp_path, tick, undisturbed, monkeypatch):
-    """The newest entry no longer names files that state tables still show. They can still be read afterwards."""
+    """The newest entry no longer names files that state tables still show. These files can still be read afterwards."""
     planned = build(config=CONFIG.model_copy(update={"retained": 1}))
     run(tmp_path, 1, plan=planned)
     savepoint = savepoint_at_rest(at(tmp_path))
@@ -820,7 +820,10 @@ def test_a_job_that_has_nothing_yet_is_refused(tmp_path):
 
 
 def test_what_a_dead_tick_has_left_goes_with_the_reset(tmp_path):
-    """The reset's entry is of a newer generation. Afterwards such a file would look as if it had been used."""
+    """The reset deletes the dead tick's leftovers.
+
+    Its entry has a newer generation, after which a leftover would look like a used file.
+    """
     laid_out(tmp_path, 1)
     stood, shown = newest(tmp_path), contents(tmp_path)
     counter = next(vertex.micro_batch for vertex in stood.vertices if vertex.vertex == "bronze")

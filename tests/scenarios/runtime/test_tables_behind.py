@@ -370,7 +370,7 @@ def test_a_tick_says_what_it_published_again(tmp_path):
 
 
 def test_the_doctor_finds_tables_that_are_newer_than_the_rows(tmp_path):
-    """`checkpoints` comes from an older backup. The doctor reports the same as the refused tick."""
+    """`checkpoints` comes from an older backup. The doctor reports the same loss and command as the refused tick."""
     root = tmp_path / "warehouse"
     laid_out(root, 1)
     backup = shutil.copytree(root / f"_tidemark/{JOB}", tmp_path / "backup")
@@ -386,7 +386,8 @@ def test_the_doctor_finds_tables_that_are_newer_than_the_rows(tmp_path):
 
 
 # ------------------------------------------------------------------
-# `--allow-non-restored-state` in place: the dry run and the tick decide alike, and the rest of the job goes on.
+# `--allow-non-restored-state` in place: the dry run, the tick and the tick door decide alike, and the rest of the job
+# goes on.
 
 
 WITHOUT = "tests.scenarios.runtime.sequence_job:without_aggregate"

@@ -248,7 +248,7 @@ def patiently(waiting):
 
 
 def test_a_running_tick_takes_a_savepoint_and_goes_on(tmp_path, undisturbed):
-    """The tick answers with the savepoint's id and leaves no request file. Its result is that of an undisturbed run."""
+    """The tick answers with the savepoint's id and leaves no request file. It ends like an undisturbed run."""
     with running(tmp_path) as tick:
         taken = take_savepoint(at(tmp_path), patiently)
         assert this_process() == taken.by

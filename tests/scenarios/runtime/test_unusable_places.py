@@ -310,7 +310,7 @@ def test_what_others_append_is_passed_over(tmp_path, undisturbed, name):
 
 @pytest.mark.parametrize("name", OWN)
 def test_what_others_overwrite_is_refused_and_the_command_takes_it_back(tmp_path, undisturbed, name):
-    """Our rows are gone from the table. No tick begins, and the command in the message repairs it."""
+    """Tidemark's rows are gone from the table. The tick is refused, and its message has a command that repairs it."""
     laid_out(tmp_path, 2)
     strange(tmp_path, name, "overwrite")
     with pytest.raises(OwnTableChangedError, match=rf"removed \d+ of Tidemark's own files from .*{name}") as refused:
