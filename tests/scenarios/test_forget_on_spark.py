@@ -1,4 +1,4 @@
-"""The rows of a person are erased from every table, state, cut and savepoint (K6). Real Spark and Delta."""
+"""The rows of a person are erased from every table, state, cut and savepoint (K6), on real Spark and Delta."""
 
 import gzip
 import shutil

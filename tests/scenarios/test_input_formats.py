@@ -454,7 +454,7 @@ def test_values_of_a_locale_a_zone_and_a_format_are_those_of_spark(spark, tmp_pa
     ],
 )
 def test_options_do_not_make_a_bad_value_good(spark, tmp_path, value, field, options):
-    """A time without a day would have another day tomorrow. A decimal must keep its point and its digits."""
+    """A time without a day would get another day tomorrow. A decimal must keep its point and its digits."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_text(f"1;{value}\n")
     ((_, read_as, record),) = read_whole(spark, tmp_path, "csv", [N, field], options=options, corrupt_column="bad")

@@ -249,7 +249,7 @@ def printed(show, *arguments, **options):
 
 @pytest.mark.spark
 def test_the_slow_subtask_is_the_one_that_checkpoints_show_names(spark, tmp_path):
-    """One key makes its subtask sleep. Its task time is longer than the sleep, and each other subtask's is shorter."""
+    """One key makes its subtask sleep. This subtask's task time is longer than the sleep. All others' are shorter."""
     report = run_tick(plan(slowly(tmp_path)), RuntimeSettings(warehouse=tmp_path), spark=spark)
     assert TickOutcome.CAUGHT_UP is report.outcome
     newest = report.completed[-1]

@@ -197,7 +197,7 @@ class HearingSource(WrappedSource):
 
 
 def test_every_listener_hears_each_completion_once_though_one_raises(tick, tmp_path, undisturbed, monkeypatch):
-    """A listener that raises stops neither the others nor the tick. All hear of a failed checkpoint too (F1, F2, E5).
+    """A listener that raises stops neither others nor the tick. All learn of failed checkpoints too (F1, F2, E5).
 
     One failure is tolerated, and the next checkpoint has the failed one's rows. Two failures in a row fail the job.
     """
@@ -608,7 +608,7 @@ def renamed(data):
 
 
 def test_a_renamed_table_keeps_its_partitions_and_its_layout(tmp_path):
-    """The files are linked into folders of the same partitions. A tick with another `partition_by` is refused."""
+    """Its files are linked into folders of the same partitions. A tick with another `partition_by` is refused."""
     trial = Trial(renamed, tmp_path)
     first = trial.run(checkpoints=2)
     rows = first.arrow("bronze/rows").num_rows

@@ -194,7 +194,7 @@ def test_one_vertex_may_read_two_outputs_and_one_of_them_may_be_empty_for_long(t
 
 
 def test_a_clean_up_deletes_files_of_outputs_that_were_taken(tmp_path, spark):
-    """Each output's files lie in a folder. Files that no retained cut needs are deleted after the grace period."""
+    """Each output's files lie in their own folder. Files that no retained cut needs go after the grace period."""
     trial = Trial(build, tmp_path)
     trial.run(checkpoints=2, **SMALL)
     channel = trial.warehouse / "_tidemark/sorted/channels/sort/_data"

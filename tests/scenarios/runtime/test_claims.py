@@ -180,7 +180,7 @@ def test_a_tick_that_sleeps_while_it_records_its_cut_takes_no_newer_one_away(tic
 
 
 def test_a_tick_that_sleeps_in_its_clean_up_takes_no_newer_cut_away(tick, tmp_path, overtaken, monkeypatch):
-    """The tick knows an old list of readable cuts. Since then the other tick has recorded newer ones."""
+    """The tick knows an old list of readable cuts. Since then the other tick has recorded newer cuts."""
     looked = job_stores.readable_cuts
 
     def asleep(rows, recorded):

@@ -746,8 +746,8 @@ def test_a_from_that_leads_nowhere_says_what_is_there(root, tmp_path, monkeypatc
 
 
 # ------------------------------------------------------------------
-# A reset moves one source to another position. Tables and state stay. A wrong reset is refused by name. After a death,
-# a reset is finished.
+# A reset moves one source to another position. Tables and state stay. A wrong reset is refused by name. A reset that
+# dies has no effect or is finished.
 
 
 SOURCES = KEEPS_ALL.sources
