@@ -100,7 +100,10 @@ def completion(record: CheckpointRecord) -> NotifyComplete:
 
 
 def _slices_in_flight(record: CheckpointRecord) -> dict[tuple[VertexId, str], dict[str, str]]:
-    """Return the slices in flight of each split: the start of each slice by its end. Vertices may share a slice."""
+    """Return for each split a dict from the end to the start of each of its slices in flight.
+
+    Several vertices can have the same slice.
+    """
     found: dict[tuple[VertexId, str], dict[str, str]] = {}
     held = (held for vertex in record.vertices for subtask in vertex.subtasks for held in subtask.in_flight)
     for segment in (segment for each in held for segment in each.segments):

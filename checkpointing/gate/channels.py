@@ -103,7 +103,7 @@ class Channel:
         return self.waiting.popleft()
 
     def overtake(self, barrier: Barrier) -> None:
-        """Let a barrier pass all waiting items."""
+        """Let a barrier overtake all waiting items."""
         self._overtakers[barrier.checkpoint] = self._taken + len(self.waiting)
         self._note_barrier(barrier.checkpoint)
 

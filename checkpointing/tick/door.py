@@ -2,8 +2,8 @@
 
 A tick uses this door, and so does all work on a job at rest: savepoint, rollback, reset, import, disposal,
 cancellation, clean-up. An errand says which steps it takes. The sections of this file have them in order: up to the
-claim, up to the work, up to the release. The last effect of a step is the effect that must be answered next, or
-`Finish`.
+claim, up to the work, up to the release. A step returns one or more effects. The last one is `Finish`, or its answer is
+the fact of the next step.
 
 Invariants, each with the rule of `spec.rules.invariants` that checks it:
 

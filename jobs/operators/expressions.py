@@ -82,7 +82,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a function of `FUNCTIONS` with these values. `options` are its arguments that are no values of rows."""
+    """A call of a function of `FUNCTIONS` with these values. `options` are arguments that are the same for all rows."""
 
     function: str
     values: tuple[Expression, ...]

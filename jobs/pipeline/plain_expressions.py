@@ -313,7 +313,7 @@ def _arrow(kind: DataType) -> pa.DataType:
 
 
 def _bounds(kind: DataType) -> tuple[int, int]:
-    """Return the bounds of a type of numbers. For a decimal, they bound the part before the point."""
+    """Return the bounds of a numeric type. For a decimal, they bound the part before the point."""
     if kind in _WHOLE:
         return -(2 ** (_BITS[kind] - 1)), 2 ** (_BITS[kind] - 1) - 1
     if isinstance(kind, DecimalType):

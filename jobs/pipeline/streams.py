@@ -437,9 +437,9 @@ class Stream:
         caught up. This bounds the state while a backlog is read. All streams with `hold_back` wait for each other. A
         split that has nothing to read holds no other split back. `hold_back` changes no result. Durations are like
         "30s" or "2h". Rows without a time, and rows more than `ahead_at_most` ahead of the clock when the source
-        offered them, move no watermark. They go to the table `misfits`. A vertex `<source>_timed` writes this table, or
-        `misfits_id`. Without that table, a time too far ahead is an error, and windows refuse rows without a time.
-        Raises InvalidPipelineError.
+        offered them, move no watermark. They go to the table `misfits`. The vertex that writes this table has the id
+        `misfits_id`, by default `<source>_timed`. Without that table, a time too far ahead is an error, and windows
+        refuse rows without a time. Raises InvalidPipelineError.
         """
         where = f"event_time on {self.origin}"
         if not isinstance(self.declarations.vertex(self.origin), SourceVertex):

@@ -273,7 +273,8 @@ class DeltaLog:
         """Commit `actions` as the version after `table`, which this log has returned last, or raise.
 
         With `metadata`, the same commit changes the table's metadata too. If the method raises, the commit may still be
-        in the log. To find out, search `entries_after` for the note `says`.
+        in the log. To find out, search the result of `entries_after` for `says`, which the commit stores in its
+        `commitInfo`.
         """
         self._hook(CommitMoment.BEFORE)
         write_entry(self.folder, table, actions, metadata=metadata, says={METADATA_KEY: says}, transaction=transaction)

@@ -77,9 +77,10 @@ class RenamedFiles:
     ) -> tuple[FileHandle, ...] | None:
         """Return new files with the rows of this file, or None if the file has no column with an old name.
 
-        The new files belong to `generation`, the generation of the entry that renames, so their names differ from all
-        leftovers of other generations. `path` is the file's path in the warehouse. If the table shows the file,
-        `unseen` are the new names that the table does not show yet. Raises TakenNameError, OSError and ArrowException.
+        `generation` is the generation of the checkpoint entry with which the columns are renamed. The new files have it
+        in their names, so no leftover of another generation has the same name. `path` is the file's path in the
+        warehouse. If the table shows the file, `unseen` are the new names that the table does not show yet. Raises
+        TakenNameError, OSError and ArrowException.
         """
         key = _Key(table, path, renamed, generation, unseen)
         if key not in self._known:

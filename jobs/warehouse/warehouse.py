@@ -40,7 +40,7 @@ class OwnFolder(Folder):
     __slots__ = ()
 
     def delete(self, name: str) -> None:
-        """Delete a file if it exists and does not lie behind a link."""
+        """Delete a file if it exists, unless its path leads through a symbolic link inside a table's folder."""
         if link_to(self, name) is None:
             Folder.delete(self, name)
 

@@ -203,7 +203,10 @@ def _same_head(one: Function, other: Function) -> bool:
 
 
 def _parts(tree: ast.Module) -> Mapping[str, ast.AST]:
-    """Return functions, methods and all other statements of a module, by a name that a change does not alter."""
+    """Return a dict from names to the functions, methods and all other statements of a module.
+
+    A planted change of a statement does not alter its name.
+    """
     found: dict[str, ast.AST] = dict(functions(tree))
     for place, (owner, node) in enumerate(_others(tree)):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)

@@ -92,7 +92,7 @@ class FlinkRegistry(SharedStateRegistry):
     def unregister_unused(self, lowest: CheckpointId) -> Unregistered:
         """Remove each file from the registry that no checkpoint from `lowest` on has used.
 
-        Unclaimed files are only removed from the registry. The others are also deleted.
+        An unclaimed file is removed from the registry and not deleted. All other such files are also deleted.
         """
         dropped = self._drop_unused(lowest)
         self._keeping &= self._entries.keys()

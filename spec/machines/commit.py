@@ -356,7 +356,7 @@ class Coordinators(RuleBasedStateMachine):
         self._take(life, life.commit.offer(draft, 0))
 
     def _drafted(self, life: Life, rows: int, kind: RowKind) -> Draft | None:
-        """Let a barrier pass all vertices after new rows.
+        """Send new rows, and a barrier after them, through all vertices.
 
         Return the draft of its checkpoint, or None if no id is left.
         """

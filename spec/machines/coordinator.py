@@ -235,7 +235,7 @@ class CoordinatorMachine(CoordinatorDriver):
 
     @rule(steps=st.integers(1, 12), twice=st.booleans())
     def go_well(self, steps: int, twice: bool) -> None:  # noqa: FBT001
-        """Answer some open questions with success, one after the other. Perhaps each answer comes twice."""
+        """Answer some open questions with success, one after the other. With `twice`, each answer comes twice."""
         for _ in range(steps):
             self._answer_one()
             if twice and self.answers:

@@ -360,7 +360,7 @@ _WEIGHTS: Final = {name: 3.0 if name in _OFTEN else 0.15 if name == "long" else 
 
 
 def crowd(seed: int) -> dict[str, Any]:
-    """Return the moves that are forced on a seed: two to twelve, each with its value."""
+    """Return a dict from names to values of two to twelve moves that the run of this seed must have."""
     random = Random(f"crowd of {seed}")  # noqa: S311 - a run must be repeatable
     most = random.choice([2, 3, 4, 5, 6, 8, 12])
     names: set[str] = set()

@@ -397,7 +397,7 @@ class Tick:
         return None
 
     def _broke(self, effect: Effect, error: StoreBrokeError) -> None:
-        """End as the driver does if an effect fails and no fact can report that. The end answers open requests."""
+        """End as the driver does if an effect fails and no fact can report that. Fail all open savepoint requests."""
         reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
         for request in sorted(self._open):
             self.world.history.add(SavepointAnswered(self.generation, request, None))

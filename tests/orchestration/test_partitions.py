@@ -112,7 +112,10 @@ def project(tmp_path, instance):
 
 
 def test_a_day_is_told_when_a_cut_is_complete_until_its_end(project):
-    """In Berlin, the day 2026-01-01 ends at the hour 23. Cut 2 is complete until the hour 37, so it is the first."""
+    """In Berlin, the day 2026-01-01 ends at hour 23.
+
+    Cut 1 is complete until hour 17 and cut 2 until hour 37. So cut 2 is the first cut with all rows of this day.
+    """
     assert project.tick().success
     assert [("2026-01-01", 2), ("2026-01-02", 3), ("2026-01-03", 4), ("2026-01-04", 5)] == project.days()
     project.tick()

@@ -106,7 +106,10 @@ def test_the_doctor_says_when_a_window_closes_by_the_clock(tmp_path):
     ],
 )
 def test_a_window_over_two_streams_closes_by_the_clock_with_the_later_one(idle, views, closes_ms):
-    """Unknown if one stream never closes, unless it is idle or far enough already. If both are idle, both count."""
+    """The time is None if one stream has no `close_after`, unless it is idle or its watermark has passed the window.
+
+    If both streams are idle, the time depends on both.
+    """
     rests = {"a": 30_000, "b": 60_000, "c": None}
     clicks = [an_input("clicks", a, 5, idle=idle, active_ms=ms, close_after_ms=900_000) for a, ms in rests.items()]
     joined = a_vertex("joined", 5, *clicks, views)

@@ -17,7 +17,7 @@ The contract for every source that receives such events:
 |----------------------------|---------------------------------------------------------------------------------------|
 | `r`, a read of a snapshot  | `snapshot`. `_xid` and `_committed_at` are null                                       |
 | `c`                        | `insert`                                                                              |
-| `u`                        | `update_before` if the event has the row before, and `update_after`                   |
+| `u`                        | `update_before`, only if the event contains the old row, then `update_after`          |
 | `d`                        | `delete` with the row before, or else with the columns of the record's key            |
 | `t`                        | `truncate`, without values                                                            |
 | `m`, a message             | none                                                                                  |

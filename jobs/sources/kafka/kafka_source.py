@@ -380,8 +380,9 @@ class KafkaSource(ReadsFirst):
     def scans(self, slices: Sequence[SourceSlice]) -> tuple[KafkaScan, ...] | None:
         """Return the ranges of offsets, for tasks that read them themselves; see `slice_reading.OffersScans`.
 
-        Returns None if Spark must read: if the source has options of Spark's connector, or secrets from a function,
-        which exists only in this process.
+        Returns None if only Spark can read. That is so if the source has options of Spark's connector, or if a function
+        returns its secrets, because this function exists only in this process. It is also so if a subclass replaces
+        `read`, if no task can decode the values, and after `leave_to_spark`.
         """
         by_tasks = self._form.decodes_in_tasks and self._settings.reach_tasks and not self._spark_options
         if self._is_sparks or not by_tasks or type(self).read is not KafkaSource.read:

@@ -94,11 +94,11 @@ class KafkaPosition(BaseModel):
 
 
 class FirstLook(BaseModel):
-    """The state of a source: the splits of its job's first look, None if an older version did not store them.
+    """The state of a source: the splits that the source found when its job first listed the topics.
 
-    `schemas` are schemas of its registry, so that a restart need not ask the registry again. As in Flink
-    (`KafkaSourceEnumState`), `start` applies to the splits of the first look, and later splits are read from their
-    beginning.
+    `found` is None if an older release of Tidemark did not store these splits. `schemas` are schemas of its registry,
+    so that a restart need not ask the registry again. As in Flink (`KafkaSourceEnumState`), `start` applies to the
+    splits in `found`. Later splits are read from their beginning.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

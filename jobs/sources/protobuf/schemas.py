@@ -120,7 +120,7 @@ def compiled(known: KnownSchema) -> bytes:
 
 
 def _described(known: KnownSchema) -> bytes | None:
-    """Return the descriptors of a schema that the registry has as descriptors, or None if the registry has a text."""
+    """Return the descriptors of a schema, or None if the registry stores the schema as the text of a .proto file."""
     from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415 - pyspark[connect] brings it
     from google.protobuf.message import DecodeError  # noqa: PLC0415
 

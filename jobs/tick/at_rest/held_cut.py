@@ -50,9 +50,9 @@ def approve(
 
     `sinks` are the pipeline's outside sinks. If a sink is missing, the next tick of the pipeline publishes to it.
     Raises NeverRunError, JobHeldError, and NothingToSettleError if no cut waits or if files of the cut are damaged.
-    Then no entry was appended. Raises ClaimUnsettledError if it is unknown whether the entry was appended. Raises
-    RollForwardError and CutsNotRecordedError if the entry is committed and not yet published. The next tick or command
-    publishes it.
+    Then no entry was appended. Raises ClaimUnsettledError if it is unknown whether the entry was appended. Once the
+    entry is committed, raises RollForwardError if a table cannot be published, and CutsNotRecordedError if the cut
+    cannot be recorded. Then the next tick or command publishes and records it.
     """
     must_have_run(warehouse)
     settled: list[CheckpointRecord] = []

@@ -87,7 +87,7 @@ def ends(kind, time):
 
 
 def judge(trial):
-    """Compare the windows and late rows of each kind with those of a replay of the cuts."""
+    """Replay the cuts, and compare the result with the job's windows and late rows, for each kind of window."""
     late, accepted = ({kind: [] for kind in LATENESS} for _ in range(2))
     before, passed = None, None
     for cut in trial.cuts.all():

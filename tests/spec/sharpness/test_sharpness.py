@@ -108,7 +108,7 @@ def test_the_core_has_thousands_of_slips_and_each_has_code_of_its_own(drawn):
 
 
 def test_a_field_is_confused_only_with_one_of_its_class_and_type(drawn):
-    """Confused fields have the same type, because a type checker would find any other confusion."""
+    """The slip reads another field of the same type. A type checker would find a field of another type."""
     confused = [slip for slip in drawn if slip.operator == "other field"]
     assert len(confused) > 100
     assert all(slip.before.rpartition(".")[2] != slip.after.rpartition(".")[2] for slip in confused)

@@ -245,7 +245,7 @@ def _entry(graph: JobGraph, flying: tuple[int, ...]) -> CheckpointRecord:
 
 
 def _older(entry: CheckpointRecord) -> CheckpointRecord:
-    """Return the entry of a version that did not record which outputs were read."""
+    """Return the entry as an older release wrote it, without a record of which outputs were read."""
     vertices = tuple(was.model_copy(update={"outputs_read": None}) for was in entry.vertices)
     return entry.model_copy(update={"vertices": vertices})
 

@@ -37,7 +37,7 @@ def rules(*rows):
 
 @dataclass
 class Kept:
-    """Runs the micro-batches of one subtask, and keeps the files as the protocol does."""
+    """Runs the micro-batches of one subtask. Passes the state files from one to the next, as the protocol does."""
 
     root: str
     subtask: int = 0
