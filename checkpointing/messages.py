@@ -275,7 +275,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class FilesCompacted:
-    """Answer to CompactFiles: what was compacted, table by table. Without `found` there was nothing to do.
+    """Answer to CompactFiles: for each table, what was compacted. Without `found` there was nothing to do.
 
     The tables in `more` have further files to compact. They are left to the next request, so that no request takes too
     long. `error` says what went wrong, or is ''. After an error the tables keep their small files, and the job goes on.

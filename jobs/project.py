@@ -45,7 +45,7 @@ class Project:
 
     root: Path
     pipelines: Mapping[str, str] = field(default_factory=dict)
-    """The `module:attribute` of each pipeline, by its name."""
+    """From a pipeline's name to its `module:attribute`."""
     default: str | None = None
     """The pipeline of a command without a pipeline argument."""
     folders: Mapping[str, str] = field(default_factory=dict)

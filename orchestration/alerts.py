@@ -67,7 +67,7 @@ class Alert:
 
 
 class _Told(BaseModel):
-    """The sensor's memory: time and checkpoint of its first look, and the alerts of problems that still exist."""
+    """The sensor's memory: time and checkpoint of its first evaluation, and the alerts of problems that still exist."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -96,9 +96,9 @@ def alert_sensor(  # noqa: PLR0913 - each is a choice of the project's, and all 
     - `freshness`: a table with event times is complete until a time that is more than `limits.fresh_within_ms` ago.
     - `late_rows`: an operator got late rows, for each checkpoint that is retained.
 
-    `lag`, `freshness` and `cut_held` are reported again if the problem has ended in between. The first look reports the
-    problems that exist then, but no late rows or runs from before. If `notify` raises, the alert is sent again at the
-    next look, and the sensor's tick shows the error. The other arguments are those of `build_definitions`.
+    `lag`, `freshness` and `cut_held` are reported again if the problem has ended in between. The first evaluation
+    reports the problems that exist then, but no late rows or runs from before. If `notify` raises, the alert is sent
+    again at the next look, and the sensor's tick shows the error. The other arguments are those of `build_definitions`.
     """
     given = arguments({**(settings or {}), "warehouse": warehouse, "data": data})
     plan = _plan(pipeline, given)
@@ -227,7 +227,7 @@ def _why(instance: dg.DagsterInstance, run: str) -> str:
 
 
 def _of_cuts(naming: Naming, stands: Standing, before: _Told) -> Iterator[Alert]:
-    """Yield the alerts for a cut that waits for approval, and for late rows since the first look."""
+    """Yield the alerts for a cut that waits for approval, and for late rows since the first evaluation."""
     held = held_cut(stands.rows)
     if held is not None:
         said = str(approval_result(naming, stands.rows).description)

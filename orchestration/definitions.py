@@ -7,7 +7,7 @@ import dagster as dg
 from orchestration.pipelines import build_definitions
 
 PIPELINES: Final = ("flights",)
-"""Pipelines by name or `module:attribute`. Each gets assets, checks, jobs, schedules and sensors."""
+"""Names or `module:attribute` of pipelines. Each gets assets, checks, jobs, schedules and sensors."""
 
 OWNERS: Final = ("team:tidemark",)
 

@@ -68,7 +68,7 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     - `warehouse`, `data` and `settings` (by the names of `tidemark run`'s flags) override the environment, and the
       launchpad overrides them.
     - `show_state=False` keeps operators' states out of the catalogue. Their checks then belong to the table of cuts.
-    - `upstream_prefixes` are the key prefixes of the other pipelines whose cuts this one reads, by their names. By
+    - `upstream_prefixes` maps the names of the other pipelines whose cuts this one reads to their key prefixes. By
       default they have the same prefix.
     - `runner` runs the ticks.
 

@@ -280,7 +280,7 @@ class Channels:
             channel.record(checkpoint)
 
     def stop_recording(self, checkpoint: CheckpointId) -> tuple[ChannelState, ...]:
-        """Return the recorded segments by channel, without channels that have none, and forget these segments."""
+        """Return and forget the recorded segments of each channel. Leave out channels without recorded segments."""
         states = (ChannelState(c.id, c.stop_recording(checkpoint)) for c in self._channels.values())
         return tuple(state for state in states if state.segments)
 

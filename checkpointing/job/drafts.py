@@ -510,7 +510,7 @@ def _columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:
 
 
 def _written(output: SubtaskOutput, version: Version) -> dict[str, FileHandle]:
-    """Return the files of a subtask's output by path. A file that is both emitted and staged counts once.
+    """Return a dict from paths to the files of a subtask's output. A file that is both emitted and staged counts once.
 
     A range that was written keeps the files whose rows did not change. These files have an older version, and are not
     counted.

@@ -203,7 +203,7 @@ class SourceCoordinators:
         return replace(fact, state=None)
 
     def states(self, checkpoint: CheckpointId) -> Mapping[str, str]:
-        """Return the states for a pending checkpoint, by source."""
+        """Return a dict from sources to their states for a pending checkpoint."""
         return self._states.get(checkpoint, {})
 
     def forget(self, checkpoint: CheckpointId) -> None:

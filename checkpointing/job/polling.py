@@ -226,7 +226,7 @@ class SourceReaders:
             self._let_parts_wait(source.id)
         self._rows = dict.fromkeys((source.id for source in sources), 0)
         self._granted = dict.fromkeys(self._rows, 0)
-        """How many rows are being read, by source."""
+        """For each source, how many rows are being read."""
         self._counted = tuple(source.id for source in sources if self._is_counted(source.id))
         self._before_barrier = 0
         self._reached: dict[ChannelId, tuple[int, int]] = {}

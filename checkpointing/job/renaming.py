@@ -100,7 +100,7 @@ def under_new_names(graph: JobGraph, record: CheckpointRecord, due: Iterable[Ren
 
 
 def renamed_tables(due: Iterable[Rename], job: JobName) -> Mapping[TableName, TableName]:
-    """Return the new name of each renamed table by its old name. State tables of renamed vertices are included."""
+    """Return a dict from old to new names of renamed tables. State tables of renamed vertices are included."""
     return _Names.of(due, job).tables
 
 

@@ -208,7 +208,7 @@ class SubtaskCheckpointing:
 
 
 # ------------------------------------------------------------------
-# All subtasks of a job, by name (B3).
+# All subtasks of a job (B3). Each subtask is found by its name.
 
 
 class Subtasks:

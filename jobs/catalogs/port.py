@@ -37,8 +37,8 @@ class CatalogSettings:
 class CatalogTable:
     """A table as a catalog is to show it.
 
-    `columns` have the types of a Delta log. `comments` has the comments of columns, by their names. `schema` is the
-    schema in the Delta log as JSON, which Spark reads too. `location` is the folder, as a URL or an absolute path.
+    `columns` have the types of a Delta log. `comments` is a dict from names of columns to their comments. `schema` is
+    the schema in the Delta log as JSON, which Spark reads too. `location` is the folder, as a URL or an absolute path.
     """
 
     name: str

@@ -302,4 +302,4 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "day": _day,
     "date_format": _date_format,
 }
-"""Each function by its name."""
+"""From a function's name to the function."""

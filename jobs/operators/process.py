@@ -29,9 +29,10 @@ class Processed:
     """What a keyed function returns.
 
     `state` has the new row of each touched key, key columns first. A touched key that is missing in `state` loses its
-    state. `output` has the rows to emit. `outputs` has the rows of the function's named outputs, by name. An output
-    that is missing there has no rows. A function that has `on_time` sets `timers` (see `HasTimers`). A function that
-    holds several rows of a key may return only the rows that are new or changed, if it sets `others_stay`.
+    state. `output` has the rows to emit. `outputs` is a dict from names of the function's further outputs to their
+    rows. An output that is missing there has no rows. A function that has `on_time` sets `timers` (see `HasTimers`). A
+    function that holds several rows of a key may return only the rows that are new or changed, if it sets
+    `others_stay`.
     """
 
     state: pl.DataFrame

@@ -232,8 +232,8 @@ class KeyedSpec:
     `emits` is true. With `emits_changes` the channels get the changes of these rows. An upsert table's keys must
     include the vertex's keys, under the same names, so that all rows of a table key meet in one subtask. `outdated` are
     the paths of restored state and upsert files that have other columns. A subtask that holds such a file rewrites its
-    range. `meanings` say how the function's own state columns are computed. `columns_renamed_from` are old column names
-    of state and output, by their new names. A vertex with a `broadcast` keeps broadcast state: rows of its broadcast
+    range. `meanings` say how the function's own state columns are computed. `columns_renamed_from` is a dict from new
+    to old column names of state and output. A vertex with a `broadcast` keeps broadcast state: rows of its broadcast
     input, or the truncates among changes. Without `expires` no row of the state expires. `lapsed` says how rows expired
     up to the restored cut, if rows do not expire any more.
     """
@@ -432,7 +432,7 @@ def _nullable(kind: DataType) -> DataType:
 
 
 def range_files(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[tuple[KeyedFile, ...], ...]:
-    """Return the live files of the upsert table by subtask. There are none without such a table."""
+    """Return for each subtask the live files of the upsert table. Return an empty tuple if there is no such table."""
     if spec.upserted is None:
         return ()
     name, by_subtask = spec.upserted.name, effect.ranges or ((),) * spec.parallelism

@@ -71,7 +71,7 @@ class MicroBatchRows:
     """Receives the event times that Spark measures while it reads."""
 
     def arriving(self) -> dict[int, DataFrame | Scanned | Stepped]:
-        """Return the rows of each input that has any, by its number."""
+        """Return a dict from inputs' numbers to their rows. Leave out inputs without rows."""
         found = {entry.input: self._arriving(entry) for entry in self.effect.inputs}
         return {number: rows for number, rows in found.items() if rows is not None}
 

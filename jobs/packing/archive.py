@@ -41,7 +41,7 @@ class Archive:
 def write_archive(packed: Mapping[str, Path], to: Path) -> Archive:
     """Write the archive, and replace an older one atomically.
 
-    `packed` has the files by their names on Python's path.
+    `packed` maps the files' names on Python's path to the files.
     """
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     unfinished = to.with_name(f".{to.name}.unfinished")
@@ -88,7 +88,7 @@ class NotPackableError(Exception):
 
 
 def contents(project: Path | None, installed: Iterable[Distribution] | None = None) -> dict[str, Path]:
-    """Return the files to pack, by their names below a folder of Python's path. Raises NotPackableError.
+    """Return the files to pack, as a dict from names below a folder of Python's path to files. Raises NotPackableError.
 
     `project` is the folder of the user's own modules. By default, `installed` has the packages that this process can
     import. Of two packages with the same name the first one wins, as in Python.

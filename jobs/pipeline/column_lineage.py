@@ -101,7 +101,7 @@ class ColumnLineage:
 
 
 def column_lineage(vertices: Sequence[Declared], *, to_sources: bool) -> dict[TableName, ColumnLineage]:
-    """Return the lineage of each output table, by its name. `vertices` are in topological order.
+    """Return a dict from output tables to their lineage. `vertices` are in topological order.
 
     The lineage ends at the columns of sources. Without `to_sources` it ends at the columns of the nearest table
     upstream.

@@ -23,8 +23,8 @@ from jobs.sources.position_words import ended_splits
 class JobPlan:
     """A pipeline as it runs.
 
-    `graph` has every table: outputs, quarantines, operator states. `table_schemas` and `modes` hold the same tables by
-    name. Sources have no subtasks until their splits are known.
+    `graph` has every table: outputs, quarantines, operator states. `table_schemas` and `modes` map the names of the
+    same tables to their schemas and modes. Sources have no subtasks until their splits are known.
     """
 
     job: JobName
@@ -42,9 +42,9 @@ class JobPlan:
     partitions: Mapping[TableName, Partitions] = field(default_factory=dict)
     """The hours, days or weeks of tables that Dagster shows as partitions."""
     sinks: Mapping[TableName, TableSink] = field(default_factory=dict)
-    """The outside sinks, by table."""
+    """From tables to their outside sinks."""
     hooks: Mapping[str, MasterHook] = field(default_factory=dict)
-    """The master hooks of the graph, by name."""
+    """From names to the master hooks of the graph."""
     declared: tuple[Declared, ...] = ()
     """The vertices as the pipeline declares them, in topological order."""
 

@@ -168,7 +168,7 @@ class StagedVertex:
 
 @dataclass(frozen=True, slots=True)
 class AggregateVertex:
-    """Aggregates by key. `columns_renamed_from` has old names of its columns by the new ones.
+    """Aggregates by key. `columns_renamed_from` maps new names of its columns to the old ones.
 
     If the input is a changelog, such as another aggregate or a join, the vertex takes its changes.
     """
@@ -353,7 +353,7 @@ def _top_of(vertex: Declared) -> TopRows | None:
 
 
 class Declarations:
-    """The vertices of one pipeline, by id."""
+    """The vertices of one pipeline. Each vertex is found by its id."""
 
     def __init__(self, pipeline: str) -> None:
         """Begin without vertices."""

@@ -287,7 +287,7 @@ def _afterwards(plan: ForgetPlan, grace_ms: int, done: CheckpointRecord | None) 
 
 
 # ------------------------------------------------------------------
-# Renders a clean-up: the unneeded files by table, and which were deleted.
+# Renders a clean-up: the unneeded files of each table, and which of them were deleted.
 
 
 def render_cleanup(job: JobName, done: Cleanup, grace_ms: int, *, dry_run: bool) -> RenderableType:

@@ -214,7 +214,7 @@ TableSink = AppendedTable | UpsertedTable
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The comment of a table, the comments of its columns by name, and its properties by name.
+    """The comment of a table, a dict from its columns to their comments, and a dict of its properties.
 
     An empty comment is not written. Nothing is written about columns and properties that are not named here.
     """

@@ -28,7 +28,7 @@ class Committed(BaseModel):
     format: Literal[1] = 1
     checkpoint: CheckpointId
     positions: dict[SplitId, str]
-    """The positions by split, in the source's own notation."""
+    """From splits to positions, in the source's own notation."""
 
 
 class CommitsToFile(WrappedSource, ReadsFirst):

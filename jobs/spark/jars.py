@@ -58,7 +58,7 @@ class JarSet:
     serves: str
     """The name of the system that needs the jars, in messages: "Kafka"."""
     coordinates: tuple[str, ...]
-    """The packages, by their Maven coordinates."""
+    """The Maven coordinates of the packages."""
     locked: Mapping[str, str]
     left_out: tuple[str, ...] = CARRIED_BY_SPARK
     """The packages that Ivy must leave out."""
@@ -348,12 +348,12 @@ def spark_release() -> str:
 
 
 def release_of(number: str) -> str:
-    """Return the release of a version, "4.1" of "4.1.2"."""
+    """Return the release to which a version of Spark belongs, such as "4.1" for "4.1.2"."""
     return ".".join(number.split(".")[:2])
 
 
 JAR_SETS: Final = sets_of(spark_release())
-"""The sets for the Spark that is installed here, by their names."""
+"""From names to the sets of jars for the Spark that is installed here."""
 
 JARS_VARIABLE = "TIDEMARK_JARS"
 
@@ -426,8 +426,8 @@ def fetch(folder: Path, jars: JarSet) -> int:
 def fetch_locked(folder: Path, locked: Mapping[str, str], resolve: Callable[[Path], Mapping[str, Path]]) -> int:
     """Fetch those of these jars that are missing into `folder`, and check their SHA-256. Return how many were fetched.
 
-    `resolve` puts jars into an empty folder, and returns their paths by name. Each whole jar is then renamed into its
-    place. Raises JarsError for a jar that `resolve` did not bring, or whose SHA-256 differs.
+    `resolve` puts jars into an empty folder, and returns a dict from their names to their paths. Each whole jar is then
+    renamed into its place. Raises JarsError for a jar that `resolve` did not bring, or whose SHA-256 differs.
     """
     missing = [name for name in locked if not (folder / name).exists()]
     if not missing:

@@ -138,7 +138,7 @@ class HookCalls:
     """Calls the hooks of one tick, from any thread. The caller keeps the calls of each hook in order."""
 
     def __init__(self, hooks: Mapping[str, MasterHook]) -> None:
-        """Call these hooks, by name."""
+        """Call these hooks. `hooks` maps their names to them."""
         self._hooks = hooks
 
     def carry_out(self, effect: HookEffect) -> Fact | None:

@@ -272,11 +272,11 @@ def _renamed_inside(thing: str, was: StateSchema, now: StateSchema, above: Mappi
 
 
 _Schemas = Mapping[str, StateSchema]
-"""The columns of each readable state file, by its path."""
+"""From the path of each readable state file to its columns."""
 
 
 def _schemas(of: Iterable[VertexRecord], root: Root) -> _Schemas:
-    """Return the columns of all readable state files, by path."""
+    """Return a dict from the paths of all readable state files to their columns."""
     files = {path: file for was in of for path, file in (_state_files(was) | _broadcast_files(was)).items()}
     footers = zip(files, schemas_of(str(root), files.values()), strict=True)
     return {path: StateSchema(_columns(footer), keys_of(footer)) for path, footer in footers if footer is not None}

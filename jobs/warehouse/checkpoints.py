@@ -387,7 +387,7 @@ class CheckpointStore:
         return f"{claim.holder}, generation {claim.generation}"
 
     def _entries(self, table: KnownTable) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
-        """Return the entries by file, and the damage of each unreadable file. Raise UnreadableRowError."""
+        """Return for each file its entries, and for each unreadable file its damage. Raise UnreadableRowError."""
         found, unreadable = self._files.read_sound(table.paths())
         if unreadable and not self._beyond_damage:
             path, why = next(iter(unreadable.items()))

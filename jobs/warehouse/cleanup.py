@@ -67,7 +67,10 @@ The last item says whether the entry removes erased files, which no version show
 
 @dataclass(slots=True)
 class TableHistory:
-    """The files that a log has removed, by path inside the table. `before` is the period before the log's entries."""
+    """The files that a log has removed: from a path inside the table to when the table showed the file.
+
+    `before` is the period before the log's entries.
+    """
 
     removed: dict[str, tuple[Shown, ...]] = field(default_factory=dict)
     before: Shown | None = None

@@ -121,9 +121,10 @@ def is_ours(path: str) -> bool:
 
 
 def lost_files(folder: StoragePlace, newest: int, after: int) -> dict[str, LostFile]:
-    """Return by path the files of Tidemark that foreign log entries after version `after`, up to `newest`, removed.
+    """Return a dict from paths to Tidemark's files that foreign log entries removed.
 
-    Files that any writer has added again are left out. Raises OSError if an entry of the log is gone.
+    These entries are of the table versions after `after`, up to `newest`. Files that any writer has added again are
+    left out. Raises OSError if an entry of the log is gone.
     """
     lost: dict[str, LostFile] = {}
     for entry in reversed(list(entries_after(folder, newest, after))):
@@ -194,7 +195,7 @@ class LoggedFile:
 
 
 def logged_files(table: DeltaTable) -> dict[str, LoggedFile]:
-    """Return the files that a table shows, by their paths in its folder.
+    """Return a dict from paths in a table's folder to the files that the table shows.
 
     No value in a log makes the function fail, however far away or long it is. A value that cannot be a bound is left
     out as a bound.

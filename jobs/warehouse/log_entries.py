@@ -57,7 +57,7 @@ def log_of(folder: StoragePlace) -> StoragePlace:
 
 
 def entry_place(folder: StoragePlace, version: int) -> StoragePlace:
-    """Return the place of a version's log entry."""
+    """Return the place of a table version's log entry."""
     return log_of(folder) / f"{version:020d}.json"
 
 

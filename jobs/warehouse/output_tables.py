@@ -405,7 +405,7 @@ def appended_files(warehouse: Warehouse, name: TableName, records: Records) -> t
 
 
 def known_files(records: Records) -> Mapping[str, FileHandle]:
-    """Return the files that these entries add to append tables, by path. Compactions add files too."""
+    """Return a dict from paths to the files that these entries add to append tables. Compactions add files too."""
     tables = [table for row in records.values() for table in row.tables]
     added = {file.path: file for table in tables for file in table.adds}
     return added | {each.into.path: each.into for table in tables for each in table.compactions}

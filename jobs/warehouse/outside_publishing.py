@@ -115,7 +115,7 @@ class SinkRefusedError(TickRefusedError):
 
 
 class OutsideSinks:
-    """The outside sinks of one job, by table."""
+    """The outside sinks of one job. Each sink is found by its table."""
 
     def __init__(
         self,

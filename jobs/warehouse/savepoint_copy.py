@@ -96,7 +96,7 @@ def copy_files(
     links: Mapping[str, str] = NO_LINKS,
     told: Told = nobody,
 ) -> dict[str, FileHandle]:
-    """Copy the files durably to the same paths below `target`. Return their handles by path, all with checksums.
+    """Copy the files durably to the same paths below `target`. Return a dict from paths to handles, all with checksums.
 
     With `link`, files become hard links where the file system supports them. `links` maps paths in the target to the
     paths in the source. Raises FileNotCopiedError for a file that is missing or damaged, and OSError for a target that

@@ -145,7 +145,7 @@ def table_shown(logs: TableLogs, name: TableName, mode: TableMode, recorded: int
 
 
 def rows_at(logs: TableLogs, name: TableName, version: int) -> int | None:
-    """Return the number of rows of a table at a version by its log, or None if there is no such table."""
+    """Return how many rows a table has at a Delta version according to its log, or None if there is no such table."""
     log = logs.log(name)
     return _rows_of(delta_table(log.folder, version)) if log.exists() else None
 

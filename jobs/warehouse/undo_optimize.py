@@ -33,7 +33,7 @@ class Undo:
     actions: tuple[Action, ...]
 
     def back(self, name: TableName) -> dict[str, FileHandle]:
-        """Return the files that the table shows again, by their paths in the warehouse."""
+        """Return a dict from paths in the warehouse to the files that the table shows again."""
         adds = (each for each in self.actions if isinstance(each, AddAction))
         handles = (FileHandle(f"{name}/{each.path}", _rows(each), each.size, UNKNOWN_CRC32) for each in adds)
         return {handle.path: handle for handle in handles}

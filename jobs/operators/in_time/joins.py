@@ -72,7 +72,7 @@ _PLACES_MAX: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class JoinSide:
-    """One side of a join: its keys, by its own names, its other columns, and its column with the event time.
+    """One side of a join: its keys (with this side's names), its other columns, and its column with the event time.
 
     The columns `beside` are not emitted.
     """

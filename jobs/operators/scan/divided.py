@@ -92,7 +92,7 @@ def _listed(found: Any) -> list[Any]:  # noqa: ANN401 - a sequence of Scala's
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Traces columns down the nodes of a plan to the columns of the rows. `of` has the names of these by their ids."""
+    """Traces columns down the nodes of a plan to the columns of the rows. `of` maps the ids of these to their names."""
 
     nodes: list[Any]
     of: Mapping[int, str]

@@ -85,7 +85,7 @@ _AVRO: Final[Mapping[str, str]] = {
     "record": "struct",
 }
 Values = Mapping[str, Any]
-"""The values of a row, by column, as Debezium sent them."""
+"""From columns to the values of a row, as Debezium sent them."""
 
 
 class NoEventError(ValueError):

@@ -32,7 +32,7 @@ _Row = tuple[int, int, tuple[Any, ...] | None]
 class DebeziumDecoding:
     """How the bytes of the columns `value` and `key` become the columns of `HEAD`, and then the columns of a table.
 
-    `writers` are the registry's schemas of Avro events by their numbers, or None for JSON. With `only_known`, an event
+    `writers` maps numbers to the registry's schemas of Avro events. It is None for JSON. With `only_known`, an event
     with a column that `table` lacks is an error. `unordered` is the reason why a truncate cannot be ordered among other
     changes, or None if it can.
     """

@@ -98,7 +98,7 @@ class ChangedRow(NamedTuple):
 
 
 class Boundary(NamedTuple):
-    """The begin or the end of a transaction of the database. `events` counts its events by table, at the end only."""
+    """The begin or the end of a database transaction. At the end, `events` has its number of events in each table."""
 
     id: str
     is_end: bool

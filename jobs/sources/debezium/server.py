@@ -414,7 +414,7 @@ def type_of(name: str, size: int | None, scale: int | None, *, unsigned: bool) -
 
 
 def type_of_text(text: str) -> str:
-    """Return the Spark type of a column, by its type as the server writes it, such as `decimal(12,2) unsigned`."""
+    """Return the Spark type for a column's type as the server writes it, such as `decimal(12,2) unsigned`."""
     sizes = _SIZES.search(text)
     size, scale = (None, None) if sizes is None else (int(sizes[1]), None if sizes[2] is None else int(sizes[2]))
     words = _SIZES.sub(" ", text).split()

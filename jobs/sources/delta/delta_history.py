@@ -47,8 +47,8 @@ _READ_FEATURES: Final = _WIDENING | {
 class DataFile:
     """A Parquet file in an action of the log. `rows` is None if the log has no count.
 
-    `rows` includes the rows that a deletion vector marks. `partition` has the partition columns by their physical
-    names. `marked` says which rows are read, or None if all are.
+    `rows` includes the rows that a deletion vector marks. `partition` maps the physical names of the partition columns
+    to their values. `marked` says which rows are read, or None if all are.
     """
 
     path: str
@@ -206,7 +206,7 @@ class DeltaHistory:
             raise SourceError(f"{self.folder} is not a Delta table: write it first, or correct the source's path")
 
     def has_entry(self, version: int) -> bool:
-        """Return True if the log still has the entry of a version."""
+        """Return True if the log still has the entry of a table version."""
         return entry_place(self.folder, version).exists()
 
     def oldest(self) -> int:
@@ -214,14 +214,14 @@ class DeltaHistory:
         return min(log_versions(self.folder), default=0)
 
     def commit(self, version: int) -> CommittedVersion:
-        """Return the content of a version's log entry. Raise SourceError if the entry is gone or unreadable."""
+        """Return the content of a table version's log entry. Raise SourceError if the entry is gone or unreadable."""
         entry = self._entry(version)
         if entry is None:
             raise SourceError(f"{self.folder}: the log has no entry of version {version}")
         return _commit(self.folder, version, entry)
 
     def committed_at_ms(self, version: int) -> int | None:
-        """Return the time of a version's commit, or None if its log entry is gone."""
+        """Return the time when a table version was committed, or None if its log entry is gone."""
         return self.commit(version).at_ms if self.has_entry(version) else None
 
     def columns_at(self, version: int) -> DeltaColumns:
@@ -491,7 +491,7 @@ class HistoryReader:
         return self._snapshot(place.version) if place.snapshot else self._committed(place)
 
     def must_fit(self, columns: DeltaColumns, version: int, *, newest: bool = False) -> None:
-        """Raise SourceError if the columns of a version do not fit the columns that the source reads.
+        """Raise SourceError if the columns of a table version do not fit the columns that the source reads.
 
         The newest version must have all columns. Earlier versions may lack nullable columns.
         """
@@ -543,7 +543,7 @@ class HistoryReader:
             )
 
     def _gone(self, then: DeltaColumns, names: Iterable[str], now: DeltaColumns) -> list[str]:
-        """Return the columns of a version that the table no longer has under any name."""
+        """Return the columns of an older table version that the table no longer has under any name."""
         kept = {key_of(field) for field in now.schema.fields}
         keys = {field.name: key_of(field) for field in then.schema.fields}
         return [name for name in names if keys.get(name, name) not in kept and name not in self.left_out]

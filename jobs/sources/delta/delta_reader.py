@@ -56,7 +56,7 @@ class MarkedRows(_Persisted):
 
 
 class DeltaPosition(_Persisted):
-    """The next row to read: row `row` of file `file` of a version, both counted from 0, after `before` rows.
+    """The next row to read: row `row` of file `file` of a table version, both counted from 0, after `before` rows.
 
     `table` is the id that the table got when it was created.
     """
@@ -106,8 +106,8 @@ class DeltaRange(_Persisted):
 
     `path` is the decoded path from the log. Row `first` follows `before + first` rows of the split. So `before` may be
     negative, because a range need not begin at the file's first row. `marked` names the deletion vectors that leave
-    rows of the range out, and `left_out` is the number of rows left out. `partition` has the partition columns by their
-    names in the log, which are physical names.
+    rows of the range out, and `left_out` is the number of rows left out. `partition` maps the partition columns' names
+    in the log, which are physical names, to their values.
     """
 
     path: str

@@ -100,7 +100,7 @@ def _renamed(
     candidates: Iterator[FoundFile],
     footers: Footers,
 ) -> dict[str, str]:
-    """Return the new names of renamed files, by their old names."""
+    """Return a dict from old to new names of renamed files."""
     missing: dict[tuple[int, int], list[SeenFile]] = {}
     for file in position.files:
         if file.name not in found or file.name in differing:

@@ -92,7 +92,7 @@ class _Transaction:
     whole: bool = False
 
     def seen(self, *, by_time: bool) -> dict[str, int]:
-        """Return by topic the number of events to compare with the END's counts.
+        """Return for each topic the number of events to compare with the END's count.
 
         With `by_time`, these are the events that were sent between the last BEGIN and the last END.
         """
@@ -105,7 +105,7 @@ class _Transaction:
         return {topic: len(numbers) for topic, numbers in found.items() if numbers}
 
     def missing(self, *, by_time: bool) -> dict[str, int] | None:
-        """Return by topic how many events are missing, or None if the END was not read yet.
+        """Return for each topic how many events are missing. Return None if the END was not read yet.
 
         Raises SourceError for events in a topic that has no events according to the END.
         """

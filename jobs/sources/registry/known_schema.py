@@ -37,7 +37,7 @@ class KnownSchema(BaseModel):
         return _Inlined(others).of(_json(self.number, self.text), "")
 
     def json_schema(self) -> tuple[Any, Mapping[str, Any]]:
-        """Return a JSON Schema, and the schemas that it refers to, by their names."""
+        """Return a JSON Schema, and a dict from names to the schemas to which it refers."""
         others = {name: _json(self.number, text) for name, text in self.references}
         return _json(self.number, self.text), others
 

@@ -134,7 +134,7 @@ class Reporting(TickListener):
     """Reports one tick to its reporters."""
 
     def __init__(self, plan: JobPlan, warehouse: str, reporters: Mapping[str, Reporter]) -> None:
-        """Start a thread for each of these reporters, by name."""
+        """Start a thread for each reporter. `reporters` maps names to reporters."""
         self._plan, self._warehouse = plan, warehouse
         self._desks = [_Desk(name, reporter) for name, reporter in reporters.items()]
         self._generation = 0
