@@ -103,7 +103,7 @@ def _stream(time: VertexTimeRecord, each: InputTimeRecord) -> list[InputTimeReco
 
 
 def first_due_ms(vertex: VertexRecord) -> int | None:
-    """Return the earliest event time at which something in a vertex's state is due. None: nothing ever is."""
+    """Return the earliest event time at which something in a vertex's state is due, or None if nothing is ever due."""
     known = [each.due_ms for each in vertex.subtasks if each.due_ms is not None]
     return min(known, default=None)
 

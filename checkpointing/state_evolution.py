@@ -248,7 +248,7 @@ def _another_id(otherwise: str) -> str:
 
 
 def is_wider(was: ColumnType, now: ColumnType) -> bool:
-    """Return whether every value of `was` is also a value of `now`, perhaps with nulls for new fields."""
+    """Return whether every value of `was` is also a value of `now`, with nulls for new fields if there are any."""
     return _all_inside(was, now, lambda old, new: new in WIDER.get(old, ()) or _is_wider_decimal(old, new))
 
 

@@ -22,7 +22,8 @@ from checkpointing.messages import AppendRow, Effect, Fact, FileChanges, MicroBa
 from checkpointing.metadata.record import CheckpointRecord
 
 # ------------------------------------------------------------------
-# Writes each file of a trace in full once. A file that an earlier line has in full is named by its number.
+# Writes each file of a trace in full once. If an earlier line has a file in full, later lines have only the file's
+# number.
 #
 # The files in a trace's lists are numbered in order. A list is written as parts: a file in full, or a run `[first,
 # count]` of numbers. A list that is one run gets no new numbers. All files of any other list get the next numbers, so

@@ -101,7 +101,7 @@ def _drawing(barriers: tuple[BarrierRecord, ...]) -> Iterator[str]:
 
 
 def _bars(bars: Iterable[tuple[int, int]]) -> str:
-    """Return an SVG path with one bar for each channel. Each bar is given by its start and its width."""
+    """Return an SVG path with one bar for each channel. `bars` has the start and the width of each bar."""
     return "".join(f"M{x},{place * _LANE_PX + 3}h{wide}v18h-{wide}z" for place, (x, wide) in enumerate(bars) if wide)
 
 

@@ -40,8 +40,9 @@ from checkpointing.metadata.record import (
 #   they belong to a newer generation than the newest checkpoint, and no entry names them. So the next tick deletes them
 #   before it does anything else. It reads the same rows again, as after a suite that rejected them.
 #
-# Until then no process moves the job on: an errand whose `moves_on` is true is refused by name. So the newest
-# checkpoint is still the held cut's parent when the cut is settled, and there is never more than one held cut.
+# Until then no process moves the job on: an errand whose `moves_on` is true is refused with an error that names the
+# held cut. So the newest checkpoint is still the held cut's parent when the cut is settled, and there is never more
+# than one held cut.
 
 
 def held_cut(rows: Iterable[Row]) -> CheckpointRecord | None:

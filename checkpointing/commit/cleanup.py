@@ -3,11 +3,12 @@
 These files are needed: all that an entry of `checkpoints` names, all that a reservation in force names, and all that a
 table's log shows at its newest version or at a version of a recorded or reserved cut. Of the other files, clean-up
 deletes only those of generations before the last claim, because the current generation may still name its own files. It
-deletes them `grace_ms` after they became unneeded. By then, every reader that began with an older version has finished.
+deletes them `grace_ms` after they became unneeded. By then, every reader that began with an older version of the table
+has finished.
 
 No log says when a file became unneeded. The file's Remove action in the table's log is older: the file was needed until
 the last retained cut with it was dropped. So every clean-up records what it observed (`CleanUpLook`). A file has been
-unneeded at least since the first look that showed it as unneeded. A file that no log ever showed has no readers, so its
+unneeded at least since the look that first showed it as unneeded. A file that no log ever showed has no readers, so its
 age is enough.
 """
 

@@ -1,4 +1,4 @@
-"""Decides what to do about tables that show less than a recorded cut says: publish again, or refuse by name.
+"""Decides about tables that show less than a recorded cut: publish them again, or refuse with an error that names them.
 
 A log loses entries when a power cut takes what was not synced, when somebody deletes files, or when a table's folder is
 restored from an older backup than `checkpoints`. A recorded cut then names versions that no longer exist, or that have

@@ -504,7 +504,7 @@ def _sent(known: Known, work: _SubtaskWork) -> None:
 
 
 def _columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:
-    """Return the measurements of a vertex's subtasks, column by column. A column that no subtask measured is empty."""
+    """Return the measurements of a vertex's subtasks as columns. A column that no subtask measured is empty."""
     columns = {name: tuple([getattr(each, name) for each in of_subtasks]) for name in SubtaskStatistics.model_fields}
     return SubtaskStatistics(**{name: column for name, column in columns.items() if set(column) - {None}})
 

@@ -152,7 +152,7 @@ def of_split(split: Split, barrier: Barrier) -> Barrier:
 
 
 class NoVersionError(ValueError):
-    """A file of an overwrite table does not lie in the folder of a version. Micro-batches write no such file."""
+    """A file of an overwrite table lies in no folder of its version column. Micro-batches write no such file."""
 
 
 def newest(files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:

@@ -3,9 +3,10 @@
 The state of a key holds its waiting left rows in `waiting`, and its right row in `right`.
 
 - A key has one right row: either the first one or the latest one by a column. *First*: the first micro-batch with a
-  right row decides. If it has several right rows of a key, the smallest row by its columns counts, nulls first. So a
-  repeated run chooses the same row. *Latest*: the row with the greatest value so far counts, however rows are split
-  into micro-batches. A null is the least value. Of equal values, the greatest row by its other columns counts.
+  right row decides. If it has several right rows of a key, the row that sorts first by all its columns is used, with
+  nulls first. So a repeated run chooses the same row. *Latest*: the row with the greatest value so far counts, however
+  rows are split into micro-batches. A null is the least value. Of rows with equal values, the row that sorts last by
+  its other columns is used.
 - Each left row is emitted once, with the right row that is known then. A later right row does not change it.
 - A null in the key matches nothing. Such left rows wait, and such right rows are dropped.
 - When the input ends, waiting left rows are emitted without a right row.

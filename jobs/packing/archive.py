@@ -74,7 +74,8 @@ def _nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
 # Lists the files that a worker's Python must be able to import: installed packages and the project's own modules.
 #
 # The files of an installed package are listed in its RECORD. For an editable package, and for the project, every
-# package and module in the folder is packed. A package that cannot be packed in this way is refused by name.
+# package and module in the folder is packed. A package that cannot be packed in this way is refused with an error that
+# names it.
 
 
 LEFT_OUT: Final = frozenset({"deltalake", "great-expectations", "pip", "py4j", "pyspark", "setuptools"})

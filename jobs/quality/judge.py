@@ -74,8 +74,8 @@ class StagedRows:
 def read_staged(root: Root, paths: Sequence[str], expectations: Iterable[Expectation]) -> StagedRows:
     """Return the rows of these warehouse-relative files, with the columns that the expectations name.
 
-    A column that no file has is left out. The judge then reports the column by name. Raises what pyarrow raises for a
-    file that cannot be read.
+    A column that no file has is left out. The judge then reports the missing column with its name. Raises what pyarrow
+    raises for a file that cannot be read.
     """
     wanted = columns_named(expectations)
     tables = [_widened(_read(place_in(root, path), wanted)) for path in paths]

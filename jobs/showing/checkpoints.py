@@ -41,7 +41,7 @@ from jobs.warehouse.cuts_table import event_time
 
 
 NOT_MEASURED: Final = "not measured"
-"""Shown for a number that was not measured, as in entries of older versions. It is never shown as 0."""
+"""Shown for a number that was not measured, as in entries of older releases of Tidemark. It is never shown as 0."""
 
 FAILED_SHOWN: Final = 10
 """The list shows this many of the newest failed checkpoints. `--json` has all that are known."""

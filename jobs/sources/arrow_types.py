@@ -1,6 +1,7 @@
 """Says how Spark reads a column that pandas, Polars or pyarrow wrote, and how a source converts it.
 
-The table says which of these types Spark reads by itself. A source converts the others, or refuses the column by name.
+The table says which of these types Spark reads by itself. A source converts the other types, or raises an error that
+names the column.
 
 | in the file                                   | in the source's schema  | how it is read                   |
 |-----------------------------------------------|-------------------------|----------------------------------|

@@ -281,7 +281,7 @@ server.
 
 
 def sets_of(release: str) -> dict[str, JarSet]:
-    """Return the sets that fit a release of Spark ("4.1"), by their names. A newer Spark may lack some of them.
+    """Return a dict from names to the sets of jars for a release of Spark ("4.1"). A newer Spark may lack some sets.
 
     `delta` is for a session with Delta's own SQL. A tick does not need it, because delta-rs publishes its tables.
     `kafka` is Spark's connector, for a tick that reads a `KafkaSource`. `s3a` is Hadoop's reader of S3, for a tick
@@ -448,7 +448,7 @@ def _paths(jars: JarSet) -> tuple[Path, ...]:
 
 
 def _resolve(ivy: Path, jars: JarSet) -> dict[str, Path]:
-    """Run spark-submit, which resolves the packages into `ivy`. Return the jars by their names without the group."""
+    """Run spark-submit, which resolves the packages into `ivy`. Return a dict from names without the group to jars."""
     command = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--packages", ",".join(jars.coordinates)),

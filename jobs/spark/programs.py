@@ -1,4 +1,4 @@
-"""Checks the programs that Spark starts: Java, and the Python of its workers. An unfit program is refused by name.
+"""Checks the programs that Spark starts: Java, and the workers' Python. The error for an unfit program names it.
 
 A tick checks them before it claims the job, so that an unfit machine changes nothing. The doctor uses the same checks.
 """

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)  # a worker of Spark's prints its warnings in
 
 @dataclass(slots=True, eq=False)
 class MappedFiles:
-    """The mapped files in one folder. They belong to ranges of state or of upsert tables, by name."""
+    """The mapped files in one folder. Each belongs to a range of state or of an upsert table, and has its name."""
 
     folder: Path | None
     bytes_min: int = MAPPED_BYTES_MIN

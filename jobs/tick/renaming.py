@@ -199,9 +199,10 @@ Told = Callable[[TableName, int, int], None]
 def rename_columns(
     stores: JobStores, renamed: Mapping[TableName, Pairs], generation: Generation, told: Told, boundary: Boundary
 ) -> None:
-    """Rewrite the files of these tables, as the claimed `generation`. `renamed` has new and old column names by table.
+    """Rewrite the files of these tables, as the claimed `generation`.
 
-    Raises RenameFailedError for a file that cannot be rewritten with the new names, and OSError.
+    `renamed` has for each table its new and old column names. Raises RenameFailedError for a file that cannot be
+    rewritten with the new names, and OSError.
     """
     for table, pairs in renamed.items():
         progress = _Progress(table, told)

@@ -187,7 +187,8 @@ def plan_rollback(
     `stores` were opened with `beyond_damage`, and `seen` is their latest observation. Raises RollbackRefusedError,
     naming other entries, if the target does not exist, is the present entry, or is damaged. Raises RollbackRefusedError
     also if an outside sink has rows that the rollback takes back, unless `leave_outside`. Raises
-    TableNotRolledBackError and TableNotCopyableError for a table that cannot be rolled back.
+    TableNotRolledBackError for a table that cannot be rolled back, and TableNotCopyableError for a table that cannot be
+    copied.
     """
     rows = records_of(seen)
     newest, held = newest_checkpoint(rows), held_cut(rows)

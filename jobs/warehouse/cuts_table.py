@@ -443,7 +443,10 @@ class ReservationStore:
                 self.release(name)
 
     def _files(self) -> Iterator[tuple[str, ReservationFile]]:
-        """Yield all reservations by name. A damaged file is ignored, because a reader writes it whole or not at all."""
+        """Yield the name and file of each reservation.
+
+        A damaged file is ignored, because a reader writes its file whole or not at all.
+        """
         for found in sorted(each.name for each in self._folder.entries() if each.name.endswith(_SUFFIX)):
             file = read_document(ReservationFile, self._folder / found, BYTES_MAX)
             if file is not None and _NAME.fullmatch(found.removesuffix(_SUFFIX)):

@@ -220,7 +220,7 @@ class DeltaLog:
         return there and not later
 
     def must_have(self, version: int) -> None:
-        """Raise FileNotFoundError if the log entry of a version is gone, because the next commit would leave a gap."""
+        """Raise FileNotFoundError if the newest log entry is gone, because the next commit would leave a gap."""
         if not entry_place(self.folder, version).exists():
             raise FileNotFoundError(f"entry {version} of the log of {self.folder} is gone")
 

@@ -354,7 +354,7 @@ class Base:
         return tuple(dict.fromkeys(pair for each in tables for pair in each.renamed))
 
     def after_rows(self, table: TableName, files: dict[str, FileHandle]) -> dict[str, FileHandle]:
-        """Return an append table's files by path: the files of the cut, changed by the entries since."""
+        """Return a dict from paths to an append table's files: the files of the cut, as later entries changed them."""
         for each in (each for row in self.rows for each in row.tables if each.table == table):
             gone = {file.path for file in each.removes}
             files = {path: file for path, file in files.items() if path not in gone}

@@ -285,7 +285,10 @@ def _append_rows(copy: Warehouse, rows: tuple[Row, ...], record: CheckpointRecor
 
 
 def named_files(record: CheckpointRecord) -> dict[str, FileHandle]:
-    """Return by path every file that an entry names: of tables, states, ranges, staged files and rows in flight."""
+    """Return a dict from paths to all files that an entry names.
+
+    These are the files of tables, states and ranges, staged files, and files of rows in flight.
+    """
     return {file.path: file for file in handles_of(record)}
 
 

@@ -28,7 +28,10 @@ class Left:
 
 
 class TableLogs:
-    """The logs of a job's output and state tables, by name. Only one thread at a time may use a table."""
+    """The logs of a job's output and state tables. Each log is found by its table's name.
+
+    Only one thread at a time may use a table.
+    """
 
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
         """Store the warehouse. A table is opened when it is first used."""
@@ -117,7 +120,7 @@ class TableLogs:
 
 @dataclass(frozen=True, slots=True)
 class TableShown:
-    """A table by its log: the checkpoint that it shows, its Delta version, and an append table's number of rows.
+    """What a table shows according to its log: checkpoint, Delta version, and for an append table the number of rows.
 
     `at_cut` has the table's files at the version of a recorded cut, relative to the warehouse. `at_cut` is None if no
     cut records the table, and also for an append table, because others may add files to such a table.

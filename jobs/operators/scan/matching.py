@@ -34,7 +34,7 @@ class PredicateError(WrongInputError):
 class ReadFile:
     """A Parquet file of a warehouse. `constants` are the values of columns that the file lacks, as a log writes them.
 
-    `inline` is the file's content as base64, if it lies in an entry and perhaps nowhere else.
+    `inline` is the file's content as base64 if an entry contains it. Then there need not be such a file.
     """
 
     path: str

@@ -234,7 +234,8 @@ class KafkaTarget:
     def noted(self, *, settled: bool) -> tuple[CheckpointId, str | None]:
         """Return the newest checkpoint that the topic has, and which warehouse has published it; see `newest`.
 
-        The warehouse is None if nobody has published, or only an older version that did not name its warehouse.
+        The warehouse is None if nobody has published, or only an older release of Tidemark that did not name its
+        warehouse.
         """
         note = self._cluster.note(self.name, self.place, settled=settled)
         if note is None:

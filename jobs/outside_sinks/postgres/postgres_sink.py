@@ -120,7 +120,7 @@ SELECT NOT EXISTS (
 _IS_MISSING: Final = "SELECT to_regclass(%s) IS NULL"
 _MINE: Final = "job = %(job)s AND sink = %(sink)s AND target = %(target)s"
 _FORMER: Final = "job = %(job)s AND sink = %(sink)s AND (target = '' OR starts_with(identity, %(number)s))"
-"""A row that an older version has written without a target, or the row of a target that was renamed."""
+"""A row that an older release of Tidemark wrote without a target, or the row of a target that was renamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Standing:
     is_another: bool = False
     """Another table has the target's name now."""
     warehouse: str | None = None
-    """The warehouse that publishes into it. None: an older version has written the row, or nobody has."""
+    """The warehouse that publishes into it. None: an older release of Tidemark has written the row, or nobody has."""
 
     @property
     def known(self) -> int:
@@ -289,7 +289,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         self._once(job, table, checkpoint, changes)
 
     def newest(self, job: str, table: str) -> int | None:
-        """Return the newest checkpoint that the table has, or None if only an older version has written to it."""
+        """Return the newest checkpoint that the table has, or None if only an older release has written to it."""
 
         def asked(connection: Connection) -> int | None:
             numbers = self._numbers(connection, job, table)

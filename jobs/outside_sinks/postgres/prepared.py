@@ -1,7 +1,7 @@
 """Finds, prepares and ends the prepared transactions of one target. A prepared transaction outlives its connection.
 
-Its name has job, table, target, generation and checkpoint. The target is there by its number in the database (`oid`),
-since two warehouses may write the same job's table into two targets of one database.
+Its name has job, table, target, generation and checkpoint. The target is identified there by its number in the database
+(`oid`), since two warehouses can write the same job's table into two targets of one database.
 """
 
 from collections.abc import Iterator

@@ -44,7 +44,7 @@ from jobs.sources.port import SourceError
 # | array, map, record                                       | array, map with keys of text, struct       |
 # | a union of null and one type                             | that type                                  |
 # | a type with any other `logicalType`                      | as without it                              |
-# | null alone, another union, a record in itself, no fields | none: refused by name                      |
+# | null alone, another union, a record in itself, no fields | none: the error names it |
 
 
 Avro = Any

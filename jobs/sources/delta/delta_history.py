@@ -392,7 +392,7 @@ def _file(action: dict[str, Any]) -> DataFile:
 
 @lru_cache(maxsize=4)
 def _vectors(history: DeltaHistory, version: int, table_id: str) -> Mapping[str, pa.ListScalar]:
-    """Return by file the rows that a version's deletion vectors leave in the table. Raise VersionUnreadableError."""
+    """Return for each file the rows that its deletion vector leaves in the table. Raise VersionUnreadableError."""
     del table_id  # it is part of the key of the cache, because the table may be created again
     try:
         return kept_rows(history.opened(version))

@@ -422,7 +422,7 @@ class DeltaSource(ReadsFirst):
         )
 
     def _inside(self, columns: Iterable[StructField], footer: Footer, path: StoragePlace) -> dict[str, StructField]:
-        """Return the columns as a file has them, by their names in the table, or nothing without column mapping."""
+        """Return a dict from columns' names in the table to a file's columns. It is empty without column mapping."""
         bound = self._history.bound()
         if not bound.mapped:
             return {}

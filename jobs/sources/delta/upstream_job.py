@@ -23,7 +23,7 @@ from jobs.warehouse.job_stores import has_run
 from jobs.warehouse.warehouse import Warehouse
 
 _FOUND_MAX: Final = 16
-"""The number of cuts that are remembered by name. The tables of one job are read up to one cut at a time."""
+"""The number of cuts whose names are remembered. The tables of one job are read up to one cut at a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class FileReader:
         """Return whether each line of a JSON file is parsed separately, because Spark's reader might misread a line.
 
         In a column of text, Spark's reader shows a number or list exactly as the file has it. A parsed line shows the
-        same value, but perhaps with other digits or spaces.
+        same value, but can have other digits or spaces.
         """
         return self.format.name == "json" and reads_lines(self.options) and (fit.doubtful or has_decimals(self.schema))
 

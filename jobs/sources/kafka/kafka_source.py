@@ -129,7 +129,7 @@ def offset_named(cluster: Cluster, place: TopicPartition, extent: Extent, words:
 # these things may happen:
 #
 # - The topic gets further Kafka partitions. They are new splits of the next tick, and are read from their first offset.
-#   To distinguish them from the Kafka partitions of its first look, the source has state besides its positions (A7).
+#   To distinguish them from the Kafka partitions that it found first, the source has state besides its positions (A7).
 # - Transactions are aborted, or records compacted. The offsets of such records are skipped. So the number of rows of a
 #   slice is an estimate: a slice may have fewer rows than offsets, or none.
 # - Unread records are deleted, the topic is deleted or made again, or its end moves back. Polling then stops with an
@@ -175,7 +175,7 @@ class KafkaSource(ReadsFirst):
     | `commit`         | False commits nothing                                                                     |
     | `options`        | settings of Kafka's clients, by librdkafka's names; "kafka.NAME" is for Spark alone       |
     | `secrets`        | for each secret setting its environment variable; or a function that returns the values   |
-    | `bounded`        | True ends each partition at the offset where it ended at the job's first look             |
+    | `bounded`        | True ends each partition at the offset where it ended when the job first looked             |
     | `spark_options`  | options of Spark's connector, such as {"minPartitions": "8"}                              |
 
     Only records of committed transactions are read. A record that does not decode has nulls in its columns, and its
@@ -270,14 +270,14 @@ class KafkaSource(ReadsFirst):
             return tuple(sorted(self._listed))
 
     def snapshot_state(self) -> str:
-        """Return the splits of the job's first look; see `port.KeepsState`."""
+        """Return the splits that the job found first; see `port.KeepsState`."""
         with self._lock:
             found = None if self._first_found is None else sorted(self._first_found)
             schemas = () if self._registered is None else self._registered.for_checkpoint()
             return FirstLook(found=found, schemas=schemas).model_dump_json(exclude_defaults=not schemas)
 
     def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:
-        """Restore the splits of the first look. For a new job they were just listed; see `port.KeepsState`."""
+        """Restore the splits that the job found first. For a new job they were just listed; see `port.KeepsState`."""
         with self._lock:
             self._goes_on = checkpoint is not None
             if self._member is not None:
@@ -360,7 +360,7 @@ class KafkaSource(ReadsFirst):
         )
 
     def has_ended(self, split: SplitId, position: str | None) -> bool:
-        """Return whether the partition is read up to where it ended at the first look; see `port.Bounded`."""
+        """Return whether the partition is read up to where it ended when the job first looked; see `port.Bounded`."""
         place = place_of(split)
         begin = self._starts.get(place) if position is None else KafkaPosition.parse(position)
         end = self._ends.get(place) if begin is None or begin.end is None else begin.end

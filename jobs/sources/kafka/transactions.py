@@ -156,7 +156,7 @@ class TransactionWindow:
         return min(behind, key=lambda place: (self._ms[place], place), default=None)
 
     def boundary(self, at: SeenAt, said: Boundary, expected: Mapping[str, int]) -> None:
-        """Process the begin or the end of a transaction. `expected` has the number of events by topic, for an end."""
+        """Process the begin or the end of a transaction. At the end, `expected` has each topic's number of events."""
         known = self._by_id.setdefault(said.id, [])
         if not known or (not said.is_end and self._is_whole(known[-1])):
             known.append(_Transaction(said.id))

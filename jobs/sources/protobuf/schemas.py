@@ -10,7 +10,7 @@
 | google.protobuf.StringValue and its like       | as the value                                         |
 | another message, a repeated field, a map       | struct, array, map with keys of text                 |
 | each field of a oneof                          | a column, which is null unless it was set            |
-| a message that lies inside itself              | none: refused by name                                |
+| a message that lies inside itself              | none: the error names it                                |
 """
 
 import base64

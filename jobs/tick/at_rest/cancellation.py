@@ -47,8 +47,9 @@ class Deleted:
 def delete_checkpoints(warehouse: Warehouse, plan: JobPlan, *, boundary: Boundary = cross_freely) -> Deleted:
     """Delete every checkpoint of a job at rest, except savepoints. A second call finishes an interrupted first one.
 
-    Raises JobHeldError and ClaimUnsettledError. If a committed checkpoint cannot be published, raises RollForwardError,
-    TableMismatchError and CutsNotRecordedError, and deletes nothing.
+    Raises JobHeldError if another process holds the job, and ClaimUnsettledError if it is unknown whether the claim was
+    appended. If a committed checkpoint cannot be published, raises RollForwardError, TableMismatchError and
+    CutsNotRecordedError, and deletes nothing.
     """
     stores = JobStores(warehouse, boundary)
     gone = _unpinned(stores.observe().rows)

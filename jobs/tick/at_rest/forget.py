@@ -152,8 +152,9 @@ def forget(
 
     If no row matches, no entry is appended. Raises NeverRunError, JobHeldError, CutAwaitsApprovalError,
     ForgetRefusedError, PredicateError, NotErasableError and LogNotRewrittenError before an entry is appended. Raises
-    ClaimUnsettledError if it is unknown whether the entry was appended. Raises RollForwardError and
-    CutsNotRecordedError if the entry is committed and not yet published. The next tick or command then publishes it.
+    ClaimUnsettledError if it is unknown whether the entry was appended. Once the entry is committed, raises
+    RollForwardError if a table cannot be published, and CutsNotRecordedError if a cut cannot be recorded. The next tick
+    or command then publishes it.
     """
     must_have_run(warehouse)
     stores, spark = JobStores(warehouse, boundary), session()

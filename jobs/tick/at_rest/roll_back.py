@@ -72,8 +72,9 @@ def roll_back(
 
     `sinks` are the pipeline's outside sinks. Sinks of upsert tables are rolled back too. With `leave_outside`, all
     sinks stay as they are. Raises NeverRunError, JobHeldError and the errors of `plan_rollback` before an entry is
-    appended. Raises ClaimUnsettledError if it is unknown whether the entry was appended. Raises RollForwardError and
-    CutsNotRecordedError if the rollback is committed and not yet published. The next tick or command then publishes it.
+    appended. Raises ClaimUnsettledError if it is unknown whether the entry was appended. Once the rollback is
+    committed, raises RollForwardError if a table cannot be published, and CutsNotRecordedError if the cut cannot be
+    recorded. The next tick or command then publishes it.
     """
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary, beyond_damage=True, sinks=sinks)

@@ -73,8 +73,9 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
     checkpoint's entry no longer names.
 
     Raises NeverRunError, JobHeldError, and SavepointRefusedError for an entry that is no savepoint, or from which the
-    next tick begins. Raises RollForwardError and CutsNotRecordedError. In these cases the savepoint stays. Raises
-    ClaimUnsettledError if the savepoint's entry may still exist.
+    next tick begins. Raises RollForwardError if a table cannot be published, and CutsNotRecordedError if a cut cannot
+    be recorded. In these cases the savepoint stays. Raises ClaimUnsettledError if the savepoint's entry may still
+    exist.
     """
     must_have_run(warehouse)
     stores, job = JobStores(warehouse, cross_freely), warehouse.paths.job

@@ -87,8 +87,8 @@ def done_at_rest(stores: JobStores, task: Task, boundary: Boundary = cross_freel
     """Hold the job, do the task, and release the job.
 
     Raises JobHeldError, TablesBehindError and CutAwaitsApprovalError before the claim, ClaimUnsettledError, and the
-    errors of the task's functions. Raises RollForwardError and CutsNotRecordedError if an entry is committed and could
-    not be published. The next tick or command then publishes it.
+    errors of the task's functions. Raises RollForwardError if a committed entry cannot be published, and
+    CutsNotRecordedError if its cut cannot be recorded. The next tick or command then publishes it.
     """
     carrier = _AtRest(stores, task, boundary)
     terms = Terms(holder=this_process(), leaves_behind=task.goes_back_to, above=task.above)
