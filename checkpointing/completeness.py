@@ -4,7 +4,7 @@ A table is complete until the watermark of the vertex that writes it. The table 
 after the watermark, and every window that ends by then. If rows may wait in a join in time, the table is behind the
 watermark by the longest wait. Late rows are left aside, because they come after their watermark. A table is complete
 for ever once its vertex has read the last row of all its inputs. A drain does not make it complete for ever, since the
-job may go on: the table is then complete only until the watermark of its rows. So from one cut of a job to the next, a
+job can go on: the table is then complete only until the watermark of its rows. So from one cut of a job to the next, a
 table's "complete until" never falls.
 """
 

@@ -27,7 +27,7 @@ class TableMode(Enum):
     """How an output table follows its stream."""
 
     APPEND = "append"
-    """Rows are added. Other writers may commit to the table too."""
+    """Rows are added. Other writers can commit to the table too."""
     UPSERT = "upsert"
     """One row for each key. Its active files are exactly the ranges of the cut."""
     STATE = "state"

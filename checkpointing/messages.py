@@ -1,7 +1,7 @@
 """The messages between the job door and its driver: facts (past tense) in, effects (imperative) out.
 
 The driver queues every fact, steps the door with one fact at a time, and carries out the effects. Slow effects run in
-other threads. The docstring of a fact names the effect that the fact answers. Effects of one step may run in parallel.
+other threads. The docstring of a fact names the effect that the fact answers. Effects of one step can run in parallel.
 Only `AppendRow` effects run one after the other: the next one begins when the one before is answered.
 """
 
@@ -129,7 +129,7 @@ class MicroBatchFailed:
 class MicroBatchNotStaged:
     """Answer to RunMicroBatch: its files could not be written, for example on a full disk. Its output is not used.
 
-    The files that it did write are deleted, if the system allows it. A later micro-batch may process the same rows.
+    The files that it did write are deleted, if the system allows it. A later micro-batch can process the same rows.
     """
 
     vertex: VertexId

@@ -1,6 +1,6 @@
 """Turns errors of a user's code into messages: a sentence with file and line, and below it the traceback.
 
-A user's function may fail in this process or in a Python worker, whose traceback Spark passes on as text. The message
+A user's function can fail in this process or in a Python worker, whose traceback Spark passes on as text. The message
 is the same in both cases. Its first line is the sentence, and the other lines are the traceback.
 """
 

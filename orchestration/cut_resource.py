@@ -53,7 +53,7 @@ class CutResource(dg.ConfigurableResource[Cut]):
         self._run = context.run.run_id if context.run is not None else None
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Stop renewing the reservation. It is left to lapse, since other steps of the run may follow."""
+        """Stop renewing the reservation. It is left to lapse, since other steps of the run can follow."""
         del context
         self._open.close()
         self._cut = None

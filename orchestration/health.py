@@ -186,7 +186,7 @@ def _one_cut(
 def _wrong(
     vertex: Vertex, table: Table, newest: CheckpointRecord, seen: TableShown | None, recorded: int | None
 ) -> Iterator[str]:
-    """Yield why a table is not at the newest checkpoint. An unchanged table may show an older checkpoint."""
+    """Yield why a table is not at the newest checkpoint. An unchanged table can show an older checkpoint."""
     if recorded is None:
         yield f"checkpoint {newest.checkpoint} is committed, its cut is not recorded yet: the next tick publishes it"
         return

@@ -69,7 +69,7 @@ class TableSeen:
     in_every_cut: bool = False
 
     def needs(self, file: ListedFile) -> bool:
-        """Return whether a recorded cut shows the file, or the table's newest version may show it."""
+        """Return whether a recorded cut shows the file, or the table's newest version can show it."""
         return any(
             shown.until > self.newest or any(shown.first <= version < shown.until for version in self.cuts)
             for shown in file.shown
@@ -92,7 +92,7 @@ class CleanUpLook:
 RESERVATION_MS_MAX = 86_400_000
 """A reservation lasts at most a day. A reader that works longer renews it."""
 JOB_RESERVATION_MS_MAX = 30 * RESERVATION_MS_MAX
-"""A reservation by another job lasts at most 30 days. That job may stand still for as long (A10)."""
+"""A reservation by another job lasts at most 30 days. That job can stand still for as long (A10)."""
 
 
 @dataclass(frozen=True, slots=True)

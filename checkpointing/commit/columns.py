@@ -49,7 +49,7 @@ from checkpointing.state_meaning import BROADCAST, PROCESS
 # the checkpoint writes them again, in the same Delta commit. The invariant: no file that the table shows has values
 # under the old name alone, even if other writers commit before the publication.
 #
-# New columns come last, and the other columns keep their places, because other programs may insert rows by position.
+# New columns come last, and the other columns keep their places, because other programs can insert rows by position.
 
 
 def appended_columns(table: Table, was: TableColumns, parent: CheckpointId, renamed: Mapping[str, str]) -> TableColumns:
@@ -180,7 +180,7 @@ def leaving_back(
 ) -> tuple[str, ...]:
     """Return the names of the job's columns that a table loses by a rollback from `shown` to `then`.
 
-    The rollback may abandon a committed entry that is not published yet. The table may then still have the columns that
+    The rollback can abandon a committed entry that is not published yet. The table may then still have the columns that
     this `pending` entry would drop. A suspended process may also publish the entry until the rollback is in. So the
     table loses the columns that either of the two drops. Dropping a column that the table does not have changes
     nothing.
@@ -198,7 +198,7 @@ def renamed_back(
 ) -> tuple[tuple[str, str], ...]:
     """Return the columns of an append table to which a rollback gives back the names of `then`: new and old name.
 
-    The rollback may abandon a committed entry that renames columns too (`leaving_back`).
+    The rollback can abandon a committed entry that renames columns too (`leaving_back`).
     """
     waiting = columns_of(pending).get(table, ())
     pairs = (*renamed_between(shown or (), then or ()), *renamed_between(waiting, then or ()))

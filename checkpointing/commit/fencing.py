@@ -71,7 +71,7 @@ def decide_claim(rows: tuple[Row, ...], seen: HolderObserved, now_ms: int, *, ta
     """Decide whether a new tick may claim the job. `rows` are the entries of `checkpoints`, in any order.
 
     A released job is free. A holder that is dead is taken over at once, and so is one whose lease has run out. With
-    `take_over`, any holder is taken over. A holder without a lease of its own generation may live where this process
+    `take_over`, any holder is taken over. A holder without a lease of its own generation can live where this process
     cannot see it. So the new tick is refused once, and the holder is given a lease that it can renew.
     """
     newest = newest_claim(rows)

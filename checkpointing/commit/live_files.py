@@ -13,7 +13,7 @@ from checkpointing.metadata.record import VertexRecord
 _FILE: Final = attrgetter("file")
 
 Lists = Sequence[tuple[KeyedFile, ...]]
-"""The lists of a table's files that the subtasks have. Several lists may share a file."""
+"""The lists of a table's files that the subtasks have. Several lists can share a file."""
 
 
 def live_files(table: Table, record: VertexRecord) -> tuple[FileHandle, ...]:
@@ -27,7 +27,7 @@ def changed_files(
     """Return the live files of an upsert or state table, or None if they are the same as at the cut before.
 
     `shown` are the files of the table at the cut before, if its entry names them. If no two lists shared a file there,
-    only changed lists are read. After a restore, two lists may share a file that only one of them had before. The
+    only changed lists are read. After a restore, two lists can share a file that only one of them had before. The
     result names such a file once.
     """
     lists, were = lists_of(table, now), lists_of(table, before) if before is not None else []
@@ -46,7 +46,7 @@ def changed_files(
 def lists_of(table: Table, record: VertexRecord) -> Lists:
     """Return the lists of a table's files that the subtasks have.
 
-    After a change of parallelism, lists may share files.
+    After a change of parallelism, lists can share files.
     """
     if table.mode is TableMode.STATE and not table.broadcast:
         return [snapshot.state for snapshot in record.subtasks]

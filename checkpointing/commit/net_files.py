@@ -192,7 +192,7 @@ def with_changes(
     """Return the publications of an entry. Where a table can be compared with the parent's cut, say what changed since.
 
     A table can be compared if the parent published it and no two subtasks share one of its files, at both cuts.
-    Subtasks may share files after a change of parallelism. A table in `renamed` shows the parent's cut under its old
+    Subtasks can share files after a change of parallelism. A table in `renamed` shows the parent's cut under its old
     name.
     """
     if parent is None or parent.kind is not RowKind.CHECKPOINT:

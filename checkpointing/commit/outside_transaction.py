@@ -1,7 +1,7 @@
 """Publishes a checkpoint once into a target that gets the rows and their checkpoint in one transaction (Kafka).
 
 The target stores the checkpoint's number apart from the rows. In a database, one statement locks the number and raises
-it. A target such as Kafka has no lock: a process reads the number, and another process may raise it before the first
+it. A target such as Kafka has no lock: a process reads the number, and another process can raise it before the first
 one writes. So a process does four steps, in this order:
 
 1. It reads the number. If the target has the checkpoint already, the process is done, and disturbs nobody.

@@ -84,7 +84,7 @@ def completion(record: CheckpointRecord) -> NotifyComplete:
     """Return the notification for a published entry: its id, and up to which position it has all rows of each split.
 
     Normally this is the position at the barrier. If the entry holds slices in flight, it is a position before these
-    slices, because only the source still has their rows, and a user may delete what lies before the position. A split
+    slices, because only the source still has their rows, and a user can delete what lies before the position. A split
     without such a position is left out. After a recovery the restored entry's notification is repeated, since nobody
     knows whether it was sent before (F1).
     """

@@ -113,7 +113,7 @@ TRANSITIONS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
     (_S.PUBLISHING, PublishFailed): (_S.ENDED,),
     (_S.RECORDING, CutRecorded): (_S.IDLE,),
 }
-"""(state, fact) -> the states to which it may lead. Every other pair is an error of the caller."""
+"""(state, fact) -> the states to which it can lead. Every other pair is an error of the caller."""
 
 
 OFFERS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {

@@ -182,7 +182,7 @@ def _order(checkpoint: CheckpointId, current: CheckpointId) -> _Order:
 
 
 def may_time_out(barrier: Barrier) -> bool:
-    """Return whether the barrier's checkpoint may turn unaligned when it is too old (Flink: `isTimeoutable`)."""
+    """Return whether the barrier's checkpoint can turn unaligned when it is too old (Flink: `isTimeoutable`)."""
     return barrier.alignment is AlignmentType.ALIGNED and barrier.alignment_timeout_ms is not None
 
 

@@ -28,9 +28,9 @@ from checkpointing.identifiers import ChannelId, CheckpointId
 # ------------------------------------------------------------------
 # One input channel of a gate: its waiting items, its held items, and its rows in flight.
 #
-# If a barrier may block its channel, the gate *holds* everything behind the barrier until the channel is resumed, as
-# if the sender had stopped there (Flink: `PipelinedSubpartition.isBlocked`). So a blocked channel is never read, and
-# items that an unaligned barrier overtook can still be delivered.
+# If a barrier can block its channel, the gate *holds* everything behind the barrier until the channel is resumed, as if
+# the sender had stopped there (Flink: `PipelinedSubpartition.isBlocked`). So a blocked channel is never read, and items
+# that an unaligned barrier overtook can still be delivered.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Channel:
         self._overtakers: dict[CheckpointId, int] = {}
 
     def hold(self, item: ChannelItem) -> None:
-        """Keep an item that arrived behind a barrier that may block."""
+        """Keep an item that arrived behind a barrier that can block."""
         self.held.append(item)
         self.held_bytes += _bytes(item)
 
@@ -255,7 +255,7 @@ class Channels:
     # -------------------------------------------------------------- what the barrier handler asks for
 
     def resume(self, name: ChannelId) -> None:
-        """Go on reading the channel. Held items follow, up to the next barrier that may block."""
+        """Go on reading the channel. Held items follow, up to the next barrier that can block."""
         channel = self._channels[name]
         channel.stopped = False
         while channel.held and not channel.stopped:

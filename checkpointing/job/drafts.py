@@ -229,7 +229,7 @@ def _snapshot_of(effect: told.CommitCheckpoint, subtask: SubtaskId) -> SubtaskSn
 # ------------------------------------------------------------------
 # Decides when a tick compacts its append tables, and which checkpoint commits what was compacted.
 #
-# A tick compacts while it reads, because it may end soon after its last checkpoint. At most one request is in progress,
+# A tick compacts while it reads, because it can end soon after its last checkpoint. At most one request is in progress,
 # and its result belongs to one checkpoint. If that checkpoint is declined, the next one commits the result. So no two
 # checkpoints replace the same files. Nothing waits for a compaction. If the tick ends before it, the next tick begins a
 # new one.

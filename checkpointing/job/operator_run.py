@@ -714,7 +714,7 @@ class Foresight:
 # The asynchronous part of a snapshot: judgements of suites in progress, and the snapshots that wait for them (J3, B2).
 #
 # Invariant: a judgement is awaited only while its checkpoint is pending. When the checkpoint ends, its judgements are
-# cancelled, and a verdict that still comes changes nothing. A pending checkpoint may end by a timeout, a failure, a
+# cancelled, and a verdict that still comes changes nothing. A pending checkpoint can end by a timeout, a failure, a
 # newer checkpoint or the end of the tick.
 
 
@@ -808,7 +808,7 @@ class Judgements:
 def objection(fact: Judged) -> tuple[CheckpointFailureReason, str] | None:
     """Return the reason and message with which a vertex declines its checkpoint, or None if suites accept the rows.
 
-    Rejected rows would be rejected again at each checkpoint, so the job fails. A judgement that failed may succeed at
+    Rejected rows would be rejected again at each checkpoint, so the job fails. A judgement that failed can succeed at
     the next checkpoint. Its failure is counted, as Flink counts an asynchronous part of a snapshot that raised.
     """
     match fact:

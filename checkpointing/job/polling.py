@@ -141,7 +141,7 @@ def _are_uneven(splits: Iterable[SplitKey], positions: Mapping[SplitKey, str | N
 # that is too far ahead is not polled until the others have caught up (N1; Flink: watermark alignment). Only splits that
 # can catch up are compared. A split that has nothing to read, has ended, cannot be read, or waits for an earlier part
 # cannot catch up. The split with the least time is never held, so some split can always be read. A split on its way to
-# a cut is never held either. How far a slice goes in time is known only after it has run, and a poll may bring a whole
+# a cut is never held either. How far a slice goes in time is known only after it has run, and a poll can bring a whole
 # backlog. So a split with `hold_back` is polled again only after its newest slice has run.
 #
 # Some sources consist of parts, which are other sources that are read one after the other (B4). A split of a later part

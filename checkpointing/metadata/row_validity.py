@@ -1,6 +1,6 @@
 """Checks an entry that was read before it is used, since anybody may have written it.
 
-An entry from outside comes with a savepoint's copy, or from a warehouse to which others may write. So each field is
+An entry from outside comes with a savepoint's copy, or from a warehouse to which others can write. So each field is
 checked here, once: could Tidemark have written it for this job? Names pass the same validators as when they are
 declared. Files lie in a folder that the job may name. Numbers are bounded. Positions are not checked here, since only
 their source understands them.

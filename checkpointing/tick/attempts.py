@@ -121,7 +121,7 @@ def strategy_of(config: CheckpointConfig) -> RestartStrategy:
 
 
 def may_restart(reason: CheckpointFailureReason | None) -> bool:
-    """Return whether a job that failed for this reason may restart.
+    """Return whether a job that failed for this reason can restart.
 
     It may not if the next attempt would fail too, after a suite's verdict or a changed table. It may not either if a
     newer claim gave the job to another process (Flink: `SuppressRestartsException`).

@@ -430,7 +430,7 @@ def discarded(claim: Claim, seen: Observed) -> Steps[int]:
 
     Transactions that outside sinks have pre-committed for older checkpoints are rolled back with them.
 
-    If an entry cannot be read, delete nothing, because it may name some of the files.
+    If an entry cannot be read, delete nothing, because it can name some of the files.
     """
     if seen.damaged:
         return 0

@@ -54,7 +54,7 @@ Kinds = tuple[type, ...]
 _END: Final[Kinds] = (LookForRival, AppendRelease)
 """If something fails after the claim, the attempt ends with the release."""
 _NEXT: Final[Kinds] = (Observe, Wait, Finish)
-"""After the release, another attempt may follow."""
+"""After the release, another attempt can follow."""
 _WORK: Final[Kinds] = (DiscardLeftovers, Work)
 _ROLL: Final[Kinds] = (ReadCut, *_WORK)
 _REPAIR: Final[Kinds] = (PublishAgain, LookAtLogs, CorrectCuts, *_ROLL)

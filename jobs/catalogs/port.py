@@ -71,7 +71,7 @@ class CatalogEntry:
 
 
 class Catalog(Protocol):
-    """A schema of a catalog. Each call may raise what the catalog's library raises. Only one thread calls at a time."""
+    """A schema of a catalog. Each call can raise what the catalog's library raises. Only one thread calls at a time."""
 
     def entry(self, table: CatalogTable) -> CatalogEntry:
         """Return the entry of a table in this catalog's form. Sends no request."""

@@ -93,7 +93,7 @@ def reset_source(pipeline: str, asked: Reset, given: Layer, out: Console, *, dry
 
 
 def consequences(plan: ResetPlan, words: PositionWords, pipeline: str) -> tuple[Text, ...]:
-    """Return lines on how many rows will be read again and how many skipped. Both may happen, in different splits."""
+    """Return lines on how many rows will be read again and how many skipped. Both can happen, in different splits."""
     if not plan.splits:
         return (Text("every split stands there already"),)
     known = [rows for rows in rows_again(plan.splits, words) if rows is not None]

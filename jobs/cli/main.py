@@ -1,6 +1,6 @@
 """The entry point: registers all commands and turns errors into messages. Each command imports what it needs.
 
-`--debug` may stand anywhere. It shows an error with its traceback.
+`--debug` can stand anywhere. It shows an error with its traceback.
 """
 
 import os

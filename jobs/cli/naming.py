@@ -126,7 +126,7 @@ def warehouse_of(typed: str, given: "Layer") -> "StoredWarehouse":
 
 
 def sources_of(typed: str, given: "Layer") -> "Mapping[VertexId, Source]":
-    """Return the sources of a pipeline; none if its code cannot be found, since a job may outlive its code.
+    """Return the sources of a pipeline; none if its code cannot be found, since a job can outlive its code.
 
     Raises what a user's code raises.
     """
@@ -140,7 +140,7 @@ def sources_of(typed: str, given: "Layer") -> "Mapping[VertexId, Source]":
 
 
 def sinks_of(typed: str, given: "Layer") -> "Mapping[TableName, TableSink]":
-    """Return the outside sinks of a pipeline; none if its code cannot be loaded, since a job may outlive its code."""
+    """Return the outside sinks of a pipeline; none if its code cannot be loaded, since a job can outlive its code."""
     from jobs.launch import launch  # noqa: PLC0415 - imports Spark's types
 
     try:

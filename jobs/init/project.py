@@ -29,7 +29,7 @@ from jobs.suggestions import WrongInputError
 # ------------------------------------------------------------------
 # Decides what a new project depends on: exactly the Tidemark that writes it, never a bare name on a package index.
 #
-# `pip install` looks a bare name up in the indexes that it is configured for, where a stranger may own the name. So the
+# `pip install` looks a bare name up in the indexes that it is configured for, where a stranger can own the name. So the
 # project gets a wheel of this Tidemark, in its folder `wheels`, and installs that without an index. The project names
 # no path of this machine, so it can be copied and checked in.
 

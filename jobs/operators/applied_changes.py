@@ -5,7 +5,7 @@ newest one. So a change that comes late finds its place. A deleted key keeps the
 older change does not bring the key back.
 
 In a column that is `ignored`, a null leaves the value of the change before. The state holds such a null as it came,
-because a late change may bring another value. Without history the state also holds, for each such column, the newest
+because a late change can bring another value. Without history the state also holds, for each such column, the newest
 change that has a value for it.
 """
 

@@ -99,7 +99,7 @@ class MicroBatchError(Exception):
 
     The traceback follows below.
 
-    `not_staged`: the micro-batch failed only because files could not be written, so the same rows may succeed later.
+    `not_staged`: the micro-batch failed only because files could not be written, so the same rows can succeed later.
     """
 
     def __init__(self, vertex: str, micro_batch: int, reason: str, *, not_staged: bool = False) -> None:

@@ -60,7 +60,7 @@ class KeyedFunction(Protocol):
         rows of the broadcast, those of this micro-batch included. `state` holds one row for each touched key that has
         state.
 
-        If the output goes to an upsert table, its rows must have keys of the given rows. Another key may belong to
+        If the output goes to an upsert table, its rows must have keys of the given rows. Another key can belong to
         another subtask. With a parallelism of 2 or more the micro-batch then fails, and the message names the key.
         """
         ...

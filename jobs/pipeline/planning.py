@@ -530,7 +530,7 @@ def _graph_tables(
 
 
 def _rows_wait_ms(function: object) -> int | None:
-    """Return by how much the watermark may pass a row's time before the row's results are emitted.
+    """Return by how much the watermark can pass a row's time before the row's results are emitted.
 
     None: it is unknown.
     """

@@ -51,7 +51,7 @@ class StagedRows:
         return tuple(self.paths[place] for place in places)
 
     def only_integers(self, expectation: Expectation) -> bool:
-        """Return whether all columns of the expectation hold whole numbers, which pandas may show as floating point."""
+        """Return whether all columns of the expectation hold whole numbers, which pandas can show as floating point."""
         named = columns_named([expectation]) or frozenset()
         return all(
             pa.types.is_integer(self.rows.schema.field(name).type)

@@ -52,7 +52,7 @@ class _Source(Protocol):
 class Cut:
     """A published cut, which `Cuts` returns. All reads show the same checkpoint, whatever ticks do meanwhile.
 
-    A table's name is its place in the warehouse, `schema/table`. Every read may raise NoSuchTableError, CutGoneError if
+    A table's name is its place in the warehouse, `schema/table`. Every read can raise NoSuchTableError, CutGoneError if
     a clean-up has deleted the cut, and CutUnreadableError if a file of a retained cut is missing.
     """
 

@@ -321,7 +321,7 @@ class Cuts:
     def past_row(self, checkpoint: CheckpointId) -> CheckpointRecord | None:
         """Return the entry of a checkpoint, even if it was subsumed a moment ago, or None if it cannot be found.
 
-        A commit may subsume the newest published checkpoint (`retained` 1) before its own cut is recorded.
+        A commit can subsume the newest published checkpoint (`retained` 1) before its own cut is recorded.
         """
         with self._lock:
             store = self._opened().checkpoints

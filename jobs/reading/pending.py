@@ -28,7 +28,7 @@ from jobs.warehouse.warehouse import Warehouse
 class PendingCut:
     """A cut that waits for approval, which `Cuts.pending` returns. Tables are named as in a `Cut`.
 
-    Every read may raise NoSuchTableError, and CutUnreadableError if the cut was settled meanwhile or a file is missing.
+    Every read can raise NoSuchTableError, and CutUnreadableError if the cut was settled meanwhile or a file is missing.
     """
 
     _warehouse: Warehouse

@@ -18,7 +18,7 @@ class SinkError(Exception):
 class SinkAwayError(SinkError):
     """The target's server does not answer.
 
-    The rows are not the cause, so the next tick may succeed without any change.
+    The rows are not the cause, so the next tick can succeed without any change.
     """
 
 

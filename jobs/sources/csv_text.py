@@ -228,7 +228,7 @@ class _Counted:
         self._last = "\n"
 
     def count(self, text: str) -> None:
-        """Count a part. A last character that may belong to the next part is counted with that part."""
+        """Count a part. A last character that can belong to the next part is counted with that part."""
         text, self._rest = self._rest + text, ""
         while text and text[-1] in f"\r{self._escape}":
             text, self._rest = text[:-1], text[-1] + self._rest

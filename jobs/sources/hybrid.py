@@ -265,7 +265,7 @@ class HybridSource(ReadsFirst):
         return self._part(request.split).poll(request)
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
-        """Return the rows of the slices, which may belong to several parts; see `port.Source.read`."""
+        """Return the rows of the slices, which can belong to several parts; see `port.Source.read`."""
         frames = [
             part.read(spark, own).select(*self._selected(part), SPLIT_COLUMN, POSITION_COLUMN)
             for part, own in self._by_part(slices).items()

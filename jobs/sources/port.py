@@ -43,7 +43,7 @@ class SourceError(Exception):
 
 
 class SourceAwayError(SourceError):
-    """The server behind a source does not answer, and may answer later. Nothing is wrong with the pipeline."""
+    """The server behind a source does not answer, and can answer later. Nothing is wrong with the pipeline."""
 
 
 class NoSuchPositionError(SourceError):
@@ -75,7 +75,7 @@ class Source(Protocol):
         slice means that there is nothing to read now, or that the split has ended (`Bounded`). The slice holds between
         1 and `max_rows` rows. The slice may hold more only where a split must not be divided, as inside a transaction.
         A source that cannot know the number of rows sets `rows_estimated`. Then `rows`, 1 or more, is the source's best
-        guess, and the slice may turn out to be empty. A poll may block. It reads no rows.
+        guess, and the slice can turn out to be empty. A poll can block. It reads no rows.
 
         Raises SourceError if the split cannot be read.
         """
@@ -92,7 +92,7 @@ class Source(Protocol):
 
 @runtime_checkable
 class Bounded(Protocol):
-    """Optional for a source: its splits may end (B4; Flink: `Boundedness`).
+    """Optional for a source: its splits can end (B4; Flink: `Boundedness`).
 
     When all splits of all sources of a job have ended, the job has finished.
     """

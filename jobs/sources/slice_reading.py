@@ -93,7 +93,7 @@ class OffersScans(SliceReader, Protocol):
 
 @runtime_checkable
 class MayLeaveToSpark(OffersScans, Protocol):
-    """Optional for a source whose scans may raise LeftToSparkError."""
+    """Optional for a source whose scans can raise LeftToSparkError."""
 
     def leave_to_spark(self) -> None:
         """Offer no scans any more, because a task has left one to Spark."""

@@ -123,9 +123,9 @@ def _say(program: str, *options: str) -> str:
 # Compares the workers of a cluster with this process, before the first micro-batch runs there.
 #
 # Spark sends functions to its workers, but not the packages that the functions use. If a worker has another version of
-# a package, it may compute or write different results. If it lacks the store's credentials, it fails in the middle of
-# a micro-batch. So a tiny job checks the workers first. Spark sends its code to the workers, since a worker may lack
-# this very package.
+# a package, it can compute or write different results. If it lacks the store's credentials, it fails in the middle of a
+# micro-batch. So a tiny job checks the workers first. Spark sends its code to the workers, since a worker may lack this
+# very package.
 
 
 _LOOKS_PER_CORE: Final = 2

@@ -80,7 +80,7 @@ def _holds_sockets(path: Path) -> bool:
 # ------------------------------------------------------------------
 # Keeps Spark's log and temporary folders in a private folder of this user, outside the warehouse.
 #
-# The private folder lies in the folder for temporary files, where other users may write too. So it must be a real
+# The private folder lies in the folder for temporary files, where other users can write too. So it must be a real
 # folder that this user owns and nobody else can open. Spark removes its own folders when it ends normally. The folders
 # of a killed tick stay until the next tick that starts Spark. A note beside each folder names its process. A folder is
 # removed only if that process is certainly dead.

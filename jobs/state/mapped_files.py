@@ -2,7 +2,7 @@
 
 Spark's tasks take turns among Python workers. So a worker often lacks a file that another worker has written. Decoding
 it takes longer than the rest of the micro-batch's work. A mapped file needs no decoding, and the workers of an executor
-share its pages. The operating system may drop these pages, so they do not count as a worker's memory.
+share its pages. The operating system can drop these pages, so they do not count as a worker's memory.
 
 Spark names folders for such files, and deletes these folders when the executor ends. Without such a folder, no file is
 mapped. If the disk is full or fails, no file is written there for a minute.

@@ -1,7 +1,7 @@
 """Keeps merged state of earlier micro-batches in the memory of a Python worker, bounded in size (D5).
 
 Files are immutable, and each copy records the paths of the files that it was made from. So a hit is always correct, and
-a miss only costs a load. Any worker may run any subtask. To update an older copy, a worker reads only the files that
+a miss only costs a load. Any worker can run any subtask. To update an older copy, a worker reads only the files that
 the copy lacks.
 """
 

@@ -3,7 +3,7 @@
 Like delta-rs, obstore is built on Rust's object_store.
 
 Options and credentials come from the environment and the machine's role, under the names that delta-rs reads. A request
-without an answer, or with an answer 5xx, is repeated for some seconds, with growing pauses. A repeated put may find
+without an answer, or with an answer 5xx, is repeated for some seconds, with growing pauses. A repeated put can find
 that its first try has succeeded. So every new object has a random word in its metadata, by which the put recognizes its
 own object.
 """
@@ -219,7 +219,7 @@ class ObjectStore:
             except GenericError as error:
                 if "416 Range Not Satisfiable" not in str(error):
                     raise
-            # An empty object has no range, and a range may begin behind the end of any other object.
+            # An empty object has no range, and a range can begin behind the end of any other object.
             return _described(b"", obstore.head(self._client, name))
 
     def write(self, name: str, content: bytes | memoryview, *, durable: bool = True) -> None:

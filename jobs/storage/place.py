@@ -152,7 +152,7 @@ _Answer = TypeVar("_Answer")
 def together(storage: Storage, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
     """Return the results of `call` in the order of the arguments, or raise the first error.
 
-    This returns or raises only after all calls have ended. Each call may run in another thread.
+    This returns or raises only after all calls have ended. Each call can run in another thread.
     """
     each = list(asked)
     return list(in_threads(1 if isinstance(storage, Folder) else len(each), call, each))

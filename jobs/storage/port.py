@@ -70,7 +70,7 @@ class Located(Protocol):
 
 
 class Storage(Located, Protocol):
-    """The files of a warehouse. Each file is found by its name. Every operation may raise OSError."""
+    """The files of a warehouse. Each file is found by its name. Every operation can raise OSError."""
 
     def read(self, name: str, *, start: int = 0, most: int | None = None) -> Content:
         """Return at most `most` bytes of a file from `start` on. With `most` 0, the answer has only size and time.

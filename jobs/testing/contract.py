@@ -346,7 +346,7 @@ class SurvivesKills(SourceUnderTest):
     def around(self, trial: Trial) -> AbstractContextManager[object]:
         """Return the context in which each tick of the trial runs. It does nothing, unless a test class overrides this.
 
-        The context may kill the server that the source reads, and start it again, while the tick is at work.
+        The context can kill the server that the source reads, and start it again, while the tick is at work.
         """
         del trial
         return nullcontext()

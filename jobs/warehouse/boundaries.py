@@ -1,4 +1,4 @@
-"""Names the boundaries before and after a tick's effects, at which a test may stop or kill the process.
+"""Names the boundaries before and after a tick's effects, at which a test can stop or kill the process.
 
 A tick crosses a boundary before and after each effect outside the process, such as `before:RunMicroBatch` and
 `after:PublishTable:silver/flights`. In a real run nothing happens at a boundary.

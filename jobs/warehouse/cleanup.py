@@ -521,7 +521,7 @@ def delete_leftovers(
 def delete_unfinished(warehouse: Warehouse, tables: Iterable[TableName], effect: RunMicroBatch) -> None:
     """Delete the files of a failed micro-batch, so that a full disk has room again.
 
-    A file may remain because a task writes it later, or because the system refuses. A clean-up deletes such a file.
+    A file can remain because a task writes it later, or because the system refuses. A clean-up deletes such a file.
     """
     for table in tables:
         folder = warehouse.paths.staged_folder(table, Generation(effect.generation))

@@ -291,7 +291,7 @@ def _with_all_columns(table: KnownTable) -> Metadata | None:
 # Keeps readers' reservations of cuts. Each reservation is a small JSON file that expires. Clean-ups respect them.
 #
 # Beside the file lies a copy of the cut's entry of `checkpoints`. Readers find the operators' state in this copy,
-# because a tick may subsume the entry while the cut is read. The copy is written first, so every reservation has one.
+# because a tick can subsume the entry while the cut is read. The copy is written first, so every reservation has one.
 #
 # Reader and clean-up need no lock, because of the order of their steps. A reader writes its reservation, and then
 # checks whether the cut is still recorded. A clean-up reads the recorded cuts, and then the reservations. So if the
@@ -467,7 +467,7 @@ class ReservationStore:
 def deletable(warehouse: Warehouse, paths: Iterable[str]) -> tuple[str, ...]:
     """Return those of the files that may be deleted now, because no reader has reserved them.
 
-    Call this after the cuts that name the files have been dropped. Otherwise a reader may reserve one of them in
+    Call this after the cuts that name the files have been dropped. Otherwise a reader can reserve one of them in
     between.
     """
     return discardable(paths, ReservationStore(warehouse).reservations(), warehouse.now_ms())

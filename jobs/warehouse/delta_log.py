@@ -41,7 +41,7 @@ def copied(folder: StoragePlace) -> tuple[DeltaTable, int]:
     """Return the table at its newest version, and the version of its newest Delta log checkpoint, or -1.
 
     The returned table cannot be updated, and its address is not the address of `folder`. Raises OSError, and the error
-    of delta-rs for a log that cannot be loaded. The function may fail where delta-rs itself succeeds: if the log is
+    of delta-rs for a log that cannot be loaded. The function can fail where delta-rs itself succeeds: if the log is
     shortened at this moment, or if its Delta log checkpoint consists of several files.
     """
     names = [each.name for each in log_of(folder).entries()]
@@ -69,7 +69,7 @@ def copied(folder: StoragePlace) -> tuple[DeltaTable, int]:
 # that changes metadata.
 #
 # If a process is killed, its commit is in the log as a whole or not at all, because a log entry is linked into place.
-# The log entry is not synced at that time, so a power cut may lose it. `DeltaLog.sync` makes a log entry durable before
+# The log entry is not synced at that time, so a power cut can lose it. `DeltaLog.sync` makes a log entry durable before
 # anything relies on the entry (`Durability`).
 
 

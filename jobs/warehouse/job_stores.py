@@ -310,7 +310,7 @@ class JobTables:
     def newest(self, table: TableName) -> Iterator[KnownTable]:
         """Lend a table at its newest version, only for reading. Raises the error of delta-rs if it cannot be read.
 
-        A log is opened by listing its folder, and a list may lag behind. A clean-up deletes what the newest version
+        A log is opened by listing its folder, and a list can lag behind. A clean-up deletes what the newest version
         does not show. So the log entry after the newest listed one is also looked up by name.
         """
         with self._lock(table):

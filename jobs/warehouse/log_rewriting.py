@@ -3,7 +3,7 @@
 Each such file is replaced by its successor. Versions keep their numbers, so recorded cuts and the positions of
 followers stay valid. A log entry keeps its commitInfo, and its number of adds, unless a file has no successor.
 
-Readers may load the table at any moment, and the process may die at any moment and start the rewriting again. So the
+Readers can load the table at any moment, and the process can die at any moment and start the rewriting again. So the
 order matters:
 
 1. From the newest log entry back, each remove of an erased file also removes the successor, and each add of an erased

@@ -86,7 +86,7 @@ def needs_own_first_entry(schema: Schema) -> bool:
 def write_first_entry(
     folder: StoragePlace, schema: Schema, configuration: Mapping[str, str], comment: str, partitioned_by: Sequence[str]
 ) -> None:
-    """Create a table with the feature for timestamp_ntz. Another process may create it at the same time."""
+    """Create a table with the feature for timestamp_ntz. Another process can create it at the same time."""
     features = {"readerFeatures": [_NTZ], "writerFeatures": [_NTZ]}
     known = {
         "id": str(uuid4()),

@@ -1,7 +1,7 @@
 """Publishes a committed checkpoint: adds its files to a table's log, once, by compare-and-swap (F3).
 
 The log itself records which checkpoint the table shows, because `txn(job/table) = n` is in the same commit as the files
-of n. Each attempt reads that number first, so a lost reply only costs one more attempt. Other writers may commit
+of n. Each attempt reads that number first, so a lost reply only costs one more attempt. Other writers can commit
 between two attempts. In an append table, rows are added after such commits. Any other table is set to exactly the
 checkpoint's files again. This undoes a foreign OPTIMIZE, DELETE or UPDATE, and the checkpoint's note names this foreign
 commit. A rollback removes only Tidemark's own files from an append table (`TableRecord.removes`). If another writer has
@@ -99,7 +99,7 @@ class Publisher:
         generation of the running tick, if the tick has just checked the table. Then an object store is not asked for
         the table's newest version, since the commit fails if another commit came first. The store is not asked for
         files that this generation staged either, since it has confirmed each of them. The result has the version at
-        which the table began to show n. Foreign commits may follow that version. A failure leaves the table unchanged,
+        which the table began to show n. Foreign commits can follow that version. A failure leaves the table unchanged,
         and a second call is always safe.
         """
         request = _Request(publication, checkpoint, again, by)
@@ -391,5 +391,5 @@ def _named(foreign: list[LogEntry]) -> str:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return True if another attempt may succeed: another commit came first, or only the reply was lost."""
+    """Return True if another attempt can succeed: another commit came first, or only the reply was lost."""
     return not (isinstance(error, CommitFailedError) and refused_for_good(str(error)))

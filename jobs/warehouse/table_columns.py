@@ -118,7 +118,7 @@ def _shown(field: Field) -> str:
 #
 # A rollback to a cut from before a widening gives a column its narrower type back. No reader narrows values, so a file
 # with wider values would make the table unreadable. Tidemark checks this twice: when it plans the rollback, and when it
-# publishes the rollback. In between, another program may append a file.
+# publishes the rollback. In between, another program can append a file.
 
 
 def wider_values(warehouse: Warehouse, table: str, paths: Iterable[str], narrower: Mapping[str, str]) -> str | None:

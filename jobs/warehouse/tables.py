@@ -123,7 +123,7 @@ class TableShown:
     """What a table shows according to its log: checkpoint, Delta version, and for an append table the number of rows.
 
     `at_cut` has the table's files at the version of a recorded cut, relative to the warehouse. `at_cut` is None if no
-    cut records the table, and also for an append table, because others may add files to such a table.
+    cut records the table, and also for an append table, because others can add files to such a table.
     """
 
     shows: CheckpointId

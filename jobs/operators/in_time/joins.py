@@ -323,7 +323,7 @@ class AsOfJoin:
     """The keyed function that gives each left row the version of its key that is valid at its time.
 
     The valid version is the right row with the greatest time that is not after the left time. Among several right rows
-    of the same time, the row that sorts last by its other columns is used. A version may delete: then its key has no
+    of the same time, the row that sorts last by its other columns is used. A version can delete: then its key has no
     version. Left rows wait for the watermark. Of the versions that the watermark has passed, the state keeps only the
     newest. A late version goes to the output `LATE`, because left rows have already been emitted without it. Left rows
     that arrive later still join it.

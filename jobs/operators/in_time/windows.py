@@ -122,14 +122,14 @@ class Windows(Protocol):
 
     @property
     def may_grow(self) -> bool:
-        """Whether a later row may widen a window. Then only the next barrier decides whether a row is late."""
+        """Whether a later row can widen a window. Then only the next barrier decides whether a row is late."""
         ...
 
     def apart(self, rows: pl.DataFrame, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return the rows in the form that `assigned` takes, and the rows that are late whatever other rows come.
 
         A row is late in this sense if its last window has an end in ms that is not after `open_ms`, and no other row
-        may widen that window.
+        can widen that window.
         """
         ...
 
@@ -303,7 +303,7 @@ class SessionWindows:
 
     @property
     def may_grow(self) -> bool:
-        """A row may widen a session."""
+        """A row can widen a session."""
         return True
 
     def apart(self, rows: pl.DataFrame, open_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:

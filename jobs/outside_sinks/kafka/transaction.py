@@ -391,7 +391,7 @@ class Sorting:
 
 _ABORT_S: Final = 5.0
 _GRACE_S: Final = 5.0
-"""How long after its timeout a call of the client may return."""
+"""How long after its timeout a call of the client can return."""
 _POLL_S: Final = 0.1
 _FULL: Final = "_QUEUE_FULL"
 _PURGED: Final = "_PURGE_"
@@ -527,7 +527,7 @@ class KafkaTransaction:
             self._too_large = too_large(message.key(), len(message))
 
     def _failed(self, error: KafkaError) -> TargetLost | TargetRefused:
-        """Return whether another try may help. For an unknown error it may, since nobody knows what the target has."""
+        """Return whether another try can help. For an unknown error it may, since nobody knows what the target has."""
         target = self._target
         if self._too_large is not None:
             return TargetRefused(self._too_large)

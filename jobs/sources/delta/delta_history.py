@@ -118,7 +118,7 @@ class TakenBack:
 def taken_back(commits: Iterable[CommittedVersion]) -> TakenBack:
     """Return the removes and adds that a reader of appended rows ignores in these versions.
 
-    Files that these versions add and later remove are not read. A rollback may undo a compaction: it removes the files
+    Files that these versions add and later remove are not read. A rollback can undo a compaction: it removes the files
     with the merged rows, and adds again the files that were merged. None of these files is read a second time. A
     version may also remove rows that existed before these versions. Then its removed files are not in the answer, and
     the reader refuses that version.

@@ -118,7 +118,7 @@ def _rows(file: SeenFile, words: str) -> str | None:
 # file in which a column was found (its *teacher*), the column stays, even if its files are removed. So a table never
 # loses a column because of its input.
 #
-# Before that, the teacher may turn out to be damaged, or to be in the folder by mistake. If it is removed or changed,
+# Before that, the teacher can turn out to be damaged, or to be in the folder by mistake. If it is removed or changed,
 # the column is forgotten. So a file that no longer exists cannot block a job.
 
 

@@ -37,7 +37,7 @@ _PASSING: Final = frozenset(
         "UNKNOWN_LEADER_EPOCH",
     }
 )
-"""Errors of a broker that starts, stops or hands over a Kafka partition. The same request may soon succeed."""
+"""Errors of a broker that starts, stops or hands over a Kafka partition. The same request can soon succeed."""
 
 _OTHER_RIGHTS: Final = {
     "GROUP_AUTHORIZATION_FAILED": "READ on the group",
@@ -63,7 +63,7 @@ SINK: Final = Asker("KafkaSink", "write to", "DESCRIBE, READ and WRITE")
 
 
 class BrokerAwayError(SourceAwayError):
-    """No broker answers. A broker may answer later."""
+    """No broker answers. A broker can answer later."""
 
 
 class NoSuchTopicError(SourceError):
@@ -170,7 +170,7 @@ class ClientSettings:
         return WithheldSettings(java, own, {f"{_FOR_SPARK}bootstrap.servers": self.servers})
 
     def without_secrets(self, text: str) -> str:
-        """Return a client's message without the secrets that it may repeat."""
+        """Return a client's message without the secrets that it can repeat."""
         return without(text, looked_up(self._secrets).values())
 
 

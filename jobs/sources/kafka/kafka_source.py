@@ -126,7 +126,7 @@ def offset_named(cluster: Cluster, place: TopicPartition, extent: Extent, words:
 # A source of Kafka topics: each Kafka partition is a split, and a position in it is an offset.
 #
 # Spark's connector reads the records. Asking for offsets needs no Spark (`cluster`). Between two looks at a topic,
-# these things may happen:
+# these things can happen:
 #
 # - The topic gets further Kafka partitions. They are new splits of the next tick, and are read from their first offset.
 #   To distinguish them from the Kafka partitions that it found first, the source has state besides its positions (A7).

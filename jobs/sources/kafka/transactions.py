@@ -6,16 +6,16 @@ decide which transactions are complete, and whether it has seen all of their eve
 
 What Debezium does in detail (`TransactionMonitor`, `TransactionContext`), and what follows from it:
 
-- Begin, events and end go to different Kafka partitions, which are not synchronized. So a reader may see any of them
+- Begin, events and end go to different Kafka partitions, which are not synchronized. So a reader can see any of them
   first.
 - Records are sent at least once. After a crash, the connector sends again all records after its last offset. Older
   versions of Debezium then write a second BEGIN and count from 1 again, and the END has the number of events since the
   second BEGIN. Newer versions continue to count, without a second BEGIN. So only events since the last BEGIN are
   counted, each `total_order` once.
-- The repetition of a complete transaction may begin in its middle, without a BEGIN. Such a repetition is not waited
+- The repetition of a complete transaction can begin in its middle, without a BEGIN. Such a repetition is not waited
   for.
 - Reads of a snapshot, tombstones and heartbeats belong to no transaction.
-- If the connector's offset is lost, an END may never be written. A transform of the connector may drop events after
+- If the connector's offset is lost, an END can never be written. A transform of the connector can drop events after
   they were counted, and compaction removes events. A transaction with such a loss is given up once other transactions
   have ended so much later that the connector must have continued without it.
 """

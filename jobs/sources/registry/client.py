@@ -32,7 +32,7 @@ _AVRO: Final = "AVRO"
 
 
 class RegistryAwayError(SourceAwayError):
-    """The registry does not answer. It may answer later."""
+    """The registry does not answer. It can answer later."""
 
 
 class NotInRegistryError(SourceError):

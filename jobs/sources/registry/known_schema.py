@@ -55,7 +55,7 @@ def head_of(number: int) -> bytes:
 
 
 def _json(number: int, text: str) -> Any:  # noqa: ANN401
-    """Return a schema's text as JSON. A registry may return an Avro schema of one word without quotes."""
+    """Return a schema's text as JSON. A registry can return an Avro schema of one word without quotes."""
     if text in _PRIMITIVE:
         return text
     try:

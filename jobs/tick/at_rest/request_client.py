@@ -33,7 +33,7 @@ LOOK_S: Final = 1.0
 RELEASE_S: Final = 60.0
 """How long a stop waits after the answer until the tick has released the job."""
 GOES_ON_S: Final = 5.0
-"""How long a stop waits if the tick has just released the job and its process lives: it may claim the job again."""
+"""How long a stop waits if the tick has just released the job and its process lives: it can claim the job again."""
 _JUST_MS: Final = 30_000
 _TRIES: Final = 5
 
@@ -167,7 +167,7 @@ def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
 
 
 def _observed(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:
-    """Return whether a tick runs. Wait a while if a tick has just released the job: it may only begin another trace."""
+    """Return whether a tick runs. Wait a while if a tick has just released the job: it can only begin another trace."""
     until = time.monotonic() + GOES_ON_S
     while True:
         _, rows = checkpoints.observe()
