@@ -41,8 +41,8 @@ class EventTime:
     Rows may come `delay_ms` after rows with later times. A split without rows for more than `idle_after_ms` does not
     hold the watermark back. With None, a split without rows always holds it back. A split whose watermark is more than
     `hold_back_ms` ahead of another split's is not read until that split has caught up. With None, it is read all the
-    same. Once no split of the stream has had rows for more than `close_after_ms`, the stream's time goes on at the pace
-    of the clock. With None, it stands still.
+    same. Once no split of the stream has had rows for more than `close_after_ms`, the stream's time advances at the
+    pace of the clock. With None, it does not advance.
     """
 
     delay_ms: int
@@ -86,9 +86,9 @@ class TimePartitions:
 class Expiry:
     """When a row of a vertex's state expires: `ttl_ms` after it was written (N5).
 
-    The time of the barrier that follows the write counts as the time of the write. This is the vertex's watermark at
-    that barrier, or with `by_clock` the clock of that barrier. So what has expired is a function of the input and the
-    cuts alone.
+    The time of the write is taken to be the time of the barrier that follows it. This is the vertex's watermark at that
+    barrier, or with `by_clock` the clock of that barrier. So what has expired is a function of the input and the cuts
+    alone.
     """
 
     ttl_ms: int
@@ -121,9 +121,9 @@ class Watermark:
 def combined(channels: Iterable[Watermark], last: Watermark) -> Watermark:
     """Return the watermark of an upstream vertex whose subtasks send on these channels, after `last`.
 
-    An active channel that is behind `last` was idle before, or is new. It counts again once it has caught up with
-    `last`. If the last active channel turns idle, the greatest watermark of all channels counts, so that nothing waits
-    for rows that do not come (Flink: `StatusWatermarkValve`, FLINK-40475).
+    An active channel that is behind `last` was idle before, or is new. It is used again once it has caught up with
+    `last`. If the last active channel turns idle, the result is the greatest watermark of all channels, so that nothing
+    waits for rows that do not come (Flink: `StatusWatermarkValve`, FLINK-40475).
     """
     every = tuple(channels)
     if not every:
@@ -147,7 +147,7 @@ def least(inputs: Iterable[Watermark], last: Watermark) -> Watermark:
 
 @dataclass(frozen=True, slots=True)
 class ChannelTime:
-    """How far one channel of a vertex was at its last barrier. A cut keeps it.
+    """How far one channel of a vertex was at its last barrier. A cut records it.
 
     `active_ms` is the clock of the last barrier before which the split of the channel had rows, or still had some to
     read. It is None before the channel's first barrier, and for a channel from a vertex.
@@ -174,14 +174,14 @@ class VertexTime:
         self._overtaken: dict[ChannelId, tuple[int, Barrier]] = {}
         """For each channel with overtaken rows: how many of their segments have not run, and the barrier."""
         self._barriers: dict[ChannelId, Barrier] = {}
-        """The newest barrier of each channel, until the vertex counts it."""
+        """The newest barrier of each channel, until the vertex advances to it."""
         self._behind: dict[ChannelId, Barrier] = {}
         """For each channel: an older barrier than the newest one, before which all rows have run."""
         self._rested_ms: dict[ChannelId, int] = {}
         """For each split without rows and with nothing to read at the last barrier: for how long that had lasted.
 
-        A split that waits for an earlier part of its source rests for ever here, so it does not keep its stream from
-        being at rest.
+        A split that waits for an earlier part of its source is treated as if it had rested for ever. So it does not
+        prevent its stream from being at rest.
         """
         self._over: set[ChannelId] = set()
         """The channels that are at the end of time: all their rows have run, and no more will come."""
@@ -211,9 +211,9 @@ class VertexTime:
     ) -> None:
         """Restore the times of the cut. A split that the cut does not know holds the watermark where it is.
 
-        Every split of the cut counts at once, even if it has not sent anything yet (FLINK-32828). If the cut was at the
-        end of time and not all channels have `ended`, the vertex falls back to the watermark of its rows. This happens
-        after a drain.
+        Every split of the cut is taken into account at once, even if it has not sent anything yet (FLINK-32828). If the
+        cut was at the end of time and not all channels have `ended`, the vertex falls back to the watermark of its
+        rows. This happens after a drain.
         """
         self._now |= channels
         for channel, then in channels.items():
@@ -258,7 +258,9 @@ class VertexTime:
             self._barriers[channel] = barrier
 
     def overtook(self, channel: ChannelId, checkpoint: CheckpointId, segments: int) -> None:
-        """Record that barrier n of the channel has overtaken this many segments. The barrier counts when they have run.
+        """Record that barrier n of the channel has overtaken this many segments.
+
+        The barrier's time is used when these segments have run.
 
         Some of these segments may have run already, between the barrier of another channel and this barrier.
         """
@@ -306,8 +308,8 @@ class VertexTime:
     def pass_barrier(self, barrier: Barrier, *, unaligned: bool = False) -> Barrier:
         """Advance to a barrier, and return it as the vertex sends it on.
 
-        All rows before the barrier have run, unless it is unaligned. Then only what has run counts: the times of the
-        rows that have run, and the earlier barriers before which all rows have run.
+        All rows before the barrier have run, unless it is unaligned. Then the vertex advances only by the times of the
+        rows that have run, and by the earlier barriers before which all rows have run.
         """
         self._rested_ms.clear()
         for channel, was in self._now.items():
@@ -331,7 +333,7 @@ class VertexTime:
         return then.pass_barrier(barrier)
 
     def _inputs(self, channels: Collection[ChannelId]) -> Iterator[Watermark]:
-        """Yield the watermark of each split and each upstream vertex. A stream at rest counts once."""
+        """Yield the watermark of each split and each upstream vertex. Yield one for a whole stream at rest."""
         by_edge: dict[EdgeId, list[ChannelId]] = {}
         for channel in channels:
             by_edge.setdefault(channel.edge, []).append(channel)
@@ -349,8 +351,8 @@ class VertexTime:
     def _at_rest(self, declared: EventTime, splits: Collection[ChannelId]) -> Watermark | None:
         """Return the watermark of a stream at rest, or None if it is not at rest.
 
-        It is at rest if all its splits have rested for more than `close_after`. Its time then goes on from the greatest
-        watermark of its splits, at the pace of the clock of barriers.
+        It is at rest if all its splits have rested for more than `close_after`. Its time then advances from the
+        greatest watermark of its splits, at the pace of the clock of barriers.
         """
         limit_ms, marks = declared.close_after_ms, [self._now[each].mark for each in splits]
         rested_ms, greatest_ms = min(self._rested_ms.get(each, 0) for each in splits), max(each.ms for each in marks)

@@ -77,10 +77,10 @@ class SubtaskOutput:
 
     `emitted` goes into the downstream channels. These may be files that a table has too. `staged` are the append
     tables' new files. `state` has the new state files. If a BASE is among them, it replaces all older state files.
-    Otherwise the older state files whose paths are among `ended` no longer count: their rows have expired, or lie in a
-    new file too. `ranges` has all files of the upsert ranges that were written: the new ones, and those that a range
-    keeps. `due_ms` is the earliest event time at which something is due in the state that the micro-batch wrote. If the
-    micro-batch fired, it is the earliest in all state (N4).
+    Otherwise the older state files whose paths are among `ended` are dropped from the state: their rows have expired,
+    or are in a new file too. `ranges` has all files of the upsert ranges that were written: the new files, and the
+    older files that still belong to a range. `due_ms` is the earliest event time at which something is due in the state
+    that the micro-batch wrote. If the micro-batch fired, it is the earliest in all state (N4).
     """
 
     emitted: tuple[FileHandle, ...] = ()
@@ -139,7 +139,7 @@ class MicroBatchNotStaged:
 
 @dataclass(frozen=True, slots=True)
 class SuitesJudged:
-    """Answer to JudgeSuites. `report` is JSON with a verdict for each expectation. The checkpoint keeps it.
+    """Answer to JudgeSuites. `report` is JSON with a verdict for each expectation. The checkpoint's entry contains it.
 
     `message` says what failed and what a user can do, or is '' if nothing failed.
     """

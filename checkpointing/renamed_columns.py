@@ -39,7 +39,7 @@ def renamed_columns(
 ) -> Iterator[Change]:
     """Yield the column renames that are due for a state or table with the columns `then`, and the refused renames.
 
-    `becomes` says what a rename does, if it does more than keep the column's values.
+    `becomes` says what a rename does, if it does not only keep the column's values.
     """
     due, becomes = columns_then(now, then, renames.now), becomes or "renamed, with its values"
     for new, old in due.items():

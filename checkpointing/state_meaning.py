@@ -4,9 +4,9 @@ Names and types do not distinguish a count from a maximum. So for every state co
 function that computed it, the input columns of the function, and a version. A restore compares them before anything
 runs. Flink leaves this to the user: it compares only serializers, so a changed function goes on with old state.
 
-Nobody can know what a user's own function computes. It may declare `state_version`; without it, only its columns are
-compared. Expressions and filters before the operator are not compared either. If such a change affects what the state
-holds, give the operator's input column another name, or raise the version.
+Nobody can know what a user's own function computes. The function may declare `state_version`. Without it, only its
+columns are compared. Expressions and filters before the operator are not compared either. If such a change affects what
+the state holds, give the operator's input column another name, or raise the version.
 """
 
 import re

@@ -41,7 +41,7 @@ class InvalidProjectError(WrongInputError):
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A folder with a pyproject.toml. Without `[tool.tidemark]`, only its folder counts."""
+    """A folder with a pyproject.toml. Without `[tool.tidemark]`, only its folder is used."""
 
     root: Path
     pipelines: Mapping[str, str] = field(default_factory=dict)

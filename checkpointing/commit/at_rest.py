@@ -1,8 +1,8 @@
 """Builds the entries that no tick writes: savepoints at rest, copies, rollbacks, resets, erasures, imports, approvals.
 
 A recipe takes an existing entry and returns it as a new entry under a new id, with the changes that its kind makes.
-Only a copy keeps the id. The claim of the process that holds the job gives the id and the generation. The stamp gives
-the time and a nonce.
+Only a copy keeps the id. The id and the generation come from the claim of the process that holds the job, and the time
+and a nonce from the stamp.
 """
 
 from collections.abc import Iterable, Mapping
@@ -234,7 +234,8 @@ class Imported:
 class Approved:
     """A held cut that a person approved. It becomes a checkpoint, which continues from the held cut's parent.
 
-    It keeps everything that was measured. Its counts stay out, because they belong to the generation that held the cut.
+    It keeps all measurements of the held cut. It leaves out the counts, because they belong to the generation that held
+    the cut.
     """
 
     held: CheckpointRecord

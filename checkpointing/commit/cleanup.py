@@ -24,7 +24,7 @@ from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord, Row
 
 LOOKS_PER_GRACE = 24
-"""Looks count as one if the time between them is less than this fraction of the grace.
+"""Looks are treated as one look if the time between them is less than this fraction of the grace.
 
 With 24 h, a file stays up to an hour longer."""
 
@@ -92,7 +92,7 @@ class CleanUpLook:
 RESERVATION_MS_MAX = 86_400_000
 """A reservation lasts at most a day. A reader that works longer renews it."""
 JOB_RESERVATION_MS_MAX = 30 * RESERVATION_MS_MAX
-"""A reservation by another job lasts at most 30 days. That job can stand still for as long (A10)."""
+"""A reservation by another job lasts at most 30 days. The other job can pause for this long (A10)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Reservation:
 
     @property
     def ends_ms(self) -> int:
-        """When the reservation ends by itself. So a reader that was killed does not keep files for ever."""
+        """When the reservation ends by itself. So a killed reader does not prevent the deletion of files for ever."""
         longest_ms = JOB_RESERVATION_MS_MAX if self.by_job else RESERVATION_MS_MAX
         return min(self.lapses_ms, self.given_ms + longest_ms)
 
@@ -120,7 +120,7 @@ class Reservation:
 def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservation, ...]:
     """Return the reservations that are in force now.
 
-    A reservation dated far into the future would never end, so it does not count. Clocks may differ by less than a day.
+    A reservation dated far into the future would never end, so it is ignored. Clocks may differ by less than a day.
     """
     return tuple(each for each in reservations if now_ms < each.ends_ms and each.given_ms < now_ms + RESERVATION_MS_MAX)
 

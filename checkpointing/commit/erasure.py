@@ -3,8 +3,8 @@
 The commit that appends an entry of kind FORGET writes every other entry again as `forgotten` returns it. So no entry
 names an erased file afterwards, and every restore, rollback and copy reads only successors.
 
-Entries also hold samples of values, in verdicts of suites and in messages of failures. Nothing depends on them, and
-nobody can tell whose values they are. So all samples are deleted.
+Entries also hold samples of values, in verdicts of suites and in messages of failures. Nothing depends on these
+samples, and nobody can find out whose values they are. So all samples are deleted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

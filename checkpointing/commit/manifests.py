@@ -11,8 +11,8 @@ which handles stay in the entry. `whole` is its inverse. The invariants:
   job. No later entry can name it then.
 
 A subtask's files are the files in the manifests, in order, and then the files in the entry. A subtask appends its new
-files, so only new files are written. A bit in the entry leaves out a file that the subtask no longer has. If less than
-a quarter of a manifest's handles count, the manifest is written anew.
+files, so only new files are written. A bit in the entry leaves out a file that the subtask no longer has. If the entry
+leaves out more than three quarters of a manifest's handles, the manifest is written anew.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ from checkpointing.metadata.record import CheckpointRecord, ManifestReference, R
 
 
 Forms = Mapping[VertexId, Sequence[SubtaskSnapshot | None]]
-"""Per vertex: for each subtask the stored form that it keeps, or None if it needs a new one."""
+"""For each vertex and each of its subtasks: the stored form if it stays the same, or None if a new one is needed."""
 
 
 class HandleList(NamedTuple):
@@ -93,8 +93,9 @@ class Sizes:
     """Bounds, counted in handles.
 
     An entry with at most `inline` handles has no manifests. Up to `recent` new handles stay in an entry. A manifest has
-    at most `manifest` handles. If less than one in `sparse` of its handles counts, it is written anew. Small
-    neighbouring manifests are merged if there are more than `few` manifests, plus one for each `recent` handles.
+    at most `manifest` handles. If the entry uses less than one in `sparse` of its handles, the manifest is written
+    anew. Small neighbouring manifests are merged if there are more than `few` manifests, plus one for each `recent`
+    handles.
     """
 
     inline: int = 1_024
@@ -157,17 +158,17 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """How many handles the manifest has. In the entry, `counts` of them count."""
+        """How many handles the manifest has. The entry uses `counts` of them."""
         return len(self.handles.files)
 
     @property
     def counts(self) -> int:
-        """How many of the manifest's handles count in the entry."""
+        """How many of the manifest's handles the entry uses."""
         return self.size - self.left_out.bit_count()
 
     @property
     def counted_files(self) -> Iterator[PlacedFile]:
-        """The manifest's handles that count in the entry, in order."""
+        """The manifest's handles that the entry uses, in order."""
         bits = f"{self.left_out:0{self.size}b}"
         return (file for file, bit in zip(self.handles.files, reversed(bits), strict=True) if bit == "0")
 
@@ -225,7 +226,7 @@ def stored(record: CheckpointRecord, before: Stored | None = None, sizes: Sizes 
 
 
 def newest_stored(rows: Iterable[Row]) -> CheckpointRecord | None:
-    """Return the newest entry that has manifests. The next entry may keep these manifests.
+    """Return the newest entry that has manifests. The next entry may name these manifests too.
 
     `rows` are all entries at the version onto which the next entry is appended, in their stored form, newest first.
     """
@@ -312,7 +313,7 @@ def _left_out_too(
 
 
 def _without_sparse(kept: Iterable[Manifest], sizes: Sizes) -> Iterator[Manifest | list[PlacedFile]]:
-    """Yield the manifests. In place of sparse manifests, yield chunks of their handles that still count."""
+    """Yield the manifests. In place of sparse manifests, yield chunks of their handles that are still used."""
     sparse: list[PlacedFile] = []
     for manifest in kept:
         if manifest.counts * sizes.sparse < manifest.size:

@@ -30,7 +30,7 @@ NEVER_TOLERATED = frozenset(
 
 @dataclass(slots=True)
 class FailurePolicy:
-    """Counts failures in a row, each checkpoint once. A success resets the count.
+    """Counts failed checkpoints in a row, each once. A completed checkpoint resets the count.
 
     If `tolerable` is None, any number is tolerated.
     """
@@ -52,8 +52,8 @@ class FailurePolicy:
         """Record a failure. Return FailJob if there are too many.
 
         `checkpoint` is None if the checkpoint failed before it had an id. `by_task`: a task declined it. If a task
-        declines a synchronous savepoint, the job always fails, because half of it has stopped (FLINK-12858). Other
-        savepoints count only if a task declined them.
+        declines a synchronous savepoint, the job always fails, because half of it has stopped (FLINK-12858). The
+        failure of another savepoint is counted only if a task declined it.
         """
         if reason in NEVER_TOLERATED:
             return FailJob(reason, message or reason.message)

@@ -77,7 +77,7 @@ class CheckpointProperties:
 
     @property
     def is_of_user(self) -> bool:
-        """True if a user asked for it. Its failure counts for the job only if a task declined it."""
+        """True if a user asked for it. Its failure is counted as a failure of the job only if a task declined it."""
         return self.is_savepoint and self.kind is not SnapshotKind.HELD
 
     @property

@@ -296,7 +296,7 @@ class Aligner:
         return effects
 
     def announcement(self, channel: ChannelId, barrier: Barrier) -> Effects:  # noqa: ARG002 - refined in `unaligned`
-        """Do nothing: only the barrier counts, not its announcement."""
+        """Do nothing: an aligned checkpoint reacts to barriers, and not to their announcements."""
         return []
 
     def time_advanced(self, now_ms: int) -> Effects:  # noqa: ARG002 - refined in `unaligned`

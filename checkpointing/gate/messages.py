@@ -42,7 +42,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class ClockRead:
-    """The clock shows `now_ms`; no timer fires. If a clock goes back, the gate's time stands still."""
+    """The clock shows `now_ms`; no timer fires. If a clock goes back, the gate's time does not change."""
 
     now_ms: int
 

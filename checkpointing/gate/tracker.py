@@ -98,7 +98,7 @@ class BarrierTracker:
         return self.abort_pending(Reason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM)
 
     def announcement(self, channel: ChannelId, barrier: Barrier) -> Effects:  # noqa: ARG002 - told, of no interest
-        """Do nothing: only the barrier counts, not its announcement."""
+        """Do nothing: the tracker counts barriers, and not their announcements."""
         return []
 
     def time_advanced(self, now_ms: int) -> Effects:  # noqa: ARG002 - told, of no interest

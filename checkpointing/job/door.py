@@ -781,7 +781,7 @@ class JobDoor:
             self._job.release_barriers()
 
     def _not_polled(self, fact: PollFailed) -> None:
-        """Count the failure of a poll. After the barrier of a stop it does not count: the next tick will meet it again.
+        """Count the failure of a poll. After the barrier of a stop, ignore it: the next tick polls again.
 
         If all barriers wait for this split, no last checkpoint can be taken. Then the tick fails at once (A10).
         """

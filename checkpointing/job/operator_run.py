@@ -468,7 +468,7 @@ class OperatorRun:
         return in_time and any(table.time_partitions for table in self.vertex.tables)
 
     def fire(self) -> RunMicroBatch:
-        """Run a micro-batch without rows. It fires due state before the barrier goes on."""
+        """Run a micro-batch without rows. It fires due state before the barrier is sent downstream."""
         if self.passing is None:
             raise TypeError(f"vertex {self.vertex.id} fires without a barrier")
         self.rows_fire = self.rows_fire or self.passed in self.worked
@@ -694,8 +694,8 @@ class Foresight:
         """Return whether a barrier would fire something or complete a partition of a table now.
 
         Without new rows there are two causes. A stream with `close_after` rests, so that the clock moves its time on.
-        Or the last barrier was unaligned: rows that it overtook have run since, and each vertex still counts an older
-        barrier.
+        Or the last barrier was unaligned: rows that it overtook have run since, and the time of each vertex is still
+        that of an older barrier.
         """
         barrier = Barrier(NO_CHECKPOINT, now_ms)
         sent = {split.subtask: of_split(split, barrier) for split in splits}

@@ -329,7 +329,7 @@ def ended_splits(graph: JobGraph, record: CheckpointRecord | None) -> frozenset[
     """Return the splits that had ended at the cut (B4).
 
     If all splits of a source's part had ended, the part has ended: splits that it finds later are never read. A source
-    without parts is one part. If a source is not bounded any more, no split of its last part counts as ended.
+    without parts is one part. If a source is not bounded any more, no split of its last part is treated as ended.
     """
     found = set()
     for source in graph.sources():
@@ -363,8 +363,8 @@ def operator_runs(setup: JobSetup) -> dict[VertexId, OperatorRun]:
 def _now_ms(vertex: Vertex, record: CheckpointRecord | None) -> int | None:
     """Return the time by which a vertex's state expires at the cut (N5).
 
-    If the state did not expire at the cut, or expired by the other kind of time, the cut's files count as written at
-    the next barrier.
+    If the state did not expire at the cut, or expired by the other kind of time, the cut's files are treated as written
+    at the next barrier.
     """
     was = _vertex(record, vertex.id)
     return (
@@ -498,7 +498,7 @@ def commit_of(setup: JobSetup) -> TwoPhaseCommit:
 def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> CompletedCheckpointStore:
     """Return the store of the retained checkpoints, with every state file registered under its checkpoint (D4).
 
-    Savepoints belong to the user. The store neither keeps nor subsumes them (E4). The same holds for an abandoned
+    Savepoints belong to the user. The store neither contains nor subsumes them (E4). The same holds for an abandoned
     checkpoint, which stays because a savepoint was taken after it.
     """
     registry = SharedStateRegistry()

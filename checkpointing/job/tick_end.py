@@ -287,7 +287,7 @@ LONGEST_MS: Final = 60_000
 
 
 class Pause:
-    """The pause after failures that count. It is a second at first, and doubles with each further failure in a row."""
+    """The pause after failures of the job. It is a second at first, and doubles with each further failure in a row."""
 
     def __init__(self) -> None:
         """Begin without a failure."""

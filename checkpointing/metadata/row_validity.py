@@ -58,7 +58,7 @@ from checkpointing.metadata.record import (
 from checkpointing.state_meaning import ColumnMeaning
 
 # ------------------------------------------------------------------
-# Checks state of a master hook (A8) or a source (A7), which lies in the entry itself as a JSON text of limited size.
+# Checks the state of a master hook (A8) or a source (A7). The entry itself contains it as a JSON text of limited size.
 
 
 INLINE_STATE_MAX: Final = 1024 * 1024
@@ -66,7 +66,7 @@ INLINE_STATE_MAX: Final = 1024 * 1024
 
 
 class InvalidInlineStateError(ValueError):
-    """A text may not stand in an entry as a state. The message says what is wrong."""
+    """A text cannot be a state in an entry. The message says what is wrong."""
 
 
 def must_be_inline_state(text: str) -> None:

@@ -18,7 +18,7 @@ and then asks for the snapshot.
 | in progress | -                  | whole snapshot     | declined | is over             | is over         |
 | over        | -                  | -                  | -        | -                   | -               |
 
-`-` means no effect. Ids up to the last seen id count as seen (Flink: `SubtaskCheckpointCoordinatorImpl`).
+`-` means no effect. Ids up to the last seen id are treated as seen (Flink: `SubtaskCheckpointCoordinatorImpl`).
 
 A snapshot carries the files staged for append tables that are in no checkpoint known to be complete. A file that was
 staged after barrier m is in every snapshot from the next barrier on, until one of these checkpoints is complete. An
@@ -42,7 +42,7 @@ MAX_RECORD_ABORTED_CHECKPOINTS = 128
 
 
 class AbortedCheckpoints:
-    """The newest aborted ids. If an id is so old that it may have been forgotten, it counts as aborted."""
+    """The newest aborted ids. An id that is so old that it may have been forgotten is treated as aborted."""
 
     def __init__(self) -> None:
         """Begin with no id."""

@@ -310,7 +310,7 @@ CLEANUP: Final = Errand(rolls_forward=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a process brings to the door: who it is, and what it may do.
+    """What a process tells the door at the beginning: who it is, and what it may do.
 
     `leaves_behind` is the entry to which a rollback goes back. If another committed entry cannot be published, the
     rollback abandons that entry. For an import, `above` has the highest generation and id of the other warehouse, so
@@ -326,5 +326,5 @@ class Terms:
     limits: TickLimits = field(default_factory=TickLimits)
     strategy: RestartStrategy = field(default_factory=NoRestart)
     waits_ms: int = 0
-    """How long a tick waits that goes on in another trace, if another process took the job in between."""
+    """How long a tick that goes on in another trace waits if another process has claimed the job in between."""
     ids: int = IDS_PER_CLAIM

@@ -314,7 +314,7 @@ def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
 def repaired(errand: Errand, terms: Terms, held: Held) -> Steps[bool]:
     """Repair tables that show less than a recorded cut, and correct the cuts.
 
-    Return False if a table cannot be repaired and the process goes on all the same. Only a rollback goes on.
+    Return False if a table cannot be repaired and the process is a rollback, which goes on all the same.
     """
     looked = yield from asked(LookAtTables(held.seen.rows), TablesSeen)
     doubt, pending = looked.doubt, held.plan.roll_forward

@@ -60,7 +60,7 @@ class CatalogEntry:
     properties: Mapping[str, str]
 
     def differs(self, wanted: "CatalogEntry") -> str:
-        """Return in what this entry differs from the wanted one. Properties that only this entry has do not count."""
+        """Return in what this entry differs from the wanted one. Properties that only this entry has are ignored."""
         properties = [name for name, value in wanted.properties.items() if self.properties.get(name) != value]
         found = {
             "location": self.location != wanted.location,

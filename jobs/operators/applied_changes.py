@@ -298,14 +298,14 @@ class AppliedChanges:
 
         If two changes of one key have the same place, a deletion counts. If neither is a deletion, the change with the
         greater values counts. So the order in which they arrive does not matter. In a database's table, two such
-        changes are the two rows of one update, and the new row counts.
+        changes are the two rows of one update, and the new row wins.
         """
         order = [SEQUENCE, DELETES, *self.columns]
         last = [self.of_database and name == DELETES for name in order]
         return rows.sort(order, descending=last, nulls_last=False)
 
     def _by_key(self, ordered: pl.DataFrame) -> pl.DataFrame:
-        """Return a row for each key, with the list of its changes that count, in order.
+        """Return a row for each key, with the list of its changes that apply, in order.
 
         The rows have the column UNSENT if values are unknown.
         """

@@ -4,7 +4,7 @@ The state of a key holds its waiting left rows in `waiting`, and its right row i
 
 - A key has one right row: either the first one or the latest one by a column. *First*: the first micro-batch with a
   right row decides. If it has several right rows of a key, the row that sorts first by all its columns is used, with
-  nulls first. So a repeated run chooses the same row. *Latest*: the row with the greatest value so far counts, however
+  nulls first. So a repeated run chooses the same row. *Latest*: the row with the greatest value so far is used, however
   rows are split into micro-batches. A null is the least value. Of rows with equal values, the row that sorts last by
   its other columns is used.
 - Each left row is emitted once, with the right row that is known then. A later right row does not change it.
@@ -33,7 +33,7 @@ class EnrichFunction:
 
     `keys` and `right_keys` name the same key on both sides. `columns` are the right columns that a left row gains. A
     state row holds the key, `right` (struct of `columns` and `latest_by`, null if unknown) and `waiting` (left rows, or
-    null). `latest_by` names the right column whose greatest value counts; None: the first right row counts for ever.
+    null). `latest_by` names the right column whose greatest value decides. None: the first right row is used for ever.
     """
 
     keys: tuple[str, ...]

@@ -85,7 +85,7 @@ _KNOWN: Final = (
         _NO_CONNECTOR,
     ),
 )
-"""Patterns of Spark's messages about problems of the machine, and our sentence for each. The first match counts."""
+"""Patterns of Spark's messages about problems of the machine, and our sentence for each. The first match is used."""
 
 
 _STAGED_FILE_ERROR: Final = f"{StagedFileError.__module__}.{StagedFileError.__qualname__}"
@@ -95,7 +95,7 @@ _SPARKS_OWN_FILES: Final = re.compile(
 
 
 class MicroBatchError(Exception):
-    """A micro-batch failed, and nothing of it counts. The message names vertex, micro-batch and cause.
+    """A micro-batch failed, and nothing that it wrote is used. The message names vertex, micro-batch and cause.
 
     The traceback follows below.
 
@@ -119,7 +119,7 @@ def is_not_staged(error: Exception) -> bool:
 
     The type of the error decides. In a task the type is StagedFileError, which only the writer of staged files raises.
     In the JVM the type is an IOException about a file of Spark's own, such as a shuffle file. An error of the user's
-    code never counts, even if its message says that a disk is full.
+    code is never treated so, even if its message says that a disk is full.
     """
     text = str(error)
     if isinstance(error, StagedFileError) or kind_of(error) == _STAGED_FILE_ERROR:

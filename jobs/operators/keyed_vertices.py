@@ -247,7 +247,8 @@ def enrich_spec(
 ) -> KeyedSpec:
     """Return the vertex that gives left rows (input 0) the `columns` of the right row (input 1) of their key.
 
-    `latest_by` is the right column whose greatest value counts. None: the first right row of a key counts for ever.
+    `latest_by` is the right column whose greatest value decides which right row is used. None: the first right row of a
+    key is used for ever.
     """
     needed = StructType([right[name] for name in dict.fromkeys([*right_keys, *gained_names(columns, latest_by)])])
     return KeyedSpec(

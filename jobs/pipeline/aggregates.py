@@ -131,7 +131,7 @@ class AggregateColumn:
     `of` makes the aggregate's function for rows of a schema. It raises ValueError or TypeError if the aggregate cannot
     take a column's type. `renamed_from` is the name that the output column had before. `hashed` is a column that Spark
     hashes before the rows are exchanged. `own` is true for an aggregate that the user has written, whose expressions
-    must be checked. `filtered` are columns that are null in the rows which do not count.
+    must be checked. `filtered` are columns that are null in the rows that the aggregate leaves out.
     """
 
     columns: tuple[str, ...]
@@ -283,7 +283,7 @@ def stddev_of(
 def min_by(column: str, by: str, *, renamed_from: str | None = None) -> AggregateColumn:
     """Take the value of `column` in the row with the least `by`. Rows in which `by` is null do not take part.
 
-    If several rows have the least `by`, the least value of `column` counts. A null comes before every value.
+    If several rows have the least `by`, the least value of `column` is returned. A null comes before every value.
     """
     return _chosen("min_by", column, (by,), last=False, skips=(by,), renamed_from=renamed_from)
 
@@ -291,7 +291,7 @@ def min_by(column: str, by: str, *, renamed_from: str | None = None) -> Aggregat
 def max_by(column: str, by: str, *, renamed_from: str | None = None) -> AggregateColumn:
     """Take the value of `column` in the row with the greatest `by`. Rows in which `by` is null do not take part.
 
-    If several rows have the greatest `by`, the greatest value of `column` counts.
+    If several rows have the greatest `by`, the greatest value of `column` is returned.
     """
     return _chosen("max_by", column, (by,), last=True, skips=(by,), renamed_from=renamed_from)
 
@@ -302,8 +302,8 @@ def first_of(
     """Take the value of `column` in the first row by the columns `order_by`. Nulls come first.
 
     Without `order_by`, rows are ordered by `_position`, then `_split`. So rows of one split are in the order of their
-    source. If rows are equal in these columns, the least value counts. `ignore_nulls` leaves out rows in which `column`
-    is null.
+    source. If rows are equal in these columns, the least value is returned. `ignore_nulls` leaves out rows in which
+    `column` is null.
     """
     skips = (column,) if ignore_nulls else ()
     return _chosen("first", column, _order(order_by), last=False, skips=skips, renamed_from=renamed_from)
@@ -314,7 +314,7 @@ def last_of(
 ) -> AggregateColumn:
     """Take the value of `column` in the last row, in the order that `first_of` describes.
 
-    If rows are equal in these columns, the greatest value counts.
+    If rows are equal in these columns, the greatest value is returned.
     """
     skips = (column,) if ignore_nulls else ()
     return _chosen("last", column, _order(order_by), last=True, skips=skips, renamed_from=renamed_from)

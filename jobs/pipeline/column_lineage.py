@@ -264,7 +264,7 @@ def _passed(
 ) -> ColumnLineage:
     """Return the lineage of columns that keep the input's columns of the same name.
 
-    The first input with that name counts, or all inputs if `merged`.
+    The first input with a column of that name is used, or all inputs if `merged`.
     """
 
     def of(name: str) -> Reads:

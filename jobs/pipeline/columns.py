@@ -197,7 +197,7 @@ def _inside(kind: DataType) -> list[DataType]:
 
 
 def require_unique(where: str, names: Iterable[str], what: str = "columns") -> None:
-    """Raise InvalidPipelineError if two columns have the same name. Case does not count, as in Spark and Delta.
+    """Raise InvalidPipelineError if two columns have the same name. Case is ignored, as in Spark and Delta.
 
     A name must not be a pattern either, which Polars would expand to several columns. It must not be one of Tidemark's
     own names.

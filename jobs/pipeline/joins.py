@@ -114,7 +114,7 @@ def as_of(
     and the left rows that wait.
 
     Late rows go to the table `late`, with `late_side` and `late_by_ms`. The vertex `<id>_late` writes this table. With
-    `late="fail"` they fail their micro-batch. A late version still counts for left rows that come later. Both streams
+    `late="fail"` they fail their micro-batch. A late version is still used for left rows that come later. Both streams
     need event times and no updates. Raises InvalidNameError, InvalidPipelineError.
     """
     where = f"vertex {id}"

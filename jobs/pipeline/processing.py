@@ -43,8 +43,8 @@ def expires(
 ) -> Expires:
     """Return a time to live of keyed state, as in `ttl=expires("1d", by="clock")` (N5).
 
-    A row of the state counts as written at the next barrier: at that barrier's watermark, or at its clock if `by` says
-    so. With refresh="reads", each row that arrives for its key also extends its life. `ttl="1d"` is short for
+    A row of the state is treated as written at the next barrier: at that barrier's watermark, or at its clock if `by`
+    says so. With refresh="reads", each row that arrives for its key also extends its life. `ttl="1d"` is short for
     `ttl=expires("1d")`. Raises InvalidPipelineError.
     """
     if by not in ("event time", "clock"):

@@ -864,7 +864,7 @@ class WindowedStream:
         A row has the keys, `window_start`, `window_end` and the aggregates. With a `lateness` the state keeps a window
         for this much longer, and the window is emitted again if late rows change it. With `emit="updating"` a window is
         emitted whenever it changes. In both cases the stream is a changelog, which `upsert` shows. If all windows of a
-        row have been dropped, the row goes to the table `late`, with `late_by_ms`, and counts nowhere else. A vertex
+        row have been dropped, the row goes to the table `late`, with `late_by_ms`, and changes no window. A vertex
         `<id>_late` writes this table, or `late_id`. With `late="fail"` such a row fails its micro-batch. `renamed_from`
         is the id that the vertex had before. In windows by the clock no row is late, so they have no `late`. Raises
         InvalidNameError, and InvalidPipelineError for a column that cannot be aggregated like this.
@@ -899,8 +899,8 @@ class ConnectedStreams:
     ) -> Stream:
         """Add these columns of the right row of its key to each left row, whichever of the two arrives first.
 
-        Without `latest_by` the FIRST right row of a key counts for ever. With it, as in `latest_by="updated_at"`, the
-        right row with the greatest value of that column counts, so an older row that arrives late does not replace it.
+        Without `latest_by` the FIRST right row of a key is used for ever. With it, as in `latest_by="updated_at"`, the
+        right row with the greatest value of that column is used, so an older row that arrives late does not replace it.
         Either way each left row is emitted once, with the right row that is known then. A left row without a right row
         waits in keyed state, until a right row arrives or a drain emits it with nulls. `renamed_from` is the id that
         the vertex had before: the vertex keeps its state. With `ttl` the state drops a right row that long after it

@@ -19,7 +19,7 @@ class GeneratorSource(SequenceSource):
 
     n = 0, 1, 2, ... in each split. `key` lies below `keys`, and `value` below 1,000. `rows` is the number of rows of
     all splits together, or None for rows without end. `rate` is the number of rows a second in all splits together, or
-    None for no limit. For each split, the rate counts from the time and the position of this object's first poll. With
+    None for no limit. For each split, the rate applies from the time and the position of this object's first poll. With
     a rate, a tick that ends when it is caught up ends at once, so give the tick a duration. A `bounded` generator ends
     after its last row.
     """

@@ -82,7 +82,7 @@ def deltas_to_merge(policy: CompactionPolicy, files: Sequence[KeyedFile], delta_
 # Finds state files all of whose rows are obsolete, by the times at which the rows were due (N4).
 #
 # A micro-batch that fires the keys due by a time replaces or drops each row that was due by then. So a file that has
-# only such rows no longer counts, unless it hides a row of an older file. Therefore files are dropped in order,
+# only such rows is no longer needed, unless it hides a row of an older file. Therefore files are dropped in order,
 # beginning with the oldest.
 
 
@@ -110,7 +110,7 @@ def some_over(files: Sequence[KeyedFile], due: str, fired_ms: int) -> list[Keyed
 
 
 def live_files(files: Sequence[KeyedFile]) -> tuple[KeyedFile, ...]:
-    """Return the files that still count. A file no longer counts once a later base covers all of its key groups."""
+    """Return the live files. A file is live until a later base covers all of its key groups."""
     return tuple(
         file for place, file in enumerate(files) if not any(_ends(later, file) for later in files[place + 1 :])
     )
@@ -227,7 +227,7 @@ class MemoryBackend:
 class Expires:
     """When rows of keyed state expire: this long after they were last written.
 
-    With `on_read`, a new row of the key counts like a write.
+    With `on_read`, a new row of the key has the effect of a write.
     """
 
     expiry: Expiry
@@ -258,7 +258,7 @@ def keys_of(file: pa.Schema) -> tuple[str, ...] | None:
 class StateWritten:
     """The result of writing a range: new files, and the paths of the files that have `ended`.
 
-    A file that has ended no longer counts. Each of its rows is obsolete, or is also in a new file.
+    A file that has ended is no longer part of the state. Each of its rows is obsolete, or is also in a new file.
     """
 
     files: tuple[KeyedFile, ...] = ()

@@ -18,7 +18,7 @@ _PLACE = "\0"
 
 @dataclass(frozen=True, slots=True)
 class RowLayer:
-    """Some rows. `counts` says for each row whether it still counts. None: all do.
+    """Some rows. `counts` says for each row whether it is live: neither replaced nor dropped since. None: all are.
 
     The rows may lie in a mapped file.
     """
@@ -29,11 +29,11 @@ class RowLayer:
 
     @property
     def live(self) -> pl.DataFrame:
-        """The rows that still count."""
+        """The live rows."""
         return self.rows if self.counts is None else self.rows.filter(self.counts)
 
     def part(self, first: int, rows: int) -> pl.DataFrame:
-        """Return the rows of a part that still count.
+        """Return the live rows of a part.
 
         Unlike a slice, the result does not keep the lists of other rows.
         """
@@ -43,7 +43,7 @@ class RowLayer:
         return part if part.height == self.rows.height else part.select(pl.all().gather(pl.int_range(pl.len())))
 
     def having(self, chosen: pl.Series) -> pl.Series:
-        """Return the choice of rows, without rows that no longer count."""
+        """Return the choice of rows, without rows that are no longer live."""
         return chosen if self.counts is None else chosen & self.counts
 
     @property
@@ -52,7 +52,7 @@ class RowLayer:
         return pl.repeat(value=False, n=self.rows.height, eager=True, dtype=pl.Boolean)
 
     def least(self, column: str) -> object:
-        """Return the least value of a column among the rows that still count.
+        """Return the least value of a column among the live rows.
 
         In a sorted column, that is the first value.
         """

@@ -123,7 +123,7 @@ def without_unchanged(delta: pl.DataFrame, before: pl.DataFrame, keys: Sequence[
 
 
 def superseded(first: pl.DataFrame, second: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return two successive deltas as one. For the same key, the row of the second delta counts."""
+    """Return two successive deltas as one. For the same key, the row of the second delta wins."""
     return (
         second
         if first.is_empty()

@@ -70,8 +70,9 @@ class UpsertRange:
     def write(self, current: KeyedRows, output: pl.DataFrame, gone: pl.DataFrame) -> tuple[KeyedFile, ...]:
         """Write the range with `output` in place of the rows of its keys, and without the keys that are `gone`.
 
-        `current` has the rows that `load` returned. If `output` has several rows of a key, the last one counts. Return
-        all files of the range, each with rows of one partition. Raises PartitionError for rows that cannot be laid out.
+        `current` has the rows that `load` returned. If `output` has several rows of a key, the last one is written.
+        Return all files of the range, each with rows of one partition. Raises PartitionError for rows that cannot be
+        laid out.
         """
         on = list(self.keys)
         output, gone = self._plain(output), self._plain(gone)

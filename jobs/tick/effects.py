@@ -210,8 +210,8 @@ def judge_suites(
 ) -> SuitesJudged | JudgementFailed:
     """Judge every table of the vertex. The report is a JSON array of the verdicts.
 
-    If a suite rejects rows, that counts even if other suites could not be judged. Raises JudgementCancelledError soon
-    after `is_cancelled` returns True.
+    If a suite rejects rows, its rejection is the result even if other suites could not be judged. Raises
+    JudgementCancelledError soon after `is_cancelled` returns True.
     """
     verdicts: list[Verdict] = []
     failures: list[str] = []

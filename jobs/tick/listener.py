@@ -222,7 +222,7 @@ class TickListener:
     ) -> None:
         """A checkpoint has failed. Its rows belong to the next one.
 
-        `ends_tick`: the tick's error will also give the reason.
+        `ends_tick`: the tick's error will contain the reason too.
         """
 
     def progress(self, progress: Progress) -> None:

@@ -106,7 +106,9 @@ def all_changes(plan: JobPlan, restored: CheckpointRecord, migrations: Migration
 
 
 def _of_rows_in_flight(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Iterator[Change]:
-    """Yield as refused each renamed column that rows in flight have only under its old name: it would be null.
+    """Yield a refused change for each renamed column that rows in flight have only under its old name.
+
+    The column would be null in these rows.
 
     Raises CutDoesNotFitError for rows in flight of a named output that the pipeline no longer has.
     """

@@ -36,7 +36,7 @@ _LEVEL: Final = 4
 class TraceBounds:
     """A trace is full after so many bytes or checkpoints. The rest of the attempt is still written.
 
-    The set-up at the beginning does not count. If the set-up is larger than `bytes`, as many bytes as the set-up has
+    The set-up at the beginning is not included. If the set-up is larger than `bytes`, as many bytes as the set-up has
     may follow, so that an attempt makes progress however large the retained entries are.
     """
 

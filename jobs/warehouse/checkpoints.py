@@ -284,7 +284,7 @@ class CheckpointStore:
         log_lengths.shorten(self._log, now_s=self._warehouse.now_ms() / 1000)
 
     def erased_since(self, moment_ms: int) -> bool:
-        """Return whether rows were erased after this moment. If so, readers of older versions may still be at work."""
+        """Return whether rows were erased after this moment. If so, readers of the older log may still be at work."""
         entries = newest_entries(self._log.folder, self._log.current().version())
         found = (entry.version for entry in entries if (entry.ours or {}).get("row") == RowKind.FORGET.value)
         newest = next(found, None)

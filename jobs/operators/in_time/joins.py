@@ -375,7 +375,7 @@ class AsOfJoin:
     def _kept(self, state: pl.DataFrame, number: int, came: pl.DataFrame | None) -> pl.DataFrame:
         """Return the rows of a side, both kept and new ones, with their times. Equal rows are counted.
 
-        Of several versions of the same time, only the last one counts.
+        Of several versions of the same time, only the last one is used.
         """
         (column, _), side = _SIDES[number], (self.sides.left, self.sides.right)[number]
         columns = [*self.sides.keys, *side.columns, *side.beside]

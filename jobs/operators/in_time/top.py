@@ -27,7 +27,7 @@ class ClosedTopRows:
     """Keeps the first rows of each key and window until it closes. Without `windows`, the time of `late` closes them.
 
     `first` says which rows are first. Its keys are those of the vertex and `bounds`. With windows, `bounds` are start
-    and end. Without windows, `bounds` is the column with the time until which rows count. So rows of a key with
+    and end. Without windows, `bounds` is the column with the time until which rows take part. So rows of a key with
     different such times are ranked separately. `late` says what happens to rows that come after that time.
     `watermark_ms` is the watermark of the last barrier.
     """
@@ -74,12 +74,12 @@ class ClosedTopRows:
 
     @property
     def _closes_ms(self) -> pl.Expr:
-        """The last ms of a window, or the ms until which rows count."""
+        """The last ms of a window, or the ms until which rows take part."""
         of = self.late.time_ms if self.windows is None else pl.col(END).dt.epoch("us").floordiv(_MICROSECONDS) - 1
         return of.cast(pl.Int64)
 
     def _open(self, rows: pl.DataFrame, types: pl.Schema) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the rows that count, once for each of their windows, and the late rows."""
+        """Return the rows that take part, once for each of their windows, and the late rows."""
         if self.windows is None:
             is_late = self.late.time_ms <= self.watermark_ms
             return rows.filter(~is_late), rows.filter(is_late)

@@ -2,7 +2,7 @@
 
 A window is [start, end). It closes when the watermark reaches its last millisecond. Until then, and for the lateness
 after that, the window takes rows. A row is late if all windows to which it belongs have passed their lateness by the
-watermark of the last barrier. A late row goes to the output `LATE`, with how late it is, and counts nowhere else.
+watermark of the last barrier. A late row goes to the output `LATE`, with how late it is, and changes no window.
 
 If a session has passed its lateness, another row of the epoch may still widen it. So its rows are held until the
 barrier. Thus it does not depend on the order of rows inside an epoch which rows are late.

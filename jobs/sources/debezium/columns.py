@@ -254,7 +254,7 @@ def _moment_reader(known: ConnectType | None, encodings: Encodings, *, zoned: bo
 
 
 def _micros_of(text: str, *, zoned: bool) -> int:
-    """Return a moment's microseconds since 1970. If not `zoned`, the text's local time counts, without its zone."""
+    """Return a moment's microseconds since 1970. If not `zoned`, the text's local time is used, without its zone."""
     found = datetime.fromisoformat(text)
     if zoned and found.tzinfo is None:
         raise ValueError("it has no zone")

@@ -232,9 +232,9 @@ class KafkaSource(ReadsFirst):
         """The first position of each Kafka partition that had no position when this process first polled it."""
         self._listed: frozenset[SplitId] = frozenset()
         self._first_found: frozenset[SplitId] | None = None
-        """The splits that the job found at its first look. Later splits are read from their first record."""
+        """The splits that the job found when it first looked. Later splits are read from their first record."""
         self._goes_on = False
-        """True if the job has read this source before. Used if no checkpoint has the splits of the first look."""
+        """True if the job has read this source before. Used if no checkpoint has the splits found first."""
         self._committed = NO_CHECKPOINT
         self._partitions: Mapping[str, int] = {}
         self._is_sparks = False
@@ -565,7 +565,7 @@ class KafkaSource(ReadsFirst):
         return begin
 
     def _bound(self, place: TopicPartition, position: KafkaPosition | None, extent: Extent) -> int | None:
-        """Return the offset at which a bounded source ends: the end in the position, or the end at the first look."""
+        """Return the offset at which a bounded source ends: from the position, or the end when the job first looked."""
         if not self.bounded:
             return None
         if position is not None and position.end is not None:

@@ -71,7 +71,7 @@ class SeenAt(NamedTuple):
 
 @dataclass(slots=True)
 class _Transaction:
-    """What was read of a transaction: the times of its last BEGIN and END, and the END's counts by topic (`expected`).
+    """What was read of a transaction. `expected` has the END's count of events for each topic.
 
     A transaction is `whole` once none of its records is missing, or once it was given up.
     """

@@ -69,7 +69,7 @@ class SearchedTable:
     def named(self, column: str) -> tuple[str, ...]:
         """Return the table's own names for a column.
 
-        As in Spark, case does not count, so there may be several names.
+        As in Spark, case is ignored, so there may be several names.
         """
         return tuple(name for name in self.schema.names if name.lower() == column.lower())
 
@@ -205,7 +205,7 @@ def older_rows_would_return(
 ) -> bool:
     """Return whether keyed state has an older or newer row of a matching key that does not match itself.
 
-    If only the matching row were erased, the other row would count in some cut. If the predicate names only key
+    If only the matching row were erased, the other row would become valid in some cut. If the predicate names only key
     columns, all rows of a key match, or none does.
     """
     keys = _keys(warehouse, table)

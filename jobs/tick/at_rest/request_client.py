@@ -167,7 +167,11 @@ def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
 
 
 def _observed(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:
-    """Return whether a tick runs. Wait a while if a tick has just released the job: it can only begin another trace."""
+    """Return whether a tick runs.
+
+    If a tick has just released the job, wait a while. That tick has perhaps not ended, and will claim the job again to
+    write another trace.
+    """
     until = time.monotonic() + GOES_ON_S
     while True:
         _, rows = checkpoints.observe()

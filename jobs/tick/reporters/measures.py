@@ -27,7 +27,7 @@ ONE: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A number of which only the newest value counts. `labels` are its labels besides the name of the job."""
+    """A number of which only the newest value is of interest. `labels` are its labels besides the name of the job."""
 
     name: str
     unit: str
