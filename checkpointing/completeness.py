@@ -14,7 +14,7 @@ from checkpointing.metadata.record import CheckpointRecord, InputTimeRecord, Ver
 
 
 def writer_in_time(record: CheckpointRecord, table: TableName) -> VertexRecord | None:
-    """Return the vertex that writes the table. None: the cut does not say until when it is complete."""
+    """Return the vertex that writes the table, or None if the cut does not record until when the table is complete."""
     written = (vertex for vertex in record.vertices if vertex.time is not None and table in vertex.time.tables)
     return next(written, None)
 

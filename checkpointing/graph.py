@@ -84,8 +84,8 @@ class Vertex:
     sources one after the other, its `parts` (Flink: `HybridSource`). The name of each split begins with the number of
     its part. Every part but the last is bounded. A source is `coordinated` if it has a coordinator, whose state each
     checkpoint holds (A7). `meanings` say how the columns of a keyed vertex's state are computed. Checkpoints record
-    them. `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of
-    its state and of its table, by the new names. `changes_of` are the keyed vertices whose changes this vertex reads.
+    them. `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` maps new column names of its
+    state and table to the old names. `changes_of` are the keyed vertices whose changes this vertex reads.
     `outputs_read` has the named output that each input reads. None stands for the upstream vertex's own output.
     `outputs_read` is empty if no input reads a named output. `event_times` has what the pipeline declares about the
     times of each input that reads a source. It is empty if the pipeline declares nothing for any input (N1). The vertex

@@ -127,7 +127,7 @@ def _place(pipeline: PipelineReference, given: Layer, plan: JobPlan) -> Warehous
 
 
 def _plan(pipeline: PipelineReference, given: Layer) -> JobPlan | None:
-    """Return the plan. None: a source does not give its columns now, so each look tries again."""
+    """Return the plan. None: the columns of a source cannot be read now, so each evaluation tries again."""
     try:
         return launch(pipeline, given).plan
     except (SourceError, BrokenPipelineError) as error:

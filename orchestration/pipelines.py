@@ -73,10 +73,10 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     - `runner` runs the ticks.
 
     The definitions name no executor and no common resource, so they merge with any other definitions. No Spark is
-    started and no table touched. Schedules and sensors that start ticks are off until a user turns them on. If a source
-    does not give its columns now, the definitions are one asset that says why, and the rest of the code location loads.
-    Raises UnknownPipelineError, InvalidSettingsError, InvalidOwnerError, InvalidNamingError, and what the planner
-    refuses.
+    started and no table touched. Schedules and sensors that start ticks are off until a user turns them on. If the
+    columns of a source cannot be read now, the definitions are one asset that says why, and the rest of the code
+    location loads. Raises UnknownPipelineError, InvalidSettingsError, InvalidOwnerError, InvalidNamingError, and what
+    the planner refuses.
     """
     given = arguments({**(settings or {}), "warehouse": warehouse, "data": data})
     others = {job: prefix_parts(prefix) for job, prefix in upstream_prefixes.items()}
@@ -128,7 +128,7 @@ def called(pipeline: PipelineReference) -> JobName:
 def unavailable(pipeline: PipelineReference, given: Layer, naming: Naming, why: BaseException) -> dg.Definitions:
     """Return definitions that say why a pipeline could not be built: the table of cuts, and the job of a tick.
 
-    A run of the job builds the pipeline again. It fails with the reason, or tells the user to reload the code location.
+    A run of the job builds the pipeline again. It fails with the reason, or asks the user to reload the code location.
     """
     said = f"{naming.job} was not built when this code location was loaded: {why}"
     _log.warning("pipeline is not available", pipeline=naming.job, why=str(why))

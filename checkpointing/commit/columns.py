@@ -98,10 +98,9 @@ def is_one_of(name: str, names: Collection[str]) -> bool:
 
 
 def unknown_drop(table: Table, was: TableColumns) -> tuple[str, str] | None:
-    """Return a column that the pipeline drops and the table never had, and the column that it may mean.
+    """Return a dropped column that the table never had, and the column that the pipeline may mean instead.
 
-    None: there is no such drop. If there is no column that it may mean, the drop cannot be a mistake, and the answer is
-    None too.
+    None: there is no such drop. If there is no such column, the drop cannot be a mistake, and the result is None too.
     """
     declared = {column.name for column in table.columns}
     stay = [each.name for each in was.columns if each.name not in declared and each.name not in table.drops]
@@ -128,7 +127,7 @@ def listed(record: CheckpointRecord | None) -> Mapping[TableName, TableColumns]:
 def columns_at(
     graph: JobGraph, vertices: Mapping[VertexId, VertexRecord], parent: CheckpointRecord | None
 ) -> tuple[TableColumns, ...]:
-    """Return the columns of every table of the graph at the cut of these vertices, which continues from `parent`."""
+    """Return the columns of every table in the graph at the cut of these vertices. The cut continues from `parent`."""
     return tuple(
         _now(table, vertices[vertex.id], parent, vertex.columns_renamed_from)
         for vertex in graph.operators()

@@ -49,7 +49,7 @@ _NOTHING: Final[Mapping[int, Entry]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class LogSeen:
-    """What a table's log says: its newest version (None: there is no log), and the checkpoint that the table shows.
+    """What a table's log contains: its newest version (None: there is no log), and the checkpoint that the table shows.
 
     `published` has the job's own log entries among those that were read, by version. `oldest` is the oldest entry that
     the log still has. Older entries were deleted as usual, and their content is in a Delta log checkpoint.
@@ -351,7 +351,7 @@ def _builds_on_a_cut(seen: Standing, row: CheckpointRecord) -> bool:
 
 
 def mode_of(seen: Standing, table: TableName) -> TableMode:
-    """Return a table's mode, as any entry says it. A table that no entry names counts as an append table."""
+    """Return a table's mode as an entry records it. A table that no entry names counts as an append table."""
     for row in seen.rows:
         for each in (*row.tables, *dict(keyed_tables(row, seen.job)).values()):
             if each.table == table:

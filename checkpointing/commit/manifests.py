@@ -254,7 +254,7 @@ def _unchanged(record: CheckpointRecord, before: Stored | None) -> Forms:
 def _kept(
     record: CheckpointRecord, before: Stored | None, same: Forms
 ) -> tuple[list[Manifest], dict[HandleList, tuple[KeyedFile, ...]]]:
-    """Return the previous entry's manifests with the handles that still count, and the files that are in none."""
+    """Return the previous entry's manifests with the handles still in use, and the files that are in no manifest."""
     lists = dict(lists_in(record, same))
     if before is None:
         return [], lists

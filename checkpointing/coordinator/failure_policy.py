@@ -16,7 +16,7 @@ COUNTED = frozenset(
         CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
     }
 )
-"""Reasons that count, because something is wrong with the job. All other reasons occur in a healthy job too."""
+"""Reasons of failures that are counted. All other reasons occur in a healthy job too."""
 
 NEVER_TOLERATED = frozenset(
     {

@@ -54,7 +54,7 @@ class LatestCheckpoints:
 
 
 class StatisticsTracker:
-    """Keeps the last checkpoints, and counts all. No decision of the protocol depends on these statistics.
+    """Keeps numbers of the last checkpoints, and counts all. No decision of the protocol depends on these statistics.
 
     Pending checkpoints, and the newest completed checkpoint, failed checkpoint and savepoint are found by id even when
     the history has no place for them (Flink: `CheckpointStatsHistory`).

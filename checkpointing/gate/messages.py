@@ -37,7 +37,7 @@ class ItemArrived:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """The vertex asks for ONE item, which is taken and handled. If there is no item, the step does nothing at all."""
+    """The vertex asks for ONE item, which the gate handles. If there is no item, the step does nothing at all."""
 
 
 @dataclass(frozen=True, slots=True)

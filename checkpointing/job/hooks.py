@@ -256,7 +256,7 @@ class Bystanders:
     def heard(self, fact: FromBystander) -> Answer | str | None:
         """Return the fact for the checkpoint coordinator, or a text that says why the job cannot begin.
 
-        None: the answer came too late, or it says that a restore has succeeded.
+        None: the answer came too late, or reports that a restore has succeeded.
         """
         match fact:
             case HookAnswered() | HookFailed():

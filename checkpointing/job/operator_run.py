@@ -134,7 +134,7 @@ def source_barrier(effect: TriggerTask, config: CheckpointConfig, now_ms: int, s
 
 
 def of_split(split: Split, barrier: Barrier) -> Barrier:
-    """Return a barrier as the split sends it. It says whether the split has nothing to read, waits or has ended."""
+    """Return a barrier as the split sends it. It reports whether the split has nothing to read, waits or has ended."""
     watermark_ms = END_OF_TIME if split.ended else barrier.watermark_ms
     return replace(barrier, watermark_ms=watermark_ms, idle=split.idle and not split.held, waits=split.waits)
 

@@ -51,7 +51,7 @@ _STAGED_PATH = re.compile(rf"(?P<folder>.+)/{STAGED}/{_GENERATION.pattern}/(?P<n
 
 @dataclass(frozen=True, slots=True)
 class StagedName:
-    """What the name of a staged file says: the vertex and the micro-batch that wrote it.
+    """What the name of a staged file contains: the vertex and the micro-batch that wrote it.
 
     `partition` is the folder of the file's partition (`checkpointing.partitions`), if its table has any. `version` is
     the folder of its version inside (`checkpointing.partitions`), if it belongs to an overwrite table.
@@ -70,7 +70,7 @@ class StagedName:
 
 
 def parse_staged_name(name: str) -> StagedName | None:
-    """Return the content of a file's path in its generation's folder, or None if no micro-batch gives such names."""
+    """Return the content of a file's path in its generation's folder, or None if no micro-batch writes such names."""
     found = _STAGED_FILE.fullmatch(name)
     if found is None or not _is_canonical(found):
         return None

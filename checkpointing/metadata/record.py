@@ -2,7 +2,7 @@
 
 An entry of kind CHECKPOINT is one consistent cut. ROLLBACK is an older cut under a new id, and RESET is the newest cut
 with other positions (K2). FORGET is the newest cut without erased rows (K6). SAVEPOINT is a cut from which no tick
-begins unless a user says so. HELD is a cut that waits for a person's approval (`commit.at_rest`). CLAIM and RELEASE
+begins unless a user asks for it. HELD is a cut that waits for a person's approval (`commit.at_rest`). CLAIM and RELEASE
 entries are the base of the fence (`commit.fencing`).
 """
 

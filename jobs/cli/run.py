@@ -413,7 +413,7 @@ def run(reference: str, given: Layer, out: Console, progress: Console, restoring
 
 
 def _summary(started: Launch, reference: str, report: TickReport, tally: Tally, out: Console) -> None:
-    """Show what the tick did. For a failed tick show only its checkpoints, since the error tells the rest."""
+    """Show what the tick did. For a failed tick show only its checkpoints, since the error has the rest."""
     job = started.plan.job
     failed = report.outcome is TickOutcome.FAILED
     if tally.lines:

@@ -294,11 +294,11 @@ class AppliedChanges:
         return ", ".join(f"{name}={value}" for name, value in rows.select(self.keys).row(0, named=True).items())
 
     def _ordered(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the changes in the order in which they apply. The last one of a key and place counts.
+        """Return the changes in the order in which they apply. The last one of a key and place wins.
 
-        If two changes of one key have the same place, a deletion counts. If neither is a deletion, the change with the
-        greater values counts. So the order in which they arrive does not matter. In a database's table, two such
-        changes are the two rows of one update, and the new row wins.
+        If two changes of one key have the same place, a deletion wins. If neither is a deletion, the change with the
+        greater values wins. So the order in which they arrive does not matter. In a database's table, two such changes
+        are the two rows of one update, and the new row wins.
         """
         order = [SEQUENCE, DELETES, *self.columns]
         last = [self.of_database and name == DELETES for name in order]
@@ -316,7 +316,7 @@ class AppliedChanges:
 
 
 def applied_state(rows: StructType, keys: Sequence[str], columns: Sequence[str]) -> StructType:
-    """Return the columns of the state of `AppliedChanges` over rows of this schema."""
+    """Return the state columns of `AppliedChanges` for rows with this schema."""
     change = [rows[SEQUENCE], StructField(DELETES, BooleanType()), *(rows[name] for name in columns)]
     return StructType([*(rows[key] for key in keys), StructField(HISTORY, ArrayType(StructType(change)))])
 

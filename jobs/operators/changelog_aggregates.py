@@ -379,7 +379,7 @@ class ChangingAggregates:
 
 
 def changing_state_schema(keys: Sequence[str], aggregates: Sequence[Named], rows: StructType) -> StructType:
-    """Return the columns of the state of `ChangingAggregates` over rows of this schema."""
+    """Return the state columns of `ChangingAggregates` for rows with this schema."""
     return StructType([*state_schema(keys, aggregates, rows).fields, StructField(ROWS, LongType())])
 
 

@@ -29,7 +29,7 @@ _BEFORE: Final = "\0"
 
 
 def with_kind(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of a changelog of rows of this schema."""
+    """Return the columns of a changelog whose rows have this schema."""
     return schema.append(pa.field(KIND, pa.string()))
 
 

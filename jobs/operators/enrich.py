@@ -24,7 +24,7 @@ from jobs.state.key_joins import join_by_key
 RIGHT = "right"
 WAITING = "waiting"
 _KNOWN = "\0right"
-"""The column of the known right row. The columns of left rows stand beside it, and may include a column `right`."""
+"""The column of the known right row. It is beside the columns of left rows, one of which can be `right`."""
 
 
 @dataclass(frozen=True, slots=True)

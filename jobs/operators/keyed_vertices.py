@@ -59,7 +59,7 @@ def aggregate_meanings(aggregates: Sequence[Named], rows: StructType) -> tuple[C
 
 
 def window_meanings(function: WindowedAggregates, rows: StructType) -> tuple[ColumnMeaning, ...]:
-    """Return the meaning of the state of windows over rows of this schema: of the aggregates and of the windows."""
+    """Return what the columns of a window vertex's state mean: those of the aggregates and those of the windows."""
     time = (Argument("clock", "time"),) if function.by_clock else _arguments(rows, [function.late.time.name])
     of = (Argument(function.windows.meaning, "window"), *time)
     return (

@@ -393,7 +393,7 @@ def nullable_schema(schema: StructType) -> StructType:
 
 
 def schema_with_kind(schema: StructType) -> StructType:
-    """Return the columns of a changelog of rows of this schema."""
+    """Return the columns of a changelog whose rows have this schema."""
     return StructType([*schema.fields, StructField(KIND, StringType())])
 
 

@@ -153,7 +153,7 @@ class TopRows:
 
 
 def top_state(rows: StructType, keys: Sequence[str]) -> StructType:
-    """Return the columns of the state of `TopRows` over rows of this schema."""
+    """Return the state columns of `TopRows` for rows with this schema."""
     others = [field for field in rows.fields if field.name not in (*keys, KIND)]
     held = StructType([*others, StructField(TIMES, LongType())])
     return StructType([*(rows[key] for key in keys), StructField(ROWS, ArrayType(held))])

@@ -188,7 +188,7 @@ class Cuts:
 
         If `moment` is the end of a day, this is the cut that completed the day, if it is still kept. `moment` is
         written as for `as_of`. None means that no cut has reached the moment yet. Raises NoSuchTableError,
-        NoEventTimeError if the newest cut does not say until when the table is complete, InvalidMomentError,
+        NoEventTimeError if the newest cut does not record until when the table is complete, InvalidMomentError,
         NeverRunError.
         """
         name, end_ms, newest = TableName(table), at_ms_of(moment), self.latest()

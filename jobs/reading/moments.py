@@ -45,7 +45,7 @@ class NoSuchTableError(ReadingError, NotThereError):
 
 
 class NoEventTimeError(ReadingError):
-    """The cut does not say until when a table is complete. The message says what the pipeline lacks."""
+    """The cut does not record until when a table is complete. The message says what the pipeline lacks."""
 
 
 class NoSuchOperatorError(ReadingError, NotThereError):

@@ -241,7 +241,7 @@ class _Counted:
 
     @property
     def is_doubtful(self) -> bool:
-        """Return whether a quote may be open at the end, or stands inside a value, where only a parser can decide."""
+        """Return whether a quote may be open at the end, or is inside a value. Then only a parser can decide."""
         return self._inside or self._has_stray
 
     def _add(self, text: str) -> None:

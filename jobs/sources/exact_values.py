@@ -208,7 +208,7 @@ class _Look:
     wanted: type[DataType]
 
     def bad(self, said: Column, read: Column, kind: DataType) -> Column:
-        """Return whether a value is bad: `said` is its text, and `read` is what Spark makes of it."""
+        """Return whether a value is bad: `said` is its text, and `read` is the value that Spark reads from it."""
         match kind:
             case StructType():
                 inner = [each for each in kind if _has(each.dataType, self.wanted)]

@@ -216,7 +216,7 @@ class Part:
 class HybridSource(ReadsFirst):
     """Several sources, read one after the other: `files.then(kafka)` (see `port.Source`).
 
-    Every part but the last must be bounded. All parts give the same columns, of the same types. Only a column whose
+    Every part but the last must be bounded. All parts have the same columns, of the same types. Only a column whose
     name begins with an underscore, such as Kafka's `_undecoded`, may be missing in a part. The column is null in the
     rows of that part.
 

@@ -138,7 +138,7 @@ class StateBackend(Protocol):
         ...
 
     def merged_after(self, files: Sequence[KeyedFile], changed_rows: int) -> int:
-        """Return how many of the newest of these live files a delta of `changed_rows` replaces."""
+        """Return how many of these live files, beginning with the newest, a delta of `changed_rows` replaces."""
         ...
 
     def keep(

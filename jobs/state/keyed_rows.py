@@ -164,7 +164,7 @@ class KeyedRows:
         return self.at(places)
 
     def at(self, places: tuple[pl.Series, ...]) -> "FoundKeys":
-        """Return the rows at these places. For each layer, the places say which of its rows."""
+        """Return the rows at these places. For each layer, `places` selects some of its rows."""
         found = [layer.rows.filter(where) for layer, where in zip(self.layers, places, strict=True)]
         return FoundKeys(self, pl.concat([self.nothing, *found]), places)
 

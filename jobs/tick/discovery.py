@@ -146,7 +146,7 @@ def _offers(name: VertexId, source: Source, positions: Mapping[SplitId, str]) ->
 
 
 def _polled(name: VertexId, source: Source, split: SplitId, start: str | None, lag: Lag | None = None) -> Offer:
-    """Poll the split once: for all its rows, or for one row if the lag does not say whether there is a row."""
+    """Poll the split once: for all its rows, or for one row if the lag does not show whether there is a row."""
     found = source.poll(PollSource(name, split, start, ENDLESS if lag is None else 1))
     if found is None:
         return Offer(Lag(0, 0.0), any=False, mark=str(start))

@@ -18,7 +18,7 @@ from typing import Final
 END_WITHIN_S: Final = 8.0
 """A process gets this long to end in order after SIGTERM."""
 _SAYING_S: Final = 1.0
-"""A process that did not end in order gets this long to say so."""
+"""A process that did not end in order has this long to print its message."""
 _LEAVING_S: Final = 2.0
 """A process whose work is done gets at least this long to exit."""
 

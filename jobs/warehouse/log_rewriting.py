@@ -6,9 +6,9 @@ followers stay valid. A log entry keeps its commitInfo, and its number of adds, 
 Readers can load the table at any moment, and the process can die at any moment and start the rewriting again. So the
 order matters:
 
-1. From the newest log entry back, each remove of an erased file also removes the successor, and each add of an erased
-   file becomes a remove of this file and an add of the successor. Whichever older entries a reader finds, it sees each
-   row at most once.
+1. The log entries are rewritten from the newest one back. Each remove of an erased file also removes the successor.
+   Each add of an erased file becomes a remove of this file and an add of the successor. Whichever older entries a
+   reader finds, it sees each row at most once.
 2. When no add of an erased file is left, the removes of erased files are deleted too.
 
 Bounds of files that no longer exist are deleted as well, since bounds contain values of rows. No reader can need such a

@@ -1,7 +1,7 @@
 """Rewrites files of an append table under the new names of the table's columns.
 
 Rows and their order do not change. A file of the job is rewritten as a file of the job, so a rollback can identify its
-rows. The rewritten file of another writer gets a name that no micro-batch gives, so its rows stay in the table through
+rows. The rewritten file of another writer gets a name that no micro-batch uses, so its rows stay in the table through
 every rollback.
 
 A file is read and written row group by row group. A large file becomes several files, so that no whole file need fit

@@ -59,7 +59,7 @@ NTH: Final = "_nth"
 MATCHED: Final = "_matched"
 """The state column that says whether a row has found a partner."""
 DELETES: Final = "_deletes"
-"""The column of a version that says whether the version deletes: its key then has no version from that time on."""
+"""The column of a right row that is true if the row deletes: its key then has no version from that time on."""
 OWN_COLUMNS: Final = (LEFT, RIGHT, SIDE, AT, NTH, MATCHED, DUE, TIMES, DELETES, LATE_SIDE, LATE_BY)
 """Names that no column of a joined stream may have."""
 _SIDES: Final = ((LEFT, "left"), (RIGHT, "right"))
@@ -258,7 +258,7 @@ class IntervalJoin:
         return (pl.col(AT).floordiv(_MICROSECONDS) + reach_ms).alias(DUE)
 
     def _pairs(self, left: pl.DataFrame, right: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the places of the left rows and of the right rows of all pairs."""
+        """Return two arrays: for each pair, the place of its left row and the place of its right row."""
         places, start, end, order = _ranges(left, right, self.sides.keys, self.lower_ms, self.upper_ms)
         counts = end - start
         before = np.repeat(np.cumsum(counts) - counts, counts)

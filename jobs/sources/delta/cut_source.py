@@ -30,7 +30,7 @@ class CutPosition(NamesCut):
     format: Literal[1] = 1
     at: DeltaPosition
     since: NonNegativeInt | None = None
-    """Set on the way to the cut: the first version of the table that has rows of this cut and not of the cut before."""
+    """Set on the way to the cut: the first table version with rows that this cut has and the cut before lacks."""
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -283,7 +283,7 @@ def json_columns(opened: IO[bytes], encoding: str) -> JsonLook:
 
 
 def document_columns(text: str) -> JsonLook:
-    """Return the fields of the records of a JSON text of several lines: an object, or a list of objects.
+    """Return the fields of the records in a JSON text of several lines. The text is an object or a list of objects.
 
     Raises ValueError if other text follows the JSON text, because Spark would not read that text.
     """

@@ -248,8 +248,8 @@ class Cluster:
     def _hear(self, error: KafkaError) -> None:
         """Record an error of the connection.
 
-        A broker that refuses a log-in is also reported as down. That error says less, so it does not replace the
-        refusal.
+        A broker that refuses a log-in is also reported as down. That error has less information, so it does not replace
+        the refusal.
         """
         if self._last is None or not is_refused_login(self._last):
             self._last = error

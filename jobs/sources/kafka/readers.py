@@ -307,7 +307,7 @@ def _read(spark: SparkSession, ranges: Sequence[PlacedRange], options: Mapping[s
 
 
 def split_column(topics: Sequence[str]) -> Column:
-    """Return the expression of the split of a record from one of these topics."""
+    """Return the expression that computes the split of a record from one of these topics."""
     begins = {topic: str(split_of(TopicPartition(topic, 0))).removesuffix("0") for topic in sorted(topics)}
     prefix: Column = F.lit(None).cast("string")
     for topic, text in begins.items():

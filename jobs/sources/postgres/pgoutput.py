@@ -116,7 +116,7 @@ class Messages:
         return self._numbers(self._starts[which] + 10, 8)
 
     def relations(self, which: Places) -> Places:
-        """Return the number of the table of each of these changes."""
+        """Return for each of these changes the number of its table."""
         return self._numbers(self._starts[which] + 1, 4)
 
     def has_old(self, which: Places) -> npt.NDArray[np.bool_]:

@@ -169,8 +169,8 @@ def end_now(warehouse: Warehouse, told: WaitListener) -> Ended:
 def _observed(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:
     """Return whether a tick runs.
 
-    If a tick has just released the job, wait a while. That tick has perhaps not ended, and will claim the job again to
-    write another trace.
+    If a tick has just released the job, wait a while. That tick can be about to claim the job again, in order to go on
+    in another trace.
     """
     until = time.monotonic() + GOES_ON_S
     while True:

@@ -26,8 +26,9 @@ def savepoint_at_rest(warehouse: Warehouse) -> CheckpointRecord:
     first.
 
     Raises NeverRunError, SavepointRefusedError if there is no checkpoint yet or if it holds rows in flight,
-    JobHeldError if a tick runs, ClaimUnsettledError if it is unknown whether the entry was appended, and
-    RollForwardError and CutsNotRecordedError if a committed checkpoint cannot be published.
+    JobHeldError if a tick runs, and ClaimUnsettledError if it is unknown whether the entry was appended. Raises
+    RollForwardError if a committed checkpoint cannot be published, and CutsNotRecordedError if its cut cannot be
+    recorded.
     """
     must_have_run(warehouse)
     job = warehouse.paths.job

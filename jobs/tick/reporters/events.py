@@ -48,7 +48,7 @@ class ReportedVertex:
     acknowledged_ms: int
     bytes_held: int
     watermark_ms: int | None = None
-    """The vertex's watermark. None: it keeps no time, has no rows yet, or has read the end."""
+    """The vertex's watermark. None: the vertex keeps no event time, has no rows yet, or its inputs have ended."""
     late_rows: int | None = None
     """The number of late rows. None: the vertex has no table of late rows."""
 
