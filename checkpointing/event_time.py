@@ -10,7 +10,7 @@ Times are whole milliseconds since 1970. A time between two milliseconds is roun
 | channel of a vertex | its watermark at barrier n                                                                |
 |---------------------|-------------------------------------------------------------------------------------------|
 | from a split        | the greatest time among the split's rows before n, less the delay, less one               |
-| from a vertex       | that of the vertex, which its barrier n carries                                           |
+| from a vertex       | the vertex's, which its barrier n carries                                           |
 | at its end          | none: it holds nobody back. After the end of all channels, it is the end of time          |
 | of a stream at rest | with `close_after`: the greatest of its splits, and as much later as the stream has rested |
 

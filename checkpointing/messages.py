@@ -166,7 +166,7 @@ class JudgementFailed:
 
 @dataclass(frozen=True, slots=True)
 class HookRestored:
-    """Answer to RestoreHook or ResetHook: the hook's state is that of the cut."""
+    """Answer to RestoreHook or ResetHook: the hook has the state of the cut."""
 
     hook: str
 
@@ -181,7 +181,7 @@ class HookRestoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorReset:
-    """Answer to ResetOperatorCoordinator: the source's own state is that of the cut (A7)."""
+    """Answer to ResetOperatorCoordinator: the source's own state is the state in the cut (A7)."""
 
     source: str
 

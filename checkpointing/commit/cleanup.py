@@ -140,7 +140,7 @@ def reads_on(file: ListedFile, reservations: Iterable[Reservation], now_ms: int)
 
 
 def read_before_erasure(file: ListedFile, reservations: Iterable[Reservation], now_ms: int) -> bool:
-    """Return whether rows were erased from the file, while a reader may have opened its reserved cut before that.
+    """Return whether rows were erased from the file, and a reader may have opened its reserved cut before that.
 
     The cut's versions no longer show the file. It is deleted a day after the erasure at the latest, even if readers
     renew their reservations. A job that reads on from the cut reads successors.

@@ -56,9 +56,9 @@ def lists_of(table: Table, record: VertexRecord) -> Lists:
 def _differ(paths: AbstractSet[str], lists: Lists, were: Lists) -> bool:
     """Return True if the files of `lists`, which have the paths `paths`, are not the files of `were`.
 
-    Mostly a file that has left its list shows the difference, or the number of files does. So only changed lists cost
-    anything. Otherwise a file may have moved to another list, or several lists may share it. Then all files are
-    compared.
+    In most cases, a file that has left its list or the number of files already shows the difference. So only changed
+    lists are read. Otherwise all files are compared, because a file may have moved to another list, or several lists
+    may share it.
     """
     changed = (old for new, old in zip_longest(lists, were, fillvalue=()) if new is not old)
     if any(each.file.path not in paths for old in changed for each in old) or len(paths) > sum(map(len, were)):

@@ -46,7 +46,7 @@ class CheckpointRequest:
 
     @property
     def urgency(self) -> tuple[bool, bool, bool, int]:
-        """Sort key: savepoint before checkpoint, forced before not, user before periodic, older first."""
+        """Sort key: savepoint before checkpoint, forced before unforced, user's before periodic, older before newer."""
         return (not self.properties.is_savepoint, not self.properties.forced, self.periodic, self.sequence)
 
 

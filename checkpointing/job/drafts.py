@@ -170,7 +170,7 @@ class Drafts:
         return (NotifyAborted(effect.checkpoint, effect.reason, effect.message, ends_tick),)
 
     def leaves_rows(self, record: CheckpointRecord, rows_sent: int) -> bool:
-        """Return whether the cut lacks rows: sent after its barrier, in flight at the barrier, or fired since."""
+        """Return whether rows are not in the cut: sent after its barrier, in flight at the barrier, or fired since."""
         sent_later = rows_sent > self._sent.get(record.checkpoint, 0)
         return sent_later or record.has_rows_in_flight or self._fired > record.checkpoint
 
@@ -424,7 +424,7 @@ class EpochLog:
     def acknowledged(self, subtask: SubtaskId, checkpoint: CheckpointId, now_ms: int) -> SnapshotMetrics:
         """Return the measurements of a subtask that acknowledges now.
 
-        For the vertex, the time of its last subtask is kept.
+        The vertex gets the time of the subtask that acknowledges last.
         """
         epoch, vertex = self._epochs.get(checkpoint), subtask.vertex
         if epoch is None:

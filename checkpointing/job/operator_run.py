@@ -241,8 +241,9 @@ class LiveFiles:
     def age(self, expiry: Expiry, now_ms: int) -> None:
         """Pass a barrier of this time.
 
-        New files get it as the time of writing, and files whose rows have expired leave (N5). A later file of a key
-        never has an earlier time than an earlier file. So a row does not come back when a later one leaves.
+        New files get this time as their time of writing, and files whose rows have expired are dropped (N5). A later
+        file of a key never has an earlier time than an earlier file. So no older row becomes valid again when a newer
+        row is dropped.
         """
         stamped = (keyed if keyed.touched_ms is not None else replace(keyed, touched_ms=now_ms) for keyed in self.state)
         aged = tuple(keyed for keyed in stamped if not expiry.is_over(keyed.touched_ms, now_ms))

@@ -216,7 +216,7 @@ class SourceReaders:
             for subtask, name in zip(source.subtasks(), source.splits, strict=True)
         )
         self._splits = OrderedDict((_key(split), split) for split in splits)
-        """The splits in the order in which they are polled. A split that may read moves to the end.
+        """The splits in the order in which they are polled. A split that is allowed to read moves to the end.
 
         So no split waits while another one is polled twice.
         """

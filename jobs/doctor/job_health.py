@@ -89,7 +89,7 @@ def _values(
 
 
 def age(ms: int) -> str:
-    """Return how long ago something was, in its largest unit."""
+    """Return how long ago something happened, in the largest unit that fits."""
     whole_s = max(ms, 0) // 1000
     for unit_s, name in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
         if whole_s >= unit_s:

@@ -130,7 +130,7 @@ def needed_columns(keys: Sequence[str], aggregates: Sequence[Named], rows: Struc
 
 
 def _of_rows(one: Aggregate, kind: pl.DataType, *, checked: bool) -> tuple[pl.Expr, ...]:
-    """Return the partial aggregate. A checked sum comes in the form that `fitting` takes."""
+    """Return the partial aggregate. A checked sum has the form that `fitting` accepts."""
     if checked and isinstance(one.function, Sum):
         return sum_of_rows(one.function.column, one.name, kind, checked=True)
     return (one.function.add().cast(kind).alias(one.name),)

@@ -458,7 +458,7 @@ def fitting_means(functions: Iterable[tuple[str, AggregateMeaning]]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class Variance:
-    """The variance or standard deviation, as a double. It is that of a sample or of the whole population.
+    """The variance or standard deviation, as a double. It is computed for a sample or for the whole population.
 
     The accumulator is the number of values, their mean, and `m2`: the sum of the squared distances from the mean. Two
     accumulators are merged by the rule of Chan, Golub and LeVeque (1979), which Spark uses too. This rule loses no

@@ -26,7 +26,7 @@ class NewestRows:
     """The keyed function: state and output are alike, a row for each key (see `MergesPartials`).
 
     `columns` are the table's columns without its keys. A value that an update did not change is taken from the key's
-    row before. If there is no such row, the value stays unknown: it is null, and `_unchanged` names its column.
+    previous row. If there is no such row, the value stays unknown: it is null, and `_unchanged` names its column.
     """
 
     keys: tuple[str, ...]

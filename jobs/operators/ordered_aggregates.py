@@ -243,5 +243,5 @@ class ApproximatePercentile:
 
 
 def _counted_value() -> tuple[pl.Expr, pl.Expr]:
-    """Return a value and its count, of an element of an accumulator."""
+    """Return the value and the count in an element of an accumulator."""
     return pl.element().struct.field(_VALUE), pl.element().struct.field(_COUNT)

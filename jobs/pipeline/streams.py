@@ -803,7 +803,7 @@ class KeyedStream:
         row before. A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls. A
         function that sets timers needs `on_time` (see `HasTimers`), and rows with event times or an attribute
         `by_clock`. `outputs` are the columns of further outputs by name: see `Stream.output`. With `ttl`, as in
-        ttl="1d", the state of a key is dropped that long after the function has last changed it (see `expires`). `time`
+        ttl="1d", the state of a key is dropped this long after the function's last change of it (see `expires`). `time`
         is the output's column with its event time, which windows or other steps in time after this one need.
         `renamed_from` is the id that the vertex had before: the vertex keeps its state. `columns_renamed_from` has old
         names by the new ones, for columns of the state, of the table and of named outputs. These columns keep their

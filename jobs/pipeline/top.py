@@ -60,10 +60,10 @@ def top(  # noqa: PLR0913 - each says one thing of the rows
     name of a column for the number of a row, from 1. With `ties`, rows that are equal to the last one in `order_by` are
     returned too, as with `rank() <= n`. `place` is the name of a column for that rank. Equal rows have the same rank.
     The stream is a changelog. With a `row_number`, or with n=1 without ties, `upsert` can keep it. `renamed_from` is
-    the id that the vertex had before. With `ttl` the state drops the rows of a key that long after the key's first rows
-    have last changed (see `expires`). Dropped rows are not taken back: a table keeps them until the key has new rows.
-    With `within` the state drops a key's rows once the watermark is that long after the latest event time of the key.
-    So as long as no pause of a key is longer, the result is the top rows of all rows. After a longer pause, a key
+    the id that the vertex had before. With `ttl`, the state drops the rows of a key this long after the last change of
+    the key's first rows (see `expires`). Dropped rows are not taken back: a table keeps them until the key has new
+    rows. With `within` the state drops a key's rows once the watermark is that long after the latest event time of the
+    key. So as long as no pause of a key is longer, the result is the top rows of all rows. After a longer pause, a key
     begins anew. With `within`, a row is late if its time is not after the watermark of the last barrier. It goes to the
     table `late`, with `late_by_ms`. A vertex `<id>_late` writes this table, or `late_id`. Without `late`, a late row
     fails its micro-batch.

@@ -78,7 +78,7 @@ class Inbox:
         """Begin empty."""
         self._queue: SimpleQueue[Answer] = SimpleQueue()
         self._open = self._queue
-        """The queue that gets new facts: this inbox's, or that of the running attempt."""
+        """The queue that gets new facts: this inbox's own queue, or the running attempt's queue."""
         self.stop_requested = False
         """Whether the inbox ever got a StopRequested. If so, no attempt follows a failed one."""
 

@@ -5,7 +5,7 @@ after that, the window takes rows. A row is late if all windows to which it belo
 watermark of the last barrier. A late row goes to the output `LATE`, with how late it is, and changes no window.
 
 If a session has passed its lateness, another row of the epoch may still widen it. So its rows are held until the
-barrier. Thus it does not depend on the order of rows inside an epoch which rows are late.
+barrier. So the order of rows inside an epoch does not decide which rows are late.
 """
 
 from collections.abc import Sequence
@@ -136,7 +136,7 @@ class Windows(Protocol):
     def assigned(self, rows: pl.DataFrame, to: "Assignment") -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return the windows that the rows touch, before and after the rows are added.
 
-        Both are rows of the state, with key groups.
+        Both results are rows of the state, with key groups.
         """
         ...
 

@@ -211,7 +211,7 @@ class _Needed:
 class _Assembled:
     """Puts the columns that Spark computed beside those that it reads itself.
 
-    The number of its share is that of the Spark partition.
+    The share has the same number as the Spark partition.
     """
 
     shares: tuple[tuple[RowScan, ...], ...]

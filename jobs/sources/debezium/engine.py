@@ -75,7 +75,7 @@ class Delivery:
         self._lock = threading.Lock()
 
     def expect(self, place: tuple[str, int]) -> None:
-        """Have `I` written once everything before this place of the server's log has been written."""
+        """Expect this place of the server's log: once all lines before it are written, the line `I` is written."""
         with self._lock:
             self._place = place
 

@@ -155,7 +155,7 @@ class FileReader:
         return [*hidden, F.coalesce(corrupt, F.when(is_bad, record)).alias(self.corrupt)], rows
 
     def _seeming(self, rows: DataFrame, fit: Fit, own: Sequence[str]) -> dict[str, Column]:
-        """Return the conditions, by message, for texts of a CSV file that Spark would read as other values."""
+        """Return a dict from messages to conditions: where Spark would read texts of a CSV file as other values."""
         texts = [field for field in self.schema if self._is_text(field) and field.name in own]
         bad = {
             f"column {each.name!r} has no {each.dataType.simpleString()}": named(each.name).isNotNull()

@@ -600,7 +600,7 @@ def _must_agree(
     subject: Strategy,
     record: str | None,
 ) -> None:
-    """Raise SourceError for arguments of a registry without one, and for schemas that come from two places."""
+    """Raise SourceError if arguments need a registry that is not given, or if schemas come from two places."""
     if registry is None and (subject, record) != ("topic", None):
         raise SourceError("a KafkaSource without registry= has no subject and no record: leave them out")
     if registry is not None and writers is not None:
