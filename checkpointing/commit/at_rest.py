@@ -251,7 +251,7 @@ Recipe = SavepointAtRest | Rollback | SourceReset | Forget | Imported | Approved
 
 
 def turn_of(recipe: Recipe, rows: Iterable[CheckpointRecord]) -> Turn:
-    """Return what the new entry does to existing entries. A rollback abandons some, an approval replaces one."""
+    """Return what the new entry does to existing entries: a rollback abandons some, and an approval replaces one."""
     match recipe:
         case Rollback():
             return turn_back(rows, recipe.target)

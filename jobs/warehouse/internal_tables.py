@@ -38,7 +38,7 @@ class OwnTableChangedError(Exception):
 
 
 def opened(warehouse: Warehouse, log: DeltaLog, name: str) -> KnownTable:
-    """Return the table as of a look since `DeltaLog.look_anew`. Check that no other writer has removed files.
+    """Return the table as it was looked at after `DeltaLog.look_anew`. Check that no other writer removed files.
 
     Raises TableLogDamagedError, which names the missing or damaged log entry, and OwnTableChangedError.
     """

@@ -188,7 +188,7 @@ def forget(
 
 
 def _written_meanwhile(search: _Search, versions: Mapping[TableName, int]) -> Iterator[str]:
-    """Yield a note for each table that another program wrote to after the search: it may have copied erased rows."""
+    """Yield a note for each table to which another program wrote after the search: it can have copied erased rows."""
     known = (each for each in search.tables if each.name in versions)
     written = sorted(each.name for each in known if versions[each.name] != each.version + 1)
     if written:
