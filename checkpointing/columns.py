@@ -63,9 +63,9 @@ class TableColumns:
 
 
 def columns_then(now: Collection[str], then: Collection[str], renamed: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the renamed columns that a file or table has under the old name only, as old names by new names.
+    """Return a map from new to old names, for the columns that a file or table has under the old name only.
 
-    `now` are the columns that the reader wants, and `then` the columns of the file. `renamed` has all old names by new
+    `now` are the columns that the reader wants, and `then` the columns of the file. `renamed` maps all new names to old
     names.
     """
     return {new: old for new, old in renamed.items() if new in now and new not in then and old in then}

@@ -16,7 +16,7 @@ from checkpointing.state_evolution import Change, ChangeKind
 
 @dataclass(frozen=True, slots=True)
 class ColumnRenames:
-    """Old column names of one vertex by new names: `now` from the pipeline, `of_cut` from the cut."""
+    """From new to old column names of one vertex: `now` from the pipeline, `of_cut` from the cut."""
 
     now: Mapping[str, str]
     of_cut: Mapping[str, str]

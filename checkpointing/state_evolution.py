@@ -156,14 +156,14 @@ class StateSchema:
 
 
 def under_new_names(was: StateSchema, then: Mapping[str, str]) -> StateSchema:
-    """Return a state's columns under their new names. `then` has the old names by new names."""
+    """Return a state's columns under their new names. `then` maps new names to old names."""
     now = {old: new for new, old in then.items()}
     columns = (replace(column, name=now.get(column.name, column.name)) for column in was.columns)
     return replace(was, columns=tuple(columns))
 
 
 def renamed_inside(was: StateSchema, now: StateSchema, renamed: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (column, old name, new name) of each renamed field inside a column. `renamed` has old names by new ones."""
+    """Yield (column, old name, new name) of each renamed field inside a column. `renamed` maps new to old names."""
     before = {column.name: column.type for column in was.columns}
     for column in now.columns:
         for new, old in _fields_then(before.get(column.name, ""), column.type, renamed):

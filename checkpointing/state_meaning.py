@@ -119,7 +119,7 @@ def meaning_changes(
 
 
 def under_new_names(was: Sequence[ColumnMeaning] | None, then: Mapping[str, str]) -> tuple[ColumnMeaning, ...] | None:
-    """Return recorded meanings under the columns' new names. `then` has the old names in the files by new names.
+    """Return recorded meanings under the columns' new names. `then` maps new names to the old names in the files.
 
     A checkpoint can record both names, if it was taken before any range was written again. The files have the old name.
     """

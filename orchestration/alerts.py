@@ -45,7 +45,7 @@ _TRACEBACK: Final = "\nTraceback (most recent call last)"
 
 AlertKind = Literal["tick_failed", "cut_held", "lag", "late_rows", "freshness"]
 _KINDS: Final[Mapping[str, AlertKind]] = {LAG: "lag", COMPLETE: "freshness"}
-"""The kinds of alerts that come from a check, by the check's name."""
+"""From a check's name to the kind of the alerts that come from the check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

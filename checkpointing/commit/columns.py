@@ -53,7 +53,7 @@ from checkpointing.state_meaning import BROADCAST, PROCESS
 
 
 def appended_columns(table: Table, was: TableColumns, parent: CheckpointId, renamed: Mapping[str, str]) -> TableColumns:
-    """Return the columns of an append table at the next cut. `renamed` has old names by new names.
+    """Return the columns of an append table at the next cut. `renamed` maps new names to old names.
 
     A new column has values since the parent. A renamed column has values since its old name had them.
     """

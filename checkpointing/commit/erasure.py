@@ -31,7 +31,7 @@ from checkpointing.metadata.record import (
 NOT_KEPT: Final = "(the message went when rows were erased)"
 
 Successors = Mapping[str, FileHandle | None]
-"""The successor of each erased file, by the file's path in the warehouse. None: no row of it is left."""
+"""From the path of each erased file in the warehouse to the file's successor. None: no row of it is left."""
 
 
 def successors(erased: Iterable[ErasedFile]) -> Successors:

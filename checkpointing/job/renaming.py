@@ -116,7 +116,7 @@ class Relocated:
 
 
 def relocated(record: CheckpointRecord, folders: Mapping[TableName, TableName], generation: Generation) -> Relocated:
-    """Return the cut with the files of renamed tables in their new folders. `folders` has new folders by old ones.
+    """Return the cut with the files of renamed tables in their new folders. `folders` maps old folders to new ones.
 
     The paths belong to `generation`. Until an entry names them, only that generation uses them. So a clean-up that runs
     at the same time leaves them alone, and if the tick dies they are ordinary leftovers.
@@ -207,7 +207,7 @@ _STATES: Final = (table_of_state, table_of_broadcast)
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """New names by old names. Vertices and tables that keep their name are left out."""
+    """From old names to new names. Vertices and tables that keep their name are left out."""
 
     vertices: Mapping[VertexId, VertexId]
     tables: Mapping[TableName, TableName]

@@ -1,4 +1,4 @@
-"""A schema of a Hive metastore, by its Thrift interface."""
+"""A schema of a Hive metastore, which is reached through its Thrift interface."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -276,7 +276,7 @@ def _whole(file: FileHandle, warehouse: Root) -> FileScan:
 def renamed_rows(
     spark: SparkSession, schema: StructType, files: Sequence[FileHandle], warehouse: Root, renamed: Mapping[str, str]
 ) -> DataFrame:
-    """Return the rows of staged files, each read by its own column names. `renamed` are old names by new names."""
+    """Return the rows of staged files, each read by its own column names. `renamed` maps new names to old names."""
     by_names: dict[tuple[str, ...], list[FileHandle]] = defaultdict(list)
     for file in files:
         footer = schema_of(str(warehouse), file) if renamed else None

@@ -109,8 +109,8 @@ class KeyedTask:
     that output. It is None if there is no such output. With `emits_changes` the channel takes the changes of the output
     instead, whatever the table is. With `end_of_input` the task calls the function's `end_of_input`, if it has one,
     after the rows. Subtasks that are `outdated` rewrite their range of the state with the declared columns, even
-    without rows. Subtasks in `outdated_ranges` rewrite their range of the upsert table. `columns_renamed_from` are old
-    column names by new ones, in the files of state and of the upsert table. The vertex's `broadcast` state has the rows
+    without rows. Subtasks in `outdated_ranges` rewrite their range of the upsert table. `columns_renamed_from` maps new
+    column names to old ones, in the files of state and of the upsert table. The vertex's `broadcast` state has the rows
     of the last input, or the truncates among changes. State `expires` by the time `now_ms`. State files have the
     columns `stored`, or those of `state_schema` if `stored` is None. `lapsed` is as in `KeyedSpec`.
     """

@@ -56,7 +56,7 @@ def join(  # noqa: PLR0913 - each says one thing of the join
     left rows with a match, and an anti join the left rows without one. Both have no right columns. State keeps the rows
     of both sides. An inner or semi join of append-only streams is append-only. All others are changelogs: only
     `aggregate`, `join`, `top` and `union` can take their rows. `renamed_from` is the id that the vertex had before.
-    With `ttl` the state drops the rows of a key that long after the key's last row was added or taken back (see
+    With `ttl`, the state drops the rows of a key this long after the key's last row was added or taken back (see
     `expires`).
 
     With `within=("-5m", "1h")`, rows join only if the right row's event time minus the left row's lies in this range,

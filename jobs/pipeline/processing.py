@@ -26,7 +26,7 @@ NO_OUTPUTS: Final[Mapping[str, StructType]] = MappingProxyType({})
 class Rows:
     """The columns of a process function: of its own state, of its output, and of its named `outputs`.
 
-    `renamed` has old column names by new ones.
+    `renamed` maps new column names to old ones.
     """
 
     state: StructType

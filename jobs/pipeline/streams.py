@@ -602,7 +602,7 @@ class Stream:
     ) -> "Stream":
         """Rename, drop or reorder existing columns of the append table. Must follow `table` or `check_rows`.
 
-        `renamed_from` has old names by the new ones. These columns keep their values, and the next checkpoint rewrites
+        `renamed_from` maps new names to old names. These columns keep their values, and the next checkpoint rewrites
         the table's files. The columns of `drop` are removed from the table. With `reorder` the table's columns get the
         order of the rows' columns. A quarantine of the same vertex changes in the same way. You may leave the
         declaration in the code: once the change has happened, it has no effect. Raises InvalidNameError,
@@ -763,7 +763,7 @@ class KeyedStream:
         once. `table` gets a row for each key and each micro-batch that touched the key, so the number of rows depends
         on how the input was split into micro-batches. `process` gets every update as a row. Another `aggregate` takes
         back the row that an update replaces. `renamed_from` is the vertex's old id: the vertex keeps its state. A
-        column's old name is given with `count(renamed_from=)`. With `ttl`, as in ttl="30d", the state drops a key that
+        column's old name is given with `count(renamed_from=)`. With `ttl`, as in ttl="30d", the state drops a key this
         long after the key's last row (see `expires`). The key's next row begins anew, and its row in a table stays
         until then. Raises InvalidNameError, InvalidPipelineError for a column that cannot be aggregated like this, and
         for updates that lost their kind.
@@ -805,8 +805,8 @@ class KeyedStream:
         `by_clock`. `outputs` are the columns of further outputs by name: see `Stream.output`. With `ttl`, as in
         ttl="1d", the state of a key is dropped this long after the function's last change of it (see `expires`). `time`
         is the output's column with its event time, which windows or other steps in time after this one need.
-        `renamed_from` is the id that the vertex had before: the vertex keeps its state. `columns_renamed_from` has old
-        names by the new ones, for columns of the state, of the table and of named outputs. These columns keep their
+        `renamed_from` is the id that the vertex had before: the vertex keeps its state. `columns_renamed_from` maps new
+        names to old names, for columns of the state, of the table and of named outputs. These columns keep their
         values.
         """
         inputs, rows = (self.as_input(),), Rows(state, output, columns_renamed_from, outputs)
@@ -903,8 +903,8 @@ class ConnectedStreams:
         right row with the greatest value of that column is used, so an older row that arrives late does not replace it.
         Either way each left row is emitted once, with the right row that is known then. A left row without a right row
         waits in keyed state, until a right row arrives or a drain emits it with nulls. `renamed_from` is the id that
-        the vertex had before: the vertex keeps its state. With `ttl` the state drops a right row that long after it
-        arrived, and the waiting left rows of a key that long after the last of them (see `expires`). Raises
+        the vertex had before: the vertex keeps its state. With `ttl`, the state drops a right row this long after the
+        row arrived, and the waiting left rows of a key this long after the last of them arrived (see `expires`). Raises
         InvalidNameError, and InvalidPipelineError for a column that the right rows lack or the left rows have, and for
         a `latest_by` without an order. Raises it too if the right rows are an aggregate's updates and there is no
         `latest_by`, because the first update is only a partial result.

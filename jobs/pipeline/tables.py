@@ -167,7 +167,7 @@ def _upsert_keys(table: str, vertex: KeyedVertex, rows: StructType, keys: Sequen
 def _partition_columns(
     table: str, rows: StructType, by: Sequence[str], renamed: Mapping[str, str] = NOTHING
 ) -> tuple[str, ...]:
-    """Return the columns by which a table is laid out. `renamed` has old names of its columns by the new ones.
+    """Return the columns by which a table is laid out. `renamed` maps new names of its columns to the old ones.
 
     Raises InvalidPipelineError for a column that is missing, named twice or renamed, for a type whose values Delta
     writes as texts that not all readers understand alike, and if no other column is left.

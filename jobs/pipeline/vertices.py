@@ -38,7 +38,7 @@ class DeclaredTime:
 class Derivation:
     """How the columns after a step result from those before it. Columns that are not named here keep values and name.
 
-    `computed` and `conditions` are Spark SQL, or None for a Python function. `renamed` has old names by the new ones.
+    `computed` and `conditions` are Spark SQL, or None for a Python function. `renamed` maps new names to old names.
     """
 
     computed: Mapping[str, str | None] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class ProcessVertex:
     """A keyed process function. `state` has the key columns, then the function's own. `outputs` are its named outputs.
 
     If there is a `broadcast`, the last input is that broadcast, and `broadcast` says which of its rows are kept.
-    `columns_renamed_from` has old names of columns of the state and the output by the new ones.
+    `columns_renamed_from` maps new names of columns of the state and the output to the old names.
     """
 
     id: VertexId

@@ -20,7 +20,7 @@ _SIGN: Final = "_sign"
 _HASH: Final = "_hash"
 
 Files = Mapping[str, Mapping[str, Any]]
-"""The log's add or remove actions, by the paths of files relative to the table's folder."""
+"""From the paths of files relative to the table's folder to the log's add or remove actions."""
 
 
 def changed_times(
@@ -61,7 +61,7 @@ def _net(folder: StoragePlace, versions: Iterable[int]) -> tuple[Files, Files]:
 
 
 def _is_later(action: Mapping[str, Any], column: str, before: datetime) -> bool:
-    """Return whether no row of a file is before that time, by the file's statistics."""
+    """Return whether the file's statistics show that no row of the file is before that time."""
     least = json.loads(action.get("stats") or "{}").get("minValues", {}).get(column)
     if not isinstance(least, str):
         return False

@@ -274,8 +274,8 @@ class RangeState:
 
     `schema` is the schema of a state row: key columns, then state columns, and `TOUCHED` if rows expire. `outdated`
     says that a file has other columns. Then the whole range is rewritten, so that its files fit the table's schema
-    (D6). `renamed` has old column names by the new ones. When the whole range is written as a base, `remembered` takes
-    its rows and returns those to keep. With `aged`, rows expire: neither `load` nor a base returns expired rows (N5).
+    (D6). `renamed` maps new column names to old ones. When the whole range is written as a base, `remembered` takes its
+    rows and returns those to keep. With `aged`, rows expire: neither `load` nor a base returns expired rows (N5).
     `lapsed` says how rows expired up to the restored cut, if rows do not expire any more. `due` is the column with the
     time at which a row is due, if there is one (N4). All rows that were due by `fired_ms` have been fired, so a change
     includes all of them.

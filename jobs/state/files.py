@@ -115,8 +115,8 @@ def read_verified(
 ) -> pa.Table:
     """Return the file's rows in `schema`. Missing columns are null, at every depth. Narrower types are widened.
 
-    `renamed` has old column names by the new ones. If a file has only the old name, the column is read by that name.
-    Raise StateFileError if the file is missing, differs from its handle or cannot be converted to the schema.
+    `renamed` maps new column names to old ones. If a file has only the old name, the column is read by that name. Raise
+    StateFileError if the file is missing, differs from its handle or cannot be converted to the schema.
     """
     content = base64.b64decode(file.inline) if file.inline else _read(root, operator, file)
     if len(content) != file.bytes or zlib.crc32(content) != file.crc32:

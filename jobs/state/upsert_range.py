@@ -32,7 +32,7 @@ FILE_ROWS_MAX: Final = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsertRange:
-    """The rows of one upsert table in one range of key groups. `renamed` are old column names by the new ones.
+    """The rows of one upsert table in one range of key groups. `renamed` maps new column names to old ones.
 
     With `all_files`, every file is rewritten, because the files have other columns, or are of another range. A file has
     at most `file_rows_max` rows.

@@ -141,7 +141,7 @@ def _files_of_output(
 
 
 def _renamed_up_to(graph: JobGraph, vertex: VertexId) -> dict[str, str]:
-    """Return the old names, by the new ones, of columns that this vertex and those upstream of it rename."""
+    """Return a dict from new to old names of columns that this vertex and the vertices upstream of it rename."""
     found: dict[str, str] = {}
     for edge in graph.upstream(vertex):
         found |= _renamed_up_to(graph, edge.upstream)

@@ -192,11 +192,11 @@ class CheckpointStore:
         self._beyond_damage = beyond_damage
         self._manifests = ManifestFiles(warehouse)
         self._stored: dict[str, Row] = {}
-        """The stored form of each entry, by the entry's text."""
+        """From an entry's text to its stored form."""
         self._decoded: dict[str, Row] = {}
-        """The whole form of each entry, with its manifests, by the entry's text."""
+        """From an entry's text to its whole form, with its manifests."""
         self._damaged: dict[str, DamagedRow] = {}
-        """The damage, by the nonce of an entry or by the path of a file."""
+        """From the nonce of an entry or the path of a file to its damage."""
         self._seen: tuple[int, tuple[Row, ...]] | None = None
         """The version that this store committed or read last, and its entries, newest first."""
         self._log.create(SCHEMA, dict(SMALL_TABLE))

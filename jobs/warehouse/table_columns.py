@@ -59,7 +59,7 @@ def next_schema(
 ) -> Schema | None:
     """Return the schema that a table gets: these columns and other writers' columns. None if nothing changes.
 
-    A column whose type does not change keeps its metadata. So does a renamed column: `renamed` has old names by new
+    A column whose type does not change keeps its metadata. So does a renamed column: `renamed` maps new names to old
     names. Columns in `leaving` are removed. If the table has no columns of other writers, the columns have the
     pipeline's order. Otherwise new columns come last. With `in_order`, all of the pipeline's columns come first, in its
     order, and then the others.

@@ -20,7 +20,7 @@ from jobs.spark.columns import named
 from jobs.storage.parquet import ScanError
 
 SplitTimes = tuple[tuple[int, str, int], ...]
-"""The greatest time in ms, by the number of the input and the split."""
+"""Number of the input, split, and the split's greatest time in ms, for each split."""
 _MICROSECONDS: Final = 1_000
 _DAY_MS: Final = 86_400_000
 

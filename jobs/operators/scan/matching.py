@@ -71,7 +71,7 @@ def matching_rows(
     files: Sequence[ReadFile],
     renamed: Mapping[str, Sequence[str]],
 ) -> dict[str, list[int]]:
-    """Return the numbers of the rows that match, by the files' paths. Files without such rows are left out.
+    """Return a dict from the files' paths to the numbers of the rows that match. Files without such rows are left out.
 
     `schema` has the columns of the predicate. `renamed` has older names of columns. If a file lacks a column, the
     column is read by an older name, or else from the file's `constants`, or else as null. Raises PredicateError, and

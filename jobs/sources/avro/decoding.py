@@ -27,7 +27,7 @@ class AvroDecoding:
     """How the bytes of the column `value` are decoded into columns.
 
     `reader` is the schema of the columns. If it is None, each column gets the writer's field of the same name.
-    `writers` has the schemas that records were written with, by the number in front of each record. It is None if
+    `writers` maps the number in front of each record to the schema with which the record was written. It is None if
     records have no number and were written with `reader`. Decimals are the only logical types in these schemas.
     `stored` is the type of the decoded records, and `columns` are the columns that this type is cast to.
     """

@@ -132,7 +132,7 @@ def first_line(error: Exception) -> str:
 def _is_plain(file: pq.ParquetFile) -> bool:
     """Return whether Arrow can read all values.
 
-    Dates of Spark 2 or of a legacy setting of Spark are Julian, and need Spark's reader.
+    Dates that were written by Spark 2, or with a legacy setting of Spark, are Julian, and need Spark's reader.
     """
     said = file.metadata.metadata or {}
     old = said.get(_SPARK_VERSION, b"3").startswith((b"1.", b"2."))

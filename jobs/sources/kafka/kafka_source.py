@@ -161,7 +161,7 @@ class KafkaSource(ReadsFirst):
     | `schema`         | for JSON, a StructType of the value's columns; for Avro, the text of its schema or a dict |
     | `format`         | "json", "avro", "json-schema", "protobuf", "debezium-json", "debezium-avro", or "raw":    |
     |                  | the column `value`, bytes                                                                 |
-    | `writer_schemas` | for Avro of Confluent's wire format: the schemas of the records, by their numbers         |
+    | `writer_schemas` | for Avro of Confluent's wire format: a dict from numbers to the records' schemas          |
     | `registry`       | instead of `writer_schemas`: the SchemaRegistry with the schemas, or its URL              |
     | `subject`        | what names a topic's schemas in the registry: "topic", "record" or "topic-record"         |
     | `record`         | the full name of the record to read. The topic's other records are skipped                |

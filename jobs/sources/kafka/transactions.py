@@ -134,7 +134,7 @@ class TransactionWindow:
         self.starts = dict(starts)
         self.looked_at = {**starts, **ends_at}
         self.given_up: dict[str, str] = {}
-        """What is missing of each transaction that was given up, by the transaction's id."""
+        """From the id of each transaction that was given up to what is missing of it."""
         self._boundaries = tuple(ends_at)
         self._patience_ms = patience_ms
         self._by_id: dict[str, list[_Transaction]] = {}

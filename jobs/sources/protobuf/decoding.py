@@ -28,7 +28,7 @@ class ProtobufDecoding:
     """How the bytes of the column `value` become columns. `record` is the full name of the message that is read.
 
     If `record` is None, the first message of each schema is read. Records of other messages do not decode.
-    `descriptors` are the descriptors of each schema, by the schema's number.
+    `descriptors` maps each schema's number to its descriptors.
     """
 
     value: str

@@ -56,7 +56,7 @@ class SchemaRegistry:
     | `url`     | where the registry is, as in "https://registry:8081"                                              |
     | `kept`    | a folder, or its URL, in which found schemas are stored. With it, the pipeline can be built       |
     |           | and its input be read while the registry is away. All processes of the job must reach it          |
-    | `options` | settings of Confluent's client, by its names, such as "ssl.ca.location"                           |
+    | `options` | settings of Confluent's client under its names, such as "ssl.ca.location"                           |
     | `secrets` | for each secret setting, such as "basic.auth.user.info" (USER:PASSWORD), its environment variable |
     |           | or a function that returns the values                                                             |
     """

@@ -19,8 +19,8 @@ _COMPLEX: Final = frozenset({"record", "enum", "fixed", "array", "map", "error"}
 class KnownSchema(BaseModel):
     """A schema and its number in a registry. The number identifies the same schema for ever.
 
-    `kind` is `AVRO`, `JSON` or `PROTOBUF`. `references` has the texts of all schemas that this schema uses, directly or
-    not, by the names under which they are used. A schema comes after the schemas that it uses.
+    `kind` is `AVRO`, `JSON` or `PROTOBUF`. `references` has the names and texts of all schemas that this schema uses,
+    directly or not. A schema comes after the schemas that it uses.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

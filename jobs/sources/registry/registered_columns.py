@@ -75,7 +75,7 @@ Describe = Callable[[KnownSchema], Described]
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """The names in the registry of the schemas of topics, by the producers' subject name strategy.
+    """The names that the schemas of topics have in the registry, as the producers' subject name strategy forms them.
 
     `record` is the full name of the record to read from a topic with several kinds of records.
     """

@@ -70,8 +70,8 @@ class TableRows:
 class Heads:
     """The columns that all rows of a batch have, whatever their table, with a value for each row.
 
-    `tables` has the number of each row's table. `unchanged` has the columns that the server did not send, by the row's
-    number.
+    `tables` has the number of each row's table. `unchanged` maps a row's number to the columns that the server did not
+    send.
     """
 
     kinds: Sequence[str] | pa.Array
