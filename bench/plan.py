@@ -123,7 +123,7 @@ QUICK: Final = Extent(
 
 
 def program(name: str, extent: Extent) -> Program:
-    """Return a program by its name, after writing its input. Raise KeyError for an unknown name."""
+    """Return the program with this name, after writing its input. Raise KeyError for an unknown name."""
     scratch = ROOT / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     command = (*_command(name, extent), "--scratch", str(scratch))

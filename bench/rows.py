@@ -197,7 +197,7 @@ def _changes(results: Results, extent: Extent) -> Figures:
 
 
 def _timed(work: str) -> Callable[[Results, Extent], Figures]:
-    """Return the figures of work in event time against Structured Streaming, and beside them those against Flink."""
+    """Return the figures of work in event time against Structured Streaming, and the figures against Flink."""
     ours = f"timed:ours:{work}"
     against = _against(ours, f"timed:streaming:{work}", WARM_UP)
 

@@ -57,7 +57,8 @@ def commits(trace: Path) -> list[CommitTimes]:
 def _commits(entries: Iterator[TraceEntry]) -> Iterator[CommitTimes]:
     """Yield the moments of each checkpoint.
 
-    A checkpoint's own time begins at the end of its last micro-batch, or when the checkpoint before it is done.
+    A checkpoint's own time begins at the end of its last micro-batch. If no micro-batch has ended since the cut of the
+    checkpoint before, the time begins at that cut.
     """
     worked_ms, at = 0, dict[type, int]()
     for entry in entries:

@@ -49,7 +49,7 @@ from spec.reference.pipeline import Contents, CutReached
 
 @dataclass(frozen=True, slots=True)
 class ProcessBegan:
-    """A process began a tick, with the limits of all its attempts together. All times are by its own clock."""
+    """A process began a tick, with the limits of all its attempts together. `at_ms` is a time of its own clock."""
 
     process: int
     limits: TickLimits
@@ -307,7 +307,7 @@ class EntriesLost:
 
 
 LEAVES_OUTSIDE_EVERY: Final = 3
-"""A rollback to one checkpoint in this many leaves the sinks of upsert tables as they are."""
+"""If the target's id is divisible by this number, a rollback leaves the sinks of upsert tables as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +405,7 @@ class EntryStored:
 
 @dataclass(frozen=True, slots=True)
 class EntryRead:
-    """An entry was read with its manifests. `missing` are those that had been deleted.
+    """An entry was read with its manifests. `missing` are the manifests that had been deleted.
 
     `differs` is true if the entry read differs from the one that was appended.
     """
@@ -637,7 +637,7 @@ class CutWritten:
 
 @dataclass(frozen=True, slots=True)
 class CutsDropped:
-    """Recorded cuts were dropped. `needed` are those that an entry still needed."""
+    """Recorded cuts were dropped. `needed` are the dropped cuts that an entry still needed."""
 
     dropped: tuple[CheckpointId, ...]
     needed: tuple[CheckpointId, ...]
@@ -652,7 +652,7 @@ class CutsCorrected:
 
 @dataclass(frozen=True, slots=True)
 class FilesDiscarded:
-    """Files were deleted. `needed` are those that an entry or a table still named then."""
+    """Files were deleted. `needed` are the deleted files that an entry or a table still named at that time."""
 
     paths: tuple[str, ...]
     needed: tuple[str, ...]
@@ -897,7 +897,7 @@ class History:
     rows: Callable[[str], Rows]
     """Returns the rows of a table's or channel's file."""
     state: Callable[[KeyedFile], dict[int, tuple[object, ...] | None]]
-    """Returns the state in a state file, by key. None means that the key is deleted."""
+    """Returns the content of a state file: a dict from each key to its state. None means that the key is deleted."""
     baseline: tuple[CheckpointId, ...] = ()
     """The checkpoints that existed before the first event, oldest first, without savepoints."""
     pinned: tuple[CheckpointId, ...] = ()
@@ -916,11 +916,11 @@ class History:
     _without_flow: tuple[int, list[Event]] = field(default=(0, []), init=False)
     """The number of all events, and the list of the events outside the flow."""
     _by_kind: tuple[int, dict[type, list[Event]]] = field(default=(0, {}), init=False)
-    """The number of all events, and the events outside the flow by their kind."""
+    """The number of all events, and a dict from each kind of event outside the flow to the events of this kind."""
 
     @property
     def without_flow(self) -> list[Event]:
-        """The events without those of rows on their way. Most invariants look at these only.
+        """The events without those about rows on their way (FLOW). Most invariants look at these only.
 
         The list is computed again if the number of events has changed. To replace an event, make a new history.
         """

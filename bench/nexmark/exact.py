@@ -96,7 +96,7 @@ def require_exact(name: str, wanted: pa.Table, found: pa.Table) -> None:
 
 
 def _plain(table: pa.Table) -> pl.DataFrame:
-    """Return the rows sorted, and their columns by name. Types that differ only between engines are made equal."""
+    """Return the rows sorted, with columns in a fixed order. Types that differ only between engines are made equal."""
     frame = pl.DataFrame(pl.from_arrow(table))
     frame = frame.with_columns(
         pl.col(pl.Datetime).dt.replace_time_zone(None).dt.cast_time_unit("us"),
@@ -145,10 +145,10 @@ def _by_bidder(windows: pa.Table) -> pa.Table:
 
 
 def _without_doubt(name: str, rows: pa.Table, bids: pl.DataFrame) -> pa.Table:
-    """Leave out the rows of q5 and q11 with a bid that came after the delay, but when some of its windows were open.
+    """Leave out the rows of q5 and q11 near a bid that came later than the delay allows, while a window was still open.
 
-    Such a bid counts only in the hops that were still open. If the session before it had already closed, it begins a
-    new one.
+    Such a bid counts only in the hops that were still open. If its bidder's earlier session had already closed, the bid
+    begins a new session.
     """
     frame = pl.DataFrame(pl.from_arrow(rows)).with_columns(_micros(pl.col("starts", "ends")))
     doubtful = bids.filter(pl.col("dateTime") <= pl.col("before") - pl.duration(milliseconds=DELAY_MS))

@@ -19,7 +19,10 @@ NAMES: Final = tuple(QUERIES)
 IN_FLINK: Final = tuple(name for name in NAMES if name != "q6")
 """Flink's OVER takes no updates (FLINK-19059), so it has no q6."""
 STREAMED: Final = ("q0", "q1", "q2", "q3", "q8", "q10", "q11", "q13", "q14", "q20", "q21", "q22", "q23")
-"""The queries that Structured Streaming can run. `bench.peers.nexmark_streaming` tells why not the others."""
+"""The queries that Structured Streaming can run.
+
+`bench.peers.nexmark_streaming` explains why it cannot run the others.
+"""
 ROW, MINI_BATCH = "row", "mini-batch"
 ROCKSDB, HASHMAP, STREAMING, OURS = "rocksdb", "hashmap", "streaming", "ours"
 TITLES: Final = {

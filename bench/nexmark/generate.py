@@ -58,7 +58,7 @@ class Extent:
 
     @property
     def horizon_ms(self) -> int:
-        """The time in which as many auctions open as are in flight."""
+        """The time in which IN_FLIGHT new auctions open: as many as are in flight at once."""
         return IN_FLIGHT * ALL // AUCTIONS * 1000 // self.rate
 
 

@@ -49,7 +49,7 @@ def build(data: Path) -> Pipeline:
 
 
 def main() -> None:
-    """Measure one tick, after one with few rows in the same Spark session."""
+    """Measure one tick. Before it, a tick with few rows runs in the same Spark session."""
     asked = _arguments()
     spark = open_session(SparkConfig())
     try:

@@ -114,7 +114,10 @@ def _require_rows(warehouse: Path, rows: int) -> None:
 
 
 def _compared(read: Callable[[Path], object], ours: Path, once: Path) -> dict[str, float]:
-    """Return the median time of a read of each of both tables, read in turn. The first read of each does not count."""
+    """Return the median read time of each of the two tables.
+
+    They are read in turn. The first read of each does not count.
+    """
     took: dict[Path, list[float]] = {ours: [], once: []}
     for turn in range(_READS + 1):
         for table, seconds in took.items():

@@ -1,4 +1,4 @@
-"""Lists by name the judges that hunt planted bugs: the simulator with some moves, machines, and property tests.
+"""Lists the judges that hunt planted bugs: the simulator with some moves, machines, and property tests.
 
 A judge gives no reasons and keeps nothing. Its `broken(seed)` returns the ids of the rules that the seed broke.
 """

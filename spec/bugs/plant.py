@@ -67,7 +67,7 @@ def files() -> list[Path]:
 
 @cache
 def bugs() -> dict[str, Bug]:
-    """Return all bugs by name, in the order of the files."""
+    """Return a dict from each bug's name to the bug, in the order of the files."""
     found: dict[str, Bug] = {}
     for file in files():
         for table in tomllib.loads(file.read_text(encoding="utf-8"))["bug"]:

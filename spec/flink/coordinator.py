@@ -237,8 +237,8 @@ class FlinkCoordinator(CheckpointCoordinator):
     def tell(self, fact: FlinkFact) -> tuple[FlinkEffect, ...]:
         """Process one fact and return the effects, as `step` does.
 
-        Raises RestoreRefusedError for a restore that does not fit, and ForcedCheckpointSubsumedError for an abort that
-        is impossible. Both change nothing.
+        Raises RestoreRefusedError if a restore does not fit, and ForcedCheckpointSubsumedError if an abort is
+        impossible. In both cases nothing changes.
         """
         if isinstance(fact, RestoreRequested):
             restored: list[FlinkEffect] = []
@@ -332,7 +332,7 @@ FIRST_ID = CheckpointId(1)
 class CheckpointIdCounter:
     """Counts up from 1, or from the id that the persisted claim has.
 
-    A caller with several threads fetches under its own lock. `fetch` itself neither awaits nor calls back.
+    A caller with several threads fetches under its own lock. `fetch` itself does not await, and calls no callback.
     """
 
     __slots__ = ("_next",)

@@ -1,4 +1,4 @@
-"""Runs the coordinator cases, and builds what they give: task states, a savepoint, a registry that counts."""
+"""Runs the coordinator cases, and builds what they describe: task states, a savepoint, a registry that counts."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -80,7 +80,7 @@ def state_of(raw: Value) -> AcknowledgedState | None:
 
 
 def savepoint_of(raw: Mapping[str, Value]) -> CompletedCheckpoint:
-    """Return the finished savepoint that a case gives."""
+    """Return the finished savepoint that a case describes."""
     return CompletedCheckpoint(id=CheckpointId(raw["id"]), properties=savepoint(unaligned=False))
 
 

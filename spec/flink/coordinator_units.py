@@ -71,7 +71,7 @@ class Unit(Protocol):
         """Do a step. Raise StepError if the step raises an error."""
 
     def fact(self, name: str, expected: Value) -> Value:
-        """Return the present value of the fact of that name, in the form in which cases write it."""
+        """Return the present value of the fact with this name, in the form that cases use."""
 
 
 UnitFactory = Callable[[Mapping[str, Value]], Unit]
@@ -116,7 +116,7 @@ def _edges(given: Mapping[str, Value], names: tuple[str, ...]) -> Iterator[Plann
 
 
 def counters(tracker: StatisticsTracker) -> Value:
-    """Return the counters by name."""
+    """Return a dict from the name of each counter to its value."""
     c = tracker.counters
     return {
         "total": c.total,
@@ -174,7 +174,10 @@ def latest(tracker: StatisticsTracker) -> Value:
 
 
 class DeciderUnit:
-    """The request decider. The case gives it what is pending, cleaning and triggering."""
+    """The request decider.
+
+    The case sets how many checkpoints are pending or being cleaned up, and whether one is being triggered.
+    """
 
     def __init__(self, given: Mapping[str, Value]) -> None:
         self._decider = RequestDecider(

@@ -353,7 +353,8 @@ def compare_traces(run: BarrierRun, case: Case) -> Iterator[str]:
 def _mandatory(trace: list[tuple[Any, Entry]], kinds: tuple[str, ...], case: Case) -> list[tuple[Any, Entry]]:
     """Return the entries of these kinds.
 
-    Deliveries have the set of blocked channels, which is also added at the end.
+    In an aligned mode, each delivery gets the set of channels that are blocked then. A last entry has the set that is
+    blocked at the end of the case.
     """
     folds = case["mode"].startswith("aligned")
     blocked: set[int] = set()

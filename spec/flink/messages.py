@@ -23,7 +23,7 @@ from checkpointing.identifiers import CheckpointId
 
 
 def shared_handles(checkpoint: CompletedCheckpoint) -> dict[str, str]:
-    """Return the handles that a checkpoint shares with others, by key."""
+    """Return the handles that a checkpoint shares with others, as a dict from each key to its handle."""
     return {key: handle for state in checkpoint.states.values() for key, handle in state.shared}
 
 

@@ -349,7 +349,7 @@ class AttemptsMachine(RuleBasedStateMachine):
         return beaten
 
     def _follows(self, end: EndTick) -> None:
-        """Expect a restart after a failed attempt if the strategy allows it, and else that the tick is over."""
+        """Expect a restart after a failed attempt if the strategy allows it. Otherwise expect that the tick is over."""
         due, left_ms = self.told.delays_ms(self.now_ms), self.told.left_ms(self.now_ms)
         restart = next((each for each in self.effects if isinstance(each, RestartDue)), None)
         if restart is None:
@@ -364,7 +364,10 @@ class AttemptsMachine(RuleBasedStateMachine):
         expect(self.asked == Wait(restart.delay_ms), ATTEMPTS, f"{self.asked} after {restart}")
 
     def _goes_on(self) -> None:
-        """Expect another attempt, once no other process holds the job. Without an answer to its claim, it fails."""
+        """Expect another attempt, once no other process holds the job.
+
+        If its claim gets no answer, the attempt fails.
+        """
         if self.is_silent or self.told.behind == TRIES:
             self.told.behind = 0
             self._follows(EndTick(TickOutcome.FAILED, Reason.TASK_FAILURE))
@@ -423,7 +426,7 @@ class AttemptsMachine(RuleBasedStateMachine):
                 return None
 
     def _shown(self) -> Observed:
-        """Return the list that the tick sees. `told.behind` counts lists in a row that lack an entry that it knows.
+        """Return the list that the tick sees. `told.behind` counts lists in a row that lack a known entry.
 
         If a list lacks entries, the holder seems to live and to have no lease.
         """

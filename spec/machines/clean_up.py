@@ -281,7 +281,7 @@ LOG_STAYS = "log-stays"
 """A clean-up drops no log entry from which the table, a cut or a reader within the grace may begin."""
 LOG_GOES = "log-goes"
 """Log entries that a clean-up finds unneeded are dropped one grace after that clean-up. If clean-ups come more often
-than every 24th of a grace, they may be dropped a 24th of a grace later."""
+than every 24th of a grace, these entries may be dropped a 24th of a grace later."""
 
 LOOKS_ARE_FEW = "looks-are-few"
 """A clean-up adds its own look at the tables as the last one. It keeps no look of a later time, since clocks are set
@@ -319,7 +319,7 @@ class KeepingMachine(RuleBasedStateMachine):
         self.later_ms = 0
         """How much later log entries may go, because clean-ups have come often."""
         self.looked: dict[int, int] = {}
-        """When clean-ups were, and the oldest version with which a reader could begin then."""
+        """Maps the time of each clean-up to the oldest version with which a reader could begin at that time."""
         self.current = Generation(1)
         self.made = 0
         self.commit(pinned=False, shares=False)
@@ -587,7 +587,7 @@ class KeepingMachine(RuleBasedStateMachine):
         )
 
     def _judge_log(self) -> None:
-        """Judge from which version on the table's log stays."""
+        """Judge from which version on clean-ups keep the table's log."""
         self._note_readable()
         floor = log_floor(self.looks, TABLE, self.now_ms, self.grace_ms)
         reading = [each for each, until_ms in self.readable_until.items() if self.now_ms - until_ms < self.grace_ms]

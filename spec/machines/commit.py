@@ -187,7 +187,7 @@ class CommitWorld(World):
         expect(said == now, "tables-follow", f"{row.checkpoint} publishes {said} as the count, not {now}")
 
     def judge_start(self, restored: CheckpointRecord | None) -> None:
-        """Judge that a holder does not go on from an entry that is newer than the newest cut."""
+        """Judge that a holder does not restore an entry that is newer than the newest cut."""
         newest = max(self.cuts, default=NO_CHECKPOINT)
         late = restored is not None and restored.checkpoint > newest
         expect(not late, "published-in-order", f"work goes on from {restored}, and the newest cut is {newest}")

@@ -62,7 +62,10 @@ class QueueModel:
 
     settings: CoordinatorSettings
     waiting: dict[str, Urgency] = field(default_factory=dict)
-    """The unanswered requests that are no pending checkpoints yet, with their urgency. One may be getting its id."""
+    """The unanswered requests that are no pending checkpoints yet, with their urgency.
+
+    The id of one of them may be on its way.
+    """
     is_fetching: bool = False
     chosen: str | None = None
     """The request that must begin next. None if it may be a request of the timer."""
@@ -125,7 +128,7 @@ class QueueModel:
         expect(held, QUEUE_HELD, f"{[*self.waiting]} wait for {pending} pending ones and {self.deleting} deletions")
 
     def judge_next(self, next_ms: int | None, now_ms: int, *, runs: bool) -> None:
-        """Judge when the next checkpoint is due: at once if a request waits, and else by the interval."""
+        """Judge when the next checkpoint is due: at once if a request waits, and otherwise by the interval."""
         if len(self.waiting) > self.is_fetching:
             expect(next_ms == now_ms, QUEUE_HELD, f"{[*self.waiting]} wait at {now_ms}, the next is due at {next_ms}")
         elif not self.waiting:

@@ -226,7 +226,7 @@ class GateTelling:
         """Judge the cancellation marker of a checkpoint that had not ended. The marker must end its checkpoint.
 
         The marker also ends older pending checkpoints. A gate that tracks must report all of these, and a gate that
-        buffers the oldest one. Other gates report none.
+        buffers must report the oldest one. Other gates report none.
         """
         ended = [effect.checkpoint for effect in effects if isinstance(effect, AbortCheckpoint)]
         expect(bool(ended), ABORTS, f"nobody hears of a marker: {effects}")
@@ -344,7 +344,10 @@ class Sent:
         return [item for item in self.items if isinstance(item, SourceSlice)]
 
     def before(self, checkpoint: CheckpointId) -> list[SourceSlice] | None:
-        """Return the segments before this barrier: all if the channel ended without it, or None if it never came."""
+        """Return the segments before this barrier, or None if it did not come.
+
+        If the channel ended without the barrier, return all segments.
+        """
         found = []
         for item in self.items:
             match item:
@@ -357,7 +360,7 @@ class Sent:
         return found if self.is_over else None
 
     def overtaken(self, segment: SourceSlice, checkpoint: CheckpointId) -> bool:
-        """Return whether this barrier lies behind the segment with only segments in between, and is no savepoint's."""
+        """Return whether only segments lie between the segment and this barrier, and the barrier is no savepoint's."""
         behind = self.items[self.items.index(segment) :]
         found = next((item for item in behind if not isinstance(item, SourceSlice)), None)
         may = isinstance(found, Barrier) and found.alignment is not AlignmentType.FORCED_ALIGNED

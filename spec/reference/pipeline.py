@@ -141,8 +141,8 @@ def graph(  # noqa: PLR0913 - each is something that a run may have
     """Return the graph of this release, with its keyed vertices at that parallelism.
 
     `orders` are the splits of the orders. With `audited`, it has the vertex that comes and goes. `bounded` are the
-    sources that end, by their first names. With `parted`, the orders are read in parts. With `overwrites`, it has an
-    overwrite table. A graph with master hooks has source coordinators too.
+    sources that end, under their names in the first release. With `parted`, the orders are read in parts. With
+    `overwrites`, it has an overwrite table. A graph with master hooks has source coordinators too.
     """
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
     bare = _with_orders(_graph(parallelism), orders)
@@ -211,7 +211,7 @@ def first_table(table: TableName) -> TableName:
 
 
 def table_now(table: TableName, vertex: VertexId) -> TableName:
-    """Return the present name of a table of the first release, by the present name of the vertex that writes it."""
+    """Return the present name of a table of the first release. `vertex` is the present name of its writer."""
     return RENAMED_TABLES.get(table, table) if vertex in _FIRST_VERTICES else table
 
 
@@ -417,7 +417,7 @@ def key_group(key: int) -> int:
 
 
 def by_key(rows: Iterable[int]) -> dict[int, list[int]]:
-    """Return source rows by their keys, in order."""
+    """Return a dict from each key to its source rows, in order."""
     found: dict[int, list[int]] = {}
     for row in rows:
         found.setdefault(key_of(row), []).append(row)
@@ -438,7 +438,7 @@ Pair = tuple[int, int]
 
 
 Read = Mapping[SplitId, Sequence[tuple[int, int]]]
-"""The stretches of each split in the order in which they were read: the first row, and the row before which it ends."""
+"""The stretches of each split, in reading order. A stretch is its first row, and the row before which it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +449,7 @@ class Contents:
     payments: Counter[int]
     joined: Counter[Pair]
     totals: dict[int, tuple[int, int]]
-    """Key -> (number of pairs, sum of their numbers), of the upsert table and its operator's state alike."""
+    """Key -> (number of pairs, sum of their numbers). The upsert table and its operator's state both hold this."""
     join_state: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
     """Key -> (orders, payments), each sorted."""
 
@@ -462,7 +462,8 @@ def replay(
 ) -> Contents:
     """Return the contents after these stretches were read, without the rows in flight before each vertex.
 
-    `drains` are the stretches that had been read at each earlier drain, oldest first. The last one may be everything.
+    `drains` are the stretches that had been read at each earlier drain, oldest first. At the last drain, all of `read`
+    may have been read.
     """
     joined: Counter[Pair] = Counter()
     begun: Read = {}
@@ -608,7 +609,7 @@ class Upstreams:
 
 
 def drawn_upstreams(seed: int, rows: Mapping[SplitId, int], readable: dict[SplitId, int]) -> Upstreams:
-    """Draw what the sources read: cuts of one job, cuts of two jobs, or one of them reads something else."""
+    """Draw what the two sources read: cuts of one job, cuts of two jobs, or cuts in only one of the sources."""
     random = Random(f"upstream of {seed}")  # noqa: S311 - a run must be repeatable
     orders = [split for split in rows if split not in SPLITS[PAYMENTS]]
     of_orders, of_payments = random.choice([(SHOP, SHOP), (SHOP, BANK), (SHOP, None), (None, BANK)])

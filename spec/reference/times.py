@@ -65,7 +65,7 @@ def passed_before(record: CheckpointRecord, vertex: VertexId) -> list[int]:
 def goes_on_from(record: CheckpointRecord, vertex: VertexId) -> int:
     """Return the watermark by which rows after a cut are judged.
 
-    After an end of time, it is the one of the rows read.
+    If event time had ended at the cut, return the watermark of the rows that were read.
     """
     time = timed_of(record).get(vertex)
     if time is None:
@@ -127,7 +127,7 @@ def windowed(history: History, record: CheckpointRecord) -> Windowed | None:
 
 
 def _barriers(record: CheckpointRecord) -> Iterator[tuple[dict[SplitId, int], int | None]]:
-    """Yield the barriers since the parent, each with the rows before it by split, and the vertex's watermark.
+    """Yield, for each barrier since the parent, how many rows of each split precede it, and the vertex's watermark.
 
     The last barrier is that of the cut. The watermark is None if the vertex has not passed the barrier.
     """

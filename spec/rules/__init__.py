@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from spec.history import History
 
 INVARIANTS: dict[str, "Callable[[History], Iterator[str]]"] = {}
-"""The rules that take a history and yield what breaks them, by id. `spec.rules.invariants` loads them all."""
+"""Maps ids to the rules that take a history and yield what breaks them. `spec.rules.invariants` loads them all."""
 DOOR_JUDGES: dict[str, type] = {}
-"""The rules that follow the steps of each door: subclasses of `spec.rules.watching.DoorJudge`, by id."""
+"""Maps ids to the rules that follow the steps of each door. They are subclasses of `spec.rules.watching.DoorJudge`."""
 
 R = TypeVar("R")
 

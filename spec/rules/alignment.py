@@ -72,7 +72,7 @@ class _Counted:
 
 @dataclass(slots=True)
 class _Slices:
-    """The slices of one split in the order in which they were sent. An entry counts those up to its position."""
+    """The slices of one split in the order in which they were sent. An entry includes the slices up to its position."""
 
     started_at: str | None
     upto: int = 0
@@ -107,7 +107,7 @@ class _Edge:
     began: dict[str, str | None]
     """Where the splits of the source stood in the restored entry."""
     splits: dict[str, _Slices] = field(default_factory=dict)
-    """What a source sent, by split."""
+    """Maps each split to what the source sent of it."""
     sent: _Counted = field(default_factory=_Counted)
     """What another vertex sent."""
     ran: _Counted = field(default_factory=_Counted)
@@ -130,7 +130,7 @@ class _Edge:
                 del self.open[unit]
 
     def judge(self, record: CheckpointRecord, mode: CheckpointingMode) -> Iterator[str]:
-        """Count up to an entry. Yield the units that it lacks, and the units that it holds in excess."""
+        """Count up to an entry. Yield the units that the entry lacks, and the units that it holds in excess."""
         if self.from_source:
             reached = _positions(record, self.edge.upstream)
             self.add(each for name, known in self.splits.items() for each in known.move(reached.get(name)))
@@ -223,7 +223,7 @@ def _in_flight(record: CheckpointRecord | None, edge: EdgeId) -> Iterator[Unit]:
 
 
 def units_of(segment: Segment) -> Iterator[Unit]:
-    """Yield the parts of a segment that stay whole: its slice of a source, or the paths of its files."""
+    """Yield the indivisible parts of a segment: its slice of a source, or the paths of its files."""
     if isinstance(segment, SourceSlice):
         yield segment
     else:
@@ -296,7 +296,7 @@ class _Door:
                 self.sends(edge, sender, segment)
 
     def runs(self, edge: EdgeId, segment: Segment) -> Iterator[str]:
-        """Process a segment of a micro-batch. Report it if the vertex has run over a later one already."""
+        """Process a segment of a micro-batch. Report the segment if the vertex has already run over a later segment."""
         for unit in units_of(segment):
             known = self.places.get((edge, unit), [(0, NOWHERE)])
             ahead = (at for at in known if at[1] >= self.reached.get((edge, at[0]), 0))

@@ -50,7 +50,7 @@ from spec.rules.sources_and_timers import positions_of
 
 _Of = tuple[Generation, CheckpointId]
 _Files = Mapping[TableName, frozenset[str]]
-"""The paths of files, by table."""
+"""Maps each table to the paths of its files."""
 
 
 def _watched(history: History) -> frozenset[Generation]:
@@ -145,7 +145,7 @@ def files_are_judged(history: History) -> Iterator[str]:
 
 
 def _set_whole(record: CheckpointRecord) -> _Files:
-    """Return the files of each table of which an entry names all files. Files of states are left out."""
+    """Return the files of each table whose files the entry names completely. Files of states are left out."""
     return {
         own.table: frozenset(keyed.file.path for keyed in own.files)
         for was in record.vertices

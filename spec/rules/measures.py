@@ -176,8 +176,9 @@ class Measured(DoorJudge):
     def _judge_processed(self, record: CheckpointRecord, vertex: VertexStatistics) -> None:
         """Judge the bytes that the gate let through from the first barrier to the last.
 
-        Bytes that the vertex ran over before the first barrier are not among them. Bytes that it ran over between its
-        snapshot and the last barrier are, because all that it had taken before was in its snapshot.
+        Bytes that the vertex ran over before the first barrier are not among them. Bytes that the vertex ran over
+        between its snapshot and the last barrier are among them, because the snapshot includes everything that the
+        vertex had taken before.
         """
         if vertex.bytes_processed is None or not vertex.barriers:
             return

@@ -68,7 +68,7 @@ class Line:
         return {row.parent for row in self.there.values() if not row.commits}
 
     def turn(self, record: CheckpointRecord) -> Turned | None:
-        """Return what an entry does to the existing ones, or None if it is no rollback to one of them."""
+        """Return what a rollback does to the existing entries, or None if the entry is no rollback to one of them."""
         if not goes_back(record) or record.parent not in self.there:
             return None
         off = self._off_after(record.parent)

@@ -509,7 +509,10 @@ class TooLate(DoorJudge):
             self._overdue(record)
 
     def _takes(self, effect: RunMicroBatch) -> None:
-        """Record a micro-batch that leaves segments although it may take more rows. A barrier may be the reason."""
+        """Record a micro-batch that leaves segments although it may take more rows.
+
+        A barrier that is sent in the same step would be a reason for this.
+        """
         door, most = self.door, self.door.setup.config.micro_batch_rows_max
         taken = [segment for entry in effect.inputs for segment in entry.segments]
         left = door.channels.segments[effect.vertex] - len(taken)
@@ -597,8 +600,8 @@ def _last_ms(vertex: VertexStatistics) -> int:
 # Judges time limits. A late hook must fail its checkpoint, or the restore, at its limit and not before (A8).
 #
 # The door must also ask to be woken when a hook becomes late and when a checkpoint expires. Otherwise it would notice
-# these only with the next fact. After each fact, it must do at once all that it can. If only time passes after that, it
-# must do nothing until its timer is due.
+# these only with the next fact. After each fact, the door must do at once all that it can. If only time passes after
+# that, the door must do nothing until its timer is due.
 
 
 _EXPIRED: Final = Reason.CHECKPOINT_EXPIRED

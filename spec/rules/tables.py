@@ -482,7 +482,7 @@ def _smaller(
 
 
 def _versions(record: "CheckpointRecord") -> "dict[TableName, _VersionsOfOverwriting]":
-    """Return the versions whose files an entry names, by table and by the folders of the partition.
+    """Return the versions whose files an entry names, for each table and each partition's folder.
 
     Only overwrite tables have such folders.
     """
@@ -819,7 +819,7 @@ class ChangesSaid(DoorJudge):
 
 
 def _held_of_changes_said(row: CheckpointRecord, table: TableName, writers: set[VertexId]) -> Iterator[str]:
-    """Yield the files of a table, subtask by subtask. A file that two subtasks have comes twice."""
+    """Yield the files of a table, subtask by subtask. A file that two subtasks have is yielded twice."""
     for vertex in (each for each in row.vertices if each.vertex in writers):
         for subtask in vertex.subtasks:
             keyed = [each for entry in subtask.ranges if entry.table == table for each in entry.files]

@@ -242,7 +242,7 @@ class EndsSoon(DoorJudge):
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
         """Judge the triggers. Record whether the tick has all its checkpoints, and whether its time is over.
 
-        If it has all its checkpoints, it must end, unless one is pending or it is reserving ids.
+        If the tick has all its checkpoints, it must end, unless a checkpoint is pending or the tick is reserving ids.
         """
         door, limits = self.door, self.door.setup.limits
         for checkpoint in given:
@@ -632,7 +632,7 @@ def declines(history: History) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _TakenBack:
-    """A micro-batch that could not be written: its segments, and the id that a barrier must exceed to retry it."""
+    """A micro-batch that could not be written: its segments, and an id. A barrier with a greater id allows a retry."""
 
     inputs: tuple[InputSegments, ...]
     after: CheckpointId
@@ -757,7 +757,7 @@ def wrongly_repeated(history: History) -> Iterator[str]:  # noqa: PLR0912 - one 
     processes: dict[int, _Process] = {}
     recorded = set[CheckpointId]()
     unheard: dict[Generation, CheckpointId] = {}
-    """By generation, its entry that it has not yet reported as complete."""
+    """Maps each generation to its entry that it has not yet reported as complete."""
     for event in history.without_flow:
         match event:
             case ProcessBegan():

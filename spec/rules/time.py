@@ -129,7 +129,7 @@ def time_goes_on_at_rest(history: History) -> Iterator[str]:
 
 
 def _at_rest(inputs: list[InputTimeRecord], clock_ms: int) -> int | None:
-    """Return the watermark of a vertex by the clock if its only stream is at rest, else None.
+    """Return the watermark that the clock gives a vertex whose only stream is at rest, or None.
 
     If a split is idle although it had rows at this clock, it waits for an earlier part of its source.
     """

@@ -1,6 +1,7 @@
 """Counts from facts and effects how many bytes lie in each channel of a door: sent and not yet processed.
 
-Segments that the restored cut held in flight count too. Each counts in a channel of the same edge whose sender exists.
+Segments that the restored cut held in flight count too. Each of these is counted in a channel of the same edge whose
+sender exists.
 """
 
 from collections import Counter, deque
@@ -203,7 +204,7 @@ class Watched:
     """The last id of the reserved block."""
     channels: ChannelBytes
     polls: dict[Split, int] = field(default_factory=dict)
-    """By split with a poll in progress, how many rows the poll may return."""
+    """For each split with a poll in progress, how many rows the poll may return."""
     idle_since: dict[Split, int] = field(default_factory=dict)
     """When a split was last found idle, or could not be read. A split that has sent rows since then is not listed."""
     ended: set[Split] = field(default_factory=set)
@@ -243,7 +244,10 @@ class Watched:
     is_stopping: bool = False
     """True if somebody has asked the tick to stop, with or without a savepoint."""
     is_troubled: bool = False
-    """True if the tick ends as soon as no commit is in doubt. It failed, must stop, or has all its checkpoints."""
+    """True if the tick ends as soon as no commit is in doubt.
+
+    The tick failed, must stop, or has all its checkpoints.
+    """
     is_over: bool = False
     wake_ms: int | None = None
     """When the door wants to be woken. A timer that is set to a time in the past fires at once."""
@@ -480,7 +484,7 @@ class Watched:
 
 
 class DoorJudge:
-    """Judges one door. It is asked after the watched door has taken a fact, and before it takes an effect."""
+    """Judges one door. The judge is called after `door` has recorded a fact, and before `door` records an effect."""
 
     def __init__(self, door: Watched) -> None:
         self.door = door

@@ -96,7 +96,7 @@ def found(
     *,
     first: bool = False,
 ) -> Iterator[tuple[Slip, Result]]:
-    """Yield each slip with its finders, as soon as it was judged. Each is judged in a fresh copy of this process.
+    """Yield each slip with its finders, once the slip was judged. Each slip is judged in a fresh copy of this process.
 
     `finds` has how many slips each trial has found so far. The lines that the trials reach are kept beside the results.
     """
@@ -209,7 +209,7 @@ def report(results: Mapping[Slip, Result]) -> Iterator[str]:
 
 
 def finders(results: Iterable[Result]) -> Iterator[str]:
-    """Yield a table: each judge, then each trial, with the number of slips that it finds, and that it alone finds."""
+    """Yield a table of the judges and then the trials: how many slips each finds, and how many no other finds."""
     told = tuple(results)
     yield "| finder | slips found | found only by it |"
     yield "|---|---|---|"

@@ -38,7 +38,7 @@ EXAMPLES_OF_ONE_DOOR: Final = 48
 """A machine of one door is some ten times as fast as one of a whole job."""
 BOUND_S: Final = 3
 SLOWER: Final = 4
-"""A trial that takes more than this many times its time on the unchanged core hangs. It always gets BOUND_S."""
+"""A trial that takes more than this many times its time on the unchanged core hangs. It gets at least BOUND_S."""
 AGAIN_S: Final = 1
 """Hypothesis repeats a step that was stopped because it hung. The step is stopped again after this many seconds."""
 MEMORY_BYTES_MAX: Final = 4 << 30

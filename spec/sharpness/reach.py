@@ -21,7 +21,7 @@ _CORE: Final = str(ROOT / "checkpointing" / "*")
 _CODE: Final = ("checkpointing/**/*.py", "spec/**/*.py", "tests/unit/**/*.py", "tests/vectors/*.json")
 """The files on which a trial's lines depend."""
 Lines = Mapping[str, frozenset[int]]
-"""Lines by their file, as a path from the root of the project."""
+"""Maps each file, as a path from the root of the project, to some of its lines."""
 
 
 @dataclass(frozen=True, slots=True)

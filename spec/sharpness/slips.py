@@ -310,7 +310,7 @@ _OPERATORS: Final[tuple[tuple[str, Callable[[ast.AST], bool], Change], ...]] = (
 
 @cache
 def _siblings() -> Mapping[str, tuple[str, ...]]:
-    """Return by field name the fields that could be confused with it: those of the same class with the same type.
+    """Return, for each field name, the fields that could be confused with it: fields of the same class and type.
 
     If several classes have a field of this name, only fields of all these classes are listed.
     """

@@ -195,4 +195,4 @@ PLANTED: Final = {
         world=_world(slots=1, shared=True),
     ),
 }
-"""Planted errors by name. The name says what would be wrong with the protocol."""
+"""Maps the name of each planted error to the error. The name states what would be wrong with the protocol."""

@@ -58,7 +58,7 @@ class Outcome:
 
 
 def check(module: str, config: str, sources: Mapping[str, str]) -> Outcome:
-    """Let TLC check one of these modules, by name, under this configuration. Raise TlcError if TLC cannot."""
+    """Let TLC check the module with this name under this configuration. Raise TlcError if TLC cannot."""
     folder = Path(tempfile.mkdtemp(prefix="tlc-"))
     try:
         for name, text in sources.items():
@@ -72,7 +72,7 @@ def check(module: str, config: str, sources: Mapping[str, str]) -> Outcome:
 
 
 def modules() -> dict[str, str]:
-    """Return the text of every module of the specification, by name."""
+    """Return a dict from the name of every module of the specification to its text."""
     return {path.stem: path.read_text(encoding="utf-8") for path in MODULES.glob("*.tla")}
 
 

@@ -138,7 +138,10 @@ def _follow(
     rows: dict[str, CheckpointRecord | None],
     cuts: dict[CheckpointId, Mapping[str, int]],
 ) -> None:
-    """Add the event of a trace entry. Answers name the nonce of their entry, so `rows` and `cuts` keep the requests."""
+    """Add the event of a trace entry.
+
+    An answer has only the nonce of its entry or the id of its cut, so `rows` and `cuts` keep what was requested.
+    """
     line, body = entry.number, entry.body
     match body:
         case AppendRow():
@@ -208,7 +211,7 @@ PLENTY: Final = 1_000_000
 """A budget that is larger than any trace needs."""
 
 IN_VAIN_MAX: Final = 20
-"""A tick begins at most this many failed checkpoints before it ends. A larger gap between ids means a crash."""
+"""At most this many checkpoints fail in a tick before it ends. A larger gap between ids means a crash."""
 
 _SEEN: Final = re.compile(r'<<"seen", (\d+), (\d+)>>')
 
@@ -290,7 +293,8 @@ def _highest(ticks: Sequence[Tick]) -> dict[int, int]:
     """Return the highest id that each generation is known to have handed out.
 
     Entries and aborted checkpoints name ids. A generation that releases the job hands its unused ids over, so the first
-    id of the next generation also shows the highest one. After a crash, the next generation begins far above.
+    id of the next generation also shows the highest id of the generation before. After a crash, the next generation
+    begins far above.
     """
     used: dict[int, set[int]] = {int(each): set() for each in range(1, ticks[-1].generation + 1)}
     first = {int(tick.generation): int(tick.claim.first_id) for tick in ticks}

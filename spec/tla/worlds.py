@@ -122,4 +122,4 @@ WORLDS: Final = {
     "shared": World(budgets={"Epochs": 1, "Crashes": 1}, slots=1, shared=True),
     "faults": World(budgets={"Epochs": 2, "Crashes": 1, "TakeOvers": 1, "Doubts": 1}),
 }
-"""Worlds by name. TLC explores each to its end."""
+"""Maps the name of each world to the world. TLC explores each world to its end."""

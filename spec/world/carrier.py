@@ -157,7 +157,7 @@ class Hands:
     ) -> Fact | None:
         """Carry out one effect. Return the fact that answers it, or None if it has no answer.
 
-        Raises StoreBrokeError if a write fails for which there is no fact.
+        Raises StoreBrokeError if a write fails, and no fact can report its failure.
         """
         match effect:
             case PollSource():

@@ -354,7 +354,7 @@ class _Entries:
         self._stored: dict[str, CheckpointRecord] = {}
         """Maps each nonce to its entry."""
         self._whole: dict[tuple[str, bool, tuple[bytes, ...]], CheckpointRecord] = {}
-        """The entries read so far, by their text and the contents of their manifests.
+        """Maps the text of an entry, with the contents of its manifests, to the entry that was read from them.
 
         Many processes read the same entry.
         """

@@ -23,8 +23,11 @@ SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
 LONG_RUNS = 0.04
 """The share of long runs. A short run takes a third of the time and finds most bugs. Some bugs need many rows."""
 LAST_INTERVALS_MS = {1: 1_000, 2: 200}
-"""The shortest interval of a last tick, by the number of checkpoints that its job takes at a time. No fault strikes in
-a last tick, so a few checkpoints are enough. Of two at a time, the newer one must have a chance to complete first."""
+"""Maps the number of checkpoints that a job takes at a time to the shortest interval of its last tick.
+
+No fault strikes in a last tick, so a few checkpoints are enough. Of two at a time, the newer one must have a chance to
+complete first.
+"""
 MANY = 12
 """How many checkpoints in a row may fail in a job that should survive many failures.
 
@@ -100,7 +103,7 @@ class Scenario:
     """Fields of `CheckpointConfig`, without those of the policy."""
     rows_per_epoch: dict[VertexId, int]
     rows: dict[SplitId, int]
-    """How many rows each split has in the end."""
+    """How many rows each split has at the end of the run."""
     ticks: int
     slow_split: SplitId | None
     latency_ms: dict[str, int]
@@ -113,7 +116,7 @@ class Scenario:
     """The pipeline's master hooks."""
     parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
     bounded: tuple[VertexId, ...] = ()
-    """The sources that end, by their first names."""
+    """The sources that end, under their names in the first release."""
     parted: bool = False
     """True if the orders are read in parts."""
     outside: bool = False

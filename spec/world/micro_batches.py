@@ -265,7 +265,7 @@ class MicroBatches:
         *before, (begun, _) = read.get(split, [(0, 0)])
         beyond = max(mine) + 1
         given = (row for begin, end in (*before, (begun, beyond)) for row in source_rows(split, begin, end))
-        return all(row in given for row in mine)  # each `in` goes on after the row that the one before has found
+        return all(row in given for row in mine)  # each `in` continues after the row that the `in` before has found
 
     def _broken(self, effect: RunMicroBatch, what: str) -> None:
         self._world.history.add(OrderBroken(str(effect.vertex), what))

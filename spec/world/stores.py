@@ -116,7 +116,7 @@ class TableLog:
     backup: "TableLog | None" = None
     """The log as it was before it lost entries."""
     merged: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By file that a neighbour wrote, the files that it merged into it, in one step or several."""
+    """Maps each file that a neighbour wrote to the files that the neighbour merged into it, in one step or several."""
     erased_ms: dict[str, int] = field(default_factory=dict)
     """When each erased file was taken out of the log. No version shows it any more."""
 
@@ -284,7 +284,7 @@ def reading(
 
 
 def _end_of_log(world: "World", table: TableName) -> int:
-    """Return the newest version that the reader sees. If stores fail, it may miss the newest one."""
+    """Return the newest version that the reader sees. If stores fail, the reader can miss the newest version."""
     lags = world.faults is not None and world.faults.is_stale_for_readers()
     return max(0, world.table(table).version - lags)
 
@@ -347,13 +347,13 @@ class OutsideTargets:
     # -------------------------------------------------------------- phase one
 
     def left(self, table: TableName | None = None) -> tuple[SinkTransaction, ...]:
-        """Return the transactions that one target has pre-committed, or those of all targets."""
+        """Return the pre-committed transactions of one target, or of all targets."""
         return tuple(each for each in self.pre_committed if table in (None, each.table))
 
     def vote(self, effect: CheckTables, generation: Generation, *, refuses: int) -> Iterator[OutsideEvent]:
         """Let the targets pre-commit in turn.
 
-        If one has the number `refuses`, it refuses, and none keeps its transaction.
+        If a target has the number `refuses`, it refuses, and then no target keeps its transaction.
         """
         mine: list[SinkTransaction] = []
         for number, publication in enumerate(effect.pre_commits):
@@ -905,7 +905,7 @@ def undo_merges(world: World, leaving: Collection[str]) -> None:
 
 
 def _leaving(world: World, name: TableName) -> frozenset[str]:
-    """Return the files of a table that an entry removes, if its publication is still to come or was lost."""
+    """Return the files of a table that an entry removes whose publication is still due or was lost."""
     shown = world.table(name).shown[-1]
     waiting = [
         row

@@ -423,7 +423,7 @@ class Tick:
             self.world.history.add(CheckpointTriggered(self.generation, CheckpointId(checkpoint)))
         self._next_id = door.next_id
         for effect in effects:
-            if self.narrate is not None:  # most runs are told to nobody, and telling takes time
+            if self.narrate is not None:  # most runs need no transcript, and formatting it takes time
                 self._say(f"-> {effect}")
             self.world.history.events.extend(events_of_effect(self.generation, effect))
             match effect:

@@ -126,7 +126,7 @@ def found_finished(world: World) -> FoundFinished:
 
 
 def published(world: World, tables: frozenset[TableName]) -> dict[TableName, dict[CheckpointId, int]]:
-    """Return by table the version at which it first showed each checkpoint."""
+    """Return, for each table, a dict from each checkpoint to the version that first showed it."""
     return {
         name: {entry.checkpoint: version for version, entry in _seen(world.table(name)).published.items()}
         for name in tables
@@ -175,7 +175,7 @@ LEASE_MS: Final = 500
 PAUSED: Final = 3
 """Every third holder is paused before it writes its first lease.
 
-So other processes find no lease, or that of an older holder.
+So other processes find no lease, or the lease of an older holder.
 """
 TAKEN: Final = ("has run out", "has died", "taken over")
 """Texts in the reason of a claim whose process took over a job that was not released."""
@@ -232,7 +232,7 @@ class Carrier:
     def carry_out(self, effect: TickEffect) -> TickFact | None:
         """Carry out one effect.
 
-        Return its answer, or None if this class gives none. A write or its reply may be lost.
+        Return the answer, or None if this class does not answer the effect. A write or its reply may be lost.
         """
         harm = self._world.harm() if isinstance(effect, (*CHANGES, AppendRelease)) else None
         self._has_written |= isinstance(effect, CHANGES)
@@ -359,7 +359,7 @@ def _is_dead(claim: Claim | None) -> bool | None:
 
 @dataclass(slots=True)
 class Visitor:
-    """A process that works on a job at rest. `generation` is that of its claim."""
+    """A process that works on a job at rest. `generation` is the generation of its claim."""
 
     name: str = "rest"
     alive: Alive = _is_dead
@@ -446,7 +446,7 @@ def cleaning_while_held(world: World, current: Generation, grace_ms: int) -> Ite
 
 
 def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_hold: bool = True) -> Iterator[None]:
-    """Delete unneeded files. `current` is the newest generation seen. It may still be at work."""
+    """Delete unneeded files. `current` is the newest generation seen, which may still be at work."""
     there = world.listed()
     yield
     rows, recorded = _rows(world, others_hold=others_hold), _cuts(world, others_hold=others_hold)

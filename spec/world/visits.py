@@ -179,7 +179,10 @@ def saving(world: World, visitor: Visitor = SOMEONE) -> Iterator[None]:
 
 
 def disposable(world: World) -> tuple[CheckpointId, ...]:
-    """Return the savepoints that may be dropped: no tick begins from them, and no other savepoint stands on them."""
+    """Return the savepoints that may be dropped.
+
+    No tick begins from them, and no other savepoint was taken right after them.
+    """
     newest = newest_checkpoint(world.rows())
     rows = world.checkpoints()
     stays = stood_upon(rows)
@@ -387,7 +390,7 @@ def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId, visito
 
 
 def _shown(world: World, newest: CheckpointRecord | None, table: Table) -> tuple[TableColumn, ...]:
-    """Return the columns of a table in the newest entry, or those of its log if the entry does not have the table."""
+    """Return the columns of a table in the newest entry, or the columns in its log if the entry lacks the table."""
     said = columns_of(newest).get(table.name)
     return said or tuple(TableColumn(name, "long") for name in sorted(world.table(table.name).columns[-1]))
 
@@ -395,7 +398,7 @@ def _shown(world: World, newest: CheckpointRecord | None, table: Table) -> tuple
 def _tables(world: World, graph: JobGraph, target: CheckpointRecord) -> Iterator[tuple[VertexId, Table]]:
     """Yield every table that the job has now or had at the entry, each with the vertex that writes it.
 
-    A renamed table is yielded under its first name, its new one, or both if both have a log.
+    A renamed table is yielded under its first name, under its new name, or under both names if both have a log.
     """
     said = {each.table for each in target.columns}
     for vertex in graph.operators():
@@ -409,7 +412,10 @@ def _tables(world: World, graph: JobGraph, target: CheckpointRecord) -> Iterator
 
 
 def _back(world: World, vertex: VertexId, table: Table, target: CheckpointRecord) -> TableRecord:
-    """Return the files that take a table back to that entry: all, or what an append table must add and remove."""
+    """Return the files that roll a table back to that entry.
+
+    These are all its files, or what an append table must add and remove.
+    """
     log = world.table(table.name)
     if table.mode is not TableMode.APPEND:
         was = next((each for each in target.vertices if each.vertex == vertex), None)
@@ -552,7 +558,10 @@ def _is_output(name: TableName) -> bool:
 def _appended_of_importing(
     origin: World, row: CheckpointRecord, name: TableName, cut: Mapping[TableName, int]
 ) -> TableRecord:
-    """Return all files of an append table: those of the cut, changed as an entry without its own cut says."""
+    """Return all files of an append table.
+
+    These are the files of the cut. If the entry has no cut of its own, the entry's changes are applied to them.
+    """
     net = [each for each in row.tables if each.table == name and row.checkpoint not in origin.cuts]
     gone = {file.path for each in net for file in each.removes}
     paths = (origin.table(name).versions[cut.get(name, 0)] - gone) | {file.path for each in net for file in each.adds}

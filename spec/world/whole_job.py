@@ -226,7 +226,7 @@ class DrivenJob:
         self.door, self.outstanding = None, []
 
     def abandoned(self) -> "DrivenJob":
-        """Drop the tick, and return it as a zombie that goes on in the same warehouse, on its present files."""
+        """Drop the tick, and return a zombie that goes on in the same warehouse, with the present input."""
         zombie = copy(self)
         zombie.hands = copy(self.hands)
         zombie.hands.readable = dict(self.hands.readable)
@@ -259,7 +259,7 @@ class DrivenJob:
     def roll_back(self, checkpoint: CheckpointId, effects_max: int | None) -> None:
         """Roll back to this entry while no tick runs.
 
-        The process dies after `effects_max` effects. If this is None, it does not die.
+        The process dies after `effects_max` effects. If `effects_max` is None, the process does not die.
         """
         for done, _ in enumerate(rolling_back(self.world, self.job.graph, checkpoint), start=1):
             if done == effects_max:
